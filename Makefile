@@ -1,0 +1,49 @@
+# Every target runs in .venv, which packaging/bootstrap.sh makes once and keeps up to date with the locks.
+BIN := .venv/bin
+PYTEST_ARGS ?=
+LOCK_ARGS ?=
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench bench-quick docs lock clean environment
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+
+demo: environment ## Run a fleet, agents, regions and a hub on this machine, and compare the tables with the truth
+	@$(BIN)/muster-aggregator demo
+
+test: check ## Check, then run all tests (PYTEST_ARGS="tests/unit -x" narrows them)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: environment ## Lint, formatting, types and import contracts; changes nothing
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: environment ## Measure, at full size
+	@$(BIN)/python -m tests.bench
+
+bench-quick: environment ## Measure, in a minute or two
+	@$(BIN)/python -m tests.bench --quick
+
+docs: environment ## Write docs/tables.md out of the schemas
+	@$(BIN)/python -m tests.support.table_reference
+
+lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: to the newest versions too)
+	@$(LOCK) pyproject.toml --extra dev --output-file packaging/requirements-dev.txt
+	@$(LOCK) pyproject.toml --extra lakehouse --constraint packaging/requirements-dev.txt \
+		--output-file packaging/requirements-aggregator.txt
+	@$(LOCK) pyproject.toml --constraint packaging/requirements-dev.txt --output-file packaging/requirements-agent.txt
+	@$(LOCK) --group build --output-file packaging/requirements-build.txt
+	@! grep -n -i -E '://|^-' packaging/requirements-*.txt
+
+clean: ## Remove what tests, checks, builds and the demo leave; .venv and the jars stay
+	@rm -rf build dist demo-run spark-warehouse metastore_db derby.log *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+		.hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+environment:
+	@packaging/bootstrap.sh
