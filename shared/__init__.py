@@ -1,0 +1,1 @@
+"""What the edge agent and the aggregator agree on: names, times, records, subjects, connections."""

@@ -1,0 +1,293 @@
+"""Start a real nats-server for demos and tests, know when it is ready, and never leave it behind.
+
+The server is a child of this process; the kernel kills it when this process ends, however it ends. It must be started
+from a thread that lives as long as the server shall.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Self
+
+import msgspec
+
+from shared.child_processes import dies_with
+
+START_DEADLINE = 20.0
+STOP_DEADLINE = 10.0
+_POLL = 0.02
+_HTTP_DEADLINE = 2.0
+_LOG_TAIL = 4000
+
+
+class ServerFailed(Exception):
+    """A server could not be started or stopped. The text says why; where it has a log, its end is in the text."""
+
+
+class LeafRemote(msgspec.Struct, frozen=True):
+    """A leaf connection to keep: ``url`` such as ``nats-leaf://127.0.0.1:7422``; ``options`` are further lines."""
+
+    url: str
+    options: str = ""
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server shall be. Ports of 0 are chosen by the system, and kept over restarts.
+
+    ``domain``: its JetStream domain ("": none of its own). ``sync_always``: acknowledge after fsync, as a site should.
+    ``leaf_port``: where it accepts leaf connections (None: nowhere); its address is not advertised, so that leaves stay
+    on the way they were given. ``max_file``, ``max_memory``: JetStream's limits as nats-server writes them.
+    ``extra_config``: further lines at the top level (accounts, TLS, ...).
+    """
+
+    name: str
+    store_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    jetstream: bool = True
+    domain: str = ""
+    sync_always: bool = False
+    max_file: str = ""
+    max_memory: str = ""
+    leaf_port: int | None = None
+    leaf_remotes: tuple[LeafRemote, ...] = ()
+    extra_config: str = ""
+
+
+class _Ports(msgspec.Struct, frozen=True):
+    """What the server writes into its ports file: the addresses that it really listens on."""
+
+    nats: list[str] = []
+    monitoring: list[str] = []
+
+
+class _Leaf(msgspec.Struct, frozen=True):
+    port: int = 0
+
+
+class _Varz(msgspec.Struct, frozen=True):
+    """What ``/varz`` says that the ports file does not."""
+
+    leaf: _Leaf = _Leaf()
+
+
+class EmbeddedNats:
+    """One nats-server: started, stopped, killed, suspended and restarted at will, always on the same port and store."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.log_path = settings.store_dir / "nats-server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = settings.port
+        self._leaf_port = settings.leaf_port or 0
+        self._monitoring_port = 0
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://{self.settings.host}:{self._port}"
+
+    @property
+    def leaf_url(self) -> str:
+        """Where leaf nodes connect."""
+        return f"nats-leaf://{self.settings.host}:{self._leaf_port}"
+
+    @property
+    def port(self) -> int:
+        """The port for clients, known from the first start."""
+        return self._port
+
+    @property
+    def leaf_port(self) -> int:
+        """The port for leaf nodes, known from the first start."""
+        return self._leaf_port
+
+    @property
+    def monitoring_url(self) -> str:
+        """Where the server answers ``/healthz``, ``/leafz`` and the like."""
+        return f"http://{self.settings.host}:{self._monitoring_port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id; raise ServerFailed while it does not run."""
+        if not self.is_running:
+            raise ServerFailed(f"nats-server {self.settings.name} does not run")
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether the process lives; a suspended one does."""
+        return self._process is not None and self._process.poll() is None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.stop()
+
+    async def start(self, deadline: float = START_DEADLINE) -> None:
+        """Start and wait until the server is healthy, JetStream recovered; raise ServerFailed after ``deadline`` s."""
+        if self.is_running:
+            return
+        command = find_command()
+        self.settings.store_dir.mkdir(parents=True, exist_ok=True)
+        config_path = self.settings.store_dir / "nats-server.conf"
+        config_path.write_text(self._config(), encoding="utf-8")
+        with self.log_path.open("ab") as log:
+            self._process = self._spawn(command, config_path, log)
+        try:
+            await self._until_healthy(deadline)
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def stop(self, deadline: float = STOP_DEADLINE) -> None:
+        """End it as an operator would, suspended or not; kill it after ``deadline`` s."""
+        if self._process is None:
+            return
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, deadline)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End it at once, as a power cut of the process would (SIGKILL)."""
+        if self._process is None:
+            return
+        if self.is_running:
+            self._process.kill()
+        await asyncio.to_thread(self._process.wait, STOP_DEADLINE)
+        self._ports_file(self._process.pid).unlink(missing_ok=True)
+        self._process = None
+
+    async def restart(self) -> None:
+        """Stop and start on the same ports and store."""
+        await self.stop()
+        await self.start()
+
+    def suspend(self) -> None:
+        """Stop the process from running, its connections stay open (SIGSTOP): a hung server."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a suspended process run on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def log_tail(self) -> str:
+        """Give the end of the server's log, "" where there is none."""
+        try:
+            return self.log_path.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]
+        except FileNotFoundError:
+            return ""
+
+    def _spawn(self, command: str, config_path: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(  # noqa: S603 - our own command and settings
+            [command, "-c", str(config_path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one system call, nothing that could deadlock
+        )
+
+    async def _until_healthy(self, deadline: float) -> None:
+        assert self._process is not None
+        process, ends_at = self._process, time.monotonic() + deadline
+        while process.poll() is None and time.monotonic() < ends_at:
+            if self._read_ports(process.pid) and await self._get("/healthz") is not None:
+                self._leaf_port = msgspec.json.decode(await self._get("/varz") or b"{}", type=_Varz).leaf.port
+                return
+            await asyncio.sleep(_POLL)
+        cause = f"is not healthy after {deadline:g} s" if process.poll() is None else f"ended ({process.returncode})"
+        raise ServerFailed(f"nats-server {self.settings.name} {cause}; the end of {self.log_path}:\n{self.log_tail()}")
+
+    async def _get(self, path: str) -> bytes | None:
+        """Ask the monitoring port; None unless it says 200, which ``/healthz`` does once JetStream has recovered."""
+        try:
+            async with asyncio.timeout(_HTTP_DEADLINE):
+                reader, writer = await asyncio.open_connection(self.settings.host, self._monitoring_port)
+                try:
+                    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+                    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+                finally:
+                    writer.close()
+                    await writer.wait_closed()
+        except (OSError, TimeoutError):
+            return None
+        return body if b" 200 " in head.partition(b"\r\n")[0] else None
+
+    def _read_ports(self, pid: int) -> bool:
+        """Learn the ports that the server chose; False while it has not written them whole."""
+        try:
+            ports = msgspec.json.decode(self._ports_file(pid).read_bytes(), type=_Ports)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return False
+        if not ports.nats or not ports.monitoring:
+            return False
+        self._port = _port_of(ports.nats[0])
+        self._monitoring_port = _port_of(ports.monitoring[0])
+        return True
+
+    def _ports_file(self, pid: int) -> Path:
+        return self.settings.store_dir / f"nats-server_{pid}.ports"
+
+    def _config(self) -> str:
+        wanted = self.settings
+        lines = [
+            f"server_name: {_quoted(wanted.name)}",
+            f"listen: {_quoted(f'{wanted.host}:{self._port or -1}')}",
+            f"http: {_quoted(f'{wanted.host}:{self._monitoring_port or -1}')}",
+            f"ports_file_dir: {_quoted(wanted.store_dir)}",
+            f"log_file: {_quoted(self.log_path)}",
+        ]
+        if wanted.jetstream:
+            options = {
+                "store_dir": _quoted(wanted.store_dir / "jetstream"),
+                "domain": _quoted(wanted.domain) if wanted.domain else "",
+                "sync_interval": "always" if wanted.sync_always else "",
+                "max_file": wanted.max_file,
+                "max_mem": wanted.max_memory,
+            }
+            lines += ["jetstream {", *(f"  {key}: {value}" for key, value in options.items() if value), "}"]
+        if wanted.leaf_port is not None or wanted.leaf_remotes:
+            lines += ["leafnodes {", *self._leaf_lines(), "}"]
+        return "\n".join([*lines, wanted.extra_config, ""])
+
+    def _leaf_lines(self) -> list[str]:
+        lines = []
+        if self.settings.leaf_port is not None:
+            address = _quoted(f"{self.settings.host}:{self._leaf_port or -1}")
+            lines += [f"  listen: {address}", "  no_advertise: true"]
+        if self.settings.leaf_remotes:
+            remotes = [
+                f"    {{ url: {_quoted(remote.url)}, {remote.options} }}" for remote in self.settings.leaf_remotes
+            ]
+            lines += ["  reconnect: 1s", "  remotes: [", *remotes, "  ]"]
+        return lines
+
+
+def find_command() -> str:
+    """Find nats-server beside this Python, else on PATH; raise ServerFailed."""
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server")
+    if found is None:
+        raise ServerFailed(f"nats-server is neither beside {sys.executable} nor on PATH: install muster[demo]")
+    return found
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _quoted(value: object) -> str:
+    return msgspec.json.encode(str(value)).decode()

@@ -1,0 +1,118 @@
+"""Name the things that records speak of, and derive the ids that must come out the same everywhere.
+
+Nothing here draws a random number: an id that is derived is the same after a crash, on the other agent of a
+pair, and in a reader that checks it (DESIGN: ids are derived, never drawn).
+"""
+
+import hashlib
+import re
+from enum import StrEnum
+
+import msgspec
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class InvalidIdentifier(ValueError):
+    """A name cannot be used as one token of a NATS subject."""
+
+
+class AdvisoryKind(StrEnum):
+    """What became true of a sender. The order of the members is the rank of kinds at one instant."""
+
+    STALE = "stale"
+    RETIRED = "retired"
+    RECOVERED = "recovered"
+    NEW = "new"
+
+    @property
+    def rank(self) -> int:
+        """Order kinds that fall on one instant: stale, retired, recovered, new."""
+        return _RANKS[self]
+
+
+_RANKS = {kind: rank for rank, kind in enumerate(AdvisoryKind)}
+
+
+class BlockId(msgspec.Struct, frozen=True, order=True):
+    """Name one stream block: state, coverage, watermarks and ids belong to (region, site, block)."""
+
+    region: str
+    site: str
+    block: str
+
+    def __str__(self) -> str:
+        return f"{self.region}.{self.site}.{self.block}"
+
+
+class Incarnation(msgspec.Struct, frozen=True, order=True):
+    """Tell one past of a source stream from another.
+
+    ``created_at`` is the stream's creation time (microseconds, UTC); ``epoch_ms`` the server's time in milliseconds
+    when the agent's store began with this past. On the wire: ``<created_at>-<epoch_ms>``, one subject token.
+    """
+
+    created_at: int
+    epoch_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.created_at}-{self.epoch_ms}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Incarnation":
+        """Read ``<created_at>-<epoch_ms>``; raise InvalidIdentifier for anything else."""
+        created_at, _, epoch_ms = text.partition("-")
+        if not (created_at.isdecimal() and epoch_ms.isdecimal()):
+            raise InvalidIdentifier(f"not an incarnation: {text!r}, expected <microseconds>-<milliseconds>")
+        return cls(int(created_at), int(epoch_ms))
+
+
+class SourcePosition(msgspec.Struct, frozen=True):
+    """Say how far a source stream has been read: everything up to and including ``sequence`` is done.
+
+    ``stored_at`` is the stream's own time of the message at ``sequence`` (0 where none was read yet): when a server
+    comes back with another message there, its past has changed.
+    """
+
+    stream: str
+    incarnation: Incarnation
+    sequence: int
+    stored_at: int = 0
+
+    @property
+    def next_sequence(self) -> int:
+        """Give the first sequence that has not been read."""
+        return self.sequence + 1
+
+
+def validated_token(name: str, what: str) -> str:
+    """Return ``name`` if it can be one subject token; raise InvalidIdentifier, naming ``what`` it was for.
+
+    Stricter than NATS, which forbids only blanks, ``.``, ``*`` and ``>``: names also stand in headers, file names,
+    consumer names and permissions.
+    """
+    if _TOKEN.fullmatch(name):
+        return name
+    raise InvalidIdentifier(f"{what} {name!r} is not usable in a subject: use 1 to 64 of A-Z a-z 0-9 _ -")
+
+
+def advisory_event_id(
+    block_id: BlockId, opening: tuple[Incarnation, int], sender_id: str, kind: AdvisoryKind, at: int
+) -> str:
+    """Derive an advisory's id: 128-bit BLAKE2b, hex, of a compact JSON array in UTF-8.
+
+    ``opening`` is the incarnation and the sequence of the sighting that opened the sender's episode; ``at`` is in
+    microseconds.
+    """
+    incarnation, sequence = opening
+    identity = [block_id.region, block_id.site, block_id.block, str(incarnation), sequence, sender_id, kind, at]
+    return hashlib.blake2b(msgspec.json.encode(identity), digest_size=16).hexdigest()
+
+
+def message_id(key: bytes, *identity: str | int) -> str:
+    """Derive a ``Nats-Msg-Id``: keyed 128-bit BLAKE2b, hex, of the record's identity as a compact JSON array.
+
+    ``key`` is the site's secret (16 to 64 bytes). Without it another site could publish the id first and have the
+    real message swallowed as a duplicate. Readers never use this id.
+    """
+    return hashlib.blake2b(msgspec.json.encode(identity), digest_size=16, key=key).hexdigest()

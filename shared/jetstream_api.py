@@ -1,0 +1,72 @@
+"""Ask a JetStream API by its subjects and read the answer as a Struct, or say in one line why there is none.
+
+nats-py's own dataclasses drop fields that they do not know, so nothing that is to be sent back may pass through them.
+Source: the JetStream API reference, ``$JS.API.>``; in another domain ``$JS.<domain>.API.>``.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+
+T = TypeVar("T")
+
+NO_SUCH_STREAM = 10059
+NO_SUCH_CONSUMER = 10014
+
+
+class RequestFailed(Exception):
+    """A request got no usable answer: nobody listens, it took too long, or the link is down. Trying again may help."""
+
+
+class ApiError(Exception):
+    """The server refused a request. ``err_code`` is its own, finer code (10059: no such stream)."""
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"{description} ({err_code})")
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error | None = None
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+def api_prefix(domain: str = "") -> str:
+    """``$JS.API``, or ``$JS.<domain>.API`` for a domain that is not the connection's own."""
+    return f"$JS.{domain}.API" if domain else "$JS.API"
+
+
+async def request_json(client: Client, subject: str, body: Any, model: type[T], *, deadline: float) -> T:
+    """Send ``body`` as JSON (None: nothing; bytes: as they are) and decode the answer as ``model``.
+
+    ``deadline`` is in seconds. Raise ApiError where the server says no, RequestFailed where it says nothing usable.
+    """
+    payload = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
+    try:
+        reply = await client.request(subject, payload, timeout=deadline)
+    except nats.errors.NoRespondersError as error:
+        raise RequestFailed(f"{subject}: nobody answers there (domain down, wrong name, or no permission)") from error
+    except (nats.errors.Error, TimeoutError) as error:
+        cause = "no answer" if isinstance(error, TimeoutError) else str(error).removeprefix("nats: ")
+        if not client.is_connected:
+            cause += ", the connection is down"
+        raise RequestFailed(f"{subject}: {cause} within {deadline:g} s") from error
+    try:
+        failure = _envelope.decode(reply.data).error
+        if failure is not None:
+            raise ApiError(failure.code, failure.err_code, failure.description)
+        return msgspec.json.decode(reply.data, type=model)
+    except msgspec.MsgspecError as error:
+        raise RequestFailed(f"{subject}: the answer is not what was expected: {error}") from error

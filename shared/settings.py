@@ -1,0 +1,203 @@
+"""Read one TOML file into one frozen Struct, or say in one line what is wrong, where, and what was meant.
+
+A model derives from ``Settings``; its fields carry their meaning as ``Annotated[..., Meta(description="...")]``,
+which an error repeats. Checks across keys stand in ``__post_init__`` and raise ValueError. Nothing is read from the
+environment, and secrets are paths to files, never values.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from shared.instants import InvalidInstant, parse_duration
+from shared.sizes import InvalidSize, parse_size
+
+_PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<key>.*)`)?", re.DOTALL)
+_UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
+_INDEX = re.compile(r"\[\d*\]")
+_TOML_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "array": "a list in [ ]",
+    "object": "a table",
+    "datetime": "a date and time",
+    "date": "a date",
+    "time": "a time",
+}
+
+
+class SettingsError(ValueError):
+    """A settings file cannot be used. Its text is one line: file, key, what is wrong, what the key means."""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One table of a settings file: immutable, and no key in it is ignored."""
+
+
+class Duration(int):
+    """Microseconds; in a settings file a text such as ``"12m"``."""
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Read ``"12m"``, ``"1h30m"``, ``"0"``; raise InvalidInstant for anything else."""
+        return cls(0 if text.strip() == "0" else parse_duration(text))
+
+
+class Size(int):
+    """Bytes; in a settings file a text such as ``"2GiB"``, or a whole number."""
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Read ``"2GiB"``, ``"500MB"``, ``"0"``; raise InvalidSize for anything else."""
+        return cls(parse_size(text))
+
+
+class FilePath(str):
+    """The path of a file: relative ones count from the settings file's directory, ``~`` is the home; "" is not set."""
+
+
+class _Key(NamedTuple):
+    """One key that a model knows: its table without indexes (``stream[].policy``), its name, its meaning."""
+
+    table: str
+    name: str
+    meaning: str
+
+    @property
+    def place(self) -> str:
+        return _dotted(self.table, self.name)
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def load_settings(path: Path, model: type[T]) -> T:
+    """Read the TOML file at ``path`` as ``model``; raise SettingsError, whose text is one clear line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return parse_settings(text, model, path)
+
+
+def parse_settings(text: str, model: type[T], path: Path) -> T:
+    """Read TOML as ``model``; ``path`` is named in errors, and relative paths count from its directory."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not valid TOML: {_decapitalized(str(error))}") from None
+
+    def convert_text(wanted: type, found: object) -> Any:
+        return _from_text(wanted, found, path.parent)
+
+    try:
+        return msgspec.convert(tables, model, dec_hook=convert_text)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{path}: {_explain(str(error), model)}") from None
+
+
+def _from_text(wanted: type, found: object, directory: Path) -> Any:
+    """Read a duration, a size or a path; msgspec adds the place to the ValueError or TypeError raised here."""
+    if wanted is Size and isinstance(found, int) and not isinstance(found, bool):
+        if found < 0:
+            raise ValueError(f"a size is not negative: {found}")
+        return Size(found)
+    if not isinstance(found, str):
+        examples = {Duration: 'a duration in quotes such as "12m"', Size: 'a size such as "2GiB"'}
+        raise TypeError(f"expected {examples.get(wanted, 'text in quotes')}, found {found!r}")
+    try:
+        if wanted is Duration:
+            return Duration.of(found)
+        if wanted is Size:
+            return Size.of(found)
+    except (InvalidInstant, InvalidSize) as error:
+        raise ValueError(str(error)) from None
+    if wanted is FilePath:
+        return FilePath(directory.absolute() / Path(found).expanduser() if found else "")
+    raise NotImplementedError(f"no setting is read as {wanted.__name__}")
+
+
+def _explain(message: str, model: type[msgspec.Struct]) -> str:
+    """Turn msgspec's ``what - at `$.where``` into ours."""
+    match = _PLACE.fullmatch(message)
+    what, key = (match["what"], match["key"] or "") if match else (message, "")
+    known = list(_keys(inspect.type_info(model)))
+    unknown = _UNKNOWN_KEY.fullmatch(what)
+    if unknown:
+        return f"{_dotted(key, unknown[1])}: there is no such key{_suggestion(key, unknown[1], known)}"
+    missing = _MISSING_KEY.fullmatch(what)
+    if missing:
+        key, what = _dotted(key, missing[1]), "is required, but missing"
+    else:
+        what = _in_toml_words(what)
+    place = _INDEX.sub("[]", key)
+    meaning = next((each.meaning for each in known if each.place in (place, place.removesuffix("[]"))), "")
+    return (f"{key}: {what}" if key else what) + (f" ({meaning})" if meaning else "")
+
+
+def _suggestion(table: str, name: str, known: list[_Key]) -> str:
+    """Name what was probably meant: the same key in another table, or the nearest name in this one."""
+    here = {key.name: key for key in known if key.table == _INDEX.sub("[]", table)}
+    elsewhere = [key for key in known if key.name == name]
+    nearest = difflib.get_close_matches(name, here, n=1)
+    if nearest:
+        key = here[nearest[0]]
+        return f", did you mean {key.name}?" + (f" ({key.meaning})" if key.meaning else "")
+    if len(elsewhere) == 1:
+        table = elsewhere[0].table
+        return f" here, it belongs to {f'[{_header(table)}]' if table else 'the top of the file'}"
+    return f"; known here: {', '.join(sorted(here))}" if here else ""
+
+
+def _header(table: str) -> str:
+    """Write ``stream[].policy`` as it stands in the file: ``stream.policy``, and ``stream[]`` as ``[stream]``."""
+    bare = table.replace("[]", "")
+    return f"[{bare}]" if table.endswith("[]") else bare
+
+
+def _keys(node: inspect.Type, table: str = "") -> Iterator[_Key]:
+    """Walk a model: every key of every table, depth first."""
+    if isinstance(node, inspect.Metadata):
+        yield from _keys(node.type, table)
+    elif isinstance(node, inspect.UnionType):
+        for option in node.types:
+            yield from _keys(option, table)
+    elif isinstance(node, inspect.VarTupleType | inspect.ListType):
+        yield from _keys(node.item_type, f"{table}[]")
+    elif isinstance(node, inspect.StructType):
+        for field in node.fields:
+            yield _Key(table, field.encode_name, _meaning(field.type))
+            yield from _keys(field.type, _dotted(table, field.encode_name))
+
+
+def _meaning(node: inspect.Type) -> str:
+    if isinstance(node, inspect.Metadata):
+        return str((node.extra_json_schema or {}).get("description", "")) or _meaning(node.type)
+    return ""
+
+
+def _in_toml_words(what: str) -> str:
+    """Say ``Expected `int`, got `str``` in the words of someone who writes TOML."""
+    words = re.sub(r"`([a-z]+)`", lambda match: _TOML_TYPES.get(match[1], match[0]), what)
+    return _decapitalized(words.replace(", got ", ", found "))
+
+
+def _dotted(table: str, name: str) -> str:
+    return f"{table}.{name}" if table else name
+
+
+def _decapitalized(text: str) -> str:
+    return text[:1].lower() + text[1:]

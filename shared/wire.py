@@ -1,0 +1,229 @@
+"""Define the records that cross the wire, byte for byte. Old versions are decoded for ever; golden bytes are tests.
+
+An advisory is a valid ``io.choria.sr.v2.age_advisory`` with our own exact fields beside Choria's, so that existing
+consumers keep working. Instants on the wire end in ``_us``: integer microseconds since the Unix epoch, UTC.
+"""
+
+from enum import StrEnum
+from typing import Final, Literal, Self
+
+import msgspec
+
+from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, advisory_event_id
+from shared.instants import SECOND
+
+ADVISORY_PROTOCOL: Final = "io.choria.sr.v2.age_advisory"
+WATERMARK_PROTOCOL: Final = "muster:watermark:1"
+
+ORIGIN_HEADER = "Muster-Origin"
+REASON_HEADER = "Muster-Reason"
+SOURCE_HEADER = "Choria-SR-Source"
+MESSAGE_ID_HEADER = "Nats-Msg-Id"
+
+CHORIA_EVENTS = {
+    AdvisoryKind.NEW: "new",
+    AdvisoryKind.STALE: "timeout",
+    AdvisoryKind.RECOVERED: "recover",
+    AdvisoryKind.RETIRED: "expire",
+}
+KINDS_BY_CHORIA_EVENT = {event: kind for kind, event in CHORIA_EVENTS.items()}
+
+
+class WireError(ValueError):
+    """Bytes are not the record they were taken for."""
+
+
+class ForwardReason(StrEnum):
+    """Why a registration was forwarded."""
+
+    NEW = "new"
+    INTERVAL = "interval"
+    SIZE = "size"
+    CHANGED = "changed"
+    FORCED = "forced"
+    RECOVERED = "recovered"
+    POLICY = "policy"
+    COPY = "copy"
+
+
+class ChoriaAdvisory(msgspec.Struct, frozen=True):
+    """An advisory as Choria's Stream Replicator writes it: no watermark vouches for it.
+
+    Its schema says that ``age`` is an integer; its code writes a float.
+    """
+
+    protocol: Literal["io.choria.sr.v2.age_advisory"]
+    event_id: str
+    inspect_field: str
+    value: str
+    age: float
+    seen: int
+    replicator: str
+    timestamp: int
+    event: Literal["new", "timeout", "recover", "expire"]
+
+    @property
+    def kind(self) -> AdvisoryKind:
+        """Translate Choria's word."""
+        return KINDS_BY_CHORIA_EVENT[self.event]
+
+
+class Advisory(msgspec.Struct, frozen=True, kw_only=True):
+    """Say that a sender became new, stale, recovered or retired at ``at_us``.
+
+    ``age`` and ``seen`` are whole seconds, as Choria's consumers expect them; of a ``recovered`` they, and
+    ``last_seen_us``, are those of the sighting before. ``sequence`` is that of the last sighting, which for ``new`` and
+    ``recovered`` is the one that caused the advisory. ``ordinal`` counts the block's advisories within the incarnation
+    from 1, without holes.
+    """
+
+    protocol: Literal["io.choria.sr.v2.age_advisory"] = ADVISORY_PROTOCOL
+    event_id: str
+    inspect_field: str
+    value: str
+    age: int
+    seen: int
+    replicator: str
+    timestamp: int
+    event: Literal["new", "timeout", "recover", "expire"]
+    kind: AdvisoryKind
+    region: str
+    site: str
+    block: str
+    at_us: int
+    last_seen_us: int
+    stream: str
+    incarnation: str
+    sequence: int
+    opening_sequence: int
+    ordinal: int
+    rebuilt: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        block_id: BlockId,
+        kind: AdvisoryKind,
+        *,
+        sender_id: str,
+        inspect_field: str,
+        at: int,
+        last_seen_at: int,
+        stream: str,
+        incarnation: Incarnation,
+        sequence: int,
+        opening: tuple[Incarnation, int],
+        ordinal: int,
+        rebuilt: bool = False,
+    ) -> Self:
+        """Fill in what follows from the rest: the id and Choria's fields."""
+        return cls(
+            event_id=advisory_event_id(block_id, opening, sender_id, kind, at),
+            inspect_field=inspect_field,
+            value=sender_id,
+            age=-1 if kind is AdvisoryKind.NEW else (at - last_seen_at) // SECOND,
+            seen=last_seen_at // SECOND,
+            replicator=block_id.site,
+            timestamp=at // SECOND,
+            event=CHORIA_EVENTS[kind],  # type: ignore[arg-type]
+            kind=kind,
+            region=block_id.region,
+            site=block_id.site,
+            block=block_id.block,
+            at_us=at,
+            last_seen_us=last_seen_at,
+            stream=stream,
+            incarnation=str(incarnation),
+            sequence=sequence,
+            opening_sequence=opening[1],
+            ordinal=ordinal,
+            rebuilt=rebuilt,
+        )
+
+
+class Watermark(msgspec.Struct, frozen=True, kw_only=True):
+    """Vouch that everything the source stored in ``[observed_since_us, observed_through_us]`` was read and decided.
+
+    ``stale_after``, ``retire_after`` and ``blind_after`` are in microseconds. ``rebuilt_at_us`` is 0, or the instant
+    since which this store, after one was lost, has been learning its senders anew: whoever it has not announced since
+    then is unknown to it. ``counters`` maps what happened (rejected, dropped, compacted, clamped, ...) to cause to
+    count.
+    """
+
+    protocol: Literal["muster:watermark:1"] = WATERMARK_PROTOCOL
+    region: str
+    site: str
+    block: str
+    agent: str
+    observed_since_us: int
+    observed_through_us: int
+    stream: str
+    incarnation: str
+    sequence: int
+    advisory_ordinal: int
+    senders: dict[str, int]
+    outbox: dict[str, int]
+    counters: dict[str, dict[str, int]]
+    stale_after: int
+    retire_after: int
+    blind_after: int
+    policy_revision: int
+    version: str
+    boot_id: str
+    rebuilt_at_us: int = 0
+
+
+_encoder = msgspec.json.Encoder()
+_advisory_decoder = msgspec.json.Decoder(Advisory)
+_choria_advisory_decoder = msgspec.json.Decoder(ChoriaAdvisory)
+_watermark_decoder = msgspec.json.Decoder(Watermark)
+
+
+def encode(record: Advisory | Watermark) -> bytes:
+    """Write a record as compact JSON, its fields in the order of their definition."""
+    return _encoder.encode(record)
+
+
+def decode_advisory(body: bytes) -> Advisory | ChoriaAdvisory:
+    """Read an advisory, ours or a plain Choria one; raise WireError with the reason."""
+    try:
+        return _advisory_decoder.decode(body)
+    except msgspec.MsgspecError as ours:
+        try:
+            plain = _choria_advisory_decoder.decode(body)
+        except msgspec.MsgspecError:
+            raise WireError(f"not an advisory: {ours}") from ours
+        if b'"at_us"' in body:
+            raise WireError(f"not a whole advisory: {ours}") from ours
+        return plain
+
+
+def decode_watermark(body: bytes) -> Watermark:
+    """Read a watermark; raise WireError with the reason."""
+    try:
+        return _watermark_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"not a watermark: {error}") from error
+
+
+def origin_header(block_id: BlockId, incarnation: Incarnation, sequence: int) -> str:
+    """``<region>.<site>.<block>.<incarnation>.<sequence>``: a forwarded registration's identity."""
+    return f"{block_id}.{incarnation}.{sequence}"
+
+
+def parse_origin_header(text: str) -> tuple[BlockId, Incarnation, int]:
+    """Read ``Muster-Origin``; raise WireError where it is not one."""
+    tokens = text.split(".")
+    # int() alone would also take "-5", " 5" and "1_0".
+    if len(tokens) != 5 or not (tokens[4].isascii() and tokens[4].isdecimal()):
+        raise WireError(f"not an origin: {text!r}")
+    region, site, block, incarnation, sequence = tokens
+    try:
+        return BlockId(region, site, block), Incarnation.parse(incarnation), int(sequence)
+    except InvalidIdentifier as error:
+        raise WireError(f"not an origin: {text!r}") from error
+
+
+def source_header(stream: str, sequence: int, site: str, name: str, stored_at: int) -> str:
+    """``<stream> <sequence> <site> <name> <unix ms>``: where a copied message came from, in Choria's format."""
+    return f"{stream} {sequence} {site} {name} {stored_at // 1000}"
