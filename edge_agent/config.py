@@ -1,0 +1,100 @@
+"""Define the agent's settings file: one TOML file, one frozen Struct, parsed and cross-checked once."""
+
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from edge_agent.stream_settings import StreamSettings
+from shared.identifiers import BlockId, validated_token
+from shared.instants import SECOND
+from shared.nats_settings import ConnectionSettings
+from shared.settings import Duration, FilePath, Settings, Size, load_settings
+
+DEFAULT_PATH = Path("/etc/muster-agent/agent.toml")
+
+
+class UpstreamSettings(ConnectionSettings, frozen=True):
+    """``[upstream]``: the region's servers."""
+
+    max_bandwidth: Annotated[Size, Meta(description="bytes per second, 0: no limit")] = Size(0)
+    id_key_file: Annotated[
+        FilePath, Meta(description="file with the site's secret for message ids; default: made beside the store")
+    ] = FilePath()
+
+
+class StoreSettings(Settings, frozen=True):
+    """``[store]``: the agent's file."""
+
+    path: Annotated[FilePath, Meta(description="the agent's SQLite file")] = FilePath("/var/lib/muster-agent/agent.db")
+    max_outbox: Annotated[Size, Meta(description="how much may wait for the link; then the oldest samples go")] = Size(
+        2 << 30
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_outbox < 1 << 20:
+            raise ValueError("max_outbox must be at least 1MiB")
+
+
+class WatermarkSettings(Settings, frozen=True):
+    """``[watermark]``: how often the agent vouches for what it has seen."""
+
+    interval: Annotated[Duration, Meta(description="how often a watermark is made")] = Duration(10 * SECOND)
+
+    def __post_init__(self) -> None:
+        if self.interval <= 0:
+            raise ValueError("interval must be longer than 0s")
+
+
+class MonitorSettings(Settings, frozen=True):
+    """``[monitor]``: metrics and health over HTTP."""
+
+    listen: Annotated[str, Meta(description='host:port of /metrics and /healthz; "": off')] = "127.0.0.1:8787"
+
+    def __post_init__(self) -> None:
+        host, _, port = self.listen.rpartition(":")
+        if self.listen and not (host and port.isdecimal() and int(port) < 65536):
+            raise ValueError(f"listen {self.listen!r} is not host:port")
+
+
+class AgentSettings(Settings, frozen=True):
+    """The whole file."""
+
+    site: Annotated[str, Meta(description="the site's name, a subject token")]
+    region: Annotated[str, Meta(description="the region's name, a subject token")]
+    upstream: Annotated[UpstreamSettings, Meta(description="the region's servers")]
+    stream: Annotated[tuple[StreamSettings, ...], Meta(min_length=1, description="what to read")]
+    name: Annotated[str, Meta(description="the agent's name; default: the host's name")] = ""
+    store: Annotated[StoreSettings, Meta(description="the agent's file")] = StoreSettings()
+    watermark: Annotated[WatermarkSettings, Meta(description="how often the agent vouches")] = WatermarkSettings()
+    monitor: Annotated[MonitorSettings, Meta(description="metrics and health over HTTP")] = MonitorSettings()
+
+    def __post_init__(self) -> None:
+        validated_token(self.site, "the site")
+        validated_token(self.region, "the region")
+        if len(self.stream) > 1:
+            raise ValueError("several [[stream]] blocks are not supported by this version: keep one")
+
+    @property
+    def agent_name(self) -> str:
+        """Give the agent's name, by default the host's."""
+        return self.name or socket.gethostname().split(".")[0]
+
+    @property
+    def id_key_path(self) -> Path:
+        """Give the file that holds the site's secret."""
+        return Path(self.upstream.id_key_file or f"{self.store.path}.id-key")
+
+    def block_id(self, block: StreamSettings) -> BlockId:
+        """Name a block."""
+        return BlockId(self.region, self.site, block.name)
+
+    def consumer_of(self, block: StreamSettings) -> str:
+        """Name a block's durable consumer."""
+        return block.source.consumer or f"muster-{self.site}-{block.name}"
+
+
+def load(path: Path) -> AgentSettings:
+    """Read the settings file; raise SettingsError, one clear line."""
+    return load_settings(path, AgentSettings)

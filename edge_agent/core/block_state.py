@@ -1,0 +1,52 @@
+"""Hold what one stream block knows beside its senders; committed with every batch, restored as it was."""
+
+import msgspec
+
+from edge_agent.core.decision import BlindCause
+from edge_agent.core.policy import Policy
+from shared.identifiers import SourcePosition
+
+Counters = dict[str, dict[str, int]]
+
+
+class BlockState(msgspec.Struct, frozen=True):
+    """One block's position, coverage and counters. Instants are microseconds; 0 means that there was none yet.
+
+    ``examined_sequence`` is the stream's last sequence when the reader was caught up: with a filter it lies beyond
+    the position. ``source_clock`` is the stream's own time as last shown, before any clamping: a step back against
+    it is a changed past, while ``observed_through`` never goes back. ``blind_total`` is the length of all blind
+    spans: the observed clock is the stream's time less that. ``pending_blind`` makes the next proof close a blind
+    span, however short. ``settling_at`` is an instant whose deadlines a commit of limited size left half settled: they
+    are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
+    ``rebuilding`` holds until there was one.
+    """
+
+    position: SourcePosition
+    policy: Policy
+    policy_at: int = 0
+    observed_since: int = 0
+    observed_through: int = 0
+    source_clock: int = 0
+    examined_sequence: int = 0
+    blind_total: int = 0
+    pending_blind: BlindCause | None = None
+    settling_at: int = 0
+    advisory_ordinal: int = 0
+    rebuilding: bool = False
+    rebuilt_at: int = 0
+    counters: Counters = {}
+
+    @property
+    def read_through(self) -> int:
+        """Give the last sequence that is done, whether it passed the filter or not."""
+        return max(self.position.sequence, self.examined_sequence)
+
+
+def counted(counters: Counters, additions: Counters) -> Counters:
+    """Add up two sets of counters, by what happened and its cause, leaving both as they are."""
+    total = {what: dict(causes) for what, causes in counters.items()}
+    for what, causes in additions.items():
+        known = total.setdefault(what, {})
+        for cause, count in causes.items():
+            known[cause] = known.get(cause, 0) + count
+    return total

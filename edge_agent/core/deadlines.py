@@ -1,0 +1,62 @@
+"""Find what falls due next among the committed senders and those that a draft has touched.
+
+The committed senders that a draft has not touched were all seen (or fell silent) before those it has touched, so each
+queue is the committed list, less the touched, followed by the draft's own; its head is what falls due next.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+
+from edge_agent.core.senders import NOBODY, SenderList, SenderState, SenderTable
+
+NEVER = 1 << 62
+
+
+class DeadlineQueue:
+    """One list of senders (the heard, or the stale) as a draft sees it, ordered by ``instants``."""
+
+    def __init__(
+        self, senders: SenderTable, committed: SenderList, touched: dict[str, SenderState], instants: str
+    ) -> None:
+        self._sender_ids = senders.sender_ids
+        self._committed = committed
+        self._committed_instants = getattr(senders, instants)
+        self._instant_name = instants
+        self._touched = touched
+        self._cursor = committed.head
+        self.own: dict[str, SenderState] = {}
+
+    def put_last(self, state: SenderState) -> None:
+        """Queue a sender behind all others."""
+        self.own.pop(state.sender_id, None)
+        self.own[state.sender_id] = state
+
+    def discard(self, sender_id: str) -> None:
+        """Take a touched sender out; an untouched one leaves the queue by being touched."""
+        self.own.pop(sender_id, None)
+
+    def first_instant(self) -> int:
+        """Give the instant of the sender at the head, NEVER where the queue is empty."""
+        slot = self._cursor
+        while slot != NOBODY and self._sender_ids[slot] in self._touched:
+            slot = self._committed.after(slot)
+        self._cursor = slot
+        if slot != NOBODY:
+            return int(self._committed_instants[slot])
+        for state in self.own.values():
+            return int(getattr(state, self._instant_name))
+        return NEVER
+
+    def due_together(self, due: Callable[[int], int], at: int) -> list[str]:
+        """List, in the order of their ids, the senders at the head whose deadline is ``at``."""
+        return sorted(sender_id for sender_id, _ in takewhile(lambda entry: due(entry[1]) == at, self))
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """Give every sender id and its instant, from the head on."""
+        slot = self._cursor
+        while slot != NOBODY:
+            if self._sender_ids[slot] not in self._touched:
+                yield self._sender_ids[slot], self._committed_instants[slot]
+            slot = self._committed.after(slot)
+        for sender_id, state in self.own.items():
+            yield sender_id, getattr(state, self._instant_name)

@@ -1,0 +1,104 @@
+"""Name what the tracker decides, and the inputs beside the stream that its decisions depend on."""
+
+from enum import StrEnum
+
+import msgspec
+
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.policy import Policy
+from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
+from shared.wire import ForwardReason
+
+
+class Advise(msgspec.Struct, frozen=True, gc=False):
+    """Say that a sender became ``kind`` at ``at``; ``ordinal`` counts the block's advisories in its incarnation.
+
+    ``sequence`` is the last sighting's; ``last_seen_at`` that of the sighting before for ``recovered``.
+    """
+
+    kind: AdvisoryKind
+    sender_id: str
+    at: int
+    last_seen_at: int
+    incarnation: Incarnation
+    sequence: int
+    opening_incarnation: Incarnation
+    opening_sequence: int
+    ordinal: int
+    rebuilt: bool = False
+
+
+class Forward(msgspec.Struct, frozen=True, gc=False):
+    """Forward a message; an unidentified one (``sender_id`` empty) is never replaced by a newer one."""
+
+    sender_id: str
+    message: SourceMessage
+    reason: ForwardReason
+
+
+class CloseCoverage(msgspec.Struct, frozen=True):
+    """Vouch for ``[observed_since, observed_through]`` a last time: a blind span starts at its end.
+
+    ``position`` and ``ordinal`` are those that the coverage ends with: an epoch that begins there counts anew.
+    """
+
+    observed_since: int
+    observed_through: int
+    ordinal: int
+    position: SourcePosition
+
+
+Decision = Advise | Forward | CloseCoverage
+
+
+class BlindCause(StrEnum):
+    """Why nobody can know what happened between two proofs."""
+
+    UNPROVEN = "unproven"
+    GAP = "gap"
+    NEW_EPOCH = "new_epoch"
+
+
+# Each recorded input says behind which message it holds: those of ``sequence`` and before were read before it.
+
+
+class ObservationBegun(msgspec.Struct, frozen=True, tag="begun"):
+    """The first proof: nothing before ``at`` was seen by this store."""
+
+    at: int
+    sequence: int
+
+
+class BlindSpan(msgspec.Struct, frozen=True, tag="blind_span"):
+    """The time between two consecutive proofs in which nothing vouches for the stream."""
+
+    started_at: int
+    ended_at: int
+    cause: BlindCause
+    sequence: int
+
+
+class EpochBegun(msgspec.Struct, frozen=True, tag="epoch"):
+    """The stream's past turned out to have changed (or this store is new) after ``sequence`` of the old one."""
+
+    incarnation: Incarnation
+    at: int
+    sequence: int
+
+
+class PolicyChanged(msgspec.Struct, frozen=True, tag="policy"):
+    """From ``at`` on other thresholds hold; no changed deadline falls before it."""
+
+    at: int
+    policy: Policy
+    sequence: int
+
+
+class Clamped(msgspec.Struct, frozen=True, tag="clamped"):
+    """The message at ``sequence``, stored before ``observed_through``, counts at ``counted_at``."""
+
+    sequence: int
+    counted_at: int
+
+
+RecordedInput = ObservationBegun | BlindSpan | EpochBegun | PolicyChanged | Clamped

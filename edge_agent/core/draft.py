@@ -1,0 +1,348 @@
+"""Apply inputs to copies of what they touch, and collect the decisions that follow from them, in order.
+
+The rules stand in ``edge_agent.core.tracker``. A draft reads the committed table and never changes it.
+"""
+
+from itertools import islice
+
+from edge_agent.core.block_state import BlockState, Counters, counted
+from edge_agent.core.deadlines import DeadlineQueue
+from edge_agent.core.decision import (
+    Advise,
+    BlindCause,
+    BlindSpan,
+    Clamped,
+    CloseCoverage,
+    Decision,
+    EpochBegun,
+    Forward,
+    ObservationBegun,
+    PolicyChanged,
+    RecordedInput,
+)
+from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.core.policy import Policy
+from edge_agent.core.sampling import reason_to_forward
+from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
+from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
+from shared.wire import ForwardReason
+
+DECISIONS_PER_DRAFT = 10_000
+
+
+class Draft:
+    """Inputs applied, not yet committed.
+
+    Inputs that return a bool return False where the draft holds as many decisions as one commit should carry: commit
+    it, adopt it, and give the same input to the next draft.
+    """
+
+    def __init__(self, state: BlockState, senders: SenderTable, decision_limit: int, detect_blind_spans: bool) -> None:
+        self._before = state
+        self._senders = senders
+        self._decision_limit = decision_limit
+        self._detects = detect_blind_spans
+        self.decisions: list[Decision] = []
+        self.recorded: list[RecordedInput] = []
+        self.observed_through = state.observed_through
+        self.position = state.position
+        self._touched: dict[str, SenderState] = {}
+        self._heard = DeadlineQueue(senders, senders.heard, self._touched, "last_seen_at")
+        self._stale = DeadlineQueue(senders, senders.stale, self._touched, "stale_observed_at")
+        self._policy = state.policy
+        self._policy_at = state.policy_at
+        self._since = state.observed_since
+        self._source_clock = state.source_clock
+        self._examined = state.examined_sequence
+        self._blind_total = state.blind_total
+        self._pending_blind = state.pending_blind
+        self._settling_at = state.settling_at
+        self._ordinal = state.advisory_ordinal
+        self._rebuilding = state.rebuilding
+        self._rebuilt_at = state.rebuilt_at
+        self._next_deadline = 0
+        self._valid = 0
+        self._counts: Counters = {}
+
+    # Inputs
+
+    def observe(self, observation: Observation, *, too_old: bool = False) -> bool:
+        """Count a sighting, after everything that fell due before it; one that is ``too_old`` is not forwarded."""
+        message = observation.message
+        if not self._advance(message.stored_at):
+            return False
+        at = self._read(message)
+        self._valid += 1
+        sender_id = observation.sender_id
+        state = self._touch(sender_id)
+        reason: ForwardReason | None
+        if state is None or state.retired:
+            state = self._open_episode(sender_id, message.sequence, at, state.slot if state else NOBODY)
+            reason = ForwardReason.NEW
+        elif state.phase is SenderPhase.STALE:
+            self._advise(AdvisoryKind.RECOVERED, state, at, message.sequence)
+            self._stale.discard(sender_id)
+            state.phase = SenderPhase.HEARD
+            reason = ForwardReason.RECOVERED
+        else:
+            reason = reason_to_forward(self._policy, state, observation, at)
+        state.last_seen_at = at
+        state.last_sequence = message.sequence
+        self._heard.put_last(state)
+        self._next_deadline = min(self._next_deadline, self._heard_due(at))
+        if reason is not None:
+            self._forward(state, observation, reason, at, too_old)
+        return True
+
+    def reject(self, rejected: Rejected, *, too_old: bool = False) -> bool:
+        """Pass on a message without a sender, unless ``too_old``; it is a proof of time all the same."""
+        if not self._advance(rejected.message.stored_at):
+            return False
+        self._read(rejected.message)
+        self._count("rejected", rejected.reason)
+        if too_old:
+            self._count("withheld", "max_age")
+            return True
+        self._count("forwarded", ForwardReason.COPY)
+        self.decisions.append(Forward("", rejected.message, ForwardReason.COPY))
+        return True
+
+    def prove(self, at: int, examined_sequence: int = 0) -> bool:
+        """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
+        if not self._advance(at):
+            return False
+        self._source_clock = max(self._source_clock, at)
+        self._examined = max(self._examined, examined_sequence)
+        return True
+
+    def lose(self, cause: BlindCause) -> None:
+        """Let the next proof close a blind span, however soon it comes: something before it was never seen."""
+        if self._pending_blind is not BlindCause.NEW_EPOCH:
+            self._pending_blind = cause
+        self._count("blind", cause)
+
+    def begin_epoch(self, incarnation: Incarnation, sequence: int) -> bool:
+        """Go on with a stream whose past has changed, after ``sequence`` of the new past. Ordinals start again."""
+        if not self._finish_settling():
+            return False
+        if self.observed_through and self._pending_blind is not BlindCause.NEW_EPOCH:
+            self._close_coverage(self.observed_through)
+        self.recorded.append(EpochBegun(incarnation, self.observed_through, self.position.sequence))
+        self.position = SourcePosition(self.position.stream, incarnation, sequence)
+        self._ordinal = 0
+        self._source_clock = 0
+        self._examined = 0
+        self.lose(BlindCause.NEW_EPOCH)
+        return True
+
+    def change_policy(self, policy: Policy) -> bool:
+        """Let other thresholds hold from ``observed_through`` on."""
+        if not self._finish_settling():
+            return False
+        self._policy, self._policy_at = policy, self.observed_through
+        self._next_deadline = 0
+        self.recorded.append(PolicyChanged(self._policy_at, policy, self.position.sequence))
+        return True
+
+    def pass_blind_span(self, span: BlindSpan) -> bool:
+        """Settle what fell due before the span, close coverage at its start, and reopen it at its end."""
+        if not self._settle(span.started_at):
+            return False
+        if span.cause is not BlindCause.NEW_EPOCH:
+            # The epoch closed it when it began: with the ordinals of the past in which it was seen.
+            self._close_coverage(span.started_at)
+        self.recorded.append(span)
+        self._blind_total += span.ended_at - span.started_at
+        self._since = self.observed_through = span.ended_at
+        self._pending_blind = None
+        self._next_deadline = 0
+        return True
+
+    def steps_back(self, at: int) -> bool:
+        """Tell whether the stream's clock showing ``at`` means that its past has changed."""
+        return at < self._source_clock - self._policy.blind_after
+
+    # Results
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Tell whether only time went on: no message was read, nothing decided, counted or recorded."""
+        return not (self.decisions or self.recorded or self._counts) and self.position == self._before.position
+
+    def state(self) -> BlockState:
+        """Give the block's state as it is after the inputs."""
+        additions = dict(self._counts)
+        if self._valid:
+            additions["valid"] = {"registrations": self._valid}
+        return BlockState(
+            position=self.position,
+            policy=self._policy,
+            policy_at=self._policy_at,
+            observed_since=self._since,
+            observed_through=self.observed_through,
+            source_clock=self._source_clock,
+            examined_sequence=self._examined,
+            blind_total=self._blind_total,
+            pending_blind=self._pending_blind,
+            settling_at=self._settling_at,
+            advisory_ordinal=self._ordinal,
+            rebuilding=self._rebuilding,
+            rebuilt_at=self._rebuilt_at,
+            counters=counted(self._before.counters, additions),
+        )
+
+    def changes(self) -> SenderChanges:
+        """Give the touched senders, each with the slot that it keeps."""
+        heard, stale = list(self._heard.own.values()), list(self._stale.own.values())
+        nameless = [state for state in (*heard, *stale) if state.slot == NOBODY]
+        for state, slot in zip(nameless, islice(self._senders.free_slots(), len(nameless)), strict=True):
+            state.slot = slot
+        retired = [state for state in self._touched.values() if state.retired and state.slot != NOBODY]
+        return SenderChanges(heard, stale, retired)
+
+    # Rules
+
+    def _touch(self, sender_id: str) -> SenderState | None:
+        state = self._touched.get(sender_id)
+        if state is None:
+            slot = self._senders.slots.get(sender_id)
+            if slot is not None:
+                state = self._touched[sender_id] = self._senders.load(slot)
+        return state
+
+    def _advance(self, at: int) -> bool:
+        if not self._finish_settling():
+            return False
+        through = self.observed_through
+        if through == 0:
+            self.recorded.append(ObservationBegun(at, self.position.sequence))
+            self._since = self.observed_through = at
+            self._pending_blind = None
+            if self._rebuilding:
+                self._rebuilding, self._rebuilt_at = False, at
+            return True
+        if self._detects and (self._pending_blind or at - through > self._policy.blind_after):
+            cause = self._pending_blind or BlindCause.UNPROVEN
+            if not self.pass_blind_span(BlindSpan(through, max(at, through), cause, self.position.sequence)):
+                return False
+            if cause is BlindCause.UNPROVEN:
+                self._count("blind", cause)
+        if at > self._next_deadline and not self._settle(at):
+            return False
+        self.observed_through = max(self.observed_through, at)
+        return True
+
+    def _read(self, message: SourceMessage) -> int:
+        at = message.stored_at
+        self._source_clock = max(self._source_clock, at)
+        if at < self.observed_through:
+            at = self.observed_through
+            self.recorded.append(Clamped(message.sequence, at))
+            self._count("clamped", "stored_earlier")
+        self.position = SourcePosition(
+            self.position.stream, self.position.incarnation, message.sequence, message.stored_at
+        )
+        return at
+
+    def _heard_due(self, last_seen_at: int) -> int:
+        return max(max(last_seen_at, self._since) + self._policy.stale_after, self._policy_at)
+
+    def _stale_due(self, stale_observed_at: int) -> int:
+        return max(stale_observed_at + self._blind_total + self._policy.retired_after_stale, self._policy_at)
+
+    def _settle(self, at: int) -> bool:
+        """Decide everything that falls due strictly before ``at``; False where the decision limit came first."""
+        while True:
+            heard_due = self._heard_due(self._heard.first_instant())
+            stale_due = self._stale_due(self._stale.first_instant())
+            due = self._next_deadline = min(heard_due, stale_due)
+            if due >= at:
+                return True
+            room = self._decision_limit - len(self.decisions)
+            if room <= 0:
+                self.observed_through = max(self.observed_through, due)
+                self._settling_at = due
+                return False
+            if heard_due == due:
+                for sender_id in self._heard.due_together(self._heard_due, due)[:room]:
+                    self._fall_stale(sender_id, due)
+            else:
+                for sender_id in self._stale.due_together(self._stale_due, due)[:room]:
+                    self._retire(sender_id, due)
+
+    def _finish_settling(self) -> bool:
+        """Finish an instant that the last commit left half settled: whatever is recorded next stands behind it."""
+        at, self._settling_at = self._settling_at, 0
+        if at:
+            if not self._settle(at + 1):
+                return False
+            self.observed_through = max(self.observed_through, at + 1)
+        return True
+
+    def _close_coverage(self, at: int) -> None:
+        self.decisions.append(CloseCoverage(self._since, at, self._ordinal, self.position))
+
+    def _fall_stale(self, sender_id: str, at: int) -> None:
+        state = self._touched_state(sender_id)
+        state.phase = SenderPhase.STALE
+        state.stale_observed_at = at - self._blind_total
+        self._heard.discard(sender_id)
+        self._stale.put_last(state)
+        self._advise(AdvisoryKind.STALE, state, at, state.last_sequence)
+
+    def _retire(self, sender_id: str, at: int) -> None:
+        state = self._touched_state(sender_id)
+        state.retired = True
+        self._stale.discard(sender_id)
+        self._advise(AdvisoryKind.RETIRED, state, at, state.last_sequence)
+
+    def _touched_state(self, sender_id: str) -> SenderState:
+        state = self._touch(sender_id)
+        if state is None:
+            raise AssertionError(f"{sender_id} is queued but not tracked")
+        return state
+
+    def _open_episode(self, sender_id: str, sequence: int, at: int, slot: int) -> SenderState:
+        state = SenderState(sender_id, slot, SenderPhase.HEARD, at, sequence, self.position.incarnation, sequence)
+        self._touched[sender_id] = state
+        self._advise(AdvisoryKind.NEW, state, at, sequence)
+        return state
+
+    def _advise(self, kind: AdvisoryKind, state: SenderState, at: int, sequence: int) -> None:
+        self._ordinal += 1
+        self._count("advisories", kind)
+        self.decisions.append(
+            Advise(
+                kind=kind,
+                sender_id=state.sender_id,
+                at=at,
+                last_seen_at=state.last_seen_at,
+                incarnation=self.position.incarnation,
+                sequence=sequence,
+                opening_incarnation=state.opening_incarnation,
+                opening_sequence=state.opening_sequence,
+                ordinal=self._ordinal,
+                rebuilt=kind is AdvisoryKind.NEW and self._is_relearning(at),
+            )
+        )
+
+    def _is_relearning(self, at: int) -> bool:
+        """Tell whether a sender that is new to this store may have been known to the one that was lost."""
+        return bool(self._rebuilt_at) and at - self._rebuilt_at <= self._policy.retire_after
+
+    def _forward(
+        self, state: SenderState, observation: Observation, reason: ForwardReason, at: int, too_old: bool
+    ) -> None:
+        if too_old:
+            self._count("withheld", "max_age")
+            return
+        state.first_interval = not state.last_forwarded_at
+        state.last_forwarded_at = at
+        state.forwarded_size = len(observation.message.payload)
+        state.forwarded_digest = observation.digest
+        self._count("forwarded", reason)
+        self.decisions.append(Forward(state.sender_id, observation.message, reason))
+
+    def _count(self, what: str, cause: str) -> None:
+        causes = self._counts.setdefault(what, {})
+        causes[cause] = causes.get(cause, 0) + 1

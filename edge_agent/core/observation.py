@@ -1,0 +1,44 @@
+"""Define what the agent takes from its source: messages, observations, and what was rejected and why."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+
+class SourceMessage(msgspec.Struct, frozen=True, gc=False):
+    """One message of the source stream, its bytes untouched.
+
+    ``stored_at`` is the stream's own time in microseconds, UTC. ``headers`` are the message's own, or None.
+    """
+
+    subject: str
+    payload: bytes
+    headers: Mapping[str, str] | None
+    sequence: int
+    stored_at: int
+
+
+class Observation(msgspec.Struct, frozen=True, gc=False):
+    """One registration as the tracker sees it. ``digest`` is 0 where no digest is configured."""
+
+    sender_id: str
+    message: SourceMessage
+    digest: int = 0
+    forced: bool = False
+
+
+class RejectReason(StrEnum):
+    """Why a message could not be read as a registration. It is forwarded unsampled, and is still a proof of time."""
+
+    NOT_AN_OBJECT = "not_a_json_object"
+    NO_SENDER = "no_sender"
+    SENDER_NOT_TEXT = "sender_not_text"
+    SENDER_NOT_USABLE = "sender_not_usable"
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """A message without a sender, and why."""
+
+    message: SourceMessage
+    reason: RejectReason

@@ -1,0 +1,79 @@
+"""Decide once more, in one go: from what the stream said and the recorded inputs beside it, and nothing else.
+
+Whatever an agent went through (batches, ticks, crashes, restarts), its advisories are those of this straight run. Tests
+and schedules of faults compare them byte for byte.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decision import (
+    BlindSpan,
+    Clamped,
+    Decision,
+    EpochBegun,
+    ObservationBegun,
+    PolicyChanged,
+    RecordedInput,
+)
+from edge_agent.core.draft import Draft
+from edge_agent.core.observation import Observation, Rejected
+from edge_agent.core.tracker import Tracker
+from shared.identifiers import Incarnation
+
+NO_LIMIT = 1 << 62
+
+
+def replay(
+    began_as: BlockState,
+    read: Iterable[tuple[Incarnation, Observation | Rejected]],
+    recorded: Iterable[RecordedInput],
+    observed_through: int,
+) -> list[Decision]:
+    """Give all decisions of a block that ``began_as`` a new one, up to ``observed_through``.
+
+    ``read``: every message read and committed, in order, under the incarnation in which it was read. ``recorded``:
+    everything that was recorded with those commits, in order.
+    """
+    draft = Tracker(began_as).draft(decision_limit=NO_LIMIT, detect_blind_spans=False)
+    waiting = deque(recorded)
+    for incarnation, taken in read:
+        while waiting and (
+            draft.position.incarnation != incarnation or _holds_before(waiting[0], taken.message.sequence)
+        ):
+            _apply(draft, waiting.popleft())
+        if isinstance(taken, Observation):
+            draft.observe(taken)
+        else:
+            draft.reject(taken)
+    while waiting:
+        _apply(draft, waiting.popleft())
+    draft.prove(observed_through)
+    return draft.decisions
+
+
+def _holds_before(item: RecordedInput, sequence: int) -> bool:
+    return item.sequence <= sequence if isinstance(item, Clamped) else item.sequence < sequence
+
+
+def _apply(draft: Draft, item: RecordedInput) -> None:
+    match item:
+        case ObservationBegun(at):
+            draft.prove(at)
+        case Clamped(_, counted_at):
+            draft.prove(counted_at)
+        case BlindSpan():
+            draft.pass_blind_span(item)
+        case EpochBegun(incarnation, at):
+            _prove_if_any(draft, at)
+            draft.begin_epoch(incarnation, 0)
+        case PolicyChanged(at, policy):
+            _prove_if_any(draft, at)
+            draft.change_policy(policy)
+
+
+def _prove_if_any(draft: Draft, at: int) -> None:
+    """Advance to ``at``; 0 stands for the time before the first proof."""
+    if at:
+        draft.prove(at)

@@ -1,0 +1,228 @@
+"""Keep a million senders in columns, each in one of two lists ordered by when its deadline falls due.
+
+The heard senders are ordered by when they were last seen, the stale ones by when they became stale. A deadline is that
+instant plus a duration that is the same for every sender of the block, so the head of a list is always what falls due
+next, and a change of thresholds or a blind span moves nothing.
+
+Columns, not objects: a million senders as objects took 457 MB, as columns 207 MB.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from itertools import count
+
+import msgspec
+
+from shared.identifiers import Incarnation
+
+NOBODY = -1
+
+
+class SenderPhase(IntEnum):
+    """Whether a tracked sender is heard or has been silent for ``stale_after``."""
+
+    HEARD = 0
+    STALE = 1
+
+
+class SenderState(msgspec.Struct, gc=False):
+    """One sender's state, copied out of the columns to be changed by a draft.
+
+    ``slot`` is its place in the columns, NOBODY until it is adopted. ``last_forwarded_at`` is 0 while nothing was.
+    ``stale_observed_at`` is the stale instant on the observed clock, which stands still
+    during blind spans. ``first_interval`` holds from ``new`` to the second forward.
+    """
+
+    sender_id: str
+    slot: int
+    phase: SenderPhase
+    last_seen_at: int
+    last_sequence: int
+    opening_incarnation: Incarnation
+    opening_sequence: int
+    last_forwarded_at: int = 0
+    forwarded_size: int = 0
+    forwarded_digest: int = 0
+    first_interval: bool = True
+    stale_observed_at: int = 0
+    retired: bool = False
+
+
+class SenderChanges(msgspec.Struct, frozen=True):
+    """The senders that a draft touched: those now heard and stale, in the order of their deadlines, and the retired."""
+
+    heard: list[SenderState]
+    stale: list[SenderState]
+    retired: list[SenderState]
+
+
+class SenderList:
+    """A doubly linked list of slots; its links live in two columns that the lists of a table share."""
+
+    def __init__(self, previous: "array[int]", following: "array[int]") -> None:
+        self._previous = previous
+        self._following = following
+        self.head = NOBODY
+        self._tail = NOBODY
+        self.count = 0
+
+    def append(self, slot: int) -> None:
+        """Put a slot that is in no list at the end."""
+        self._previous[slot] = self._tail
+        self._following[slot] = NOBODY
+        if self._tail == NOBODY:
+            self.head = slot
+        else:
+            self._following[self._tail] = slot
+        self._tail = slot
+        self.count += 1
+
+    def remove(self, slot: int) -> None:
+        """Take a slot out of this list."""
+        before, after = self._previous[slot], self._following[slot]
+        if before == NOBODY:
+            self.head = after
+        else:
+            self._following[before] = after
+        if after == NOBODY:
+            self._tail = before
+        else:
+            self._previous[after] = before
+        self.count -= 1
+
+    def after(self, slot: int) -> int:
+        """Give the slot that follows, or NOBODY."""
+        return self._following[slot]
+
+    def __iter__(self) -> Iterator[int]:
+        slot = self.head
+        while slot != NOBODY:
+            yield slot
+            slot = self._following[slot]
+
+
+class SenderTable:
+    """All senders of one block. Only adopt() changes it, and only by what has been committed."""
+
+    def __init__(self) -> None:
+        self.slots: dict[str, int] = {}
+        self.sender_ids: list[str] = []
+        self._free: list[int] = []
+        self._incarnations: list[Incarnation] = []
+        self._incarnation_indexes: dict[Incarnation, int] = {}
+        self.last_seen_at = array("q")
+        self._last_sequence = array("q")
+        self._last_forwarded_at = array("q")
+        self._forwarded_size = array("i")
+        self._forwarded_digest = array("Q")
+        self._opening_sequence = array("q")
+        self._opening_incarnation = array("I")
+        self._flags = array("B")
+        self.stale_observed_at = array("q")
+        previous, following = array("i"), array("i")
+        self.heard = SenderList(previous, following)
+        self.stale = SenderList(previous, following)
+        self._columns: tuple[array[int], ...] = (
+            self.last_seen_at,
+            self._last_sequence,
+            self._last_forwarded_at,
+            self._forwarded_size,
+            self._forwarded_digest,
+            self._opening_sequence,
+            self._opening_incarnation,
+            self._flags,
+            self.stale_observed_at,
+            previous,
+            following,
+        )
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def load(self, slot: int) -> SenderState:
+        """Copy one sender out of the columns."""
+        flags = self._flags[slot]
+        return SenderState(
+            sender_id=self.sender_ids[slot],
+            slot=slot,
+            phase=SenderPhase(flags & 1),
+            last_seen_at=self.last_seen_at[slot],
+            last_sequence=self._last_sequence[slot],
+            opening_incarnation=self._incarnations[self._opening_incarnation[slot]],
+            opening_sequence=self._opening_sequence[slot],
+            last_forwarded_at=self._last_forwarded_at[slot],
+            forwarded_size=self._forwarded_size[slot],
+            forwarded_digest=self._forwarded_digest[slot],
+            first_interval=bool(flags & 2),
+            stale_observed_at=self.stale_observed_at[slot],
+        )
+
+    def free_slots(self) -> Iterator[int]:
+        """Give, without taking them, the slots that new senders will get: those of the retired first."""
+        yield from reversed(self._free)
+        yield from count(len(self.sender_ids))
+
+    def adopt(self, heard: Sequence[SenderState], stale: Sequence[SenderState], retired: Iterable[SenderState]) -> None:
+        """Replace what a committed draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
+        reused = sum(
+            state.slot < len(self.sender_ids) and state.sender_id not in self.slots for state in (*heard, *stale)
+        )
+        if reused:
+            del self._free[-reused:]
+        for state in retired:
+            self._unlink(state.slot)
+            del self.slots[state.sender_id]
+            self.sender_ids[state.slot] = ""
+            self._free.append(state.slot)
+        for states, ordered in ((heard, self.heard), (stale, self.stale)):
+            for state in states:
+                self._unlink(state.slot)
+                self._write(state)
+                ordered.append(state.slot)
+
+    def restore(self, states: Iterable[SenderState]) -> None:
+        """Fill an empty table from a store, whatever the order of its rows."""
+        for state in states:
+            self._write(state)
+        self._free = [slot for slot in reversed(range(len(self.sender_ids))) if not self.sender_ids[slot]]
+        stale = [slot for slot in self.slots.values() if self._flags[slot] & 1]
+        heard = [slot for slot in self.slots.values() if not self._flags[slot] & 1]
+        for slot in sorted(heard, key=self.last_seen_at.__getitem__):
+            self.heard.append(slot)
+        for slot in sorted(stale, key=self.stale_observed_at.__getitem__):
+            self.stale.append(slot)
+
+    def _write(self, state: SenderState) -> None:
+        slot = state.slot
+        if slot >= len(self.sender_ids):
+            self._grow(slot + 1)
+        if state.sender_id not in self.slots:
+            self.slots[state.sender_id] = slot
+            self.sender_ids[slot] = state.sender_id
+        self.last_seen_at[slot] = state.last_seen_at
+        self._last_sequence[slot] = state.last_sequence
+        self._last_forwarded_at[slot] = state.last_forwarded_at
+        self._forwarded_size[slot] = state.forwarded_size
+        self._forwarded_digest[slot] = state.forwarded_digest
+        self._opening_sequence[slot] = state.opening_sequence
+        self._opening_incarnation[slot] = self._incarnation_index(state.opening_incarnation)
+        self._flags[slot] = state.phase | (2 if state.first_interval else 0)
+        self.stale_observed_at[slot] = state.stale_observed_at
+
+    def _grow(self, size: int) -> None:
+        missing = size - len(self.sender_ids)
+        self.sender_ids.extend([""] * missing)
+        for column in self._columns:
+            column.frombytes(bytes(column.itemsize * missing))
+
+    def _unlink(self, slot: int) -> None:
+        if slot < len(self.sender_ids) and self.sender_ids[slot] in self.slots:
+            (self.stale if self._flags[slot] & 1 else self.heard).remove(slot)
+
+    def _incarnation_index(self, incarnation: Incarnation) -> int:
+        index = self._incarnation_indexes.get(incarnation)
+        if index is None:
+            index = self._incarnation_indexes[incarnation] = len(self._incarnations)
+            self._incarnations.append(incarnation)
+        return index

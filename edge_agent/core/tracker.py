@@ -1,0 +1,65 @@
+"""Track which senders are new, stale, recovered or retired, and which registrations go on.
+
+The rules, in this order:
+
+1. A sighting first settles the deadlines strictly earlier than it, then counts as a sighting.
+2. An unknown sender is ``new``, a stale one ``recovered``; both are forwarded. Otherwise a sighting is forwarded when
+   ``sample_interval`` has passed since the last forward, when the size moved by ``size_trigger`` since then, when
+   the digest changed, when forced.
+3. ``stale`` falls at max(last seen, observed_since) + ``stale_after``: a blind observer accuses nobody. ``retired``
+   falls when ``retire_after`` - ``stale_after`` of *observed* time has passed since the stale instant.
+4. Time advances to proofs only: messages, and instants at which the reader was caught up. Two proofs more than
+   ``blind_after`` apart enclose a blind span. Time never runs back: an earlier message counts at ``observed_through``.
+5. Deadlines that fall on one instant are settled in the order of kinds (stale, retired), then of sender ids, so that
+   neither batches nor ticks show in what is decided.
+6. No deadline that changed thresholds moved falls before the instant at which they took effect.
+
+A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table once the draft is committed. A
+failed commit leaves nothing to undo: the draft is dropped.
+"""
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.draft import DECISIONS_PER_DRAFT, Draft
+from edge_agent.core.senders import SenderTable
+
+
+class Tracker:
+    """The senders and the state of one block, as last committed."""
+
+    def __init__(self, state: BlockState, senders: SenderTable | None = None) -> None:
+        self.state = state
+        self.senders = senders or SenderTable()
+
+    def draft(self, *, decision_limit: int = DECISIONS_PER_DRAFT, detect_blind_spans: bool = True) -> Draft:
+        """Begin to apply inputs to copies.
+
+        ``decision_limit`` bounds the memory and the transaction of one commit. A replay of recorded inputs gives the
+        blind spans itself and turns their detection off.
+        """
+        return Draft(self.state, self.senders, decision_limit, detect_blind_spans)
+
+    def adopt(self, draft: Draft) -> None:
+        """Make a committed draft the state. Only a draft of the present state may be adopted, once."""
+        changes = draft.changes()
+        self.senders.adopt(changes.heard, changes.stale, changes.retired)
+        self.state = draft.state()
+
+    def sender_counts(self) -> dict[str, int]:
+        """Count the senders by phase, as watermarks and people are told."""
+        return {"heard": self.senders.heard.count, "stale": self.senders.stale.count}
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two drafts; for tests."""
+        state = self.state
+        assert state.observed_since <= state.observed_through, "coverage ends before it starts"
+        assert state.settling_at <= state.observed_through, "an instant left half settled lies ahead"
+        assert state.observed_through == 0 or state.policy_at <= state.observed_through, "a policy from the future"
+        assert self.senders.heard.count + self.senders.stale.count == len(self.senders), "a sender in no list or two"
+        for senders, instants in (
+            (self.senders.heard, self.senders.last_seen_at),
+            (self.senders.stale, self.senders.stale_observed_at),
+        ):
+            slots = list(senders)
+            assert len(slots) == senders.count, "a list has lost its count"
+            order = [instants[slot] for slot in slots]
+            assert order == sorted(order), "a list is out of order"

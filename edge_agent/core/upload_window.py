@@ -1,0 +1,57 @@
+"""Keep account of one lane's rows in flight: how many may be, which are acknowledged, what may be deleted.
+
+Rows leave in their order. Only the acknowledged prefix may be deleted; after a failure everything behind it is sent
+again under the same ids. A watermark is a barrier: it leaves only when everything before it is acknowledged.
+"""
+
+from collections import OrderedDict
+
+
+class UploadWindow:
+    """The rows of one lane that were sent and are not all acknowledged up to, in the order of their ids."""
+
+    def __init__(self, message_limit: int, byte_limit: int) -> None:
+        self._message_limit = message_limit
+        self._byte_limit = byte_limit
+        self._sizes: OrderedDict[int, int] = OrderedDict()
+        self._acknowledged: set[int] = set()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def admits(self, size: int, *, is_barrier: bool = False) -> bool:
+        """Tell whether a row may be sent now. One row is always admitted, however large."""
+        if not self._sizes:
+            return True
+        return not is_barrier and len(self._sizes) < self._message_limit and self._bytes + size <= self._byte_limit
+
+    def sent(self, row_id: int, size: int) -> None:
+        """Note a row as in flight; rows are sent in the order of their ids."""
+        self._sizes[row_id] = size
+        self._bytes += size
+
+    def acknowledge(self, row_id: int) -> int:
+        """Note an acknowledgement; give the last row of the acknowledged prefix that it completed, or 0."""
+        if row_id not in self._sizes:
+            return 0
+        self._acknowledged.add(row_id)
+        through = 0
+        while self._sizes and (first_id := next(iter(self._sizes))) in self._acknowledged:
+            through = first_id
+            self._acknowledged.remove(first_id)
+            self._bytes -= self._sizes.pop(first_id)
+        return through
+
+    def rewind(self) -> None:
+        """Forget what is in flight: it will be read and sent again."""
+        self._sizes.clear()
+        self._acknowledged.clear()
+        self._bytes = 0
+
+    def check_invariants(self) -> None:
+        """Assert what always holds; for tests."""
+        assert self._bytes == sum(self._sizes.values())
+        assert self._acknowledged <= self._sizes.keys()
+        assert not self._sizes or next(iter(self._sizes)) not in self._acknowledged
+        assert list(self._sizes) == sorted(self._sizes)

@@ -1,0 +1,223 @@
+"""Build the agent from its settings and run it until it is told to stop: the one composition root."""
+
+import asyncio
+import logging
+import signal
+import uuid
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+from nats.aio.client import Client
+
+from edge_agent.config import AgentSettings
+from edge_agent.core.intake import Intake
+from edge_agent.core.outgoing import Emitter
+from edge_agent.core.tracker import Tracker
+from edge_agent.ingest import Block, Ingest
+from edge_agent.monitor import serve_monitor
+from edge_agent.source import JetStreamSource
+from edge_agent.source_api import SourceAddress, SourceApi
+from edge_agent.status_board import StatusBoard
+from edge_agent.store.files import Prepared, held, prepare, site_key
+from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.stream_settings import StreamSettings
+from edge_agent.supervisor import keep_supervisor_informed
+from edge_agent.uploader import Uploader
+from edge_agent.upstream import JetStreamUpstream
+from shared.nats_connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
+
+CONNECT_DEADLINE = 10.0
+LONGEST_RETRY = 10.0
+CANCEL_AGAIN = 1.0
+
+log = logging.getLogger("muster.agent")
+
+
+class _Adapter(Protocol):
+    def break_off(self, reason: str) -> None: ...
+
+
+async def run(settings: AgentSettings) -> None:
+    """Run the agent until SIGTERM or SIGINT. A part that dies takes the agent down with it."""
+    path = Path(settings.store.path)
+    with held(path):
+        prepared = prepare(path)
+        _say_what_was_found(path, prepared)
+        key = site_key(settings.id_key_path)
+        store = await SqliteStore.open(path, int(settings.store.max_outbox))
+        agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        try:
+            await agent.run_until(stopping)
+        finally:
+            await agent.close()
+
+
+class Agent:
+    """Everything that runs in one agent, around one store."""
+
+    def __init__(self, settings: AgentSettings, store: SqliteStore, key: bytes, *, replaces_lost: bool) -> None:
+        self._settings = settings
+        self._store = store
+        self._key = key
+        self._replaces_lost = replaces_lost
+        self._version = version("muster")
+        self._boot_id = uuid.uuid4().hex
+        self._clients: list[Client] = []
+        self._board = StatusBoard(
+            settings.agent_name,
+            settings.region,
+            settings.site,
+            self._version,
+            self._boot_id,
+            int(settings.store.max_outbox),
+        )
+
+    async def run_until(self, stopping: asyncio.Event) -> None:
+        """Run every part; end when told to, raise what a part raised."""
+        async with asyncio.TaskGroup() as tasks:
+            parts = [
+                tasks.create_task(self._board.keep_written(self._store), name="status"),
+                tasks.create_task(self._upload(), name="upstream"),
+                *(tasks.create_task(self._read(block), name=block.name) for block in self._settings.stream),
+                tasks.create_task(keep_supervisor_informed(), name="supervisor"),
+            ]
+            if self._settings.monitor.listen:
+                listen = self._settings.monitor.listen
+                parts.append(tasks.create_task(serve_monitor(listen, self._board, self._store), name="monitor"))
+            await stopping.wait()
+            log.info("stopping")
+            await cancelled(parts)
+
+    async def close(self) -> None:
+        """Close what was opened; what was not acknowledged stays in the store."""
+        self._board.mute()
+        for client in self._clients:
+            await client.close()
+        await self._store.close()
+
+    async def _upload(self) -> None:
+        report = self._board.reporter("upstream")
+        adapters: list[_Adapter] = []
+        client = await self._connect(self._settings.upstream, "upstream", adapters, report)
+        upstream = JetStreamUpstream(client)
+        adapters.append(upstream)
+
+        def report_upload(problem: str) -> None:
+            if not problem:
+                report("connected", "")
+            elif client.is_connected:
+                # Of a link that is down the link itself says so, since when and why.
+                report("not accepted", problem)
+
+        bandwidth = self._settings.upstream.max_bandwidth
+        await Uploader(self._store, upstream, bytes_per_second=bandwidth, report=report_upload).run()
+
+    async def _read(self, block: StreamSettings) -> None:
+        settings, source_settings = self._settings, block.source
+        known = await self._store.load_block(block.name)
+        report = self._board.reporter(f"stream {block.name}")
+        adapters: list[_Adapter] = []
+        link_report = self._board.reporter(f"source of {block.name}")
+        client = await self._connect(source_settings, f"source of {block.name}", adapters, link_report)
+        address = SourceAddress(
+            stream=source_settings.stream,
+            consumer=settings.consumer_of(block),
+            domain=source_settings.domain,
+            creates_consumer=source_settings.create_consumer,
+            filter_subject=source_settings.filter_subject,
+            start=source_settings.start_rule(),
+        )
+        source = JetStreamSource(client, SourceApi(client, address), int(source_settings.settle))
+        adapters.append(source)
+        await Ingest(
+            self._block(block),
+            source,
+            self._store,
+            Tracker(*known) if known else None,
+            report,
+        ).run()
+
+    def _block(self, block: StreamSettings) -> Block:
+        rule = block.sender.rule()
+        return Block(
+            stream=block.source.stream,
+            policy=block.policy.policy(),
+            intake=Intake(rule, block.policy.force_path, block.policy.digest_rule()),
+            emitter=Emitter(
+                block_id=self._settings.block_id(block),
+                agent=self._settings.agent_name,
+                boot_id=self._boot_id,
+                version=self._version,
+                inspect_field=rule.inspect_field,
+                key=self._key,
+            ),
+            watermark_interval=int(self._settings.watermark.interval),
+            rebuilding=self._replaces_lost,
+        )
+
+    async def _connect(
+        self,
+        settings: ConnectionSettings,
+        part: str,
+        adapters: list[_Adapter],
+        report: Callable[[str, str], None],
+    ) -> Client:
+        """Connect, however long it takes; afterwards let the adapters know of every change."""
+        retry_after = 1.0
+        report("connecting", "")
+        while True:
+            try:
+                client = await connect(
+                    settings,
+                    name=f"muster-agent {self._settings.site} {part}",
+                    inbox_prefix=f"_INBOX_{self._settings.site}",
+                    deadline=CONNECT_DEADLINE,
+                    on_state=partial(_take_link_state, adapters, report),
+                )
+            except ConnectFailed as error:
+                report("not connected", str(error))
+                await asyncio.sleep(retry_after)
+                retry_after = min(retry_after * 2, LONGEST_RETRY)
+            else:
+                self._clients.append(client)
+                return client
+
+
+async def cancelled(parts: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel until all have ended: before Python 3.12, wait_for() loses a cancellation that meets its answer."""
+    left = set(parts)
+    while left:
+        for part in left:
+            part.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
+
+
+def _take_link_state(adapters: list[_Adapter], report: Callable[[str, str], None], state: LinkState) -> None:
+    match state.event:
+        case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
+            report("connected", "")
+            reason = "the connection is new"
+        case LinkEvent.DENIED:
+            report("denied", state.reason)
+            reason = state.reason
+        case LinkEvent.RETRY_FAILED:
+            report("not connected", f"{state.server}: {state.reason}")
+            return
+        case _:
+            reason = f"{state.server}: {state.reason or state.event}"
+            report("not connected", reason)
+    for adapter in adapters:
+        adapter.break_off(reason)
+
+
+def _say_what_was_found(path: Path, prepared: Prepared) -> None:
+    if prepared.set_aside:
+        log.error("store %s was corrupt: set aside as %s, beginning anew", path, prepared.set_aside)
+    elif prepared.was_lost:
+        log.error("store %s is gone though there was one: beginning anew; known senders will be announced again", path)

@@ -1,0 +1,36 @@
+"""Look at what the agent itself says, as its store has it: does it run, is a part of it in trouble."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.finding import Finding, doubtful, good
+from edge_agent.inspection.moments import relative, rough
+from edge_agent.status_board import now
+from edge_agent.status_report import read_status
+from edge_agent.store.reading import StoreUnreadable
+
+
+def check_agent(settings: AgentSettings) -> Iterator[Finding]:
+    """Read the status that the agent writes every two seconds."""
+    path = Path(settings.store.path)
+    if not path.exists():
+        yield doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
+        return
+    try:
+        report = read_status(path)
+    except StoreUnreadable as error:
+        yield doubtful("agent", str(error), "run the doctor as the agent's user")
+        return
+    agent = report.agent
+    if not report.is_running:
+        yield doubtful("agent", f"not running, last sign of life {relative(agent.written_at, now())}", "start it")
+        return
+    if (agent.region, agent.site) != (settings.region, settings.site):
+        text = f"it runs as site {agent.site} of region {agent.region}, not as these settings say"
+        yield doubtful("agent", text, "start it anew, or name the settings that it runs with")
+    troubled = {name: part for name, part in report.parts.items() if part.reason}
+    for name, part in troubled.items():
+        yield doubtful("agent", f"{name}: {part.phase} for {rough(now() - part.since)}: {part.reason}", "see below")
+    if not troubled:
+        yield good("agent", f"running for {rough(now() - agent.started_at)}, all its parts do their work")

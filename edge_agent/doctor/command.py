@@ -1,0 +1,101 @@
+"""The command ``muster-agent doctor``."""
+
+import asyncio
+import shutil
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from edge_agent import config
+from edge_agent.cli import config_option
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.agent import check_agent
+from edge_agent.doctor.files import check_files
+from edge_agent.doctor.finding import Finding, Level, bad
+from edge_agent.doctor.source import check_source
+from edge_agent.doctor.upstream import check_upstream
+from shared.settings import SettingsError
+
+COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+SUBJECT = 18
+NARROWEST = 50
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(config_path: Path, as_json: bool) -> None:
+    """Look at settings, files, servers, streams, permissions, clocks and disk, and say what to do.
+
+    Changes nothing. Ends with 0 where all is well, 1 after a warning, 2 after a failure.
+    """
+    width = max(shutil.get_terminal_size().columns, NARROWEST)
+    findings = asyncio.run(_examined(config_path, None if as_json else width))
+    worst = max(finding.level for finding in findings)
+    if as_json:
+        said = [msgspec.structs.asdict(finding) | {"level": finding.level.name} for finding in findings]
+        click.echo(msgspec.json.format(msgspec.json.encode({"worst": worst.name, "findings": said})))
+    else:
+        click.echo(_summary(findings))
+    sys.exit(worst)
+
+
+async def _examined(config_path: Path, width: int | None) -> Sequence[Finding]:
+    """Collect the findings, and print each as it comes where there is a width to print in."""
+    findings = []
+    async for finding in _examination(config_path):
+        findings.append(finding)
+        if width is not None:
+            click.echo("\n".join(_lines(finding, width)))
+    return findings
+
+
+async def _examination(config_path: Path) -> AsyncIterator[Finding]:
+    try:
+        settings: AgentSettings = config.load(config_path)
+    except SettingsError as error:
+        yield bad("settings", str(error), "correct the file; muster-agent check-config reads it too")
+        return
+    for finding in check_files(config_path, settings):
+        yield finding
+    for finding in check_agent(settings):
+        yield finding
+    for block in settings.stream:
+        async for finding in check_source(settings, block):
+            yield finding
+    async for finding in check_upstream(settings):
+        yield finding
+
+
+def _lines(finding: Finding, width: int) -> Iterator[str]:
+    level = click.style(f"{finding.level.name:4}", fg=COLOURS[finding.level])
+    indent = " " * (SUBJECT + 2)
+    first, *more = textwrap.wrap(
+        finding.text,
+        width - 6,
+        initial_indent=f"{finding.subject:{SUBJECT}}  ",
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+    yield f"{level}  {first}"
+    yield from (f"      {line}" for line in more)
+    if finding.remedy:
+        told = textwrap.wrap(
+            finding.remedy,
+            width - 6,
+            initial_indent=f"{indent}-> ",
+            subsequent_indent=f"{indent}   ",
+            break_on_hyphens=False,
+        )
+        yield from (f"      {line}" for line in told)
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    if counts[Level.WARN] + counts[Level.FAIL] == 0:
+        return f"\n{counts[Level.OK]} checks, all well"
+    return f"\n{counts[Level.FAIL]} failed, {counts[Level.WARN]} doubtful, {counts[Level.OK]} well"

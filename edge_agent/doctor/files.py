@@ -1,0 +1,116 @@
+"""Look at the agent's files: settings and secrets, who may read them, the store's directory, the disk."""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from shared.nats_settings import ConnectionSettings
+from shared.sizes import format_size
+
+LEAST_FREE = 64 << 20
+
+
+def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]:
+    """Look at every file that the settings name."""
+    yield _settings_file(config_path, settings)
+    yield from _secrets(settings)
+    path = Path(settings.store.path)
+    yield from _directory(path)
+    yield from _leftovers(path)
+    yield from _disk(path, int(settings.store.max_outbox))
+
+
+def _settings_file(path: Path, settings: AgentSettings) -> Finding:
+    if path.stat().st_mode & stat.S_IWOTH:
+        return doubtful("settings", f"{path} can be changed by everyone on this host", f"chmod o-w {path}")
+    streams = ", ".join(block.name for block in settings.stream)
+    return good("settings", f"{path}: site {settings.site}, region {settings.region}, stream {streams}")
+
+
+def secret_paths(settings: AgentSettings) -> dict[str, Path]:
+    """Name every file that only the agent should be able to read, by its key in the settings."""
+    connections: dict[str, ConnectionSettings] = {"upstream": settings.upstream}
+    connections |= {f"stream {block.name}: source": block.source for block in settings.stream}
+    named = {}
+    for name, connection in connections.items():
+        auth, tls = connection.auth, connection.tls
+        for key in ("nkey_seed_file", "credentials_file", "password_file", "token_file"):
+            if getattr(auth, key):
+                named[f"{name}.auth.{key}"] = Path(getattr(auth, key))
+        if tls is not None and tls.key:
+            named[f"{name}.tls.key"] = Path(tls.key)
+    return {**named, "upstream.id_key_file": settings.id_key_path}
+
+
+def _secrets(settings: AgentSettings) -> Iterator[Finding]:
+    paths = secret_paths(settings)
+    if not settings.id_key_path.exists():
+        # Made at the first start; a directory that does not let us look is told of with the store.
+        del paths["upstream.id_key_file"]
+    findings = [finding for key, path in paths.items() if (finding := _secret(f"{key} {path}", path))]
+    yield from findings
+    if paths and not findings:
+        yield good("secrets", f"{', '.join(str(path) for path in paths.values())}: readable, and not by everyone")
+
+
+def _secret(name: str, path: Path) -> Finding | None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return bad("secrets", f"{name}: there is no such file", "put the secret there, or correct the path")
+    except OSError as error:
+        return bad("secrets", f"{name}: {error.strerror}", "let the agent's user into the directory")
+    if not os.access(path, os.R_OK):
+        return bad("secrets", f"{name}: cannot be read", "give the file to the agent's user (chown, chmod 600)")
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        return doubtful(
+            "secrets", f"{name} is open to everyone on this host", f"chmod 600 {path}, and renew the secret"
+        )
+    return None
+
+
+def _directory(path: Path) -> Iterator[Finding]:
+    directory = path.parent
+    if not directory.exists():
+        above = next(parent for parent in directory.parents if parent.exists())
+        if not os.access(above, os.W_OK | os.X_OK):
+            yield bad("store", f"{directory} does not exist", f"mkdir {directory}, owned by the agent's user")
+        else:
+            yield good("store", f"{directory} will be made at the first start")
+        return
+    files = [directory, *(each for each in directory.glob(f"{path.name}*") if each.is_file())]
+    closed = [each for each in files if not os.access(each, os.W_OK)]
+    if closed:
+        names = ", ".join(str(each) for each in closed)
+        yield bad("store", f"{names}: cannot be written", "give directory and files to the agent's user (chown)")
+    elif not path.exists() and path.with_name(path.name + ".marker").exists():
+        remedy = "put it back if you can; else the agent begins anew, and known senders are announced again"
+        yield doubtful("store", f"{path} is gone, though there was one", remedy)
+    else:
+        held = f"{path}, {format_size(path.stat().st_size)}" if path.exists() else f"{path} will be made"
+        yield good("store", held)
+
+
+def _leftovers(path: Path) -> Iterator[Finding]:
+    aside = sorted(str(each) for each in path.parent.glob(f"{path.name}.corrupt-*") if each.suffix[-1:].isdecimal())
+    if aside:
+        remedy = "look after the disk; delete them when nobody wants to look into them"
+        yield doubtful("store", f"set aside as corrupt: {', '.join(aside)}", remedy)
+
+
+def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
+    directory = next(parent for parent in path.parents if parent.exists())
+    free = shutil.disk_usage(directory).free
+    used = sum(each.stat().st_size for each in directory.glob(f"{path.name}*") if each.is_file())
+    text = f"{format_size(free)} free at {directory}"
+    if free < LEAST_FREE:
+        yield bad("disk", text, "make room: the agent pauses while it cannot write, and goes on by itself")
+    elif free + used < max_outbox:
+        remedy = "make room, or lower store.max_outbox, so that a long outage ends in counted drops, not in a full disk"
+        yield doubtful("disk", f"{text}, store.max_outbox is {format_size(max_outbox)}", remedy)
+    else:
+        yield good("disk", f"{text}, enough for store.max_outbox ({format_size(max_outbox)})")

@@ -1,0 +1,37 @@
+"""Say what a check has found: how bad it is, of what, and what to do about it."""
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Level(IntEnum):
+    """How bad; also the exit code of the worst."""
+
+    OK = 0
+    WARN = 1
+    FAIL = 2
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line. ``remedy`` is empty where nothing is wrong."""
+
+    level: Level
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+def good(subject: str, text: str) -> Finding:
+    """Say that all is well."""
+    return Finding(Level.OK, subject, text)
+
+
+def doubtful(subject: str, text: str, remedy: str) -> Finding:
+    """Say that the agent works, but not as it should, or not for ever."""
+    return Finding(Level.WARN, subject, text, remedy)
+
+
+def bad(subject: str, text: str, remedy: str) -> Finding:
+    """Say that the agent cannot do its work."""
+    return Finding(Level.FAIL, subject, text, remedy)

@@ -1,0 +1,62 @@
+"""Look at the registrations themselves: do they name their senders, and do the thresholds fit how often they come."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge
+from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.sampling import Sample, newest_messages
+from edge_agent.doctor.streams import StreamInfo
+from edge_agent.doctor.visit import Visit
+from edge_agent.inspection.blocks import read_blocks
+from edge_agent.store.reading import StoreUnreadable, reading
+from edge_agent.stream_settings import StreamSettings
+
+HEARD = "SELECT last_seen_at FROM sender WHERE row_id BETWEEN ? AND ? AND phase = 0 ORDER BY last_seen_at"
+MOST_SENDERS = 100_000
+
+
+async def check_registrations(
+    visit: Visit, settings: AgentSettings, block: StreamSettings, info: StreamInfo
+) -> Sequence[Finding]:
+    """Learn from the stream where we may read it, else from what the agent knows."""
+    name, sample = f"settings of {block.name}", None
+    findings: list[Finding] = []
+    if info.state.messages and info.config.retention == "limits":
+        mean_size = info.state.bytes // info.state.messages
+        sample = await newest_messages(visit, block, info.state.last_seq, mean_size)
+    if sample is not None:
+        findings.append(_identification(name, sample))
+        cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
+        if cadence.interval:
+            return [*findings, *judge(name, cadence, block.policy.policy())]
+    known = _cadence_of_store(Path(settings.store.path), block.name)
+    return [*findings, *(judge(name, known, block.policy.policy()) if known else ())]
+
+
+def _identification(name: str, sample: Sample) -> Finding:
+    count, rejected = sample.message_count, sum(sample.rejected.values())
+    if not count:
+        return doubtful(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
+    if not rejected:
+        senders = len({sender_id for sender_id, _ in sample.sightings})
+        return good(name, f"every one of the last {count:,} messages names its sender ({senders:,} of them)")
+    causes = ", ".join(f"{reason} {number:,}" for reason, number in sample.rejected.most_common())
+    text = f"{rejected:,} of the last {count:,} messages name no sender ({causes}): they are forwarded unsampled"
+    return (bad if rejected == count else doubtful)(name, text, "correct [stream.sender], or set source.filter_subject")
+
+
+def _cadence_of_store(path: Path, stream: str) -> Cadence | None:
+    """Learn from the agent's own senders, where it has watched for long enough to know its living ones."""
+    try:
+        with reading(path) as database:
+            (block,) = read_blocks(database, stream).values()
+            state = block.state
+            if state.observed_through - state.observed_since < 2 * state.policy.stale_after:
+                return None
+            rows = database.execute(HEARD, block.row_ids).fetchmany(MOST_SENDERS)
+    except StoreUnreadable:
+        return None
+    last_seen = [at for (at,) in rows]
+    return cadence_of_ages(last_seen, state.observed_through, f"when the agent last heard {len(last_seen):,} senders")

@@ -1,0 +1,77 @@
+"""Look at the newest messages of a stream, through a consumer of our own that the server forgets in seconds."""
+
+import secrets
+from collections import Counter
+
+import msgspec
+import nats.errors
+from nats.js.errors import Error as JetStreamError
+
+from edge_agent.core.intake import DigestRule, Intake
+from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.doctor.visit import Visit
+from edge_agent.source_api import ConsumerInfo, delivery_of
+from edge_agent.stream_settings import StreamSettings
+from shared.jetstream_api import ApiError, RequestFailed, api_prefix
+
+MOST_MESSAGES = 10_000
+MOST_BYTES = 16 << 20
+FETCH = 500
+PATIENCE = 2.0
+FORGOTTEN_AFTER = 5_000_000_000
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What the newest messages say: who registered when (microseconds), and why others could not be told whose."""
+
+    sightings: list[tuple[str, int]]
+    rejected: Counter[str]
+
+    @property
+    def message_count(self) -> int:
+        """Count the messages that were looked at."""
+        return len(self.sightings) + sum(self.rejected.values())
+
+
+async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: int, mean_size: int) -> Sample | None:
+    """Read the newest messages up to a bound of number and bytes; None where the server does not let us."""
+    stream, prefix, name = block.source.stream, api_prefix(block.source.domain), f"muster-doctor-{secrets.token_hex(4)}"
+    wanted = max(min(MOST_MESSAGES, MOST_BYTES // max(mean_size, 1)), 1)
+    config = {
+        "name": name,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": max(last_sequence - wanted + 1, 1),
+        "ack_policy": "none",
+        "inactive_threshold": FORGOTTEN_AFTER,
+        "mem_storage": True,
+        **({"filter_subject": block.source.filter_subject} if block.source.filter_subject else {}),
+    }
+    sample = Sample([], Counter())
+    try:
+        body = {"stream_name": stream, "config": config}
+        info = await visit.ask(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", body, ConsumerInfo)
+        await _read(visit, block, name, info.num_pending, sample)
+        await visit.ask(f"{prefix}.CONSUMER.DELETE.{stream}.{name}", None, dict[str, object])
+    except (ApiError, RequestFailed, nats.errors.Error, JetStreamError, TimeoutError):
+        # No permission, a work queue that has its reader, a link that broke: the store may still tell.
+        return sample if sample.message_count else None
+    return sample
+
+
+async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, sample: Sample) -> None:
+    jetstream = visit.client.jetstream(domain=block.source.domain or None)
+    subscription = await jetstream.pull_subscribe_bind(consumer, stream=block.source.stream)
+    intake = Intake(block.sender.rule(), "", DigestRule())
+    while count > 0:
+        messages = await subscription.fetch(min(FETCH, count), timeout=PATIENCE)
+        count -= len(messages)
+        for message in messages:
+            delivery = delivery_of(message.reply)
+            taken = intake.read(
+                SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
+            )
+            if isinstance(taken, Observation):
+                sample.sightings.append((taken.sender_id, delivery.stored_at))
+            else:
+                sample.rejected[taken.reason] += 1
+    await subscription.unsubscribe()

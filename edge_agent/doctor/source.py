@@ -1,0 +1,116 @@
+"""Look at one stream block's source: servers, stream, consumer, permissions, clock, and whether the settings fit."""
+
+from collections.abc import AsyncIterator
+
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.doctor.registrations import check_registrations
+from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo, clock_finding
+from edge_agent.doctor.visit import Visit, check_servers, visiting
+from edge_agent.ports import SourceUnavailable
+from edge_agent.source_api import ConsumerInfo, SourceAddress, SourceApi, unsuitable
+from edge_agent.status_board import now
+from edge_agent.stream_settings import StreamSettings
+from shared.instants import format_duration, parse_instant
+from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix
+from shared.nats_connection import ConnectFailed
+from shared.sizes import format_size
+
+_REFUSED_FOR_ITS_FORM = b'{"batch":"none","seq":"none"}'
+
+
+async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncIterator[Finding]:
+    """Look at everything between the agent and one site's stream."""
+    name, source = f"source of {block.name}", block.source
+    reached = False
+    for finding in await check_servers(name, settings, source):
+        yield finding
+        reached = reached or finding.level is Level.OK
+    if not reached:
+        return
+    address = SourceAddress(
+        source.stream, settings.consumer_of(block), source.domain, source.create_consumer, source.filter_subject
+    )
+    try:
+        async with visiting(settings, source) as visit:
+            subject, asked_at = f"{api_prefix(source.domain)}.STREAM.INFO.{source.stream}", now()
+            try:
+                info = await visit.ask(subject, None, StreamInfo)
+                answered_at = now()
+                stores = (await SourceApi(visit.client, address).facts()).stores
+            except (ApiError, RequestFailed, SourceUnavailable) as error:
+                yield _no_stream(name, source.stream, subject, error, is_denied=visit.is_denied(subject))
+                return
+            yield clock_finding(name, parse_instant(info.ts), asked_at, answered_at)
+            yield _stream(name, source.stream, info, stores=stores)
+            async for finding in _consumer(visit, name, address):
+                yield finding
+            for finding in await check_registrations(visit, settings, block, info):
+                yield finding
+    except ConnectFailed as error:
+        yield bad(name, str(error), "try again: it could be reached a moment ago")
+
+
+def _no_stream(name: str, stream: str, subject: str, error: Exception, *, is_denied: bool) -> Finding:
+    if is_denied:
+        return bad(name, f"not permitted: publish on {subject}", "allow the agent's user to publish there")
+    if isinstance(error, ApiError) and error.err_code == NO_SUCH_STREAM:
+        return bad(name, f"there is no stream {stream}", "create it, or correct source.stream or source.domain")
+    return bad(name, f"stream {stream}: {error}", "is JetStream enabled there, and source.domain right?")
+
+
+def _stream(name: str, stream: str, info: StreamInfo, *, stores: bool) -> Finding:
+    config, state = info.config, info.state
+    proves = "while it cannot store, silence proves nothing: nobody is called stale, the time is unknown"
+    if config.sealed:
+        return bad(name, f"stream {stream} is sealed; {proves}", "senders need another stream")
+    if not stores:
+        return bad(
+            name, f"stream {stream} is full and refuses what is new; {proves}", "raise its limits, or discard old"
+        )
+    if info.fullness >= NEARLY_FULL:
+        text = f"stream {stream} is {info.fullness:.0%} full, and will then refuse what is new; {proves}"
+        return doubtful(name, text, "raise its limits, or let it discard what is old")
+    if not state.messages:
+        return doubtful(name, f"stream {stream} is empty", "do senders publish on its subjects?")
+    keeps = f", keeps {format_duration(config.max_age // 1000)}" if config.max_age else ""
+    return good(name, f"stream {stream} stores: {state.messages:,} messages, {format_size(state.bytes)}{keeps}")
+
+
+async def _consumer(visit: Visit, name: str, address: SourceAddress) -> AsyncIterator[Finding]:
+    consumer, prefix, tail = address.consumer, api_prefix(address.domain), f"{address.stream}.{address.consumer}"
+    subject = f"{prefix}.CONSUMER.INFO.{tail}"
+    try:
+        info = await visit.ask(subject, None, ConsumerInfo)
+    except ApiError as error:
+        if error.err_code != NO_SUCH_CONSUMER:
+            yield bad(name, f"consumer {consumer}: {error}", "see the server's log")
+        elif address.creates_consumer:
+            yield good(name, f"consumer {consumer} will be made at the first start")
+        else:
+            remedy = f"nats consumer add {address.stream} {consumer} --pull --ack all, or let create_consumer be true"
+            yield bad(name, f"there is no consumer {consumer}, and create_consumer is false", remedy)
+        return
+    except RequestFailed as error:
+        yield bad(name, f"consumer {consumer}: {error}", f"allow the agent's user to publish on {subject}")
+        return
+    problem = unsuitable(info, address)
+    if problem:
+        text, _, remedy = problem.rpartition(": ")
+        yield bad(name, text, remedy)
+    else:
+        yield good(name, f"consumer {consumer} fits; {info.num_pending:,} messages wait to be read")
+    yield await _permissions(
+        visit, name, [f"{prefix}.CONSUMER.MSG.NEXT.{tail}", f"{prefix}.CONSUMER.RESET.{tail}"], tail
+    )
+
+
+async def _permissions(visit: Visit, name: str, subjects: list[str], tail: str) -> Finding:
+    """Ask in a way that the server refuses for its form, after it has looked at the permission."""
+    acknowledgements = f"$JS.ACK.{tail}.0"
+    denied = [subject for subject in subjects if not await visit.may_publish(subject, _REFUSED_FOR_ITS_FORM)]
+    if not await visit.may_publish(acknowledgements, b"+WPI"):
+        denied.append(f"$JS.ACK.{tail}.>")
+    if denied:
+        return bad(name, f"not permitted: publish on {', '.join(denied)}", "allow the agent's user to publish there")
+    return good(name, "reading, resetting and acknowledging are permitted")

@@ -1,0 +1,134 @@
+"""Call on servers as the agent would, and notice what they refuse. Every request is one that has no effect."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from shared.nats_connection import (
+    ConnectFailed,
+    ConnectionSettings,
+    LinkEvent,
+    LinkState,
+    RequestFailed,
+    connect,
+    request_json,
+)
+
+CONNECT_DEADLINE = 4.0
+ANSWER_DEADLINE = 3.0
+MORE_ANSWERS = 0.3
+MOMENT = 0.05
+
+T = TypeVar("T")
+
+
+class Visit:
+    """One open connection, and what the server has denied on it."""
+
+    def __init__(self) -> None:
+        self.client: Client
+        self._denied: list[str] = []
+
+    def note(self, state: LinkState) -> None:
+        """Hear of what becomes of the connection."""
+        if state.event is LinkEvent.DENIED:
+            self._denied.append(state.reason)
+
+    def is_denied(self, subject: str) -> bool:
+        """Tell whether the server has refused us this subject."""
+        return any(f'"{subject}"'.lower() in reason.lower() for reason in self._denied)
+
+    async def ask(self, subject: str, body: object, model: type[T]) -> T:
+        """Ask as JSON; raise ApiError or RequestFailed, at once where the server denies us the subject."""
+        asking = asyncio.create_task(request_json(self.client, subject, body, model, deadline=ANSWER_DEADLINE))
+        while not asking.done() and not self.is_denied(subject):
+            await asyncio.wait({asking}, timeout=MOMENT)
+        if not asking.done():
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            raise RequestFailed(f"{subject}: not permitted")
+        return await asking
+
+    async def answers(self, subject: str, body: bytes, headers: Mapping[str, str] | None = None) -> list[Msg]:
+        """Send a request and give everything that is answered soon after the first answer; none if it is denied."""
+        inbox = self.client.new_inbox()
+        arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        subscription = await self.client.subscribe(inbox, cb=arrived.put)
+        found: list[Msg] = []
+        give_up_at = time.monotonic() + ANSWER_DEADLINE
+        try:
+            await self.client.publish(subject, body, reply=inbox, headers=dict(headers or {}))
+            while time.monotonic() < give_up_at and not self.is_denied(subject):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(MORE_ANSWERS):
+                        found.append(await arrived.get())
+                        continue
+                if found:
+                    break
+        except nats.errors.Error:
+            return []
+        finally:
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+        return found
+
+    async def may_publish(self, subject: str, body: bytes) -> bool:
+        """Tell whether the server takes a message on ``subject``, one that has no effect there."""
+        try:
+            await self.client.publish(subject, body)
+            await self.client.flush(int(ANSWER_DEADLINE))
+        except nats.errors.Error:
+            return False
+        # The refusal comes before the flush's answer, but is told in a task of its own.
+        await asyncio.sleep(MOMENT)
+        return not self.is_denied(subject)
+
+
+@asynccontextmanager
+async def visiting(settings: AgentSettings, connection: ConnectionSettings) -> AsyncIterator[Visit]:
+    """Connect as the agent does; raise ConnectFailed."""
+    visit = Visit()
+    visit.client = await connect(
+        connection,
+        name=f"muster-agent {settings.site} doctor",
+        inbox_prefix=f"_INBOX_{settings.site}",
+        deadline=CONNECT_DEADLINE,
+        on_state=visit.note,
+    )
+    try:
+        yield visit
+    finally:
+        await visit.client.close()
+
+
+async def check_servers(subject: str, settings: AgentSettings, connection: ConnectionSettings) -> list[Finding]:
+    """Try every server of a connection by itself: the second is otherwise missed only when the first has gone."""
+
+    async def attempt(server: str) -> str:
+        try:
+            async with visiting(settings, msgspec.structs.replace(connection, servers=(server,))) as visit:
+                began = time.monotonic()
+                await visit.client.flush(int(CONNECT_DEADLINE))
+                spent = (time.monotonic() - began) * 1000
+                version = visit.client.connected_server_version
+                found.append(f"{server} ({version.major}.{version.minor}.{version.patch}, {spent:.1f} ms)")
+                return ""
+        except ConnectFailed as error:
+            return str(error)
+        except nats.errors.Error as error:
+            return f"{server}: {error}"
+
+    found: list[str] = []
+    failures = [each for each in await asyncio.gather(*map(attempt, connection.servers)) if each]
+    remedy = "start the server, open the way to it, or correct servers, auth or tls in the settings"
+    findings = [(doubtful if found else bad)(subject, failure, remedy) for failure in failures]
+    return [*findings, *([good(subject, f"reached {', '.join(sorted(found))}")] if found else [])]

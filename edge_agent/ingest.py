@@ -1,0 +1,233 @@
+"""Read a source, decide, commit, acknowledge: one transaction per batch, in this order and no other.
+
+The agent's own clock only paces the loop; what is decided depends on the stream's time alone.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decision import BlindCause
+from edge_agent.core.draft import Draft
+from edge_agent.core.intake import Intake
+from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.core.outgoing import Emitter, Lane, OutboxRow, WatermarkContext
+from edge_agent.core.policy import Policy
+from edge_agent.core.resume import StreamFacts, is_gap, past_change
+from edge_agent.core.senders import SenderChanges
+from edge_agent.core.tracker import Tracker
+from edge_agent.ports import BatchCommit, BatchStore, Checked, Source, SourceUnavailable, StoreFull
+from shared.identifiers import SourcePosition
+from shared.instants import SECOND
+
+RETRY_AFTER = 0.5
+LONGEST_RETRY = 5.0
+LONGEST_CHECK_INTERVAL = 1 * SECOND
+NO_CHANGES = SenderChanges([], [], [])
+
+
+class IngestPhase(StrEnum):
+    """What the loop is doing, as people are told."""
+
+    STARTING = "starting"
+    READING = "reading"
+    UNAVAILABLE = "source unavailable"
+    DISK_FULL = "paused, disk full"
+    OUTBOX_FULL = "paused, outbox full"
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds."""
+
+    stream: str
+    policy: Policy
+    intake: Intake
+    emitter: Emitter
+    watermark_interval: int
+    rebuilding: bool = False
+
+
+class Ingest:
+    """One stream block's loop.
+
+    ``tracker`` is None where the store does not know the block yet. ``report`` hears of every change of phase, with the
+    reason.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        source: Source,
+        store: BatchStore,
+        tracker: Tracker | None,
+        report: Callable[[IngestPhase, str], None],
+    ) -> None:
+        self._block = block
+        self._policy = block.policy
+        self._intake = block.intake
+        self._emitter = block.emitter
+        self._source = source
+        self._store = store
+        self._tracker = tracker
+        self._watermark_interval = block.watermark_interval / SECOND
+        self._check_interval = min(LONGEST_CHECK_INTERVAL, block.policy.blind_after // 4) / SECOND
+        self._report = report
+        self._watermark_due_at = 0.0
+        self._watermark_through = 0
+        self._server_at = 0
+
+    @property
+    def tracker(self) -> Tracker:
+        """Give the block's tracker; there is one from the first open on."""
+        assert self._tracker is not None
+        return self._tracker
+
+    async def run(self) -> None:
+        """Read for ever; whatever the source does, go on from the committed position."""
+        self._report(IngestPhase.STARTING, "")
+        retry_after = RETRY_AFTER
+        while True:
+            try:
+                await self._open()
+                self._report(IngestPhase.READING, "")
+                retry_after = RETRY_AFTER
+                await self._read_on()
+            except SourceUnavailable as error:
+                self._report(IngestPhase.UNAVAILABLE, str(error))
+                await asyncio.sleep(retry_after)
+                retry_after = min(retry_after * 2, LONGEST_RETRY)
+
+    async def _open(self) -> None:
+        if self._tracker is None:
+            facts, sequence = await self._source.resolve_start()
+            position = SourcePosition(self._block.stream, facts.incarnation(), sequence)
+            state = BlockState(position, self._policy, rebuilding=self._block.rebuilding)
+            await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, []))
+            self._tracker = Tracker(state)
+        elif self._tracker.state.policy != self._policy:
+            await self._apply(lambda draft: draft.change_policy(self._policy))
+        state = self._tracker.state
+        opened = await self._source.open(state.position, state.read_through)
+        if opened.change is not None:
+            await self._begin_epoch(opened.facts, opened.sequence)
+            opened = await self._source.open(self._tracker.state.position, self._tracker.state.read_through)
+            if opened.change is not None:
+                raise SourceUnavailable(f"the stream changed again while it was opened: {opened.change}")
+        if opened.is_gap:
+            await self._note_gap()
+        self._server_at = opened.facts.server_at
+
+    async def _read_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        check_at = loop.time()
+        while True:
+            await self._wait_for_room()
+            messages = await self._source.read(max(check_at - loop.time(), 0.0))
+            if messages:
+                await self._take(messages)
+                await self._source.acknowledge()
+            if loop.time() >= check_at:
+                check_at = loop.time() + self._check_interval
+                await self._take_check(await self._source.check())
+            if loop.time() >= self._watermark_due_at and await self._emit_watermark():
+                self._watermark_due_at = loop.time() + self._watermark_interval
+
+    async def _take(self, messages: Sequence[SourceMessage]) -> None:
+        draft = self.tracker.draft()
+        oldest_forwarded = self._server_at - self._policy.max_age if self._policy.max_age else 0
+        for message in messages:
+            if draft.steps_back(message.stored_at):
+                await self._adopt(draft)
+                await self._begin_epoch((await self._source.check()).facts, self.tracker.state.position.sequence)
+                draft = self.tracker.draft()
+            taken = self._intake.read(message)
+            too_old = message.stored_at < oldest_forwarded
+            while not (
+                draft.observe(taken, too_old=too_old)
+                if isinstance(taken, Observation)
+                else draft.reject(taken, too_old=too_old)
+            ):
+                await self._adopt(draft)
+                draft = self.tracker.draft()
+        await self._adopt(draft)
+
+    async def _take_check(self, checked: Checked) -> None:
+        state, facts = self.tracker.state, checked.facts
+        self._server_at = facts.server_at
+        if past_change(state.position, facts) is not None:
+            raise SourceUnavailable("the stream's past has changed")
+        if is_gap(max(state.read_through, self._source.delivered_sequence), facts):
+            await self._note_gap()
+        if not checked.caught_up_through:
+            return
+        if self.tracker.draft().steps_back(facts.server_at):
+            await self._begin_epoch(facts, state.position.sequence)
+        await self._apply(lambda draft: draft.prove(checked.caught_up_through, checked.examined_sequence))
+
+    async def _begin_epoch(self, facts: StreamFacts, sequence: int) -> None:
+        incarnation = facts.incarnation(self.tracker.state.position.incarnation)
+        await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence))
+
+    async def _note_gap(self) -> None:
+        draft = self.tracker.draft()
+        draft.lose(BlindCause.GAP)
+        await self._adopt(draft)
+
+    async def _apply(self, give: Callable[[Draft], bool]) -> None:
+        """Give one input to as many drafts as it takes."""
+        draft = self.tracker.draft()
+        while not give(draft):
+            await self._adopt(draft)
+            draft = self.tracker.draft()
+        await self._adopt(draft)
+
+    async def _adopt(self, draft: Draft) -> None:
+        """Commit a draft, then make it the state. What only advanced time needs no commit: a crash proves it again."""
+        if not draft.changes_nothing:
+            state = draft.state()
+            rows = self._emitter.rows(draft.decisions, state, self._watermark_context())
+            await self._commit(
+                BatchCommit(self._emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions)
+            )
+        self.tracker.adopt(draft)
+
+    async def _emit_watermark(self) -> bool:
+        state = self.tracker.state
+        if state.observed_through == self._watermark_through or state.pending_blind is not None:
+            # Coverage that is about to be closed is vouched for by the watermark that closes it.
+            return False
+        row: OutboxRow = self._emitter.watermark(state, self._watermark_context())
+        await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, [row]))
+        self._watermark_through = state.observed_through
+        return True
+
+    def _watermark_context(self) -> WatermarkContext:
+        depths = self._store.depths()
+        return WatermarkContext(
+            senders=self.tracker.sender_counts(),
+            outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
+            outbox_counters=self._store.outbox_counters(self._emitter.block_id.block),
+        )
+
+    async def _commit(self, batch: BatchCommit) -> None:
+        paused = False
+        while True:
+            try:
+                await self._store.commit(batch)
+            except StoreFull as error:
+                paused = True
+                self._report(IngestPhase.DISK_FULL, str(error))
+                await asyncio.sleep(RETRY_AFTER)
+            else:
+                if paused:
+                    self._report(IngestPhase.READING, "")
+                return
+
+    async def _wait_for_room(self) -> None:
+        if self._store.is_paused():
+            self._report(IngestPhase.OUTBOX_FULL, "advisories alone reach store.max_outbox")
+            await self._store.wait_for_room()
+            self._report(IngestPhase.READING, "")

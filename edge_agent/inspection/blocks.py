@@ -1,0 +1,82 @@
+"""Read what the store knows of its stream blocks, and when what is due falls due."""
+
+import sqlite3
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.ingest import IngestPhase
+from edge_agent.status_report import read_phases
+from edge_agent.store.reading import StoreUnreadable
+from edge_agent.store.senders import slot_range
+from shared.identifiers import BlockId, Incarnation
+from shared.instants import SECOND
+
+BLOCKS = "SELECT number, name, region, site, state FROM block"
+WATERMARK_SLACK = 60 * SECOND
+
+
+class KnownBlock(msgspec.Struct, frozen=True):
+    """One stream block as committed; ``is_read`` while a running agent reads its stream."""
+
+    number: int
+    block_id: BlockId
+    state: BlockState
+    is_read: bool
+
+    @property
+    def row_ids(self) -> tuple[int, int]:
+        """Give the first and the last row id of its senders."""
+        return slot_range(self.number)
+
+    def is_watched(self, at: int) -> bool:
+        """Tell whether the stream is seen as it is at ``at``, as far as the store can say.
+
+        What only advanced time is committed with the next watermark.
+        """
+        state = self.state
+        is_recent = at - state.observed_through <= state.policy.blind_after + WATERMARK_SLACK
+        return self.is_read and state.pending_blind is None and state.observed_through > 0 and is_recent
+
+    def stale_at(self, last_seen_at: int) -> int:
+        """Say when a sender that is not heard again falls stale, if the stream is watched until then."""
+        state = self.state
+        return max(max(last_seen_at, state.observed_since) + state.policy.stale_after, state.policy_at)
+
+    def retired_at(self, stale_observed_at: int) -> int:
+        """Say when a stale sender that is not heard again is retired, if the stream is watched until then."""
+        state = self.state
+        return max(stale_observed_at + state.blind_total + state.policy.retired_after_stale, state.policy_at)
+
+    def forwarded_again_at(self, sender_id: str, last_forwarded_at: int, is_first_interval: bool) -> int:
+        """Say from when on the next sighting is forwarded because its interval has passed."""
+        policy = self.state.policy
+        interval = policy.first_interval(sender_id) if is_first_interval else policy.sample_interval
+        return last_forwarded_at + interval
+
+
+def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, KnownBlock]:
+    """Read the blocks by number, or the one that is named; raise StoreUnreadable where there is none."""
+    phases = read_phases(database)
+    known = {
+        number: KnownBlock(
+            number,
+            BlockId(region, site, block),
+            msgspec.json.decode(state, type=BlockState),
+            is_read=phases.get(f"stream {block}") == IngestPhase.READING,
+        )
+        for number, block, region, site, state in database.execute(BLOCKS)
+    }
+    chosen = {number: block for number, block in known.items() if name in ("", block.block_id.block)}
+    if not known:
+        raise StoreUnreadable("the agent has not read from any stream yet")
+    if not chosen:
+        names = ", ".join(sorted(block.block_id.block for block in known.values()))
+        raise StoreUnreadable(f"there is no stream {name}; the store knows {names}")
+    return chosen
+
+
+def read_incarnations(database: sqlite3.Connection) -> dict[int, Incarnation]:
+    """Read the streams' pasts by the number that stands for them."""
+    rows = database.execute("SELECT number, created_at, epoch_ms FROM incarnation")
+    return {number: Incarnation(created_at, epoch_ms) for number, created_at, epoch_ms in rows}

@@ -1,0 +1,191 @@
+"""The commands that show what the store knows: ``senders``, ``advisories``, ``explain``, ``outbox``."""
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from edge_agent import config
+from edge_agent.cli import config_option
+from edge_agent.core.outgoing import Lane
+from edge_agent.core.senders import SenderPhase
+from edge_agent.inspection import moments
+from edge_agent.inspection.decision_lines import HEADING, as_line, follow
+from edge_agent.inspection.decisions import FORWARDED, Decided, DecisionFilter, last_decisions, last_row_id
+from edge_agent.inspection.drop import drop_registrations
+from edge_agent.inspection.explanation import explain_sender
+from edge_agent.inspection.explanation_page import render_explanation
+from edge_agent.inspection.outbox import export_outbox, read_outbox, render_outbox, write_records
+from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, render_senders
+from edge_agent.status_board import now
+from edge_agent.store.reading import reading
+from shared.identifiers import AdvisoryKind
+from shared.sizes import format_size
+
+ADVISORY_KINDS = tuple(str(kind) for kind in AdvisoryKind)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; instants are in microseconds.")
+stream_option = click.option("--stream", default="", help="Only this [[stream]] block.")
+
+
+limit_option = click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="0: all.")
+
+
+def _phase(_context: click.Context, _parameter: click.Parameter, name: str | None) -> SenderPhase | None:
+    return SenderPhase[name.upper()] if name else None
+
+
+def _not_since(context: click.Context, parameter: click.Parameter, text: str | None) -> int:
+    at = moments.since(context, parameter, text)
+    return FOREVER if at is None else at
+
+
+def _since(context: click.Context, parameter: click.Parameter, text: str | None) -> int:
+    return moments.since(context, parameter, text) or 0
+
+
+@click.command()
+@config_option
+@stream_option
+@click.option(
+    "--state",
+    "phase",
+    type=click.Choice([each.name.lower() for each in SenderPhase]),
+    callback=_phase,
+    help="Only these.",
+)
+@click.option("--match", "glob", default="*", metavar="GLOB", help="Only names like this, such as 'web-*'.")
+@click.option("--since", "seen_since", callback=_since, metavar="WHEN", help="Seen since 10m ago, or since an instant.")
+@click.option("--not-since", "not_seen_since", callback=_not_since, metavar="WHEN", help="Not seen since then.")
+@click.option("--newest-first", is_flag=True, help="Begin with the last seen, not with the longest silent.")
+@limit_option
+@json_option
+def senders(config_path: Path, newest_first: bool, limit: int, as_json: bool, **chosen: Any) -> None:
+    """List senders, the longest silent first, and when they fall stale or are retired."""
+    at = now()
+    with reading(_store_of(config_path)) as database:
+        listed = list_senders(database, SenderFilter(**chosen), limit=limit, newest_first=newest_first, at=at)
+    click.echo(_json(listed) if as_json else render_senders(listed, at))
+
+
+@click.command()
+@config_option
+@stream_option
+@click.option("--follow", "-f", "follows", is_flag=True, help="Go on with what is decided from now on, until Ctrl-C.")
+@click.option("--since", callback=_since, metavar="WHEN", help="Since 10m ago, or since an instant.")
+@click.option("--sender", default="*", metavar="GLOB", help="Only of senders named like this.")
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice([*ADVISORY_KINDS, FORWARDED]),
+    multiple=True,
+    default=ADVISORY_KINDS,
+    help="Only these; may be repeated. Without it, all but forwarded.",
+)
+@limit_option
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line; instants are in microseconds.")
+def advisories(config_path: Path, follows: bool, limit: int, as_json: bool, **chosen: Any) -> None:
+    """Show what was decided lately, the newest last, and whether its record was sent.
+
+    RECORD: waiting in the outbox; sent and acknowledged; replaced by a newer sample before it left; or dropped.
+    """
+    path, wanted = _store_of(config_path), DecisionFilter(**chosen)
+    with reading(path) as database:
+        database.execute("BEGIN")
+        newest = last_row_id(database)
+        found = last_decisions(database, wanted, limit)
+    if not as_json:
+        click.echo(HEADING)
+    _echo_decided(found, as_json)
+    if follows:
+        after = msgspec.structs.replace(wanted, after=newest)
+        for decided in follow(path, after, lambda news: click.echo(f"muster-agent: {news}", err=True)):
+            _echo_decided([decided], as_json)
+
+
+@click.command()
+@config_option
+@stream_option
+@click.argument("sender")
+@limit_option
+@json_option
+def explain(config_path: Path, stream: str, sender: str, limit: int, as_json: bool) -> None:
+    """Say why SENDER was reported or forwarded, what it is now, and what becomes of it if it is not heard."""
+    at = now()
+    with reading(_store_of(config_path)) as database:
+        explained = explain_sender(database, sender, stream, at)
+    if as_json:
+        click.echo(_json(explained))
+        return
+    width = shutil.get_terminal_size().columns
+    click.echo("\n\n".join(render_explanation(each, at=at, width=width, limit=limit) for each in explained))
+
+
+@click.group(invoke_without_command=True)
+@config_option
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="Write all that waits into a new file (-: standard output), a JSON object per line, payloads in base64.",
+)
+@json_option
+@click.pass_context
+def outbox(context: click.Context, config_path: Path, target: Path | None, as_json: bool) -> None:
+    """List what waits for the region's acknowledgement, by lane, with its age and size."""
+    context.obj = config_path
+    if context.invoked_subcommand:
+        return
+    with reading(_store_of(config_path)) as database:
+        if target is None:
+            report = read_outbox(database)
+            click.echo(_json(report) if as_json else render_outbox(report, now()))
+        elif str(target) == "-":
+            write_records(database, sys.stdout.buffer)
+        else:
+            click.echo(f"{export_outbox(database, target):,} records written to {target}")
+
+
+@outbox.command()
+@click.option(
+    "--lane",
+    type=click.Choice([Lane.REGISTRATIONS.name.lower()]),
+    required=True,
+    help="Which lane. Advisories and watermarks are never dropped.",
+)
+@stream_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def drop(config_path: Path, lane: str, stream: str, yes: bool) -> None:
+    """Drop the registrations that wait, counted by the cause operator; the agent may run meanwhile."""
+    path = _store_of(config_path)
+    with reading(path) as database:
+        waiting = [each for each in read_outbox(database).waiting if each.lane == lane and stream in ("", each.stream)]
+    count, size = sum(each.count for each in waiting), format_size(sum(each.size for each in waiting))
+    if not count:
+        click.echo("No registrations wait: nothing to drop.")
+        return
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("nobody is there to be asked: --yes drops without asking")
+    if not yes:
+        click.confirm(f"Drop {count:,} registrations ({size})? The region will never get them", abort=True)
+    dropped = asyncio.run(drop_registrations(path, stream))
+    stayed = f"; {count - dropped.rows:,} had left already" if count > dropped.rows else ""
+    click.echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}")
+
+
+def _store_of(config_path: Path) -> Path:
+    return Path(config.load(config_path).store.path)
+
+
+def _echo_decided(found: list[Decided], as_json: bool) -> None:
+    for decided in found:
+        click.echo(msgspec.json.encode(decided) if as_json else as_line(decided))
+
+
+def _json(report: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(report)).decode()

@@ -1,0 +1,127 @@
+"""Read the log of decisions: what was said of senders, what was forwarded, and what became of each record."""
+
+import sqlite3
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from edge_agent.core.outgoing import Lane
+from edge_agent.inspection.blocks import KnownBlock, read_blocks, read_incarnations
+from shared.identifiers import AdvisoryKind, Incarnation, advisory_event_id
+from shared.wire import origin_header
+
+FORWARDED = "forwarded"
+EVERY_DECISION = (*(str(kind) for kind in AdvisoryKind), FORWARDED)
+
+# The last rows of both logs together, newest first; only those are looked up in the outboxes.
+LAST_DECISIONS = """
+SELECT last.*,
+  CASE lane WHEN 0 THEN EXISTS (SELECT 1 FROM advisory_outbox AS outbox WHERE outbox.row_id = last.row_id)
+            ELSE EXISTS (SELECT 1 FROM registration_outbox AS outbox WHERE outbox.row_id = last.row_id) END AS waits
+FROM (
+  SELECT row_id, 0 AS lane, block, sender_id, kind, '' AS reason, at, last_seen_at, incarnation, sequence,
+    opening_incarnation, opening_sequence, ordinal, rebuilt, 0 AS size, '' AS fate
+  FROM advisory_log
+  WHERE row_id > :after AND at >= :since AND sender_id GLOB :sender AND kind IN (SELECT value FROM json_each(:kinds))
+  UNION ALL
+  SELECT row_id, 1, block, sender_id, 'forwarded', reason, at, at, incarnation, sequence, 0, 0, 0, 0, size, fate
+  FROM forward_log
+  WHERE row_id > :after AND at >= :since AND sender_id GLOB :sender
+    AND 'forwarded' IN (SELECT value FROM json_each(:kinds))
+  ORDER BY row_id DESC LIMIT :limit
+) AS last
+"""
+LAST_ROW_ID = "SELECT MAX(seq) FROM sqlite_sequence WHERE name IN ('advisory_outbox', 'registration_outbox')"
+NO_LIMIT = -1
+
+
+class Fate(StrEnum):
+    """What became of a decision's record; beside these, the causes that registrations are dropped by."""
+
+    WAITING = "waiting"
+    ACKNOWLEDGED = "acknowledged"
+    NEWER_SAMPLE = "newer_sample"
+
+
+class Decided(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One decision; also its JSON form. Instants are microseconds, sizes bytes.
+
+    ``decision`` is an advisory's kind, or ``forwarded`` for a ``reason``. ``record`` is waiting, acknowledged, or why
+    it never left. An advisory is found at the hub by its ``event_id``, a registration by its ``origin``.
+    """
+
+    row_id: int
+    stream: str
+    sender_id: str
+    decision: str
+    at: int
+    last_seen_at: int
+    sequence: int
+    record: str
+    reason: str = ""
+    size: int = 0
+    ordinal: int = 0
+    rebuilt: bool = False
+    event_id: str = ""
+    origin: str = ""
+
+
+class DecisionFilter(msgspec.Struct, frozen=True):
+    """Which decisions to list; ``after`` is a row id, ``sender`` a GLOB, ``stream`` "" for all."""
+
+    stream: str = ""
+    sender: str = "*"
+    kinds: tuple[str, ...] = EVERY_DECISION
+    since: int = 0
+    after: int = 0
+
+
+def last_decisions(database: sqlite3.Connection, wanted: DecisionFilter, limit: int) -> list[Decided]:
+    """Read the last ``limit`` (0: all) decisions that pass, the oldest of them first."""
+    blocks, incarnations = read_blocks(database, wanted.stream), read_incarnations(database)
+    values = {
+        "after": wanted.after,
+        "since": wanted.since,
+        "sender": wanted.sender,
+        "kinds": msgspec.json.encode(wanted.kinds).decode(),
+        "limit": limit or NO_LIMIT,
+    }
+    cursor = database.execute(LAST_DECISIONS, values)
+    names = [column[0] for column in cursor.description]
+    found = [dict(zip(names, row, strict=True)) for row in cursor]
+    return [_decided(row, blocks[row["block"]], incarnations) for row in reversed(found) if row["block"] in blocks]
+
+
+def last_row_id(database: sqlite3.Connection) -> int:
+    """Give the row id of the newest record that there ever was in this store."""
+    return int(database.execute(LAST_ROW_ID).fetchone()[0] or 0)
+
+
+def _decided(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> Decided:
+    is_advisory = row["lane"] == Lane.ADVISORIES
+    return Decided(
+        row_id=row["row_id"],
+        stream=block.block_id.block,
+        sender_id=row["sender_id"],
+        decision=row["kind"],
+        at=row["at"],
+        last_seen_at=row["last_seen_at"],
+        sequence=row["sequence"],
+        record=Fate.WAITING if row["waits"] else row["fate"] or Fate.ACKNOWLEDGED,
+        reason=row["reason"],
+        size=row["size"],
+        ordinal=row["ordinal"],
+        rebuilt=bool(row["rebuilt"]),
+        event_id=_event_id(row, block, incarnations) if is_advisory else "",
+        origin="" if is_advisory else _origin(row, block, incarnations),
+    )
+
+
+def _event_id(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> str:
+    opening = incarnations[row["opening_incarnation"]], row["opening_sequence"]
+    return advisory_event_id(block.block_id, opening, row["sender_id"], AdvisoryKind(row["kind"]), row["at"])
+
+
+def _origin(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> str:
+    return origin_header(block.block_id, incarnations[row["incarnation"]], row["sequence"])

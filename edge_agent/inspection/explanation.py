@@ -1,0 +1,145 @@
+"""Gather all that the store keeps of one sender: its state, what was decided of it, and what happened to the stream."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from typing import Any
+
+import msgspec
+
+from edge_agent.core.decision import BlindSpan, Clamped, RecordedInput
+from edge_agent.core.senders import SenderPhase
+from edge_agent.inspection.blocks import KnownBlock, read_blocks
+from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
+from edge_agent.store.reading import StoreUnreadable
+from shared.identifiers import AdvisoryKind
+
+SENDER = """
+SELECT row_id, phase, last_seen_at, last_sequence, opening_sequence, last_forwarded_at, forwarded_size, first_interval,
+  stale_observed_at
+FROM sender WHERE sender_id = ?
+"""
+SIMILAR = (
+    "SELECT sender_id FROM sender WHERE sender_id LIKE '%' || ? || '%' ORDER BY length(sender_id), sender_id LIMIT 4"
+)
+RECORDED = "SELECT body FROM recorded_input WHERE block = ? ORDER BY row_id"
+LOG_BEGINS = "SELECT MIN(at) FROM (SELECT at FROM advisory_log ORDER BY row_id LIMIT 1)"
+
+
+class TrackedSender(msgspec.Struct, frozen=True):
+    """A sender's state as committed.
+
+    ``due_at`` is when it falls stale (heard) or is retired (stale) if it is not heard and the stream is watched until
+    then; from ``forwarded_again_at`` on its next sighting is forwarded because its interval has passed.
+    """
+
+    state: str
+    last_seen_at: int
+    last_sequence: int
+    opening_sequence: int
+    last_forwarded_at: int
+    forwarded_size: int
+    due_at: int
+    forwarded_again_at: int
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """What ``explain`` tells; also its JSON form. ``tracked`` is None where the sender is not known (any more).
+
+    ``history`` holds decisions and, between them, what happened to the stream, in the order in which they took effect.
+    ``log_begins_at`` is the instant of the oldest advisory that is kept of any sender.
+    """
+
+    sender_id: str
+    block: KnownBlock
+    is_watched: bool
+    tracked: TrackedSender | None
+    history: list[Decided | RecordedInput]
+    log_begins_at: int
+
+
+def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at: int) -> list[Explanation]:
+    """Gather one explanation for each block that knows the sender; raise StoreUnreadable where none does."""
+    database.execute("BEGIN")
+    blocks = read_blocks(database, stream)
+    rows = {row[0] >> 32: row for row in database.execute(SENDER, (sender_id,))}
+    log_begins_at = database.execute(LOG_BEGINS).fetchone()[0] or 0
+    explanations = []
+    for number, block in blocks.items():
+        name = block.block_id.block
+        decided = last_decisions(database, DecisionFilter(name, _literally(sender_id)), limit=0)
+        if number not in rows and not decided:
+            continue
+        tracked = _tracked(sender_id, block, rows[number]) if number in rows else None
+        recorded = [
+            msgspec.json.decode(body, type=RecordedInput) for (body,) in database.execute(RECORDED, (name,)).fetchall()
+        ]
+        history = list(_history(decided, recorded, tracked))
+        explanations.append(Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at))
+    if not explanations:
+        similar = [row[0] for row in database.execute(SIMILAR, (sender_id,))]
+        hint = f"did you mean {', '.join(similar)}?" if similar else "muster-agent senders --match lists those it knows"
+        raise StoreUnreadable(f"sender {sender_id}: not known to this store, and nothing was decided of it; {hint}")
+    return explanations
+
+
+def _tracked(sender_id: str, block: KnownBlock, row: tuple[Any, ...]) -> TrackedSender:
+    _, phase, seen_at, sequence, opening, forwarded_at, size, is_first_interval, stale_observed_at = row
+    is_stale = phase == SenderPhase.STALE
+    return TrackedSender(
+        state=SenderPhase(phase).name.lower(),
+        last_seen_at=seen_at,
+        last_sequence=sequence,
+        opening_sequence=opening,
+        last_forwarded_at=forwarded_at,
+        forwarded_size=size,
+        due_at=block.retired_at(stale_observed_at) if is_stale else block.stale_at(seen_at),
+        forwarded_again_at=block.forwarded_again_at(sender_id, forwarded_at, bool(is_first_interval)),
+    )
+
+
+def _history(
+    decided: list[Decided], recorded: list[RecordedInput], tracked: TrackedSender | None
+) -> Iterator[Decided | RecordedInput]:
+    """Merge the two by when they took effect, leaving out what happened to the stream before all of it."""
+    sequences = {each.sequence for each in decided} | ({tracked.last_sequence} if tracked else set())
+    begins_at = min([each.last_seen_at or each.at for each in decided] + ([tracked.last_seen_at] if tracked else []))
+    relevant = [
+        each
+        for each in recorded
+        if (each.sequence in sequences if isinstance(each, Clamped) else took_effect_at(each) >= begins_at)
+    ]
+    keyed = merge(_in_order(relevant), _in_order(decided), key=lambda entry: entry[0])
+    return (each for _, each in keyed)
+
+
+def _in_order(entries: Iterable[Decided | RecordedInput]) -> Iterator[tuple[int, Decided | RecordedInput]]:
+    """Give entries with when they took effect, which never runs back: a clamped message counts later than stored."""
+    reached = 0
+    for each in entries:
+        reached = max(reached, took_effect_at(each))
+        yield reached, each
+
+
+def took_effect_at(entry: Decided | RecordedInput) -> int:
+    """Give the instant from which an entry held."""
+    match entry:
+        case BlindSpan():
+            return entry.ended_at
+        case Clamped():
+            return entry.counted_at
+        case _:
+            return entry.at
+
+
+def opened_at(history: list[Decided | RecordedInput]) -> int:
+    """Give when the present episode began, as far as the log reaches back; else 0."""
+    for entry in reversed(history):
+        if isinstance(entry, Decided) and entry.decision == AdvisoryKind.NEW:
+            return entry.at
+    return 0
+
+
+def _literally(text: str) -> str:
+    """Write a text as a GLOB that matches it alone."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in text)

@@ -1,0 +1,46 @@
+"""Say instants and durations as people read them. Clocks are read here for people alone."""
+
+import contextlib
+
+import click
+
+from edge_agent.status_board import now
+from shared.instants import SECOND, InvalidInstant, format_duration, format_instant, parse_duration, parse_instant
+
+
+def moment(at: int) -> str:
+    """Write an instant to the second, "-" where there was none.
+
+    >>> moment(1769817600999999)
+    '2026-01-31T00:00:00Z'
+    """
+    return format_instant(at - at % SECOND) if at else "-"
+
+
+def relative(at: int, to: int) -> str:
+    """Say how far an instant lies before or after another.
+
+    >>> relative(60_000_000, to=125_000_000), relative(125_000_000, to=60_000_000)
+    ('1m 5s ago', 'in 1m 5s')
+    """
+    distance = to - at
+    return f"{rough(distance)} ago" if distance >= 0 else f"in {rough(-distance)}"
+
+
+def rough(duration: int) -> str:
+    """Write a duration in whole seconds where it is longer than one.
+
+    >>> rough(1_700_000), rough(300_000)
+    ('1s', '300ms')
+    """
+    return format_duration(duration - duration % SECOND if duration >= SECOND else duration)
+
+
+def since(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """Take an option that is an instant, or a duration that ends now (``2026-01-31T00:00:00Z``, ``90s``)."""
+    if text is None:
+        return None
+    for read in (lambda text: now() - parse_duration(text), parse_instant):
+        with contextlib.suppress(InvalidInstant):
+            return read(text)
+    raise click.BadParameter(f"{text!r} is neither a duration (90s, 1h30m) nor an instant (2026-01-31T00:00:00Z)")

@@ -1,0 +1,175 @@
+"""List what waits in the outbox, and copy it into a file."""
+
+import base64
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from edge_agent.core.block_state import Counters
+from edge_agent.core.outgoing import Lane
+from edge_agent.inspection.moments import moment, relative
+from edge_agent.status_report import read_report
+from edge_agent.store import schema
+from edge_agent.store.reading import StoreUnreadable
+from shared import wire
+from shared.sizes import format_size
+from shared.tables import Column, format_table
+
+PAGE_ROWS = 200
+_SECRET = 0o600
+
+WAITING = {
+    Lane.ADVISORIES: """
+SELECT block, CASE WHEN watermark_since > 0 THEN 'watermarks' ELSE 'advisories' END AS records,
+  COUNT(*), SUM(size), MIN(row_id), MAX(row_id)
+FROM advisory_outbox GROUP BY block, records ORDER BY MIN(row_id)
+""",
+    Lane.REGISTRATIONS: """
+SELECT block, 'registrations', COUNT(*), SUM(size), MIN(row_id), MAX(row_id)
+FROM registration_outbox GROUP BY block ORDER BY MIN(row_id)
+""",
+}
+_CHORIA_MILLISECONDS = 1_000
+
+
+class WaitingRecords(msgspec.Struct, frozen=True):
+    """Records of one kind that wait in a lane. ``oldest_at`` and ``newest_at`` are the instants that they speak of."""
+
+    stream: str
+    lane: str
+    records: str
+    count: int
+    size: int
+    oldest_at: int
+    newest_at: int
+
+
+class OutboxReport(msgspec.Struct, frozen=True):
+    """What ``outbox`` shows; also its JSON form. ``size`` and ``limit`` in bytes, ``upstream`` why nothing leaves."""
+
+    waiting: list[WaitingRecords]
+    size: int
+    limit: int
+    is_running: bool
+    upstream: str
+    counters: Counters
+
+
+def read_outbox(database: sqlite3.Connection) -> OutboxReport:
+    """Measure what waits, by lane and kind of record; raise StoreUnreadable."""
+    database.execute("BEGIN")
+    status = read_report(database)
+    waiting = [
+        WaitingRecords(
+            block,
+            lane.name.lower(),
+            records,
+            count,
+            size,
+            oldest_at=_instant_of(database, lane, first),
+            newest_at=_instant_of(database, lane, last),
+        )
+        for lane, statement in WAITING.items()
+        for block, records, count, size, first, last in database.execute(statement).fetchall()
+    ]
+    upstream = status.parts.get("upstream")
+    return OutboxReport(
+        waiting=waiting,
+        size=sum(each.size for each in waiting),
+        limit=status.agent.max_outbox,
+        is_running=status.is_running,
+        upstream=f"{upstream.phase}: {upstream.reason}" if upstream and upstream.reason and status.is_running else "",
+        counters=status.outbox_counters,
+    )
+
+
+def _instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
+    row = database.execute(schema.pending_rows(lane), (row_id - 1, 1)).fetchone()
+    _, _, _, watermark_since, _, headers, payload = row
+    if lane is Lane.REGISTRATIONS:
+        source = msgspec.json.decode(headers, type=dict[str, str]).get(wire.SOURCE_HEADER, "0")
+        return int(source.rpartition(" ")[2]) * _CHORIA_MILLISECONDS
+    if watermark_since:
+        return wire.decode_watermark(payload).observed_through_us
+    advisory = wire.decode_advisory(payload)
+    return advisory.at_us if isinstance(advisory, wire.Advisory) else 0
+
+
+def render_outbox(report: OutboxReport, at: int) -> str:
+    """Lay the report out for a terminal."""
+    return "\n".join(_lines(report, at))
+
+
+def _lines(report: OutboxReport, at: int) -> Iterator[str]:
+    several = len({each.stream for each in report.waiting}) > 1
+    if not report.waiting:
+        yield "The outbox is empty: the region has acknowledged everything."
+    else:
+        yield format_table(
+            [
+                Column("lane", lambda each: each.lane),
+                Column("stream", lambda each: each.stream if several else ""),
+                Column("records", lambda each: each.records),
+                Column("count", lambda each: f"{each.count:,}", right=True),
+                Column("size", lambda each: format_size(each.size), right=True),
+                Column("oldest", lambda each: relative(each.oldest_at, at), right=True),
+                Column("newest", lambda each: relative(each.newest_at, at), right=True),
+                Column("oldest at", lambda each: moment(each.oldest_at)),
+            ],
+            report.waiting,
+        )
+        share = f"{report.size / report.limit:.1%}" if report.limit else "0%"
+        yield f"\n{format_size(report.size)} of {format_size(report.limit)} ({share})"
+    if not report.is_running:
+        yield "Nothing leaves: the agent does not run."
+    elif report.upstream:
+        yield f"Nothing leaves: upstream {report.upstream}."
+    for what, causes in sorted(report.counters.items()):
+        yield f"{what} so far: {', '.join(f'{cause} {count:,}' for cause, count in sorted(causes.items()))}"
+
+
+def export_outbox(database: sqlite3.Connection, target: Path) -> int:
+    """Write every waiting record to a new file as a JSON line; give their number. Raise StoreUnreadable.
+
+    The file is whole or not there, and readable by its owner alone: registrations say much about a host.
+    """
+    made = target.with_name(target.name + ".part")
+    try:
+        if target.exists():
+            raise StoreUnreadable(f"{target}: is there already; name a new file")
+        with closing(os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _SECRET), "wb")) as file:
+            count = write_records(database, file)
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(target)
+    except OSError as error:
+        made.unlink(missing_ok=True)
+        raise StoreUnreadable(f"{target}: {error.strerror or error}") from error
+    return count
+
+
+def write_records(database: sqlite3.Connection, file: IO[bytes]) -> int:
+    """Write a JSON line for each record that waits: advisories first, in the order in which they would leave."""
+    count = 0
+    for lane in Lane:
+        after = 0
+        while rows := database.execute(schema.pending_rows(lane), (after, PAGE_ROWS)).fetchall():
+            for row_id, block, sender_id, _, subject, headers, payload in rows:
+                record = {
+                    "lane": lane.name.lower(),
+                    "row_id": row_id,
+                    "stream": block,
+                    "sender_id": sender_id,
+                    "subject": subject,
+                    "headers": msgspec.json.decode(headers),
+                    "payload": base64.b64encode(payload).decode(),
+                }
+                file.write(msgspec.json.encode(record) + b"\n")
+            after = rows[-1][0]
+            count += len(rows)
+    return count

@@ -1,0 +1,143 @@
+"""List senders: whom the agent hears, whom it misses, and until when. One pass over a million takes a second."""
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from edge_agent.core.senders import SenderPhase
+from edge_agent.inspection.blocks import KnownBlock, read_blocks
+from edge_agent.inspection.moments import relative, rough
+from shared.tables import Column, format_table
+
+COUNT_SENDERS = """
+SELECT COUNT(*), COALESCE(SUM(phase), 0), COALESCE(SUM(
+  phase BETWEEN :lowest AND :highest AND last_seen_at >= :since AND last_seen_at < :before AND sender_id GLOB :glob
+), 0)
+FROM sender WHERE row_id BETWEEN :first AND :last
+"""
+SENDERS = """
+SELECT row_id, sender_id, phase, last_seen_at, last_sequence, last_forwarded_at, opening_sequence, stale_observed_at
+FROM sender WHERE row_id BETWEEN :first AND :last
+  AND phase BETWEEN :lowest AND :highest AND last_seen_at >= :since AND last_seen_at < :before AND sender_id GLOB :glob
+ORDER BY last_seen_at * :direction, sender_id LIMIT :limit
+"""
+NO_LIMIT = -1
+FOREVER = (1 << 63) - 1
+
+
+class SenderFilter(msgspec.Struct, frozen=True):
+    """Which senders to list, of one stream or of all (""): ``seen_since <= last_seen_at < not_seen_since``."""
+
+    stream: str = ""
+    phase: SenderPhase | None = None
+    glob: str = "*"
+    seen_since: int = 0
+    not_seen_since: int = FOREVER
+
+    def parameters(self, blocks: Collection[KnownBlock]) -> dict[str, int | str]:
+        """Give the values of both statements."""
+        return {
+            "first": min(block.row_ids[0] for block in blocks),
+            "last": max(block.row_ids[1] for block in blocks),
+            "lowest": min(SenderPhase) if self.phase is None else self.phase,
+            "highest": max(SenderPhase) if self.phase is None else self.phase,
+            "since": self.seen_since,
+            "before": self.not_seen_since,
+            "glob": self.glob,
+        }
+
+
+class SenderLine(msgspec.Struct, frozen=True, gc=False):
+    """One sender. ``due_at`` is when it falls stale, or is retired, if it is not heard and the stream is watched."""
+
+    stream: str
+    sender_id: str
+    state: str
+    last_seen_at: int
+    last_sequence: int
+    last_forwarded_at: int
+    opening_sequence: int
+    due_at: int
+
+
+class SenderList(msgspec.Struct, frozen=True):
+    """What ``senders`` shows; also its JSON form. ``heard`` and ``stale`` count all, ``matching`` those that pass."""
+
+    heard: int
+    stale: int
+    matching: int
+    is_watched: bool
+    senders: list[SenderLine]
+
+
+def list_senders(
+    database: sqlite3.Connection, wanted: SenderFilter, *, limit: int, newest_first: bool, at: int
+) -> SenderList:
+    """Read the senders that pass, ordered by when they were last seen; ``limit`` 0 reads all of them."""
+    database.execute("BEGIN")
+    blocks = read_blocks(database, wanted.stream)
+    values = wanted.parameters(blocks.values())
+    total, stale, matching = database.execute(COUNT_SENDERS, values).fetchone()
+    order = {"direction": -1 if newest_first else 1, "limit": limit or NO_LIMIT}
+    rows = database.execute(SENDERS, values | order).fetchall()
+    return SenderList(
+        heard=total - stale,
+        stale=stale,
+        matching=matching,
+        is_watched=all(block.is_watched(at) for block in blocks.values()),
+        senders=[_line(blocks[row[0] >> 32], row) for row in rows],
+    )
+
+
+def _line(block: KnownBlock, row: tuple[Any, ...]) -> SenderLine:
+    _, sender_id, phase, seen_at, sequence, forwarded_at, opening, stale_observed_at = row
+    is_stale = phase == SenderPhase.STALE
+    return SenderLine(
+        stream=block.block_id.block,
+        sender_id=sender_id,
+        state=SenderPhase(phase).name.lower(),
+        last_seen_at=seen_at,
+        last_sequence=sequence,
+        last_forwarded_at=forwarded_at,
+        opening_sequence=opening,
+        due_at=block.retired_at(stale_observed_at) if is_stale else block.stale_at(seen_at),
+    )
+
+
+def render_senders(listed: SenderList, at: int) -> str:
+    """Lay the list out for a terminal."""
+    return "\n".join(_lines(listed, at))
+
+
+def _lines(listed: SenderList, at: int) -> Iterator[str]:
+    lines = listed.senders
+    several = len({line.stream for line in lines}) > 1
+    if lines:
+        yield format_table(
+            [
+                Column("sender", lambda line: line.sender_id),
+                Column("stream", lambda line: line.stream if several else ""),
+                Column("state", lambda line: line.state),
+                Column("last seen", lambda line: relative(line.last_seen_at, at), right=True),
+                Column("forwarded", lambda line: _ago(line.last_forwarded_at, at), right=True),
+                Column("if not heard", lambda line: _fate(line, at) if listed.is_watched else ""),
+            ],
+            lines,
+        )
+        yield ""
+    shown = f", {len(lines):,} shown: see --limit" if len(lines) < listed.matching else ""
+    counts = f"{listed.heard:,} heard, {listed.stale:,} stale in all"
+    yield f"{listed.matching:,} of {listed.heard + listed.stale:,} senders match{shown}; {counts}"
+    if not listed.is_watched:
+        yield "The stream is not watched now: no sender falls stale or is retired before it has been for some time."
+
+
+def _ago(at: int, to: int) -> str:
+    return relative(at, to) if at else "never"
+
+
+def _fate(line: SenderLine, at: int) -> str:
+    word = "stale" if line.state == "heard" else "retired"
+    return f"{word} in {rough(line.due_at - at)}" if line.due_at > at else f"{word} now"

@@ -1,0 +1,116 @@
+"""Say in a sentence each why a decision was taken, and what else happened to the stream."""
+
+from edge_agent.core.decision import (
+    BlindCause,
+    BlindSpan,
+    Clamped,
+    EpochBegun,
+    ObservationBegun,
+    PolicyChanged,
+    RecordedInput,
+)
+from edge_agent.core.policy import Policy
+from edge_agent.inspection.decisions import FORWARDED, Decided, Fate
+from edge_agent.inspection.moments import moment, rough
+from shared.identifiers import AdvisoryKind
+from shared.instants import format_duration
+from shared.sizes import format_size
+from shared.wire import ForwardReason
+
+_BLIND = {
+    BlindCause.UNPROVEN: "nothing proved that it could be seen: agent, link or server was away",
+    BlindCause.GAP: "its retention removed messages before they were read",
+    BlindCause.NEW_EPOCH: "its past turned out to have changed",
+}
+_FATES: dict[str, str] = {
+    Fate.WAITING: "waits in the outbox",
+    Fate.ACKNOWLEDGED: "acknowledged",
+    Fate.NEWER_SAMPLE: "never left: a newer one took its place",
+    "outbox_full": "dropped: the outbox was full",
+    "too_large": "dropped: larger than the region's servers take",
+    "operator": "dropped by an operator",
+}
+
+
+class Sentences:
+    """Say one entry after the other, oldest first: some are told by what came before."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._now = policy
+        self._policy: Policy | None = None
+        self._resumed_at: list[int] = []
+        self._forwarded: Decided | None = None
+
+    def headed(self, entry: Decided | RecordedInput) -> tuple[str, str]:
+        """Give a heading of one word and the sentence."""
+        if isinstance(entry, Decided):
+            sentence = self._of_forward(entry) if entry.decision == FORWARDED else self._of_advisory(entry)
+            return entry.decision, f"{sentence} {_FATES.get(entry.record, entry.record).capitalize()}."
+        return self._of_stream(entry)
+
+    def _of_advisory(self, decided: Decided) -> str:
+        silence, seen = rough(decided.at - decided.last_seen_at), moment(decided.last_seen_at)
+        match decided.decision:
+            case AdvisoryKind.NEW if decided.rebuilt:
+                return (
+                    f"First heard by this store, in message {decided.sequence}; it replaced a lost one, so readers go "
+                    "on with the episode that they know."
+                )
+            case AdvisoryKind.NEW:
+                return f"Heard for the first time, in message {decided.sequence}."
+            case AdvisoryKind.STALE:
+                waited_from = decided.at - self._now.stale_after
+                anew = f", its time counted from {moment(waited_from)}" if waited_from in self._resumed_at else ""
+                return f"Silent for {silence} since {seen} (message {decided.sequence}), the stream watched{anew}."
+            case AdvisoryKind.RECOVERED:
+                return f"Heard again, in message {decided.sequence}, {silence} after the time before ({seen})."
+            case _:
+                return f"Silent for {silence} since {seen}: forgotten. Its next word makes it new."
+
+    def _of_forward(self, decided: Decided) -> str:
+        before, self._forwarded = self._forwarded, decided
+        why = _REASONS.get(decided.reason, decided.reason)
+        if before is not None and decided.reason == ForwardReason.INTERVAL:
+            why = f"{rough(decided.at - before.at)} had passed since the last, and its interval with it"
+        if before is not None and decided.reason == ForwardReason.SIZE:
+            why = f"its size had moved from {before.size:,} to {decided.size:,} bytes"
+        return f"Message {decided.sequence} ({format_size(decided.size)}), because {why}."
+
+    def _of_stream(self, entry: RecordedInput) -> tuple[str, str]:
+        match entry:
+            case ObservationBegun():
+                self._resumed_at.append(entry.at)
+                return "watching", "Watching began: this store knows of nothing before."
+            case BlindSpan(started_at, ended_at, cause):
+                self._resumed_at.append(ended_at)
+                return "blind", (
+                    f"Not watched for {rough(ended_at - started_at)} from {moment(started_at)}: {_BLIND[cause]}. "
+                    f"Whoever was heard before had all of stale_after again from here."
+                )
+            case EpochBegun(incarnation):
+                return "epoch", f"The stream's past changed (made anew, or restored): read as {incarnation} from here."
+            case PolicyChanged(_, policy):
+                before, self._policy = self._policy, policy
+                return "policy", f"Settings changed: {_changes(before, policy)}."
+            case Clamped(sequence):
+                return "clamped", f"Message {sequence} was stored earlier than what had been read: it counts here."
+
+
+_REASONS: dict[str, str] = {
+    ForwardReason.NEW: "it was new",
+    ForwardReason.INTERVAL: "its interval had passed",
+    ForwardReason.SIZE: "its size had moved by size_trigger or more",
+    ForwardReason.CHANGED: "its content had changed",
+    ForwardReason.FORCED: "the sender asked for it (force_path)",
+    ForwardReason.RECOVERED: "it was heard again",
+    ForwardReason.POLICY: "the hub asked for it",
+}
+
+
+def _changes(before: Policy | None, policy: Policy) -> str:
+    names = ("sample_interval", "stale_after", "retire_after", "blind_after", "max_age")
+    changed = [name for name in names if before is None or getattr(before, name) != getattr(policy, name)]
+    said = [f"{name} {format_duration(getattr(policy, name))}" for name in changed]
+    if before is None or before.size_trigger != policy.size_trigger:
+        said.append(f"size_trigger {format_size(policy.size_trigger)}")
+    return ", ".join(said) or "nothing that is timed by them"

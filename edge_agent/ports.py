@@ -1,0 +1,160 @@
+"""Say what the two loops need of the world: a source, a store, an upstream. Tests hold the adapters to it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState, Counters
+from edge_agent.core.decision import Decision, RecordedInput
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.resume import PastChange, StreamFacts
+from edge_agent.core.senders import SenderChanges
+from shared.identifiers import BlockId, SourcePosition
+
+EVERYTHING = (1 << 63) - 1
+
+
+class StoreFull(Exception):
+    """The disk has no room for a commit; nothing was changed. Try again when there is room."""
+
+
+class SourceUnavailable(Exception):
+    """The source cannot be read now; the message says why. Try again."""
+
+
+class BatchCommit(msgspec.Struct, frozen=True):
+    """Everything that one batch changes: committed together or not at all.
+
+    ``decisions``, where there are any, are what ``rows`` say, one each, for the log.
+    """
+
+    block_id: BlockId
+    state: BlockState
+    changes: SenderChanges
+    rows: Sequence[OutboxRow]
+    recorded: Sequence[RecordedInput] = ()
+    decisions: Sequence[Decision] = ()
+
+
+class LaneDepth(msgspec.Struct, frozen=True):
+    """How much waits in one lane."""
+
+    rows: int = 0
+    size: int = 0
+
+
+class OutboxStore(Protocol):
+    """What the uploader needs of the store."""
+
+    async def pending(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
+        """Read a lane's rows after one, in order; from then on they are in flight and are not replaced."""
+
+    def delete_through(self, lane: Lane, row_id: int) -> None:
+        """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
+
+    def release(self, lane: Lane) -> None:
+        """Take back that rows are in flight: they will be read and sent again."""
+
+    async def wait_for_rows(self, seen: int) -> int:
+        """Wait until the count of appends differs from ``seen``; give the new count."""
+
+    async def discard(self, row: OutboxRow, cause: str) -> None:
+        """Drop a registration that can never be delivered, counted by cause."""
+
+
+class BatchStore(Protocol):
+    """What the ingest loop needs of the store."""
+
+    def is_paused(self) -> bool:
+        """Tell whether what may not be dropped has reached the outbox's limit."""
+
+    async def wait_for_room(self) -> None:
+        """Wait until it has not."""
+
+    async def commit(self, batch: BatchCommit) -> None:
+        """Make one batch durable; raise StoreFull, having changed nothing, where the disk is full."""
+
+    def depths(self) -> dict[Lane, LaneDepth]:
+        """Measure what waits."""
+
+    def outbox_counters(self, block: str) -> Counters:
+        """Give what was compacted and dropped, by cause."""
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """How the source stands to the committed position.
+
+    ``change`` says that the past is another one, to be read behind ``sequence``; ``is_gap`` that messages were lost to
+    retention.
+    """
+
+    facts: StreamFacts
+    sequence: int
+    change: PastChange | None = None
+    is_gap: bool = False
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What a stream shows now.
+
+    ``caught_up_through`` is the instant up to which everything stored was read, or 0; then ``examined_sequence`` is the
+    stream's last sequence, whether it passed the filter or not.
+    """
+
+    facts: StreamFacts
+    caught_up_through: int = 0
+    examined_sequence: int = 0
+
+
+class Source(Protocol):
+    """What the ingest loop needs of a stream. Everything may raise SourceUnavailable: open() again."""
+
+    @property
+    def delivered_sequence(self) -> int:
+        """Give the last sequence that was delivered, read or not."""
+
+    async def resolve_start(self) -> tuple[StreamFacts, int]:
+        """Give the stream's facts and the last sequence before the configured start."""
+
+    async def open(self, position: SourcePosition, read_through: int) -> Opened:
+        """Point the consumer behind ``position``, checking that the past is still the same."""
+
+    async def read(self, patience: float) -> Sequence[SourceMessage]:
+        """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""
+
+    async def check(self) -> Checked:
+        """Ask the stream for its facts, and whether everything stored has been read."""
+
+    async def acknowledge(self) -> None:
+        """Acknowledge everything read so far; call it after the commit."""
+
+
+class UpstreamUnavailable(Exception):
+    """The upstream takes nothing now; the message says why. Everything unacknowledged is to be sent again."""
+
+
+class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one publish. ``refused`` is empty, or why; ``is_final`` where sending it again cannot help."""
+
+    lane: Lane
+    row_id: int
+    refused: str = ""
+    is_final: bool = False
+
+
+class Upstream(Protocol):
+    """What the uploader needs of the region. Everything may raise UpstreamUnavailable."""
+
+    async def ready(self) -> None:
+        """Wait until there is a connection; what was in flight on an older one is lost."""
+
+    async def publish(self, row: OutboxRow) -> None:
+        """Send a row without waiting for its acknowledgement."""
+
+    async def acknowledgements(self, patience: float) -> Sequence[Acknowledgement]:
+        """Give what was answered since the last call; none if none came within ``patience`` seconds or poke()."""
+
+    def poke(self) -> None:
+        """Let acknowledgements() return: there is something to send."""

@@ -1,0 +1,111 @@
+"""The command ``muster-agent simulate``: a fleet in real time; with ``history``, months in virtual time."""
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import click
+import uvloop
+
+from edge_agent.simulator import options
+from edge_agent.simulator.ending import ended_by_signals
+from edge_agent.simulator.fleet import Fleet
+from edge_agent.simulator.history_command import history
+from edge_agent.simulator.live import LiveFleet
+from edge_agent.simulator.publisher import PipelinedPublisher
+from edge_agent.simulator.script import EXAMPLE
+from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
+from edge_agent.simulator.truth_file import TruthExists, TruthFile
+from shared.instants import format_duration
+from shared.nats_connection import ConnectFailed, connect
+
+CONNECT_DEADLINE = 10.0
+ANSWER_DEADLINE = 5.0
+WINDOW = 2_000
+_PROGRESS_INTERVAL = 10.0
+_NOT_IN_A_TOKEN = re.compile(r"[^A-Za-z0-9_-]")
+# click fills the lines of a paragraph, unless \b stands alone before them.
+_SCRIPT_HELP = EXAMPLE.replace("\n\n", "\n\n\b\n")
+
+
+class LiveOptions(options.FleetOptions, frozen=True, kw_only=True):
+    """A site's fleet in real time. ``subject`` may hold ``{site}`` and ``{sender}``; ``duration`` is microseconds."""
+
+    site: str | None
+    subject: str = "registration.{site}"
+    duration: int | None = None
+
+    def subject_of(self, sender_id: str) -> str:
+        """Give the subject of a sender's registrations; of its name, only what may stand in a token."""
+        return self.subjects.replace("{sender}", _NOT_IN_A_TOKEN.sub("_", sender_id))
+
+    @property
+    def subjects(self) -> str:
+        """Give the subject with the site's name in it."""
+        return self.subject.replace("{site}", self.site or "")
+
+
+@click.group(
+    invoke_without_command=True, epilog=f"\b\nA script, all offsets from the fleet's start:\n\n\b\n{_SCRIPT_HELP}"
+)
+@click.option(
+    "--site", callback=options.names, help="The site's name; senders are called <site>-r<rack>-n<nr>.example.net."
+)
+@click.option("--senders", type=click.IntRange(1), default=100, show_default=True, help="How many senders.")
+@click.option("--size", callback=options.size_range, default="5kB..25kB", show_default=True, help="Of a registration.")
+@click.option("--stream", default="REGISTRATION", show_default=True, help="The site's stream.")
+@click.option(
+    "--subject", default="registration.{site}", show_default=True, help="May hold {site} and {sender}, made a token."
+)
+@click.option("--duration", callback=options.duration, help="When to end; default: at Ctrl-C.")
+@options.fleet_options
+@click.pass_context
+def simulate(context: click.Context, /, **given: Any) -> None:
+    """Simulate a site's fleet: senders that register, go down by a script, and write the truth about it."""
+    if context.invoked_subcommand is not None:
+        return
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_live(LiveOptions(**given)))
+    except (ConnectFailed, NoSuchStream, TruthExists, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+simulate.add_command(history)
+
+
+async def run_live(told: LiveOptions) -> None:
+    """Let a fleet register on its site until it has lasted long enough, or a signal ends it.
+
+    Raise click.ClickException for what it was told wrong, ConnectFailed, NoSuchStream, TruthExists, or OSError where
+    the truth cannot be written.
+    """
+    if not told.site:
+        raise click.UsageError("the site has no name: --site NAME")
+    fleet_settings = told.fleet_settings(told.site)
+    script, text = told.script()
+    if script.blind:
+        raise click.ClickException(f"{told.script_path}: blind: only a history makes its agent blind; here, stop it")
+    fleet = Fleet(fleet_settings, told.lives(fleet_settings, script))
+    client = await connect(told.connection(), name="muster-simulate", deadline=CONNECT_DEADLINE, pending_size=0)
+    try:
+        await ensure_stream(client, told.stream, told.subjects.replace("{sender}", "*"), create=told.create_stream)
+        started_at = time.time_ns() // 1_000
+        with ended_by_signals() as ended, TruthFile(told.truth_path, told.truth_header(started_at, text)) as truth:
+            async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
+                live = LiveFleet(fleet, told.bodies(), publisher, truth, told.subject_of, started_at=started_at)
+                progress = asyncio.create_task(_show_progress(live, told))
+                try:
+                    await live.run(ended, told.duration)
+                finally:
+                    progress.cancel()
+                told.say(f"ended after {format_duration(live.now)}: {live.tally}")
+    finally:
+        await client.close()
+
+
+async def _show_progress(live: LiveFleet, told: LiveOptions) -> None:
+    while True:
+        await asyncio.sleep(_PROGRESS_INTERVAL)
+        told.say(f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.tally}")

@@ -1,0 +1,193 @@
+"""The command ``muster-agent simulate history``: months of a region, published as its agents would have done."""
+
+import asyncio
+import hashlib
+import time
+from importlib.metadata import version
+from typing import Any
+
+import click
+import uvloop
+
+from edge_agent.core.outgoing import Emitter
+from edge_agent.core.policy import Policy
+from edge_agent.simulator import options
+from edge_agent.simulator.ending import ended_by_signals
+from edge_agent.simulator.fleet import Fleet, stable_hash
+from edge_agent.simulator.history import HistorySettings, SiteHistory
+from edge_agent.simulator.history_run import HistoryProgress, UndeliveredHistory, publish_histories
+from edge_agent.simulator.publisher import PipelinedPublisher
+from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
+from edge_agent.simulator.script import Script
+from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
+from edge_agent.simulator.truth_file import TruthExists, TruthFile
+from edge_agent.stream_settings import PolicySettings
+from shared.identifiers import BlockId
+from shared.instants import HOUR, format_duration
+from shared.nats_connection import ConnectFailed, connect
+from shared.settings import Duration
+from shared.subjects import ROOT
+
+CONNECT_DEADLINE = 10.0
+ANSWER_DEADLINE = 10.0
+WINDOW = 2_000
+_PROGRESS_INTERVAL = 2.0
+_SOURCE_STREAM = "REGISTRATION"
+
+
+class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
+    """The sites of a region in virtual time. Durations are microseconds; ``ends`` is an instant, None the last hour."""
+
+    region: str
+    sites: tuple[str, ...]
+    block: str = "nodes"
+    duration: int
+    ends: int | None = None
+    sample_interval: int
+    stale_after: int
+    retire_after: int
+    blind_after: int | None = None
+    watermark_interval: int
+    sender_up: int = 0
+    sender_down: int = 0
+    rack_up: int = 0
+    rack_down: int = 0
+    site_up: int = 0
+    site_down: int = 0
+    agent_up: int = 0
+    agent_down: int = 0
+    spread: float = 1.0
+
+    def policy(self) -> Policy:
+        """Give the agents' thresholds, checked as an agent checks them."""
+        try:
+            return PolicySettings(
+                sample_interval=Duration(self.sample_interval),
+                stale_after=Duration(self.stale_after),
+                retire_after=Duration(self.retire_after),
+                blind_after=None if self.blind_after is None else Duration(self.blind_after),
+                size_trigger=0,
+            ).policy()
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    def outages(self) -> OutageSettings:
+        """Give how everything breaks."""
+        return OutageSettings(
+            sender=Reliability(self.sender_up, self.sender_down),
+            rack=Reliability(self.rack_up, self.rack_down),
+            site=Reliability(self.site_up, self.site_down),
+            agent=Reliability(self.agent_up, self.agent_down),
+            spread=self.spread,
+        )
+
+    def emitter(self, site: str) -> Emitter:
+        """Give what stands in a site's records; ids come out the same for the same seed, so a repeat is a repeat."""
+        return Emitter(
+            block_id=BlockId(self.region, site, self.block),
+            agent=f"{site}-a",
+            boot_id=f"{stable_hash('boot', self.seed, site):016x}",
+            version=version("muster"),
+            inspect_field="sender",
+            key=hashlib.blake2b(f"history {self.seed}".encode(), digest_size=32).digest(),
+        )
+
+    def site_history(self, site: str, script: Script, started_at: int) -> SiteHistory:
+        """Give one site, broken by the script and at random."""
+        fleet_settings, policy, outages = self.fleet_settings(site), self.policy(), self.outages()
+        lives = self.lives(fleet_settings, script)
+        break_at_random(lives, fleet_settings, outages, self.duration)
+        blind = [*script.blind_spans, *blind_at_random(fleet_settings, outages, policy.blind_after, self.duration)]
+        settings = HistorySettings(
+            emitter=self.emitter(site),
+            policy=policy,
+            stream=_SOURCE_STREAM,
+            started_at=started_at,
+            watermark_interval=self.watermark_interval,
+        )
+        return SiteHistory(Fleet(fleet_settings, lives), settings, self.bodies(), joined(blind))
+
+
+def reliability(what: str, up: str, down: str) -> options.Decorator[Any]:
+    """Add ``--<what>-up`` and ``--<what>-down``, both medians."""
+    given: dict[str, Any] = {"callback": options.duration, "show_default": True}
+
+    def decorate(command: options.Command) -> options.Command:
+        down_option = click.option(f"--{what}-down", default=down, help="Median time until it is back.", **given)
+        up_help = f"Median time between two outages of one {what}; 0: none."
+        return click.option(f"--{what}-up", default=up, help=up_help, **given)(down_option(command))
+
+    return decorate
+
+
+def threshold(name: str, default: str | None, meaning: str) -> options.Decorator[Any]:
+    """Add an option that is a duration."""
+    return click.option(name, callback=options.duration, default=default, show_default=True, help=meaning)
+
+
+@click.command()
+@click.option("--region", callback=options.names, required=True, help="The region's name.")
+@click.option("--site", "sites", callback=options.names, multiple=True, required=True, help="A site; or several.")
+@click.option("--block", callback=options.names, default="nodes", show_default=True, help="The stream block's name.")
+@click.option("--senders", type=click.IntRange(1), default=1_000, show_default=True, help="How many on each site.")
+@click.option("--size", callback=options.size_range, default="3kB..5kB", show_default=True, help="Of a registration.")
+@click.option("--stream", default="FLEET", show_default=True, help="The region's stream.")
+@threshold("--duration", "90d", "How much to play.")
+@click.option("--ends", callback=options.instant, help="When it ends, RFC 3339; default: at the last full hour.")
+@threshold("--sample-interval", "7d", "Between two forwarded registrations of a sender.")
+@threshold("--stale-after", "12m", "As the agent's.")
+@threshold("--retire-after", "24h", "As the agent's.")
+@threshold("--blind-after", None, "As the agent's; default: a quarter of --stale-after.")
+@threshold("--watermark-interval", "5m", "Between two watermarks.")
+@reliability("sender", "14d", "25m")
+@reliability("rack", "180d", "45m")
+@reliability("site", "90d", "15m")
+@reliability("agent", "45d", "30m")
+@click.option("--spread", type=click.FloatRange(0, 5), default=1.2, show_default=True, help="Sigma of these times.")
+@options.fleet_options
+def history(**given: Any) -> None:
+    """Play months of a region in virtual time, and publish what its agents would have published.
+
+    Senders, racks, sites and agents break at random, the same way for the same seed; a script adds to that on every
+    site. The region's FLEET stream takes it as it takes an agent's records.
+    """
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_history(HistoryOptions(**given)))
+    except (ConnectFailed, NoSuchStream, TruthExists, UndeliveredHistory, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def run_history(told: HistoryOptions) -> None:
+    """Play and publish, until the end or a signal.
+
+    Raise click.ClickException for what it was told wrong, ConnectFailed, NoSuchStream, TruthExists,
+    UndeliveredHistory, or OSError where the truth cannot be written.
+    """
+    script, text = told.script()
+    started_at = (time.time_ns() // 1_000 // HOUR * HOUR if told.ends is None else told.ends) - told.duration
+    if started_at + told.duration > time.time_ns() // 1_000:
+        raise click.UsageError("a history lies in the past: --ends is yet to come")
+    sites = [told.site_history(site, script, started_at) for site in told.sites]
+    client = await connect(told.connection(), name="muster-history", deadline=CONNECT_DEADLINE, pending_size=0)
+    try:
+        every_subject = [f"{ROOT}.{told.region}.{site}.{told.block}.>" for site in told.sites]
+        for subject in [f"{ROOT}.{told.region}.>"] if told.create_stream else every_subject:
+            await ensure_stream(client, told.stream, subject, create=told.create_stream)
+        progress = HistoryProgress(told.duration)
+        with ended_by_signals() as ended, TruthFile(told.truth_path, told.truth_header(started_at, text)) as truth:
+            async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
+                telling = asyncio.create_task(_show_progress(progress, told))
+                try:
+                    await publish_histories(sites, publisher, truth, progress, ended)
+                finally:
+                    telling.cancel()
+        told.say(f"ended after {format_duration(progress.elapsed)}: {progress}")
+    finally:
+        await client.close()
+
+
+async def _show_progress(progress: HistoryProgress, told: HistoryOptions) -> None:
+    while True:
+        await asyncio.sleep(_PROGRESS_INTERVAL)
+        told.say(progress)

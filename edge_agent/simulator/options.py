@@ -1,0 +1,164 @@
+"""Read what both ways of simulating are told on the command line, and refuse what is wrong in one clear line."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
+from edge_agent.simulator.fleet import FleetSettings, Life
+from edge_agent.simulator.script import Script, play
+from shared.identifiers import InvalidIdentifier, validated_token
+from shared.instants import InvalidInstant, parse_duration, parse_instant
+from shared.nats_settings import ConnectionSettings
+from shared.settings import SettingsError, load_settings, parse_settings
+from shared.sizes import parse_size
+from shared.truth import TruthHeader
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Command], Command]
+
+
+def duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """Read ``90s`` or ``1h30m`` as microseconds; ``0`` is a duration too, None stays None."""
+    try:
+        return None if text is None else 0 if text.strip() == "0" else parse_duration(text)
+    except InvalidInstant as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def instant(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """Read RFC 3339 as microseconds since the Unix epoch; None stays None."""
+    try:
+        return None if text is None else parse_instant(text)
+    except InvalidInstant as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def size_range(_context: click.Context, _parameter: click.Parameter, text: str) -> SizeRange:
+    """Read ``8kB`` or ``5kB..25kB``."""
+    smallest, _, largest = text.partition("..")
+    try:
+        return SizeRange(parse_size(smallest), parse_size(largest or smallest))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def names(_context: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """Check that a name, or each of several, can be one token of a subject."""
+    try:
+        for name in given if isinstance(given, tuple) else () if given is None else (given,):
+            validated_token(name, parameter.name or "")
+    except InvalidIdentifier as error:
+        raise click.BadParameter(str(error)) from error
+    return given
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+_CONNECTION_HELP = "A TOML file with servers, [auth] and [tls], as in the agent's [upstream]; instead of --server."
+_FLEET_OPTIONS: tuple[Decorator[Any], ...] = (
+    click.option("--server", "servers", multiple=True, metavar="URL", help="A server; of a cluster, several."),
+    click.option("--connection", "connection_path", type=FILE, help=_CONNECTION_HELP),
+    click.option("--interval", callback=duration, default="300s", show_default=True, help="Between registrations."),
+    click.option("--jitter", callback=duration, default="0", help="Move each registration by up to this much."),
+    click.option("--rack-size", type=click.IntRange(1), default=20, show_default=True, help="Senders in a rack."),
+    click.option("--seed", default=0, show_default=True, help="The same seed gives the same fleet."),
+    click.option("--compress", is_flag=True, help="Send the inventory as zcontent."),
+    click.option("--script", "script_path", type=FILE, help="A TOML file of what goes wrong when, with whom."),
+    click.option("--truth", "truth_path", type=FILE, help="A new file for the truth: who was up when."),
+    click.option("--create-stream", is_flag=True, help="Make the stream if there is none."),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
+)
+
+
+def fleet_options(command: Command) -> Command:
+    """Add the options that every simulation has."""
+    for decorate in reversed(_FLEET_OPTIONS):
+        command = decorate(command)
+    return command
+
+
+class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What every simulation is told. Methods raise click.ClickException."""
+
+    servers: tuple[str, ...]
+    connection_path: Path | None = None
+    senders: int
+    interval: int
+    jitter: int = 0
+    rack_size: int = 20
+    seed: int = 0
+    size: SizeRange
+    compress: bool = False
+    script_path: Path | None = None
+    truth_path: Path | None = None
+    stream: str
+    create_stream: bool = False
+    quiet: bool = False
+
+    def connection(self) -> ConnectionSettings:
+        """Give where to publish."""
+        if bool(self.servers) == bool(self.connection_path):
+            raise click.UsageError("say where to publish: --server URL, or --connection FILE")
+        try:
+            if self.connection_path:
+                return load_settings(self.connection_path, ConnectionSettings)
+            return ConnectionSettings(servers=self.servers)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
+
+    def fleet_settings(self, site: str) -> FleetSettings:
+        """Give one site's fleet."""
+        try:
+            return FleetSettings(
+                site=site,
+                sender_count=self.senders,
+                registration_interval=self.interval,
+                jitter=self.jitter,
+                rack_size=self.rack_size,
+                seed=self.seed,
+            )
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    def script(self) -> tuple[Script, str]:
+        """Read the script, and give its text too."""
+        path = self.script_path
+        try:
+            text = path.read_text(encoding="utf-8") if path else ""
+            return parse_settings(text, Script, path or Path()), text
+        except SettingsError as error:
+            raise click.ClickException(str(error)) from error
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise click.ClickException(f"{path}: {reason}") from error
+
+    def lives(self, settings: FleetSettings, script: Script) -> list[Life]:
+        """Play the script on one site's fleet."""
+        try:
+            return play(settings, script, self.script_path or Path())
+        except SettingsError as error:
+            raise click.ClickException(str(error)) from error
+
+    def bodies(self) -> RegistrationBodies:
+        """Give what makes the registrations."""
+        return RegistrationBodies(self.size, seed=self.seed, compress=self.compress)
+
+    def truth_header(self, started_at: int, text: str) -> TruthHeader:
+        """Give the first line of the truth."""
+        return TruthHeader(
+            seed=self.seed,
+            registration_interval=self.interval,
+            jitter=self.jitter,
+            started_at_us=started_at,
+            ended_at_us=None,
+            script=text,
+        )
+
+    def say(self, line: object) -> None:
+        """Tell a person how it goes."""
+        if not self.quiet:
+            click.echo(str(line), err=True)

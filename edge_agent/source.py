@@ -1,0 +1,271 @@
+"""Read a JetStream stream through a durable pull consumer whose position is the agent's, not the server's.
+
+The consumer is reset to the committed position on every open, and messages are taken only while the consumer sequence
+rises by one: an acknowledge-all would otherwise acknowledge deliveries that died with a connection. Several pull
+requests overlap on one subscription; idle heartbeats tell a quiet stream from a dead link. Holes in the stream's own
+sequences are normal, unless retention made them while the reader was behind: then it opens anew, to tell of the gap.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.resume import PastChange, StreamFacts, past_change
+from edge_agent.core.resume import is_gap as outran
+from edge_agent.ports import Checked, Opened, SourceUnavailable
+from edge_agent.source_api import Delivery, SourceApi, delivery_of
+from shared.identifiers import SourcePosition
+
+PULL_MESSAGES = 1_000
+PULLS = 4
+PULL_BYTES = 4 << 20
+PULL_EXPIRES = 30.0
+HEARTBEAT = 2.0
+SILENCE_LIMIT = 5.0
+OPEN_DEADLINE = 10.0
+BATCH_MESSAGES = 2_000
+BATCH_BYTES = 8 << 20
+LINGER = 0.2
+GATHER = 0.02
+
+_HEARTBEAT_STATUS = "100"
+_ENDED_STATUSES = ("404", "408")
+# With max_bytes set, a pull that was served whole ends with a 409 as well.
+_TOO_LARGE = "Message Size Exceeds MaxBytes"
+_ENDED_DESCRIPTIONS = ("Batch Completed", _TOO_LARGE)
+
+
+class JetStreamSource:
+    """One stream block's reader on an open connection. ``settle`` is in microseconds."""
+
+    def __init__(self, client: Client, api: SourceApi, settle: int) -> None:
+        self._client = client
+        self._api = api
+        self._settle = settle
+        self._subscription: Subscription | None = None
+        self._generation = 0
+        self._reset_state()
+
+    def _reset_state(self) -> None:
+        self._generation += 1
+        self._buffer: deque[tuple[Msg, Delivery]] = deque()
+        self._buffered_bytes = 0
+        self._arrived = asyncio.Event()
+        self._consumer_sequence = 0
+        self._read_sequence = 0
+        self._requested = 0
+        self._is_oversized = False
+        self._continuous_through = 0
+        self._hole_after: int | None = None
+        self._broken = ""
+        self._unacknowledged = ""
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def break_off(self, reason: str) -> None:
+        """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
+        self._broken = self._broken or reason
+        self._arrived.set()
+
+    async def close(self) -> None:
+        """Stop listening; what was delivered and not read comes again after the next open()."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None and not self._client.is_closed:
+            await subscription.unsubscribe()
+
+    @property
+    def delivered_sequence(self) -> int:
+        """Give the last sequence that was delivered, read or not."""
+        return self._read_sequence
+
+    async def resolve_start(self) -> tuple[StreamFacts, int]:
+        """Give the stream's facts and the last sequence before the configured start."""
+        return await self._api.resolve_start()
+
+    async def open(self, position: SourcePosition, read_through: int) -> Opened:
+        """Point the consumer behind ``position``, checking that the past is still the same."""
+        if not self._client.is_connected:
+            raise SourceUnavailable("the connection to the site's servers is down")
+        await self.close()
+        self._reset_state()
+        facts = await self._api.facts()
+        change = past_change(position, facts)
+        if change is None:
+            await self._api.ensure_consumer()
+            verifies = position.sequence > 0 and position.stored_at > 0
+            first = position.sequence if verifies else position.next_sequence
+            pending = await self._api.reset(first)
+            facts = await self._api.facts()
+            self._continuous_through = 0 if outran(read_through, facts) else read_through
+            await self._subscribe()
+            await self._request()
+            if verifies and pending and await self._is_rewritten(position):
+                change = PastChange.REWRITTEN
+        if change is None:
+            return Opened(facts, position.sequence, is_gap=outran(read_through, facts))
+        await self.close()
+        return Opened(facts, await self._api.sequence_after_change(change, position, facts), change)
+
+    async def read(self, patience: float) -> Sequence[SourceMessage]:
+        """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + patience
+        await self._request()
+        while not self._buffer and not self._broken and loop.time() < patient_until:
+            self._arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(patient_until, self._heard_at + SILENCE_LIMIT)):
+                    await self._arrived.wait()
+            if loop.time() - self._heard_at >= SILENCE_LIMIT:
+                self.break_off(f"the server has been silent for {SILENCE_LIMIT:g} s")
+        if self._buffer:
+            # A batch is a transaction: behind the stream, wait for a large one; at its end, not for long.
+            await self._gather(loop.time() + (GATHER if self._buffer[-1][1].pending else LINGER))
+        if self._hole_after is not None:
+            await self._look_into_hole(self._hole_after)
+        if self._broken:
+            raise SourceUnavailable(self._broken)
+        return self._take()
+
+    async def check(self) -> Checked:
+        """Ask the stream for its facts, and whether everything stored has been read."""
+        facts = await self._api.facts()
+        consumer = await self._api.consumer_info()
+        if self._broken:
+            raise SourceUnavailable(self._broken)
+        caught_up = (
+            facts.stores
+            and not self._buffer
+            and consumer.num_pending == 0
+            and consumer.delivered.consumer_seq == self._consumer_sequence
+        )
+        if not caught_up:
+            return Checked(facts)
+        if self._continuous_through:
+            self._continuous_through = max(self._continuous_through, facts.last_sequence)
+        return Checked(facts, consumer.at - self._settle, facts.last_sequence)
+
+    async def acknowledge(self) -> None:
+        """Acknowledge everything read so far; call it after the commit."""
+        reply, self._unacknowledged = self._unacknowledged, ""
+        if reply and self._client.is_connected:
+            await self._client.publish(reply, b"+ACK")
+
+    async def _gather(self, until: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while len(self._buffer) < BATCH_MESSAGES and not self._broken:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+
+    async def _look_into_hole(self, hole_after: int) -> None:
+        """Let reading end at a hole that retention made, so that open() tells of it; others are normal."""
+        self._hole_after = None
+        if (await self._api.facts()).first_sequence <= hole_after + 1:
+            return
+        self._hole_after = hole_after
+        if self._buffer[0][1].sequence > hole_after:
+            self.break_off(f"messages behind {hole_after} were lost to retention before they were read")
+
+    async def _is_rewritten(self, position: SourcePosition) -> bool:
+        """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
+        try:
+            async with asyncio.timeout(OPEN_DEADLINE):
+                while not self._buffer and not self._broken:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise SourceUnavailable(f"nothing was delivered within {OPEN_DEADLINE:g} s of a reset") from None
+        if self._broken:
+            raise SourceUnavailable(self._broken)
+        message, delivery = self._buffer[0]
+        if delivery.sequence > position.sequence:
+            return False
+        self._buffer.popleft()
+        self._buffered_bytes -= len(message.data)
+        return delivery.stored_at != position.stored_at
+
+    async def _subscribe(self) -> None:
+        self._inbox = self._client.new_inbox()
+        try:
+            self._subscription = await self._client.subscribe(
+                self._inbox, cb=partial(self._receive, self._generation), pending_msgs_limit=-1, pending_bytes_limit=-1
+            )
+        except nats.errors.Error as error:
+            raise SourceUnavailable(f"cannot listen for messages: {error}") from error
+
+    async def _request(self) -> None:
+        """Keep enough pull requests under way, within the bounds of what may be buffered."""
+        while (
+            not self._broken
+            and self._requested + len(self._buffer) <= PULL_MESSAGES * (PULLS - 1)
+            and self._buffered_bytes < PULL_BYTES * PULLS
+        ):
+            if not self._requested:
+                self._heard_at = asyncio.get_running_loop().time()
+            # What no pull of the usual size can carry is asked for alone.
+            messages, size = (1, 0) if self._is_oversized else (PULL_MESSAGES, PULL_BYTES)
+            self._is_oversized = False
+            self._requested += messages
+            await self._api.pull(self._inbox, messages, size, PULL_EXPIRES, HEARTBEAT)
+
+    async def _receive(self, generation: int, message: Msg) -> None:
+        if generation != self._generation:
+            return
+        self._heard_at = asyncio.get_running_loop().time()
+        if message.reply.startswith("$JS.ACK."):
+            delivery = delivery_of(message.reply)
+            self._requested -= 1
+            if delivery.consumer_sequence != self._consumer_sequence + 1:
+                self.break_off(
+                    f"delivery {delivery.consumer_sequence} came after {self._consumer_sequence}: some were lost"
+                )
+                return
+            self._consumer_sequence = delivery.consumer_sequence
+            if delivery.sequence > self._read_sequence:
+                if 0 < self._continuous_through < delivery.sequence - 1 and self._hole_after is None:
+                    self._hole_after = self._continuous_through
+                self._read_sequence = delivery.sequence
+                self._continuous_through = max(self._continuous_through, delivery.sequence)
+                self._buffer.append((message, delivery))
+                self._buffered_bytes += len(message.data)
+            await self._request()
+        else:
+            self._receive_status(message)
+        self._arrived.set()
+
+    def _receive_status(self, message: Msg) -> None:
+        headers = message.headers or {}
+        status, description = headers.get("Status", ""), headers.get("Description", "")
+        if status == _HEARTBEAT_STATUS:
+            if int(headers.get("Nats-Last-Consumer", self._consumer_sequence)) > self._consumer_sequence:
+                self.break_off("the server counts deliveries that did not arrive")
+        elif status in _ENDED_STATUSES or description in _ENDED_DESCRIPTIONS:
+            left = int(headers.get("Nats-Pending-Messages", 0))
+            self._requested -= left
+            self._is_oversized = self._is_oversized or (description == _TOO_LARGE and left == PULL_MESSAGES)
+        else:
+            self.break_off(f"the server ended the pull: {status} {description}")
+
+    def _take(self) -> list[SourceMessage]:
+        taken: list[SourceMessage] = []
+        size = 0
+        while self._buffer and len(taken) < BATCH_MESSAGES and size < BATCH_BYTES:
+            message, delivery = self._buffer[0]
+            if self._hole_after is not None and delivery.sequence > self._hole_after:
+                break
+            self._buffer.popleft()
+            size += len(message.data)
+            taken.append(
+                SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
+            )
+            self._unacknowledged = message.reply
+        self._buffered_bytes -= size
+        return taken

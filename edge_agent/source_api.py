@@ -1,0 +1,291 @@
+"""Speak JetStream's API for one stream and one consumer: facts, reset, pulls, start positions.
+
+Raw requests: nats-py knows neither CONSUMER.RESET nor the server's clock in replies, and rounds instants through
+a float.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+
+from edge_agent.core.resume import PastChange, StreamFacts
+from edge_agent.ports import SourceUnavailable
+from shared.identifiers import SourcePosition
+from shared.instants import format_instant, parse_instant
+from shared.jetstream_api import NO_SUCH_CONSUMER, ApiError, RequestFailed, api_prefix, request_json
+
+T = TypeVar("T")
+
+REQUEST_DEADLINE = 5.0
+ACK_WAIT = 3_600 * 1_000_000_000
+NO_MESSAGE_FOUND = 10037
+LARGE_REGISTRATION = 256 << 10
+_NANOSECONDS = 1_000_000_000
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """What a delivered message's reply subject says: ``stored_at`` in microseconds, ``pending`` behind it."""
+
+    consumer_sequence: int
+    sequence: int
+    stored_at: int
+    pending: int
+
+
+def delivery_of(reply: str) -> Delivery:
+    """Read the reply subject of a delivery.
+
+    ``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.<ns>.<pending>``
+    """
+    tokens = reply.split(".")
+    first = 5 if len(tokens) == 9 else 7
+    consumer_sequence, sequence = int(tokens[first + 1]), int(tokens[first])
+    return Delivery(consumer_sequence, sequence, int(tokens[first + 2]) // 1000, int(tokens[first + 3]))
+
+
+class StartRule(msgspec.Struct, frozen=True):
+    """Where the first read begins: ``all``, ``new``, ``sequence``, ``time`` or ``delta`` (both in microseconds)."""
+
+    kind: str = "all"
+    value: int = 0
+
+
+class SourceAddress(msgspec.Struct, frozen=True):
+    """Which stream is read, through which durable consumer, from where on."""
+
+    stream: str
+    consumer: str
+    domain: str = ""
+    creates_consumer: bool = True
+    filter_subject: str = ""
+    start: StartRule = StartRule()
+
+
+class _StreamState(msgspec.Struct):
+    messages: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+
+
+class _StreamConfig(msgspec.Struct):
+    sealed: bool = False
+    discard: str = "old"
+    max_msgs: int = -1
+    max_bytes: int = -1
+
+
+class _StreamInfo(msgspec.Struct):
+    config: _StreamConfig
+    state: _StreamState
+    created: str
+    ts: str
+
+
+class _Delivered(msgspec.Struct):
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
+class _ConsumerConfig(msgspec.Struct):
+    ack_policy: str = "none"
+    filter_subject: str = ""
+    deliver_subject: str = ""
+
+
+class ConsumerInfo(msgspec.Struct):
+    """The part of CONSUMER.INFO that tells whether we are caught up."""
+
+    config: _ConsumerConfig
+    delivered: _Delivered
+    num_pending: int
+    ts: str
+
+    @property
+    def at(self) -> int:
+        """Give the server's clock when it answered, in microseconds."""
+        return parse_instant(self.ts)
+
+
+def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
+    """Say why a consumer that is there cannot serve, and what to do; "" where it can."""
+    name, config = f"consumer {address.consumer} of stream {address.stream}", info.config
+    if config.ack_policy != "all" or config.deliver_subject:
+        return (
+            f"{name} must be a pull consumer with ack policy all, it has {config.ack_policy}: delete it, or name "
+            "another in stream.source.consumer"
+        )
+    if config.filter_subject != address.filter_subject:
+        return (
+            f"{name} filters {config.filter_subject!r}, the settings say {address.filter_subject!r}: delete it, or "
+            "name another consumer"
+        )
+    return ""
+
+
+class _Message(msgspec.Struct):
+    seq: int
+
+
+class _MessageReply(msgspec.Struct):
+    message: _Message
+
+
+def _headroom(max_bytes: int) -> int:
+    """Give the bytes that must be free in a stream for a registration to be sure of its place."""
+    return min(LARGE_REGISTRATION, max_bytes // 10)
+
+
+class SourceApi:
+    """The API of one stream's domain, for one durable consumer."""
+
+    def __init__(self, client: Client, address: SourceAddress) -> None:
+        self._client = client
+        self._address = address
+        self._prefix = api_prefix(address.domain)
+        self._stream = address.stream
+        self._consumer = address.consumer
+
+    async def facts(self) -> StreamFacts:
+        """Ask for the stream's facts."""
+        info = await self._request(f"STREAM.INFO.{self._stream}", None, _StreamInfo)
+        config, state = info.config, info.state
+        is_full = config.discard == "new" and (
+            (0 < config.max_msgs <= state.messages)
+            or (0 < config.max_bytes < state.bytes + _headroom(config.max_bytes))
+        )
+        return StreamFacts(
+            created_at=parse_instant(info.created),
+            first_sequence=state.first_seq,
+            last_sequence=state.last_seq,
+            server_at=parse_instant(info.ts),
+            stores=not (config.sealed or is_full),
+        )
+
+    async def consumer_info(self) -> ConsumerInfo:
+        """Ask for the consumer's progress."""
+        return await self._request(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
+
+    async def ensure_consumer(self) -> None:
+        """Create the durable consumer where it is missing and we may; refuse one that cannot serve."""
+        try:
+            info = await self._ask(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
+        except ApiError as error:
+            if error.err_code != NO_SUCH_CONSUMER:
+                raise self._unavailable(error) from error
+            if not self._address.creates_consumer:
+                raise SourceUnavailable(
+                    f"consumer {self._consumer} of stream {self._stream} does not exist and create_consumer is false: "
+                    "create it (durable, pull, ack policy all) or let the agent"
+                ) from error
+            info = await self._create_consumer()
+        problem = unsuitable(info, self._address)
+        if problem:
+            raise SourceUnavailable(problem)
+
+    async def reset(self, sequence: int) -> int:
+        """Let the consumer deliver from ``sequence`` on, its own sequence from 1; give how many messages wait."""
+        subject = f"CONSUMER.RESET.{self._stream}.{self._consumer}"
+        try:
+            info = await request_json(
+                self._client,
+                f"{self._prefix}.{subject}",
+                {"seq": sequence},
+                ConsumerInfo,
+                deadline=REQUEST_DEADLINE,
+            )
+        except ApiError as error:
+            raise self._unavailable(error) from error
+        except RequestFailed:
+            # Servers before 2.14 do not know RESET and do not answer; a new consumer starts where we say.
+            if not self._address.creates_consumer:
+                raise
+            await self._request(f"CONSUMER.DELETE.{self._stream}.{self._consumer}", None, Any)
+            info = await self._create_consumer(deliver_policy="by_start_sequence", opt_start_seq=sequence)
+        return info.num_pending
+
+    async def pull(self, inbox: str, messages: int, size: int, expires: float, heartbeat: float) -> None:
+        """Ask for the next messages on ``inbox``; seconds, bytes."""
+        request = {
+            "batch": messages,
+            "max_bytes": size,
+            "expires": int(expires * _NANOSECONDS),
+            "idle_heartbeat": int(heartbeat * _NANOSECONDS),
+        }
+        subject = f"{self._prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+        try:
+            await self._client.publish(subject, msgspec.json.encode(request), reply=inbox)
+        except nats.errors.Error as error:
+            raise SourceUnavailable(f"cannot ask for messages: {error}") from error
+
+    async def resolve_start(self) -> tuple[StreamFacts, int]:
+        """Give the stream's facts and the last sequence before the configured start."""
+        facts = await self.facts()
+        before_first = max(facts.first_sequence - 1, 0)
+        match self._address.start.kind:
+            case "new":
+                sequence = facts.last_sequence
+            case "sequence":
+                sequence = max(self._address.start.value - 1, before_first)
+                if sequence > facts.last_sequence:
+                    raise SourceUnavailable(
+                        f"start is sequence {sequence + 1}, but stream {self._stream} ends at {facts.last_sequence}: "
+                        "waiting for it"
+                    )
+            case "time":
+                sequence = await self._sequence_before(self._address.start.value, facts)
+            case "delta":
+                sequence = await self._sequence_before(facts.server_at - self._address.start.value, facts)
+            case _:
+                sequence = before_first
+        return facts, sequence
+
+    async def sequence_after_change(self, change: PastChange, position: SourcePosition, facts: StreamFacts) -> int:
+        """Give the last sequence not to be read of a stream whose past has changed.
+
+        A restored copy still holds what was read before: reading goes on at the first message stored later. A stream
+        made anew holds nothing that was read.
+        """
+        if change is PastChange.RECREATED or not position.stored_at:
+            return max(facts.first_sequence - 1, 0)
+        return await self._sequence_before(position.stored_at + 1, facts)
+
+    async def _sequence_before(self, at: int, facts: StreamFacts) -> int:
+        try:
+            reply = await self._ask(f"STREAM.MSG.GET.{self._stream}", {"start_time": format_instant(at)}, _MessageReply)
+        except ApiError as error:
+            if error.err_code == NO_MESSAGE_FOUND:
+                return facts.last_sequence
+            raise self._unavailable(error) from error
+        return reply.message.seq - 1
+
+    async def _create_consumer(self, **start: object) -> ConsumerInfo:
+        config = {
+            "durable_name": self._consumer,
+            "ack_policy": "all",
+            "ack_wait": ACK_WAIT,
+            "max_ack_pending": -1,
+            "max_deliver": -1,
+            "deliver_policy": "all",
+            **({"filter_subject": self._address.filter_subject} if self._address.filter_subject else {}),
+            **start,
+        }
+        body = {"stream_name": self._stream, "config": config}
+        return await self._request(f"CONSUMER.CREATE.{self._stream}.{self._consumer}", body, ConsumerInfo)
+
+    async def _request(self, subject: str, body: object, model: type[T]) -> T:
+        try:
+            return await self._ask(subject, body, model)
+        except ApiError as error:
+            raise self._unavailable(error) from error
+
+    async def _ask(self, subject: str, body: object, model: type[T]) -> T:
+        try:
+            return await request_json(self._client, f"{self._prefix}.{subject}", body, model, deadline=REQUEST_DEADLINE)
+        except RequestFailed as error:
+            raise SourceUnavailable(str(error)) from error
+
+    def _unavailable(self, error: ApiError) -> SourceUnavailable:
+        return SourceUnavailable(f"stream {self._stream}: {error}")

@@ -1,0 +1,1 @@
+"""Keep the agent's state and its outbox in one SQLite file: one transaction per batch."""

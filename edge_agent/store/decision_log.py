@@ -1,0 +1,108 @@
+"""Keep what was decided last, for people: why a sender was reported or forwarded, and what became of the record.
+
+Written with the batch that decides, read by ``muster-agent advisories`` and ``explain``; nothing is decided from it.
+Messages without a sender are not in it: counters tell of them.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import aiosqlite
+
+from edge_agent.core.decision import Advise, Decision, Forward
+from edge_agent.store import schema
+from edge_agent.store.senders import Incarnations
+from shared.identifiers import Incarnation
+
+
+class DecisionLog:
+    """The logs of one store. What it knows beside the file is how many rows they hold, as last committed."""
+
+    def __init__(self, counts: dict[str, int], incarnations: Incarnations) -> None:
+        self._counts = counts
+        self._uncommitted = dict(counts)
+        self._incarnations = incarnations
+
+    @classmethod
+    async def load(cls, database: aiosqlite.Connection, incarnations: Incarnations) -> Self:
+        """Count what a file that was just opened holds."""
+        counts = {}
+        for log in (schema.ADVISORY_LOG, schema.FORWARD_LOG):
+            async with database.execute(schema.count_decisions(log)) as cursor:
+                row = await cursor.fetchone()
+                counts[log] = row[0] if row else 0
+        return cls(counts, incarnations)
+
+    async def append(
+        self,
+        database: aiosqlite.Connection,
+        block: int,
+        decisions: Sequence[Decision],
+        incarnation: Incarnation,
+        first_row_id: int,
+    ) -> None:
+        """Write decisions whose records have the row ids from ``first_row_id`` on, and forget the oldest.
+
+        ``block`` is the block's number, ``incarnation`` that of the forwarded messages.
+        """
+        advised = [(row_id, each) for row_id, each in enumerate(decisions, first_row_id) if isinstance(each, Advise)]
+        forwarded = [
+            (row_id, each)
+            for row_id, each in enumerate(decisions, first_row_id)
+            if isinstance(each, Forward) and each.sender_id
+        ]
+        numbers = self._incarnations
+        for named in {incarnation}.union(*((each.incarnation, each.opening_incarnation) for _, each in advised)):
+            await numbers.number(database, named)
+        advisories = [
+            (
+                row_id,
+                block,
+                each.sender_id,
+                str(each.kind),
+                each.at,
+                each.last_seen_at,
+                numbers[each.incarnation],
+                each.sequence,
+                numbers[each.opening_incarnation],
+                each.opening_sequence,
+                each.ordinal,
+                each.rebuilt,
+            )
+            for row_id, each in advised
+        ]
+        forwards = [
+            (
+                row_id,
+                block,
+                each.sender_id,
+                str(each.reason),
+                each.message.stored_at,
+                numbers[incarnation],
+                each.message.sequence,
+                len(each.message.payload),
+            )
+            for row_id, each in forwarded
+        ]
+        await self._insert(database, schema.ADVISORY_LOG, schema.LOG_ADVISORY, advisories)
+        await self._insert(database, schema.FORWARD_LOG, schema.LOG_FORWARD, forwards)
+
+    def adopt(self) -> None:
+        """Keep what the transaction has made durable."""
+        self._counts = dict(self._uncommitted)
+
+    def forget_uncommitted(self) -> None:
+        """Drop what was rolled back."""
+        self._uncommitted = dict(self._counts)
+
+    async def _insert(
+        self, database: aiosqlite.Connection, log: str, statement: str, rows: Sequence[tuple[object, ...]]
+    ) -> None:
+        if not rows:
+            return
+        await database.executemany(statement, rows)
+        self._uncommitted[log] += len(rows)
+        excess = self._uncommitted[log] - schema.DECISIONS_KEPT
+        if excess > 0:
+            await database.execute(schema.forget_decisions(log), (excess - 1,))
+            self._uncommitted[log] -= excess

@@ -1,0 +1,209 @@
+"""Change the outbox within a transaction: compaction, merging of watermarks, the byte limit, and counts by cause.
+
+Two lanes. Advisories and watermarks are never dropped. A newer registration of a sender replaces an older one that has
+not been sent; over the byte limit the oldest registrations go, counted, and the log of decisions says of each what
+became of it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import aiosqlite
+import msgspec
+
+from edge_agent.core.block_state import Counters
+from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.ports import LaneDepth
+from edge_agent.store import schema
+from edge_agent.store.outbox_books import LastWatermark, OutboxBooks
+
+NEWER_SAMPLE = "newer_sample"
+OUTBOX_FULL = "outbox_full"
+
+NumberedRow = tuple[int, OutboxRow]
+
+
+class OutboxChange:
+    """What one transaction does to the outbox; adopt() it when that was durable."""
+
+    def __init__(self, books: OutboxBooks, database: aiosqlite.Connection) -> None:
+        self._books = books
+        self._database = database
+        self._depths = dict(books.depths)
+        self._last_row_ids = dict(books.last_row_ids)
+        self._last_watermark = books.last_watermark
+        self._deleted_through = dict(books.deleted_through)
+        self._additions: dict[str, Counters] = {}
+        self._has_appended = False
+        self.dropped = LaneDepth()
+        self._fates: list[tuple[str, int]] = []
+
+    def adopt(self) -> None:
+        """Let the books say what the transaction made durable."""
+        self._books.adopt(self._depths, self._last_row_ids, self._deleted_through, self._last_watermark)
+        self._books.add_counts(self._additions)
+        if self._has_appended:
+            self._books.announce_rows()
+
+    async def delete_acknowledged(self) -> None:
+        """Delete what the uploader has let go."""
+        for lane, row_id in self._books.deletable_through.items():
+            if row_id == self._deleted_through[lane]:
+                continue
+            async with self._database.execute(schema.rows_through(lane), (row_id,)) as cursor:
+                rows, size = (await cursor.fetchone()) or (0, 0)
+            await self._database.execute(schema.delete_through(lane), (row_id,))
+            self._resize(lane, -rows, -size)
+            self._deleted_through[lane] = row_id
+
+    async def append(self, rows: Sequence[OutboxRow]) -> int:
+        """Append rows to their lanes: registrations replace older unsent ones, watermarks the one just before.
+
+        Give the first one's row id; the others' follow.
+        """
+        first = max(self._last_row_ids.values()) + 1
+        numbered = list(enumerate(rows, first))
+        registrations = self._newest_by_sender([each for each in numbered if each[1].lane is Lane.REGISTRATIONS])
+        await self._delete_replaced([row for _, row in registrations])
+        await self._insert(Lane.REGISTRATIONS, registrations)
+        advisories = [each for each in numbered if each[1].lane is Lane.ADVISORIES]
+        await self._insert(Lane.ADVISORIES, await self._merged(advisories))
+        return first
+
+    async def trim(self) -> None:
+        """Drop the oldest unsent registrations while the outbox is over its limit, counted."""
+        excess = sum(depth.size for depth in self._depths.values()) - self._books.max_outbox
+        after = self._books.unsent_after(Lane.REGISTRATIONS)
+        while excess > 0:
+            rows = list(await self._database.execute_fetchall(schema.OLDEST_REGISTRATIONS, (after,)))
+            if not rows:
+                return
+            dropped = []
+            for row_id, size, block in rows:
+                if excess <= 0:
+                    break
+                dropped.append((row_id,))
+                excess -= size
+                self._count(block, "dropped", OUTBOX_FULL)
+                self._fates.append((OUTBOX_FULL, row_id))
+                self._resize(Lane.REGISTRATIONS, -1, -size)
+            await self._database.executemany(schema.DELETE_REGISTRATION, dropped)
+
+    async def discard(self, row: OutboxRow, cause: str) -> None:
+        """Drop one registration, counted by ``cause``; without effect where it is gone already."""
+        cursor = await self._database.execute(schema.DELETE_REGISTRATION, (row.row_id,))
+        if cursor.rowcount:
+            self._count(row.block, "dropped", cause)
+            self._fates.append((cause, row.row_id))
+            self._resize(Lane.REGISTRATIONS, -1, -row.size)
+
+    async def drop_unsent(self, blocks: str, cause: str) -> None:
+        """Drop every registration that is not in flight, of the blocks that match a GLOB."""
+        which = (self._books.unsent_after(Lane.REGISTRATIONS), blocks)
+        for block, rows, size in await self._database.execute_fetchall(schema.UNSENT_REGISTRATIONS, which):
+            self._count(block, "dropped", cause, rows)
+            self._resize(Lane.REGISTRATIONS, -rows, -size)
+            self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
+        await self._database.execute(schema.SET_FATE_OF_UNSENT, (cause, *which))
+        await self._database.execute(schema.DELETE_UNSENT, which)
+
+    async def write_counts(self) -> None:
+        """Write what this transaction counted, and what became of the registrations that it let go."""
+        if self._fates:
+            await self._database.executemany(schema.SET_FATE, self._fates)
+        counts = [
+            (block, what, cause, count)
+            for block, additions in self._additions.items()
+            for what, causes in additions.items()
+            for cause, count in causes.items()
+        ]
+        if counts:
+            await self._database.executemany(schema.ADD_COUNT, counts)
+
+    def _newest_by_sender(self, rows: list[NumberedRow]) -> list[NumberedRow]:
+        newest = {row.sender_id: row_id for row_id, row in rows}
+        if len(newest) == len(rows):
+            return rows
+        kept = []
+        for row_id, row in rows:
+            if not row.sender_id or newest[row.sender_id] == row_id:
+                kept.append((row_id, row))
+            else:
+                self._count(row.block, "compacted", NEWER_SAMPLE)
+                self._fates.append((NEWER_SAMPLE, row_id))
+        return kept
+
+    async def _delete_replaced(self, rows: Iterable[OutboxRow]) -> None:
+        after = self._books.unsent_after(Lane.REGISTRATIONS)
+        if self._last_row_ids[Lane.REGISTRATIONS] <= after or not self._depths[Lane.REGISTRATIONS].rows:
+            return
+        senders: dict[str, list[str]] = {}
+        for row in rows:
+            if row.sender_id:
+                senders.setdefault(row.block, []).append(row.sender_id)
+        for block, sender_ids in senders.items():
+            wanted = (msgspec.json.encode(sender_ids).decode(), block, after)
+            replaced = list(await self._database.execute_fetchall(schema.REPLACED_REGISTRATIONS, wanted))
+            await self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
+            for row_id, size in replaced:
+                self._count(block, "compacted", NEWER_SAMPLE)
+                self._fates.append((NEWER_SAMPLE, row_id))
+                self._resize(Lane.REGISTRATIONS, -1, -size)
+
+    async def _merged(self, rows: list[NumberedRow]) -> list[NumberedRow]:
+        """Leave out watermarks that the next row makes superfluous, the unsent one at the lane's end included."""
+        if not rows:
+            return rows
+        last = self._last_watermark
+        if last and last.row_id > self._books.unsent_after(Lane.ADVISORIES):
+            _, first = rows[0]
+            if first.is_watermark and (first.block, first.watermark_since) == (last.block, last.since):
+                await self._database.execute(schema.DELETE_ADVISORY, (last.row_id,))
+                self._resize(Lane.ADVISORIES, -1, -last.size)
+        following: list[OutboxRow | None] = [*(row for _, row in rows[1:]), None]
+        return [each for each, after in zip(rows, following, strict=True) if not _supersedes(after, each[1])]
+
+    async def _insert(self, lane: Lane, rows: list[NumberedRow]) -> None:
+        if not rows:
+            return
+        await self._database.executemany(
+            schema.put_row(lane),
+            [
+                (
+                    row_id,
+                    row.block,
+                    row.sender_id,
+                    row.size,
+                    row.watermark_since,
+                    row.subject,
+                    msgspec.json.encode(row.headers),
+                    row.payload,
+                )
+                for row_id, row in rows
+            ],
+        )
+        last_row_id, last = rows[-1]
+        self._last_row_ids[lane] = last_row_id
+        self._has_appended = True
+        self._resize(lane, len(rows), sum(row.size for _, row in rows))
+        if lane is Lane.ADVISORIES:
+            self._last_watermark = (
+                LastWatermark(last_row_id, last.block, last.watermark_since, last.size) if last.is_watermark else None
+            )
+
+    def _resize(self, lane: Lane, rows: int, size: int) -> None:
+        depth = self._depths[lane]
+        self._depths[lane] = LaneDepth(depth.rows + rows, depth.size + size)
+
+    def _count(self, block: str, what: str, cause: str, count: int = 1) -> None:
+        causes = self._additions.setdefault(block, {}).setdefault(what, {})
+        causes[cause] = causes.get(cause, 0) + count
+
+
+def _supersedes(row: OutboxRow | None, before: OutboxRow) -> bool:
+    """Tell whether a watermark just behind another of the same coverage says all that the other said."""
+    return (
+        row is not None
+        and row.is_watermark
+        and before.is_watermark
+        and (row.block, row.watermark_since) == (before.block, before.watermark_since)
+    )

@@ -1,0 +1,110 @@
+"""Know of the outbox what can be known without reading its file: depths, counters, what is in flight or gone."""
+
+import asyncio
+from typing import Self
+
+import aiosqlite
+import msgspec
+
+from edge_agent.core.block_state import Counters, counted
+from edge_agent.core.outgoing import Lane
+from edge_agent.ports import LaneDepth
+from edge_agent.store import schema
+
+
+class LastWatermark(msgspec.Struct, frozen=True):
+    """The watermark that ends the advisories' lane: the next of the same coverage may replace it while it is unsent."""
+
+    row_id: int
+    block: str
+    since: int
+    size: int
+
+
+class OutboxBooks:
+    """Depths, counters and row ids as last committed, and what is in flight."""
+
+    def __init__(
+        self,
+        max_outbox: int,
+        depths: dict[Lane, LaneDepth],
+        last_row_ids: dict[Lane, int],
+        counters: dict[str, Counters],
+    ) -> None:
+        self.max_outbox = max_outbox
+        self.depths = depths
+        self.last_row_ids = last_row_ids
+        self.counters = counters
+        self.last_watermark: LastWatermark | None = None
+        self.in_flight_through = dict.fromkeys(Lane, 0)
+        self.deletable_through = dict.fromkeys(Lane, 0)
+        self.deleted_through = dict.fromkeys(Lane, 0)
+        self._appends = 0
+        self._appended = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    @classmethod
+    async def load(cls, database: aiosqlite.Connection, max_outbox: int) -> Self:
+        """Measure what waits in a file that was just opened."""
+        depths, last_row_ids = {}, {}
+        for lane, table in schema.OUTBOXES.items():
+            async with database.execute(schema.rows_through(lane), (schema.EVERY_ROW,)) as cursor:
+                rows, size = (await cursor.fetchone()) or (0, 0)
+            async with database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) as cursor:
+                sequence = await cursor.fetchone()
+            depths[lane] = LaneDepth(rows, size)
+            last_row_ids[lane] = sequence[0] if sequence else 0
+        counters: dict[str, Counters] = {}
+        async with database.execute("SELECT block, what, cause, count FROM outbox_counter") as cursor:
+            async for block, what, cause, count in cursor:
+                counters.setdefault(block, {}).setdefault(what, {})[cause] = count
+        return cls(max_outbox, depths, last_row_ids, counters)
+
+    @property
+    def has_deletions(self) -> bool:
+        """Tell whether acknowledged rows are still in the file."""
+        return self.deletable_through != self.deleted_through
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether what may not be dropped has reached the limit."""
+        return self.depths[Lane.ADVISORIES].size >= self.max_outbox
+
+    async def wait_for_room(self) -> None:
+        """Wait until it has not."""
+        while self.is_full:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def unsent_after(self, lane: Lane) -> int:
+        """Give the last row id that may be in flight: those behind it are not."""
+        return max(self.in_flight_through[lane], self.deletable_through[lane])
+
+    async def wait_for_rows(self, seen: int) -> int:
+        """Wait until the count of appends differs from ``seen``; give the new count."""
+        while self._appends == seen:
+            await self._appended.wait()
+        return self._appends
+
+    def adopt(
+        self,
+        depths: dict[Lane, LaneDepth],
+        last_row_ids: dict[Lane, int],
+        deleted_through: dict[Lane, int],
+        last_watermark: LastWatermark | None,
+    ) -> None:
+        """Take over what a durable transaction left."""
+        self.depths, self.last_row_ids, self.deleted_through = depths, last_row_ids, deleted_through
+        self.last_watermark = last_watermark
+        self._changed.set()
+
+    def add_counts(self, additions: dict[str, Counters]) -> None:
+        """Count, by block, what a durable transaction let go."""
+        for block, causes in additions.items():
+            self.counters[block] = counted(self.counters.get(block, {}), causes)
+
+    def announce_rows(self) -> None:
+        """Wake whoever waits for rows."""
+        self._appends += 1
+        self._appended.set()
+        self._appended = asyncio.Event()

@@ -1,0 +1,49 @@
+"""Open the store's file for reading, without disturbing the agent, also while it is down."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from edge_agent.store import schema
+
+BUSY_PATIENCE = 5.0
+
+
+class StoreUnreadable(Exception):
+    """The store has nothing to show; the message says why, and what to do."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Give a connection that can only read; raise StoreUnreadable for whatever goes wrong with it.
+
+    Every statement sees what was committed last; BEGIN lets several see the same. Until they end, the agent's log of
+    changes grows: read in pages what may be large.
+    """
+    try:
+        if not path.exists():
+            raise StoreUnreadable(f"store {path}: there is no such file; has the agent run with these settings?")
+        with closing(_open(path)) as database:
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version != schema.VERSION:
+                raise StoreUnreadable(f"store {path}: version {version}, this muster-agent reads {schema.VERSION}")
+            yield database
+    except (sqlite3.Error, PermissionError) as error:
+        raise StoreUnreadable(f"store {path}: {error}; may you read it, and its directory?") from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_PATIENCE, isolation_level=None
+    )
+    try:
+        database.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        database.close()
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        # No agent has it open, and in a directory that is not ours SQLite may not make the files it would need to wait
+        # for one: what lies there is all there is.
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+    return database

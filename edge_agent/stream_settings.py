@@ -1,0 +1,192 @@
+"""Define one ``[[stream]]`` block of the agent's settings, and turn it into what the core decides by."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from edge_agent.core.intake import (
+    DigestRule,
+    SenderByHeader,
+    SenderByPath,
+    SenderBySubject,
+    SenderBySubjectToken,
+    SenderRule,
+)
+from edge_agent.core.policy import Policy
+from edge_agent.source_api import StartRule
+from shared.identifiers import validated_token
+from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, format_duration, parse_duration, parse_instant
+from shared.nats_settings import ConnectionSettings
+from shared.settings import Duration, Settings
+
+_START = "write all, new, sequence:100, time:2026-01-31T00:00:00Z or delta:1h"
+
+
+class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
+    """``[stream.source]``: the site's stream of registrations, and how it is read."""
+
+    stream: Annotated[str, Meta(description="name of the stream to read")]
+    consumer: Annotated[str, Meta(description="name of the durable consumer; default: muster-<site>-<block>")] = ""
+    create_consumer: Annotated[bool, Meta(description="create the consumer where it is missing")] = True
+    filter_subject: Annotated[str, Meta(description="read only messages on this subject; empty: all")] = ""
+    start: Annotated[str, Meta(description="where the first read begins: all, new, sequence:, time: or delta:")] = "all"
+    probe_subject: Annotated[str, Meta(description="subject of the agent's own probe messages; empty: no probe")] = ""
+    settle: Annotated[Duration, Meta(description="how far behind the server's clock a time counts as complete")] = (
+        Duration(5 * SECOND)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validated_token(self.stream, "the stream")
+        if self.consumer:
+            validated_token(self.consumer, "the consumer")
+        self.start_rule()
+
+    def start_rule(self) -> StartRule:
+        """Read ``start``; raise ValueError where it is none of the known ways."""
+        kind, _, value = self.start.partition(":")
+        try:
+            match kind:
+                case "all" | "new" if not value:
+                    return StartRule(kind)
+                case "sequence" if value.isdecimal() and int(value) > 0:
+                    return StartRule(kind, int(value))
+                case "time":
+                    return StartRule(kind, parse_instant(value))
+                case "delta":
+                    return StartRule(kind, parse_duration(value))
+        except InvalidInstant as error:
+            raise ValueError(f"start: {error}") from None
+        raise ValueError(f"start {self.start!r} is not known: {_START}")
+
+
+def _check_path(key: str, path: str) -> None:
+    if path and not all(path.split(".")):
+        raise ValueError(f"{key} {path!r} has an empty key in it: write keys joined by single dots, such as data.time")
+
+
+class SenderSettings(Settings, frozen=True):
+    """``[stream.sender]``: what identifies a sender; exactly one key."""
+
+    json_path: Annotated[str, Meta(description="keys joined by dots, to a text in the registration")] = ""
+    header: Annotated[str, Meta(description="name of a header")] = ""
+    subject_token: Annotated[int, Meta(description="one token of the subject, counted from 1", ge=0)] = 0
+    subject: Annotated[bool, Meta(description="true: the whole subject")] = False
+
+    def __post_init__(self) -> None:
+        _check_path("json_path", self.json_path)
+        chosen = [key for key in self.__struct_fields__ if getattr(self, key)]
+        if len(chosen) != 1:
+            found = " and ".join(chosen) if chosen else "none"
+            raise ValueError(f"exactly one of json_path, header, subject_token, subject is needed, found {found}")
+
+    def rule(self) -> SenderRule:
+        """Give the core's rule."""
+        if self.json_path:
+            return SenderByPath(self.json_path)
+        if self.header:
+            return SenderByHeader(self.header)
+        return SenderBySubjectToken(self.subject_token) if self.subject_token else SenderBySubject()
+
+
+class PolicySettings(Settings, frozen=True):
+    """``[stream.policy]``: when to forward, and when silence becomes stale and stale becomes retired."""
+
+    sample_interval: Annotated[Duration, Meta(description="forward each sender's registration this often")] = Duration(
+        HOUR
+    )
+    stale_after: Annotated[Duration, Meta(description="silence after which a sender is stale")] = Duration(12 * MINUTE)
+    retire_after: Annotated[Duration, Meta(description="silence after which a sender is forgotten")] = Duration(
+        24 * HOUR
+    )
+    blind_after: Annotated[
+        Duration | None,
+        Meta(description="time without proof after which the stream was not seen; default stale_after / 4"),
+    ] = None
+    size_trigger: Annotated[int, Meta(description="forward when the size moved by this many bytes; 0: off", ge=0)] = (
+        1024
+    )
+    force_path: Annotated[str, Meta(description="JSON path whose value true forwards at once")] = ""
+    digest_paths: Annotated[tuple[str, ...], Meta(description='forward when these change; ["*"]: all')] = ()
+    digest_ignore: Annotated[tuple[str, ...], Meta(description="JSON paths that digest_paths leaves out")] = ()
+    max_age: Annotated[Duration, Meta(description="do not forward older messages; 0s: never too old")] = Duration(0)
+
+    def __post_init__(self) -> None:
+        if self.sample_interval <= 0 or self.stale_after <= 0:
+            raise ValueError("sample_interval and stale_after must be longer than 0s")
+        if self.stale_after >= self.retire_after:
+            raise ValueError(
+                f"stale_after ({format_duration(self.stale_after)}) must be shorter than "
+                f"retire_after ({format_duration(self.retire_after)})"
+            )
+        if self.blind_after is not None and not 0 < 2 * self.blind_after < self.stale_after:
+            raise ValueError(
+                f"blind_after ({format_duration(self.blind_after)}) must be shorter than half of "
+                f"stale_after ({format_duration(self.stale_after)})"
+            )
+        _check_path("force_path", self.force_path)
+        for key, paths in (("digest_paths", self.digest_paths), ("digest_ignore", self.digest_ignore)):
+            for path in paths:
+                _check_path(key, path or ".")
+        if self.digest_ignore and not self.digest_paths:
+            raise ValueError('digest_ignore without digest_paths has no effect: set digest_paths, for example to ["*"]')
+
+    def policy(self) -> Policy:
+        """Give the core's thresholds."""
+        return Policy(
+            sample_interval=int(self.sample_interval),
+            stale_after=int(self.stale_after),
+            retire_after=int(self.retire_after),
+            blind_after=int(self.stale_after // 4 if self.blind_after is None else self.blind_after),
+            size_trigger=self.size_trigger,
+            max_age=int(self.max_age),
+        )
+
+    def digest_rule(self) -> DigestRule:
+        """Give what the content digest covers."""
+        return DigestRule(self.digest_paths, self.digest_ignore)
+
+
+class TargetSettings(Settings, frozen=True):
+    """``[stream.target]``: where records go, where it is not below the site's own subjects."""
+
+    prefix: Annotated[str, Meta(description="publish below this prefix; empty: the site's own subjects")] = ""
+    remove: Annotated[str, Meta(description="a part taken out of copied subjects")] = ""
+
+
+class HeartbeatSettings(Settings, frozen=True):
+    """``[stream.heartbeat]``: messages that keep an idle stream moving."""
+
+    interval: Annotated[Duration, Meta(description="how often; 0s: off")] = Duration(0)
+    subject: Annotated[str, Meta(description="on which subject")] = ""
+
+
+class StreamSettings(Settings, frozen=True):
+    """One ``[[stream]]`` block."""
+
+    name: Annotated[str, Meta(description="the block's name, a subject token")]
+    source: Annotated[SourceSettings, Meta(description="the stream to read")]
+    sender: Annotated[SenderSettings, Meta(description="what identifies a sender")]
+    mode: Annotated[Literal["sample", "copy", "relay"], Meta(description="sample, copy or relay")] = "sample"
+    policy: Annotated[PolicySettings, Meta(description="when to forward, when a sender is stale")] = PolicySettings()
+    target: Annotated[TargetSettings, Meta(description="where records go")] = TargetSettings()
+    heartbeat: Annotated[HeartbeatSettings, Meta(description="messages on idle streams")] = HeartbeatSettings()
+
+    def __post_init__(self) -> None:
+        validated_token(self.name, "the block's name")
+        unready = {
+            f'mode = "{self.mode}"': self.mode != "sample",
+            "source.probe_subject": bool(self.source.probe_subject),
+            "target": bool(self.target.prefix or self.target.remove),
+            "heartbeat": bool(self.heartbeat.interval or self.heartbeat.subject),
+        }
+        for key, is_set in unready.items():
+            if is_set:
+                raise ValueError(f"{key} is not supported by this version: take it out")
+        blind_after, settle = self.policy.policy().blind_after, int(self.source.settle)
+        if blind_after < settle + SECOND:
+            # On a quiet stream the newest proof is a check up to a second old, less settle.
+            raise ValueError(
+                f"source.settle ({format_duration(settle)}) must be shorter than policy.blind_after "
+                f"({format_duration(blind_after)}) by a second or more, or every pause counts as blind"
+            )
