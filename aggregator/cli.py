@@ -1,0 +1,92 @@
+"""The command ``muster-aggregator``: composes the commands of the topology, the lakehouse and the demo."""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from aggregator import config
+from aggregator.lazy_commands import LazyCommand, LazyGroup
+
+_TOPOLOGY = "aggregator.topology.commands"
+_LAKEHOUSE = "aggregator.lakehouse.commands"
+_QUERY = "aggregator.lakehouse.query_commands"
+_PAGE = "aggregator.lakehouse.report_commands"
+_REPORTS = {"html": LazyCommand(_PAGE, "report_html", "Write the availability page.")}
+COMMANDS = {
+    "plan": LazyCommand(_TOPOLOGY, "plan", "Show what apply would do to make the streams as the settings say."),
+    "apply": LazyCommand(_TOPOLOGY, "apply", "Make the streams as the settings say."),
+    "report": LazyCommand(
+        _TOPOLOGY, "report", "Show how the streams are, and how far each copy has come.", below=_REPORTS
+    ),
+    "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
+    "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
+    "demo": LazyCommand("aggregator.demo.commands", "demo", "Run a whole fleet on this machine."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+@click.version_option(version("muster"), prog_name="muster-aggregator")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """Gather what the regions know: lay out the streams, keep the tables, show who was there."""
+    context.obj = debug
+
+
+@cli.command("check-config")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help=f"The aggregator's settings file.  [default: {config.DEFAULT_PATH}, if there]",
+)
+@click.option(
+    "--topology",
+    "topology_path",
+    type=click.Path(path_type=Path),
+    help="The topology's settings file.  [default: topology.toml, if there]",
+)
+def check_config(config_path: Path | None, topology_path: Path | None) -> None:
+    """Read the settings files and say what is wrong with them, or what they amount to."""
+    from aggregator.topology import commands as topology_commands
+
+    if config_path is None and topology_path is None:
+        config_path = config.DEFAULT_PATH if config.DEFAULT_PATH.exists() else None
+        topology_path = topology_commands.DEFAULT_PATH if topology_commands.DEFAULT_PATH.exists() else None
+        if config_path is None and topology_path is None:
+            raise click.ClickException("neither aggregator.toml nor topology.toml is here: name one")
+    if config_path is not None:
+        settings = config.load(config_path)
+        click.echo(f"{config_path}: good")
+        click.echo(f"  hub: {', '.join(settings.hub.servers)}; tables: {settings.lakehouse.path}")
+    if topology_path is not None:
+        topology = topology_commands.load(topology_path)
+        click.echo(f"{topology_path}: good")
+        click.echo(f"  hub: {', '.join(topology.hub.servers)}; domain: {topology.hub.domain or 'its own'}")
+        for region in topology.regions:
+            sites = [site.name for site in topology.sites if site.region == region.name]
+            click.echo(
+                f"  region {region.name} in domain {region.jetstream_domain}: {', '.join(sites) or 'no sites named'}"
+            )
+
+
+def main() -> None:
+    """Run the command; a person gets one clear line, never a traceback, unless --debug asks for it."""
+    try:
+        cli(standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        if "--debug" in sys.argv:
+            raise
+        click.echo(f"muster-aggregator: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Say how ``aggregator.toml`` is written: the hub to read from, and where the tables are."""
+
+from pathlib import Path
+from typing import Annotated
+
+import click
+import msgspec
+from msgspec import Meta
+
+from shared.nats_settings import ConnectionSettings
+from shared.settings import Duration, FilePath, Settings, SettingsError, load_settings
+
+DEFAULT_PATH = Path("aggregator.toml")
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=DEFAULT_PATH,
+    show_default=True,
+    help="The aggregator's settings file.",
+)
+
+
+class LakehouseSettings(Settings, frozen=True):
+    """Where the tables are, what they are made from, and the Spark that makes them."""
+
+    path: Annotated[FilePath, Meta(description="directory of the tables and of their catalog, catalog.db")]
+    report_stream: Annotated[str, Meta(description="the hub's stream that rollups read")] = "REPORT"
+    archive_stream: Annotated[str, Meta(description="the hub's stream that holds what the other has let go")] = (
+        "ARCHIVE"
+    )
+    jars: Annotated[FilePath, Meta(description="directory of Spark's jars; default: the user's cache")] = FilePath()
+    registration_interval: Annotated[
+        Duration, Meta(description="how often senders register: what the error bound of availability rests on")
+    ] = Duration(300_000_000)
+    choria_region: Annotated[
+        str, Meta(description='region of plain Choria advisories that come on subjects of their own; "": not taken')
+    ] = ""
+    spark_master: Annotated[str, Meta(description="Spark's master, such as local[2] or spark://host:7077")] = "local[*]"
+    spark: Annotated[dict[str, str], Meta(description="further settings of Spark, by their own names")] = msgspec.field(
+        default_factory=dict
+    )
+
+
+class AggregatorSettings(Settings, frozen=True):
+    """The whole: one hub, one set of tables."""
+
+    hub: Annotated[ConnectionSettings, Meta(description="the hub's servers")]
+    lakehouse: Annotated[LakehouseSettings, Meta(description="the tables")]
+
+
+def load(config_path: Path) -> AggregatorSettings:
+    """Read the settings; raise click.ClickException, one clear line."""
+    try:
+        return load_settings(config_path, AggregatorSettings)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error

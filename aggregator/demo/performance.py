@@ -1,0 +1,148 @@
+"""Run the demo from its first server to its last word: the one place that puts its parts together."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from aggregator.demo import scenario, tables
+from aggregator.demo.closing import tell_where_it_is
+from aggregator.demo.crew import crew, run_shown
+from aggregator.demo.directory import DemoDirectory, DirectoryTaken, shown
+from aggregator.demo.live import Aftermath, LivePart, NotInTime
+from aggregator.demo.outcome import Evidence, judge_all, promises
+from aggregator.demo.processes import CommandFailed
+from aggregator.demo.records import Audit, audit
+from aggregator.demo.scenario import REGIONS, SITES, Scenario
+from aggregator.demo.stage import Stage, servers
+from aggregator.demo.story import Story, Tone, muster
+from aggregator.demo.summary import tell_outcome
+from aggregator.demo.watch import watching
+from aggregator.lakehouse.query_errors import TablesUnreadable
+from shared.embedded_nats import ServerFailed
+from shared.nats_connection import ApiError, ConnectFailed, RequestFailed
+from shared.truth import Truth, TruthError, read_truth
+
+_EXPECTED = (
+    ApiError,
+    CommandFailed,
+    ConnectFailed,
+    DirectoryTaken,
+    NotInTime,
+    OSError,
+    RequestFailed,
+    ServerFailed,
+    TablesUnreadable,
+    TruthError,
+)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def perform(played: Scenario, root: Path) -> int:
+    """Play it; give the exit code: 0 where every promise was kept, 128 + the signal where one ended it early."""
+    story = Story()
+    performance = asyncio.create_task(_perform(played, DemoDirectory(root), story))
+    received: list[int] = []
+
+    def end(number: int) -> None:
+        if received:
+            # Asked twice: the kernel ends the children with this process.
+            os._exit(128 + number)
+        received.append(number)
+        performance.cancel()
+
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    try:
+        return 0 if await performance else 1
+    except asyncio.CancelledError:
+        story.text()
+        story.text(f"Interrupted: everything that was started has been stopped. {shown(root)} stays as it is.")
+        return 128 + received[0]
+    except BrokenPipeError:
+        # Nobody reads any more; nor shall Python try once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except _EXPECTED as error:
+        story.text()
+        story.raw(f"FAILED: {error}", Tone.BAD)
+        return 1
+
+
+async def _perform(played: Scenario, directory: DemoDirectory, story: Story) -> bool:
+    had_previous = directory.prepare()
+    _introduce(story, played, directory, had_previous)
+    story.chapter("Servers: a hub, two regions, three sites")
+    async with servers(directory) as stage:
+        directory.write_settings(played, stage.hub.url, stage.uplink_urls, stage.site_urls)
+        _show_servers(story, stage)
+        await run_shown(story, "apply", muster("muster-aggregator", "apply", "--config", directory.topology_file))
+        left = await _play(played, directory, stage, story)
+        story.chapter("Tables: Spark reads the hub's archive and works out who was up when")
+        await _make_tables(directory, story)
+        story.chapter("The truth: what the simulators wrote down, held against the tables")
+        found = await audit(stage, left.statuses)
+        kept = _compare(played, directory, story, left, found)
+    tell_where_it_is(story, directory, kept=kept)
+    return kept
+
+
+async def _play(played: Scenario, directory: DemoDirectory, stage: Stage, story: Story) -> Aftermath:
+    async with watching(stage, story) as watch, crew(directory, story) as hired:
+        live = LivePart(played, directory, stage, hired, watch, story)
+        story.chapter("Agents and senders: at each site an agent, and a simulated fleet")
+        await live.start()
+        telling = asyncio.create_task(watch.tell())
+        try:
+            story.chapter(f"Life: {played.said(scenario.ENDED_AT)} in which things go wrong")
+            await live.play()
+            story.chapter("The end: agents and senders stop when the hub has everything")
+            return await live.finish()
+        finally:
+            telling.cancel()
+
+
+async def _make_tables(directory: DemoDirectory, story: Story) -> None:
+    config = ("--config", directory.aggregator_file)
+    await run_shown(story, "rollup", muster("muster-aggregator", "rollup", *config))
+    page = ("--output", directory.page)
+    await run_shown(story, "report html", muster("muster-aggregator", "report", "html", *config, *page))
+
+
+def _compare(played: Scenario, directory: DemoDirectory, story: Story, left: Aftermath, found: Audit) -> bool:
+    truths = {site: _truth(directory.truth_file(site)) for site in SITES}
+    evidence = Evidence(truths, tables.read(directory.tables), found, left.stopped)
+    verdicts = judge_all(played, truths, evidence.published)
+    kept = promises(verdicts, evidence)
+    tell_outcome(story, played, verdicts, evidence, kept)
+    return not any(promise.broken_by for promise in kept)
+
+
+def _introduce(story: Story, played: Scenario, directory: DemoDirectory, had_previous: bool) -> None:
+    said = played.said
+    story.text(
+        f"Muster calls the roll of a fleet. Here {played.sender_count} simulated nodes, the senders, register every"
+        f" {said(scenario.REGISTRATION_INTERVAL)} at {len(SITES)} sites. A sender that is silent for"
+        f" {said(scenario.STALE_AFTER)} is called stale, and after {said(scenario.RETIRE_AFTER)} retired; one that"
+        " nobody could hear is neither: it is unknown. Things go wrong for a while. Then Muster's figures are held"
+        " against what the senders really did."
+    )
+    story.text()
+    story.text(
+        "Everything runs on this machine, takes about three minutes, and is stopped by Ctrl-C. What it writes is in"
+        f" {shown(directory.root)}/" + ("; the previous run there was removed." if had_previous else ".")
+    )
+
+
+def _show_servers(story: Story, stage: Stage) -> None:
+    story.event(scenario.HUB, f"{stage.hub.url}  streams ARCHIVE and REPORT")
+    for region in REGIONS:
+        story.event(region, f"{stage.uplink_urls[region]}  stream FLEET, a leaf node of the hub")
+    for site, url in stage.site_urls.items():
+        story.event(site, f"{url}  stream REGISTRATION, in {SITES[site]}")
+
+
+def _truth(path: Path) -> Truth:
+    with path.open("rb") as lines:
+        return read_truth(lines)

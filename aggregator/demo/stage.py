@@ -1,0 +1,113 @@
+"""Stand up the servers of the demo: a hub, two regions as its leaf nodes, a server at each site, links that can be cut.
+
+A region's link is all that connects it: to the hub, and to the agents of its sites.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from nats.aio.client import Client
+
+from aggregator.demo import scenario
+from aggregator.demo.directory import DemoDirectory
+from aggregator.demo.ports import free_ports
+from aggregator.demo.scenario import REGIONS, SITES
+from shared.embedded_link import EmbeddedLink
+from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerFailed, ServerSettings
+from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, connect, request_json
+
+CONNECT_DEADLINE = 10.0
+JOIN_DEADLINE = 20.0
+
+
+class Stage:
+    """The servers, by name; ``hub_links`` carry a region's leaf connection, ``uplinks`` its agents' connections."""
+
+    def __init__(
+        self,
+        hub: EmbeddedNats,
+        sites: dict[str, EmbeddedNats],
+        hub_links: dict[str, EmbeddedLink],
+        uplinks: dict[str, EmbeddedLink],
+    ) -> None:
+        self.hub = hub
+        self.sites = sites
+        self._hub_links = hub_links
+        self._uplinks = uplinks
+
+    @property
+    def uplink_urls(self) -> dict[str, str]:
+        """Say where the agents of each region connect."""
+        return {region: link.url for region, link in self._uplinks.items()}
+
+    @property
+    def site_urls(self) -> dict[str, str]:
+        """Say where the senders and the agent of each site connect."""
+        return {site: server.url for site, server in self.sites.items()}
+
+    async def cut(self, region: str) -> None:
+        """Let neither the hub nor the sites reach a region."""
+        await self._hub_links[region].cut()
+        await self._uplinks[region].cut()
+
+    async def restore(self, region: str) -> None:
+        """Heal what was cut."""
+        await self._hub_links[region].restore()
+        await self._uplinks[region].restore()
+
+
+@asynccontextmanager
+async def servers(directory: DemoDirectory) -> AsyncIterator[Stage]:
+    """Start everything, wait until the hub reaches each region's domain, and stop it all at the end.
+
+    Raise ServerFailed.
+    """
+    ports = iter(free_ports(1 + len(SITES) + 3 * len(REGIONS)))
+    async with AsyncExitStack() as stack:
+
+        async def started(name: str, **settings: object) -> EmbeddedNats:
+            wanted = ServerSettings(name=name, store_dir=directory.server(name), port=next(ports), **settings)  # type: ignore[arg-type]
+            return await stack.enter_async_context(EmbeddedNats(wanted))
+
+        async def linked(target_port: int) -> EmbeddedLink:
+            link = EmbeddedLink(target_port)
+            link.port = next(ports)
+            return await stack.enter_async_context(link)
+
+        hub = await started(scenario.HUB, domain=scenario.HUB, leaf_port=0)
+        hub_links = {region: await linked(hub.leaf_port) for region in REGIONS}
+        uplinks = {}
+        for region in REGIONS:
+            remotes = (LeafRemote(hub_links[region].leaf_url),)
+            server = await started(region, domain=region, sync_always=True, leaf_remotes=remotes)
+            uplinks[region] = await linked(server.port)
+        sites = {site: await started(site, sync_always=True) for site in SITES}
+        await _until_joined(hub)
+        yield Stage(hub, sites, hub_links, uplinks)
+
+
+async def connected(url: str) -> Client:
+    """Connect to a server; raise ConnectFailed."""
+    return await connect(ConnectionSettings(servers=(url,)), name="muster-demo", deadline=CONNECT_DEADLINE)
+
+
+async def _until_joined(hub: EmbeddedNats) -> None:
+    client = await connected(hub.url)
+    try:
+        ends_at = asyncio.get_running_loop().time() + JOIN_DEADLINE
+        for region in REGIONS:
+            while not await _answers(client, region):
+                if asyncio.get_running_loop().time() > ends_at:
+                    raise ServerFailed(f"the hub does not reach the region {region} within {JOIN_DEADLINE:g} s")
+                await asyncio.sleep(0.1)
+    finally:
+        await client.close()
+
+
+async def _answers(client: Client, region: str) -> bool:
+    try:
+        await request_json(client, f"$JS.{region}.API.INFO", None, dict[str, object], deadline=1)
+    except (ApiError, RequestFailed):
+        return False
+    return True

@@ -1,0 +1,153 @@
+"""Watch what arrives at the hub: advisories for the story, watermarks to know how far each site has come."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from aggregator.demo import scenario
+from aggregator.demo.stage import Stage, connected
+from aggregator.demo.story import Story, Tone
+from shared.identifiers import AdvisoryKind
+from shared.instants import SECOND
+from shared.jetstream_api import RequestFailed, request_json
+from shared.wire import Advisory, WireError, decode_advisory, decode_watermark
+
+Record = TypeVar("Record")
+
+REPORT = "REPORT"
+ARCHIVE = "ARCHIVE"
+_TELL_INTERVAL = 1.0
+_LONGEST_WAIT = 4.0
+_REQUEST_DEADLINE = 5.0
+_LATE = 5 * SECOND
+_EVERY_ADVISORY = "fleet.*.*.*.advisory.*"
+_EVERY_WATERMARK = "fleet.*.*.*.watermark"
+
+
+class _Group:
+    """Advisories of one kind and site that arrived together. ``delay``: how late the latest was known, microseconds."""
+
+    def __init__(self) -> None:
+        self.began_at = self.grew_at = time.monotonic()
+        self.sender = ""
+        self.count = 0
+        self.delay = 0
+
+    def add(self, advisory: Advisory, delay: int) -> None:
+        self.grew_at = time.monotonic()
+        self.sender = advisory.value.partition(".")[0]
+        self.count += 1
+        self.delay = max(self.delay, delay)
+
+    def told(self, kind: AdvisoryKind) -> str:
+        whom, verb = (self.sender, _VERBS[kind][0]) if self.count == 1 else (f"{self.count} senders", _VERBS[kind][1])
+        late = f", known here {self.delay / SECOND:.0f} s late" if self.delay > _LATE else ""
+        return f"{whom} {verb} {kind}{late}"
+
+
+class HubWatch:
+    """What has arrived in REPORT. ``observed_through`` is each site's newest watermark (microseconds)."""
+
+    def __init__(self, client: Client, story: Story) -> None:
+        self._client = client
+        self._story = story
+        self._arrived: dict[tuple[str, AdvisoryKind], _Group] = defaultdict(_Group)
+        self.observed_through = dict.fromkeys(scenario.SITES, 0)
+
+    async def take_advisory(self, message: Msg) -> None:
+        """Note an advisory, to be told soon."""
+        advisory = readable(decode_advisory, message)
+        if not isinstance(advisory, Advisory):
+            return
+        delay = message.metadata.timestamp.timestamp() * SECOND - advisory.at_us
+        self._arrived[advisory.site, advisory.kind].add(advisory, int(delay))
+
+    async def take_watermark(self, message: Msg) -> None:
+        """Note how far a site is through."""
+        watermark = readable(decode_watermark, message)
+        if watermark is None:
+            return
+        before = self.observed_through[watermark.site]
+        self.observed_through[watermark.site] = max(before, watermark.observed_through_us)
+
+    async def tell(self) -> None:
+        """Tell for ever what arrives, what belongs together in one line; say something when nothing else is said."""
+        before = 0
+        while True:
+            await asyncio.sleep(_TELL_INTERVAL)
+            self.tell_arrived(settled_for=_TELL_INTERVAL)
+            if self._story.is_quiet:
+                archived = before
+                with suppress(RequestFailed):
+                    archived = (await stream_state(self._client, ARCHIVE)).messages
+                news = f"{archived:,} records in the hub's archive so far" if archived > before else "still at work"
+                self._story.say(f"... {news}", Tone.DIM)
+                before = archived
+
+    def tell_arrived(self, settled_for: float = 0.0) -> None:
+        """Tell what has arrived and was not told, but for groups that grew within the last ``settled_for`` seconds."""
+        now = time.monotonic()
+        for (site, kind), group in sorted(self._arrived.items(), key=lambda item: (item[0][0], item[0][1].rank)):
+            if now - group.grew_at >= settled_for or now - group.began_at > _LONGEST_WAIT:
+                self._story.event(site, f"Muster: {group.told(kind)}", _TONES[kind])
+                del self._arrived[site, kind]
+
+
+def readable(decode: Callable[[bytes], Record], message: Msg) -> Record | None:
+    """Decode a record; None where it is none, which the audit at the end will name."""
+    try:
+        return decode(message.data)
+    except WireError:
+        return None
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    """How much a stream holds."""
+
+    messages: int
+    last_sequence: int = msgspec.field(name="last_seq")
+
+
+class _Info(msgspec.Struct, frozen=True):
+    state: StreamState
+
+
+async def stream_state(client: Client, stream: str, domain: str = scenario.HUB) -> StreamState:
+    """Ask a domain how much a stream holds; raise ApiError or RequestFailed."""
+    subject = f"$JS.{domain}.API.STREAM.INFO.{stream}" if domain else f"$JS.API.STREAM.INFO.{stream}"
+    return (await request_json(client, subject, None, _Info, deadline=_REQUEST_DEADLINE)).state
+
+
+@asynccontextmanager
+async def watching(stage: Stage, story: Story) -> AsyncIterator[HubWatch]:
+    """Watch the hub's REPORT."""
+    client = await connected(stage.hub.url)
+    try:
+        jetstream = client.jetstream()
+        watch = HubWatch(client, story)
+        await jetstream.subscribe(_EVERY_ADVISORY, stream=REPORT, ordered_consumer=True, cb=watch.take_advisory)
+        await jetstream.subscribe(_EVERY_WATERMARK, stream=REPORT, ordered_consumer=True, cb=watch.take_watermark)
+        yield watch
+    finally:
+        await client.close()
+
+
+_TONES = {
+    AdvisoryKind.NEW: Tone.PLAIN,
+    AdvisoryKind.STALE: Tone.WARNING,
+    AdvisoryKind.RETIRED: Tone.DIM,
+    AdvisoryKind.RECOVERED: Tone.GOOD,
+}
+_VERBS = {
+    AdvisoryKind.NEW: ("is", "are"),
+    AdvisoryKind.STALE: ("is", "are"),
+    AdvisoryKind.RETIRED: ("has", "have"),
+    AdvisoryKind.RECOVERED: ("has", "have"),
+}

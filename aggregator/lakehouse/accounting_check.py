@@ -1,0 +1,65 @@
+"""Refuse to publish times that do not add up: every run computes them in ways that do not know of each other."""
+
+from functools import reduce
+from operator import add
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+_STATES = ("up_us", "down_us", "unknown_us")
+_SUM = "decimal(38,0)"
+
+
+class AccountingError(RuntimeError):
+    """The times do not add up: nothing was published. The text says where."""
+
+
+def check(spans: DataFrame, site_days: DataFrame, site_hours: DataFrame, known_through: int) -> None:
+    """Compare days with hours, which are cut and counted apart, and both with the plain length of what was lived.
+
+    ``spans`` as of ``availability.spans_since``; the others as published. Raise AccountingError, naming one place.
+    """
+    wrong = (
+        _unlike_their_hours(site_days, site_hours)
+        .unionByName(_unbalanced(site_days, "day"))
+        .unionByName(_unbalanced(site_hours, "hour"))
+        .unionByName(_not_lived(spans, site_days, known_through))
+    )
+    for row in wrong.limit(1).collect():
+        raise AccountingError(f"{row.region}.{row.site}, {row.what}: {row.figures}; nothing wrong was published")
+
+
+def _unlike_their_hours(site_days: DataFrame, site_hours: DataFrame) -> DataFrame:
+    days = site_days.groupBy("region", "site", "day").agg(*_summed("day"))
+    hours = site_hours.groupBy("region", "site", "day").agg(*_summed("hour"))
+    up, down, unknown = (f.col(f"day_{name}").eqNullSafe(f.col(f"hour_{name}")) for name in _STATES)
+    apart = days.join(hours, ["region", "site", "day"], "full_outer").where(~(up & down & unknown))
+    return _places(apart, "a day is not the sum of its hours")
+
+
+def _unbalanced(windows: DataFrame, name: str) -> DataFrame:
+    balanced = _total(*_STATES, "maintenance_us", "absent_us") == f.col("sender_count").cast(_SUM) * f.col("window_us")
+    negative = f.least(*_STATES, "maintenance_us", "absent_us") < 0
+    return _places(windows.where(~balanced | negative), f"the times of a {name} do not add up to it")
+
+
+def _not_lived(spans: DataFrame, site_days: DataFrame, known_through: int) -> DataFrame:
+    ended_at = f.least(f.coalesce("ended_at", f.lit(known_through)), f.lit(known_through))
+    lived = spans.groupBy("region", "site").agg(f.sum((ended_at - f.col("started_at")).cast(_SUM)).alias("lived_us"))
+    published = site_days.groupBy("region", "site").agg(f.sum(_total(*_STATES)).alias("published_us"))
+    same = f.col("lived_us").cast(_SUM).eqNullSafe(f.col("published_us").cast(_SUM))
+    apart = lived.join(published, ["region", "site"], "full_outer").where(~same)
+    return _places(apart, "senders lived for another time than is published")
+
+
+def _places(wrong: DataFrame, what: str) -> DataFrame:
+    figures = f.to_json(f.struct("*"))
+    return wrong.select("region", "site", f.lit(what).alias("what"), figures.alias("figures"))
+
+
+def _summed(prefix: str) -> list[Column]:
+    return [f.sum(name).cast(_SUM).alias(f"{prefix}_{name}") for name in _STATES]
+
+
+def _total(*names: str) -> Column:
+    return reduce(add, map(f.col, names)).cast(_SUM)

@@ -1,0 +1,234 @@
+"""Account for every sender and window: up + down + unknown + maintenance + absent = the window, to the microsecond.
+
+Each instant gets the first that holds: absent (outside every interval), unknown (not observed, or a store was lost),
+down, up. Most windows lie wholly inside one interval of a sender, and all those of a block share one coverage: they are
+counted, not listed. What is listed are the others, two for each interval at most. So the cost follows events.
+Maintenance is declared by nobody yet, and is 0 everywhere.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.intervals import BLOCK, DOWN, SENDER, UNKNOWN, UP, site_bucket
+from aggregator.lakehouse.schemas import SITE_AVAILABILITY_DAILY
+from aggregator.lakehouse.windows import (
+    DAY_US,
+    HOUR_US,
+    floor_to,
+    partial_pieces,
+    whole_window_counts,
+    whole_windows,
+    window_length,
+)
+
+_SUM = "decimal(38,0)"
+_TIMES = ("up_us", "down_us", "unknown_us", "maintenance_us", "absent_us")
+
+
+def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: int) -> DataFrame:
+    """Give what of the intervals lies in known time: (sender, ``state``, ``started_at``, ``ended_at``: microseconds).
+
+    ``begins`` gives, for each bucket of sites that is wanted, the midnight (microseconds) to begin at. ``ended_at`` is
+    null where an interval goes on.
+    """
+    begin = f.create_map(*(f.lit(number) for pair in begins.items() for number in pair))
+    started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
+    begin_at = f.try_element_at(begin, f.col("site_bucket"))
+    return (
+        intervals.where(f.col("site_bucket").isin(*begins))
+        .where((started_at < known_through) & (ended_at.isNull() | (ended_at > begin_at)))
+        .select(*SENDER, "state", f.greatest(started_at, begin_at).alias("started_at"), ended_at.alias("ended_at"))
+    )
+
+
+def sender_day_exceptions(
+    spans: DataFrame, coverage_by_day: DataFrame, known_through: int, registration_interval: int
+) -> DataFrame:
+    """Give the rows of the table ``sender_day_exceptions``: days that no up interval of the sender fills.
+
+    ``spans`` is of ``spans_since``, ``coverage_by_day`` of ``coverage_windows``; ``registration_interval`` is in
+    microseconds.
+    """
+    first, last = whole_windows(f.col("started_at"), f.col("ended_at"), DAY_US, known_through)
+    whole = (
+        spans.where(f.col("state") != UP)
+        .select(*SENDER, "state", first.alias("first"), last.alias("last"))
+        .where("first <= last")
+        .select(*SENDER, "state", f.explode(f.sequence("first", "last", f.lit(DAY_US))).alias("window_at"))
+        .select(
+            *SENDER,
+            "state",
+            "window_at",
+            f.col("window_at").alias("started_at"),
+            (f.col("window_at") + window_length(f.col("window_at"), DAY_US, known_through)).alias("ended_at"),
+        )
+    )
+    pieces = partial_pieces(spans, DAY_US, known_through).unionByName(whole)
+    times = _observed(pieces, coverage_by_day, DAY_US).groupBy(*SENDER, "window_at").agg(*_sums("bigint"))
+    window_us = window_length(f.col("window_at"), DAY_US, known_through)
+    return times.select(
+        f.to_date(f.timestamp_micros("window_at")).alias("day"),
+        *SENDER,
+        window_us.alias("window_us"),
+        "up_us",
+        "down_us",
+        "unknown_us",
+        f.lit(0).cast("bigint").alias("maintenance_us"),
+        (window_us - f.col("lived_us")).alias("absent_us"),
+        "outage_count",
+        (window_us == DAY_US).alias("complete"),
+        (2 * f.lit(registration_interval) * f.col("outage_count")).cast("bigint").alias("error_bound_us"),
+        site_bucket().alias("site_bucket"),
+    )
+
+
+def site_availability_hourly(
+    spans: DataFrame, coverage_by_day: DataFrame, coverage_by_hour: DataFrame, known_through: int, interval: int
+) -> DataFrame:
+    """Give the rows of the table ``site_availability_hourly``; ``interval`` is the registrations', in microseconds."""
+    whole = _whole_windows(spans, coverage_by_hour, HOUR_US, known_through)
+    pieces = _observed(partial_pieces(spans, HOUR_US, known_through), coverage_by_day, HOUR_US)
+    partial = (
+        pieces.groupBy(*SENDER, "window_at")
+        .agg(*_sums(_SUM))
+        .groupBy("region", "site", "window_at")
+        .agg(f.count(f.lit(1)).alias("sender_count"), *_resummed())
+    )
+    hours = whole.unionByName(partial).groupBy("region", "site", "window_at").agg(_senders(), *_resummed())
+    return _published(
+        hours.withColumn("day", f.to_date(f.timestamp_micros("window_at"))), HOUR_US, known_through, interval
+    )
+
+
+def site_availability_daily(
+    spans: DataFrame, exceptions: DataFrame, coverage_by_day: DataFrame, known_through: int, interval: int
+) -> DataFrame:
+    """Give the rows of the table ``site_availability_daily``: the exceptions, and the days that up intervals fill."""
+    whole = _whole_windows(spans.where(f.col("state") == UP), coverage_by_day, DAY_US, known_through)
+    others = exceptions.groupBy("region", "site", f.unix_micros(f.col("day").cast("timestamp")).alias("window_at")).agg(
+        f.count(f.lit(1)).alias("sender_count"),
+        *(f.sum(f.col(name).cast(_SUM)).alias(name) for name in ("up_us", "down_us", "unknown_us")),
+        f.sum((f.col("window_us") - f.col("absent_us")).cast(_SUM)).alias("lived_us"),
+        f.sum("outage_count").alias("outage_count"),
+    )
+    days = whole.unionByName(others).groupBy("region", "site", "window_at").agg(_senders(), *_resummed())
+    return _published(days, DAY_US, known_through, interval)
+
+
+def over_sites(site_days: DataFrame, *keys: str) -> DataFrame:
+    """Add up ``site_availability_daily`` by day and ``keys``: ("region",) for regions, nothing for the fleet."""
+    summed = ("sender_count", *_TIMES, "outage_count", "error_bound_us")
+    types = dict(site_days.dtypes)
+    return (
+        site_days.groupBy("day", *keys)
+        .agg(
+            *(f.sum(name).cast(types[name]).alias(name) for name in summed),
+            f.first("window_us").alias("window_us"),
+            f.every("complete").alias("complete"),
+        )
+        .select("*", *_ratios())
+    )
+
+
+def _whole_windows(spans: DataFrame, coverage: DataFrame, unit: int, known_through: int) -> DataFrame:
+    """Sum up the windows that an interval fills: senders in each state, times what was observed of the window."""
+    counts = whole_window_counts(spans, (*BLOCK, "state"), unit, known_through)
+    known = coverage.select(*BLOCK, "window_at", "known_us")
+    window_us = window_length(f.col("window_at"), unit, known_through)
+    count, known_us = f.col("whole_count").cast(_SUM), f.coalesce("known_us", f.lit(0))
+    observed = f.when(f.col("state") == UNKNOWN, 0).otherwise(count * known_us)
+    lived = count * window_us
+    return (
+        counts.join(known, [*BLOCK, "window_at"], "left")
+        .groupBy("region", "site", "window_at")
+        .agg(
+            f.sum("whole_count").alias("sender_count"),
+            *_states(observed, lived, _SUM),
+            f.sum(f.when(f.col("state") == DOWN, f.col("whole_count")).otherwise(0)).alias("outage_count"),
+        )
+    )
+
+
+def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int) -> DataFrame:
+    """Add to each piece ``observed_us``, how much of it was observed, and its length ``piece_us``."""
+    day_at = floor_to(f.col("window_at"), DAY_US) if unit != DAY_US else f.col("window_at")
+    known = coverage_by_day.select(*BLOCK, f.col("window_at").alias("day_at"), "window_us", "known_us", "known_spans")
+    length = f.col("ended_at") - f.col("started_at")
+    overlaps = f.transform(
+        "known_spans",
+        lambda span: f.greatest(
+            f.least(span["ended_at"], f.col("ended_at")) - f.greatest(span["started_at"], f.col("started_at")), f.lit(0)
+        ),
+    )
+    # A day that was observed throughout, or not at all, needs no look at its spans.
+    observed = (
+        f.when((f.col("state") == UNKNOWN) | f.coalesce(f.col("known_us") == 0, f.lit(True)), 0)
+        .when(f.col("known_us") == f.col("window_us"), length)
+        .otherwise(f.aggregate(overlaps, f.lit(0).cast("bigint"), lambda total, overlap: total + overlap))
+    )
+    return (
+        pieces.withColumn("day_at", day_at)
+        .join(known, [*BLOCK, "day_at"], "left")
+        .select(*SENDER, "state", "window_at", observed.alias("observed_us"), length.alias("piece_us"))
+    )
+
+
+def _sums(type_: str) -> list[Column]:
+    outages = f.sum(f.when(f.col("state") == DOWN, 1).otherwise(0)).alias("outage_count")
+    return [*_states(f.col("observed_us"), f.col("piece_us"), type_), outages]
+
+
+def _states(observed: Column, lived: Column, type_: str) -> list[Column]:
+    """Sum what was observed by state, and what was not."""
+    return [
+        f.sum(f.when(f.col("state") == UP, observed).otherwise(0)).cast(type_).alias("up_us"),
+        f.sum(f.when(f.col("state") == DOWN, observed).otherwise(0)).cast(type_).alias("down_us"),
+        f.sum(lived - observed).cast(type_).alias("unknown_us"),
+        f.sum(lived).cast(type_).alias("lived_us"),
+    ]
+
+
+def _resummed() -> list[Column]:
+    times = [f.sum(name).cast(_SUM).alias(name) for name in ("up_us", "down_us", "unknown_us", "lived_us")]
+    return [*times, f.sum("outage_count").alias("outage_count")]
+
+
+def _senders() -> Column:
+    return f.sum("sender_count").alias("sender_count")
+
+
+def _published(windows: DataFrame, unit: int, known_through: int, interval: int) -> DataFrame:
+    """Complete the sums of sites to the columns of their table."""
+    window_us = window_length(f.col("window_at"), unit, known_through)
+    day = f.to_date(f.timestamp_micros("window_at"))
+    complete = windows.select(
+        f.timestamp_micros("window_at").alias("hour"),
+        day.alias("day"),
+        "region",
+        "site",
+        "sender_count",
+        window_us.alias("window_us"),
+        "up_us",
+        "down_us",
+        "unknown_us",
+        f.lit(0).cast(_SUM).alias("maintenance_us"),
+        (f.col("sender_count").cast(_SUM) * window_us - f.col("lived_us")).cast(_SUM).alias("absent_us"),
+        "outage_count",
+        (window_us == unit).alias("complete"),
+        (f.lit(2 * interval).cast(_SUM) * f.col("outage_count")).cast(_SUM).alias("error_bound_us"),
+        site_bucket().alias("site_bucket"),
+    )
+    published = complete.select("*", *_ratios())
+    return published if unit == HOUR_US else published.select(*SITE_AVAILABILITY_DAILY.column_names)
+
+
+def _ratios() -> list[Column]:
+    up, known = f.col("up_us").cast("double"), (f.col("up_us") + f.col("down_us")).cast("double")
+    total = (f.col("up_us") + f.col("down_us") + f.col("unknown_us")).cast("double")
+    return [
+        f.try_divide(up, known).alias("availability_known"),
+        f.try_divide(up, total).alias("availability_total"),
+        f.try_divide(known, total).alias("coverage"),
+    ]

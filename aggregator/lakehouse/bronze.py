@@ -1,0 +1,173 @@
+"""Write a range of archived messages into the bronze tables, each record once, whatever was written before.
+
+A table takes what lies beyond its own position, so a job killed between two commits goes on where each table was. A
+record that is there already is recognized by its identity. Its day, which a duplicate shares however late it comes, is
+the table's partition, so that only the days touched are compared.
+"""
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+
+import msgspec
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse import catalog
+from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.decode import TABLES as DECODED
+from aggregator.lakehouse.decode import decode, quarantined, registered_at
+from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
+
+_DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}
+_MOST_RANGES = 64
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What became of the messages read: ``read`` = ``written`` + ``duplicates`` + ``quarantined``, always.
+
+    ``ahead`` counts the watermarks among them that claim time after the hub stored them: a clock ahead of the hub's.
+    """
+
+    read: int = 0
+    written: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    ahead: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """Add up field by field."""
+        return Counts(
+            *(mine + theirs for mine, theirs in zip(*map(msgspec.structs.astuple, (self, other)), strict=True))
+        )
+
+
+class MiscountError(RuntimeError):
+    """What was read is not what was written, left out and quarantined together. Nothing more is committed."""
+
+
+def take(
+    raw: DataFrame, range_end: HubPosition, positions: Mapping[str, HubPosition], choria_region: str = ""
+) -> tuple[Counts, HubPosition]:
+    """Write the messages ``raw``, which go through ``range_end.sequence``, and advance every bronze table to there.
+
+    ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before. Give what became
+    of the messages, and the position committed. Raise MiscountError.
+    """
+    decoded = decode(raw, choria_region).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        done = {table.name: positions[table.name].sequence for table in BRONZE}
+        found = {row.target: row for row in _summary(decoded, done).collect()}
+        last_archived = max((row.last_archived for row in found.values()), default=0)
+        known_through = max(last_archived, range_end.known_through)
+        position = msgspec.structs.replace(range_end, known_through=known_through)
+        total = Counts(ahead=sum(row.ahead_count for row in found.values()))
+        for table in BRONZE:
+            if done[table.name] < position.sequence:
+                rows = _rows(decoded, table, position.created_at).where(f.col("hub_sequence") > done[table.name])
+                row = found.get(table.name)
+                total += _take_table(rows, table, position, row.new_count if row else 0, row.days if row else [])
+    finally:
+        decoded.unpersist()
+    return total, position
+
+
+def begin(spark: SparkSession, start: HubPosition, positions: Mapping[str, HubPosition]) -> dict[str, HubPosition]:
+    """Have every bronze table stand at ``start`` if it stood nowhere: before the first message is taken."""
+    for table in BRONZE:
+        if table.name not in positions:
+            catalog.append(spark.table(table.identifier).limit(0), table, start)
+    return {table.name: positions.get(table.name, start) for table in BRONZE}
+
+
+def duplicate_arrivals(rows: DataFrame, present: DataFrame, table: Table) -> DataFrame:
+    """Give as ``arrival`` the ``hub_sequence`` of every row whose record is ``present`` or came earlier in ``rows``."""
+    identity = list(table.identity)
+    arrivals = rows.select(*identity, f.col("hub_sequence").alias("arrival"))
+    together = present.select(*identity, f.lit(0).cast("bigint").alias("arrival")).unionByName(arrivals)
+    place = f.row_number().over(Window.partitionBy(*identity).orderBy("arrival"))
+    return together.select("arrival", place.alias("place")).where("place > 1 AND arrival > 0").select("arrival")
+
+
+def within(days: list[date], column: str) -> Column:
+    """Select the rows whose instant lies on one of ``days``, in a form by which Iceberg leaves other days unread."""
+    ranges: list[tuple[date, date]] = []
+    for day in sorted(days):
+        if ranges and ranges[-1][1] == day:
+            ranges[-1] = (ranges[-1][0], day + timedelta(days=1))
+        else:
+            ranges.append((day, day + timedelta(days=1)))
+    if len(ranges) > _MOST_RANGES:
+        ranges = [(ranges[0][0], ranges[-1][1])]
+    selected = f.lit(False)
+    for begin, end in ranges:
+        selected |= (f.col(column) >= _midnight(begin)) & (f.col(column) < _midnight(end))
+    return selected
+
+
+def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
+    """Count, for each table, what is new to it, and name the days on which that happened."""
+    target = f.coalesce("table_name", f.lit(QUARANTINE.name))
+    done_there = f.element_at(f.create_map(*(f.lit(part) for pair in done.items() for part in pair)), f.col("target"))
+    happened_at = (
+        f.when(f.col("target") == ADVISORIES.name, f.timestamp_micros("at_us"))
+        .when(f.col("target") == WATERMARKS.name, f.timestamp_micros("watermark.observed_through_us"))
+        .when(f.col("target") == REGISTRATIONS.name, registered_at())
+        .otherwise(f.col("archived_at"))
+    )
+    is_new = f.col("hub_sequence") > done_there
+    ahead = f.col("watermark.observed_through_us") > f.unix_micros("archived_at")
+    return (
+        decoded.withColumn("target", target)
+        .groupBy("target")
+        .agg(
+            f.count_if(is_new).alias("new_count"),
+            f.collect_set(f.when(is_new, f.to_date(happened_at))).alias("days"),
+            f.max(f.unix_micros("archived_at")).alias("last_archived"),
+            f.count_if(is_new & ahead).alias("ahead_count"),
+        )
+    )
+
+
+def _take_table(rows: DataFrame, table: Table, position: HubPosition, count: int, days: list[date]) -> Counts:
+    """Write what of ``rows``, which are ``count`` and happened on ``days``, is not there yet."""
+    if not count:
+        catalog.append(rows.limit(0), table, position)
+        return Counts()
+    spark = rows.sparkSession
+    present = spark.table(table.identifier).where(within(days, _DAY_OF[table.name]))
+    if _are_all_different(rows, present, table):
+        added, duplicate_count = catalog.append(rows, table, position), 0
+    else:
+        duplicates = duplicate_arrivals(rows, present, table).persist()
+        duplicate_count = duplicates.count()
+        fresh = rows.join(duplicates, rows["hub_sequence"] == duplicates["arrival"], "left_anti")
+        added = catalog.append(fresh, table, position)
+        duplicates.unpersist()
+    if added + duplicate_count != count:
+        raise MiscountError(
+            f"{table.name}: of {count} messages {added} were written and {duplicate_count} left out as"
+            " duplicates, which does not add up; the tables are to be checked before the next run"
+        )
+    quarantined_count = added if table is QUARANTINE else 0
+    return Counts(count, added - quarantined_count, duplicate_count, quarantined_count)
+
+
+def _are_all_different(rows: DataFrame, present: DataFrame, table: Table) -> bool:
+    """Tell, at a fraction of the cost of finding duplicates, that there is none: equal records have equal hashes.
+
+    Two that differ may have equal ones too (for a million records once in ten million runs): then the answer is False.
+    """
+    hashes = f.xxhash64(*table.identity).alias("hash")
+    groups = present.select(hashes).unionAll(rows.select(hashes)).groupBy("hash").count()
+    return groups.where("count > 1").limit(1).count() == 0
+
+
+def _rows(decoded: DataFrame, table: Table, stream_created_at: int) -> DataFrame:
+    if table is QUARANTINE:
+        return quarantined(decoded, stream_created_at)
+    return DECODED[table.name](decoded)
+
+
+def _midnight(day: date) -> Column:
+    return f.lit(day.isoformat()).cast("timestamp")

@@ -1,0 +1,217 @@
+"""Decide what each archived message is: a record of one of the bronze tables, or quarantined for a named reason.
+
+The rules are those of ``shared/wire.py``, in Spark's own expressions: no Python runs for a row.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.quarantine import (
+    CHORIA_FIELDS,
+    LATEST,
+    OWN_FIELDS,
+    WATERMARK_FIELDS,
+    origin,
+    reason,
+    source,
+)
+from aggregator.lakehouse.schemas import ADVISORIES, QUARANTINE, REGISTRATIONS, WATERMARKS
+from shared.identifiers import AdvisoryKind
+from shared.instants import SECOND
+from shared.subjects import ROOT, RecordType
+from shared.wire import CHORIA_EVENTS
+
+CHORIA_BLOCK = "choria"
+"""The block of plain Choria advisories that came on subjects of their own."""
+
+_SENDER_PATH = "$.sender"
+
+
+def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
+    """Add to the data source's columns ``table_name`` and ``reason``, one of them null, and what was decoded.
+
+    ``choria_region`` is the region of plain Choria advisories on subjects outside ``fleet.>``; with "" they are
+    quarantined as unknown subjects.
+    """
+    named = raw.select(
+        f.col("hub_sequence").cast("bigint").alias("hub_sequence"),
+        f.col("archived_at").cast("timestamp").alias("archived_at"),
+        "subject",
+        "origin",
+        "source",
+        f.col("reason").alias("forward_reason"),
+        "payload",
+        f.col("payload").cast("string").alias("text"),
+        f.split("subject", r"\.").alias("token"),
+    ).withColumn("record", _record_type(choria_region))
+    read = named.withColumn(
+        "advisory", _parsed(RecordType.ADVISORY, {**CHORIA_FIELDS, **OWN_FIELDS, "rebuilt": "BOOLEAN"})
+    ).withColumn("watermark", _parsed(RecordType.WATERMARK, {**WATERMARK_FIELDS, "rebuilt_at_us": "BIGINT"}))
+    return (
+        _with_identity(read, choria_region)
+        .withColumn("reason", reason())
+        .withColumn("table_name", f.when(f.col("reason").isNull(), _table_name()))
+        # What is decoded is kept by the caller until every table is written: no byte of it twice.
+        .withColumn("payload", f.when(f.col("reason").isNotNull(), f.col("payload")))
+        .withColumn("text", f.when(f.col("table_name") == REGISTRATIONS.name, f.col("text")))
+        .drop("token", "record", "foreign")
+    )
+
+
+def advisories(decoded: DataFrame) -> DataFrame:
+    """Give the rows of the table ``advisories``."""
+    body = "advisory."
+    return decoded.where(f.col("table_name") == ADVISORIES.name).select(
+        "region",
+        "site",
+        "block",
+        f.col(body + "value").alias("sender_id"),
+        "kind",
+        f.timestamp_micros("at_us").alias("occurred_at"),
+        f.timestamp_micros("last_seen_us").alias("last_seen_at"),
+        body + "event_id",
+        body + "inspect_field",
+        body + "stream",
+        body + "incarnation",
+        body + "sequence",
+        body + "opening_sequence",
+        body + "ordinal",
+        f.coalesce(f.col(body + "rebuilt"), f.lit(False)).alias("rebuilt"),
+        f.col("plain").alias("assumed"),
+        "hub_sequence",
+        "archived_at",
+    )
+
+
+def watermarks(decoded: DataFrame) -> DataFrame:
+    """Give the rows of the table ``watermarks``."""
+    body = "watermark."
+    rebuilt_at = f.when(f.col(body + "rebuilt_at_us") > 0, f.timestamp_micros(body + "rebuilt_at_us"))
+    return decoded.where(f.col("table_name") == WATERMARKS.name).select(
+        "region",
+        "site",
+        "block",
+        body + "agent",
+        body + "boot_id",
+        f.timestamp_micros(body + "observed_since_us").alias("observed_since"),
+        f.timestamp_micros(body + "observed_through_us").alias("observed_through"),
+        body + "advisory_ordinal",
+        rebuilt_at.alias("rebuilt_at"),
+        body + "stream",
+        body + "incarnation",
+        body + "sequence",
+        body + "senders",
+        body + "outbox",
+        body + "counters",
+        f.col(body + "stale_after").alias("stale_after_us"),
+        f.col(body + "retire_after").alias("retire_after_us"),
+        f.col(body + "blind_after").alias("blind_after_us"),
+        body + "policy_revision",
+        body + "version",
+        "hub_sequence",
+        "archived_at",
+    )
+
+
+def registrations(decoded: DataFrame) -> DataFrame:
+    """Give the rows of the table ``registrations``."""
+    return decoded.where(f.col("table_name") == REGISTRATIONS.name).select(
+        "region",
+        "site",
+        "block",
+        f.get_json_object("text", _SENDER_PATH).alias("sender_id"),
+        origin(3).alias("incarnation"),
+        origin(4).cast("bigint").alias("sequence"),
+        registered_at().alias("stored_at"),
+        source(1).alias("stream"),
+        f.col("forward_reason").alias("reason"),
+        f.octet_length("text").alias("payload_bytes"),
+        f.col("text").alias("payload"),
+        "hub_sequence",
+        "archived_at",
+    )
+
+
+def quarantined(decoded: DataFrame, stream_created_at: int) -> DataFrame:
+    """Give the rows of the table ``quarantine``; ``stream_created_at`` (microseconds) is the hub's stream's."""
+    headers = f.create_map(f.lit("origin"), "origin", f.lit("source"), "source", f.lit("reason"), "forward_reason")
+    return decoded.where(f.col("reason").isNotNull()).select(
+        "subject",
+        "reason",
+        f.map_filter(headers, lambda _name, value: value.isNotNull()).alias("headers"),
+        "payload",
+        f.timestamp_micros(f.lit(stream_created_at)).alias("stream_created_at"),
+        "hub_sequence",
+        "archived_at",
+    )
+
+
+def registered_at() -> Column:
+    """Say when a registration was stored at its site, which its headers tell to the millisecond."""
+    return f.timestamp_millis(source(-1).cast("bigint"))
+
+
+TABLES = {ADVISORIES.name: advisories, WATERMARKS.name: watermarks, REGISTRATIONS.name: registrations}
+assert QUARANTINE.name not in TABLES
+
+
+def _record_type(choria_region: str) -> Column:
+    """Read the subject as ``shared.subjects.parse_subject`` does; null where it is not one of ours."""
+    token = f.col("token")
+    count = f.size(token)
+    ours = (token[0] == ROOT) & (count >= 5) & ~f.array_contains(token, "")
+    record = f.get(token, f.lit(4))
+    kind = f.get(token, f.lit(5))
+    known = (
+        f.when((record == RecordType.ADVISORY) & (count == 6) & kind.isin(*AdvisoryKind), record)
+        .when(record.isin(RecordType.REGISTRATION, RecordType.WATERMARK) & (count == 5), record)
+        .when((record == RecordType.COPY) & (count > 5), record)
+    )
+    foreign = f.lit(RecordType.ADVISORY if choria_region else None).cast("string")
+    return f.when(ours, known).when(token[0] != ROOT, foreign)
+
+
+def _parsed(record: RecordType, fields: Mapping[str, str]) -> Column:
+    schema = ", ".join(f"{name} {type_}" for name, type_ in fields.items())
+    return f.when(f.col("record") == record, f.from_json("text", schema))
+
+
+def _with_identity(read: DataFrame, choria_region: str) -> DataFrame:
+    """Say whose the record is, of which kind and of when: out of the subject wherever that is one of ours."""
+    body = "advisory."
+    own_fields = [f.col(body + name) for name in ("kind", "region", "site", "block", "at_us")]
+    plain = (f.col("record") == RecordType.ADVISORY) & reduce(and_, (field.isNull() for field in own_fields))
+    foreign = f.col("token")[0] != ROOT
+    events = f.create_map(*(f.lit(word) for kind, event in CHORIA_EVENTS.items() for word in (event, kind)))
+
+    def from_subject(index: int, otherwise: Column) -> Column:
+        return f.when(foreign, otherwise).otherwise(f.get("token", f.lit(index)))
+
+    def in_microseconds(seconds: str) -> Column:
+        value = f.col(body + seconds)
+        return f.when(value.between(0, LATEST // SECOND), value * SECOND)
+
+    return read.select(
+        "*",
+        plain.alias("plain"),
+        foreign.alias("foreign"),
+        from_subject(1, f.lit(choria_region)).alias("region"),
+        from_subject(2, f.col(body + "replicator")).alias("site"),
+        from_subject(3, f.lit(CHORIA_BLOCK)).alias("block"),
+        from_subject(5, f.try_element_at(events, body + "event")).alias("kind"),
+        f.when(plain, in_microseconds("timestamp")).otherwise(f.col(body + "at_us")).alias("at_us"),
+        f.when(plain, in_microseconds("seen")).otherwise(f.col(body + "last_seen_us")).alias("last_seen_us"),
+    )
+
+
+def _table_name() -> Column:
+    record = f.col("record")
+    return (
+        f.when(record == RecordType.ADVISORY, ADVISORIES.name)
+        .when(record == RecordType.WATERMARK, WATERMARKS.name)
+        .otherwise(REGISTRATIONS.name)
+    )

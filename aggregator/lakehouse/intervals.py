@@ -1,0 +1,140 @@
+"""Turn advisories into the lives of senders: episodes, and in each the intervals in which a sender was up or down.
+
+Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id).
+- ``new`` opens an episode and ends one still open; a ``rebuilt`` new goes on with the open one. Where no episode is
+  open, whatever comes opens one, except ``retired``: a history that begins in the middle is read from there on.
+- ``stale`` starts down at the last sighting; ``recovered`` and ``new`` start up when they became true.
+- ``retired`` ends the episode: after ``stale`` when it became true, else (an operator's) at the last sighting.
+- Where a store was lost, whoever had an open episode is unknown from then on, until its next advisory.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.schemas import SITE_BUCKETS
+from aggregator.lakehouse.windows import DAY_US, floor_to
+from shared.identifiers import AdvisoryKind
+
+BLOCK = ("region", "site", "block")
+SENDER = (*BLOCK, "sender_id")
+
+UP, DOWN, UNKNOWN = "up", "down", "unknown"
+REBUILT, LOST_STORE = "rebuilt", "lost_store"
+
+
+def sender_intervals(advisories: DataFrame, rebuilds: DataFrame, known_through: int) -> DataFrame:
+    """Give the rows of the table ``sender_intervals``.
+
+    ``rebuilds`` has (region, site, block, rebuilt_at): since when a block's store, after one was lost, learns its
+    senders anew. ``known_through`` (microseconds) cuts the last day, for ``last_whole_day`` only.
+    """
+    ordered = Window.partitionBy(*SENDER).orderBy("occurred_at", _rank(), "event_id")
+    so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    word = f.when(f.col("rebuilt") & (f.col("kind") == AdvisoryKind.NEW), REBUILT).otherwise(f.col("kind"))
+
+    following = (
+        advisories.select(*SENDER, "kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", word.alias("word"))
+        .withColumn("kind_before", f.lag("kind").over(ordered))
+        .withColumn("heard_again_at", f.lead("occurred_at").over(ordered))
+        .withColumn("ended_by", f.lead("word").over(ordered))
+        # A sighting before the one that the last state rests on cannot take that state back.
+        .withColumn("started_at", f.max(_starts_at()).over(so_far))
+        .withColumn("ended_at", f.lead("started_at").over(ordered))
+        .withColumn("episode", f.last(f.when(_opens(), f.col("event_id")), ignorenulls=True).over(so_far))
+        .withColumn("episode_started_at", f.last(f.when(_opens(), f.col("started_at")), ignorenulls=True).over(so_far))
+        .where(f.col("kind") != AdvisoryKind.RETIRED)
+    )
+    split = _split_where_a_store_was_lost(following, rebuilds)
+    return with_whole_days(split.where("ended_at IS NULL OR started_at < ended_at"), known_through)
+
+
+def with_whole_days(intervals: DataFrame, known_through: int) -> DataFrame:
+    """Add, or renew, the days that lie wholly in each interval, and the bucket of the site."""
+    started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
+    first = floor_to(started_at + (DAY_US - 1), DAY_US)
+    # Of an interval that has ended these days are fixed: only those that go on are written anew by every run.
+    last = f.coalesce(floor_to(ended_at, DAY_US) - DAY_US, floor_to(f.lit(known_through - 1), DAY_US))
+    return intervals.select(
+        *SENDER,
+        "episode",
+        "episode_started_at",
+        "state",
+        "started_at",
+        "ended_at",
+        "ended_by",
+        "advisory_at",
+        "advisory_kind",
+        "advisory_id",
+        f.when(first <= last, _day(first)).alias("first_whole_day"),
+        f.when(first <= last, _day(last)).alias("last_whole_day"),
+        site_bucket().alias("site_bucket"),
+    )
+
+
+def site_bucket() -> Column:
+    """Spread sites over the buckets by which derived tables are partitioned."""
+    return f.pmod(f.crc32("site"), f.lit(SITE_BUCKETS)).cast("int")
+
+
+def _rank() -> Column:
+    ranks = f.when(f.col("kind") == AdvisoryKind.STALE, AdvisoryKind.STALE.rank)
+    for kind in (AdvisoryKind.RETIRED, AdvisoryKind.RECOVERED, AdvisoryKind.NEW):
+        ranks = ranks.when(f.col("kind") == kind, kind.rank)
+    return ranks
+
+
+def _opens() -> Column:
+    kind, before = f.col("kind"), f.col("kind_before")
+    nothing_open = before.isNull() | (before == AdvisoryKind.RETIRED)
+    return (kind != AdvisoryKind.RETIRED) & (nothing_open | ((kind == AdvisoryKind.NEW) & ~f.col("rebuilt")))
+
+
+def _starts_at() -> Column:
+    """Say when an advisory ends the state before it and starts its own."""
+    kind = f.col("kind")
+    by_operator = (kind == AdvisoryKind.RETIRED) & ~f.col("kind_before").eqNullSafe(AdvisoryKind.STALE)
+    return f.when((kind == AdvisoryKind.STALE) | by_operator, f.col("last_seen_at")).otherwise(f.col("occurred_at"))
+
+
+def _split_where_a_store_was_lost(following: DataFrame, rebuilds: DataFrame) -> DataFrame:
+    """Cut each interval in which a store was lost and its sender not heard since: what follows the cut is unknown."""
+    lost = rebuilds.groupBy(*BLOCK).agg(f.sort_array(f.collect_set("rebuilt_at")).alias("lost_at"))
+    unheard = f.filter(
+        "lost_at",
+        lambda at: (
+            (at > f.col("occurred_at"))
+            & (f.col("heard_again_at").isNull() | (at < f.col("heard_again_at")))
+            & (f.col("ended_at").isNull() | (at < f.col("ended_at")))
+        ),
+    )
+    state = f.when(f.col("kind") == AdvisoryKind.STALE, DOWN).otherwise(UP)
+    cut = f.get("unheard", f.lit(0))
+
+    def part(state: Column, started_at: Column, ended_at: Column, ended_by: Column) -> Column:
+        return f.struct(
+            state.alias("state"),
+            started_at.alias("started_at"),
+            ended_at.alias("ended_at"),
+            ended_by.alias("ended_by"),
+        )
+
+    started_at, ended_at, ended_by = f.col("started_at"), f.col("ended_at"), f.col("ended_by")
+    whole = f.array(part(state, started_at, ended_at, ended_by))
+    parts = f.array(part(state, started_at, cut, f.lit(LOST_STORE)), part(f.lit(UNKNOWN), cut, ended_at, ended_by))
+    return (
+        following.join(f.broadcast(lost), [*BLOCK], "left")
+        .withColumn("unheard", unheard)
+        .select(
+            *SENDER,
+            "episode",
+            "episode_started_at",
+            f.col("occurred_at").alias("advisory_at"),
+            f.col("kind").alias("advisory_kind"),
+            f.col("event_id").alias("advisory_id"),
+            f.inline(f.when(cut.isNull(), whole).otherwise(parts)),
+        )
+    )
+
+
+def _day(microseconds: Column) -> Column:
+    return f.to_date(f.timestamp_micros(microseconds))

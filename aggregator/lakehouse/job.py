@@ -1,0 +1,158 @@
+"""Roll up: bring the tables of one warehouse up to what the hub holds. Everything is put together here."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from aggregator.config import AggregatorSettings
+from aggregator.lakehouse import bronze, catalog, losses
+from aggregator.lakehouse.bronze import Counts
+from aggregator.lakehouse.caches import default_cache
+from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.derive import derive
+from aggregator.lakehouse.jars import iceberg_jars
+from aggregator.lakehouse.java import java_home
+from aggregator.lakehouse.jetstream_source import load
+from aggregator.lakehouse.job_lock import alone
+from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
+from aggregator.lakehouse.schemas import BRONZE, DERIVED
+from aggregator.lakehouse.session import SessionSettings, start
+from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader, StreamState
+from shared.instants import parse_instant
+
+LOCK_DEADLINE = 60.0
+CHUNK_BYTES = 512 << 20
+CHUNK_MESSAGES = 1_000_000
+SLICE_MESSAGES = 100_000
+
+Progress = Callable[[str], None]
+
+
+class RollupRequest(msgspec.Struct, frozen=True):
+    """How to roll up: ``full`` recomputes what could be continued; ``accept_loss`` gives messages up."""
+
+    full: bool = False
+    accept_loss: Span | None = None
+
+
+class RollupResult(msgspec.Struct, frozen=True):
+    """What a rollup did. ``seconds`` are those of the whole, Spark's start included."""
+
+    counts: Counts
+    position: HubPosition
+    seconds: float
+
+
+class Hub(msgspec.Struct, frozen=True):
+    """What the hub's two streams hold."""
+
+    archive: StreamState
+    report: StreamState
+
+
+def roll_up(settings: AggregatorSettings, request: RollupRequest, progress: Progress) -> RollupResult:
+    """Read what is new, write it once, derive what follows from it.
+
+    Raise ConnectFailed, ReadFailed, Refused, AlreadyRunning, JavaUnavailable, JarsUnavailable: one line each; and
+    MiscountError, AccountingError when the figures do not add up.
+    """
+    began = time.monotonic()
+    hub = asyncio.run(_look_at(settings))
+    spark = start_session(settings, progress)
+    with alone(spark, warehouse(settings), LOCK_DEADLINE, progress):
+        catalog.prepare(spark)
+        stands = catalog.positions(spark, (*BRONZE, *DERIVED))
+        counts, position = _take_what_is_new(spark, settings, request, hub, stands, progress)
+        if request.full or any(stands.get(table.name) != position for table in DERIVED):
+            progress(f"deriving intervals, coverage and availability through {position.sequence}")
+            derive(spark, position, settings.lakehouse.registration_interval, progress)
+        if any(stands.get(table.name) != position for table in (*BRONZE, *DERIVED)):
+            catalog.record_positions(spark, {table.name: position for table in (*BRONZE, *DERIVED)})
+    return RollupResult(counts, position, time.monotonic() - began)
+
+
+def start_session(settings: AggregatorSettings, progress: Progress) -> SparkSession:
+    """Start Spark for the warehouse of ``settings``, fetching what it needs where that is missing."""
+    cache = default_cache()
+    given = Path(settings.lakehouse.jars) if settings.lakehouse.jars else None
+    wanted = SessionSettings(
+        warehouse=warehouse(settings),
+        java_home=java_home(cache),
+        jars=iceberg_jars(cache, given, progress),
+        master=settings.lakehouse.spark_master,
+        extra=settings.lakehouse.spark,
+    )
+    progress("starting Spark")
+    return start(wanted)
+
+
+def warehouse(settings: AggregatorSettings) -> Path:
+    """Give the directory of the tables."""
+    return Path(settings.lakehouse.path).absolute()
+
+
+async def _look_at(settings: AggregatorSettings) -> Hub:
+    async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
+        archive = await reader.state(settings.lakehouse.archive_stream)
+        report = await reader.state(settings.lakehouse.report_stream)
+        return Hub(archive, report)
+
+
+async def _archived_at(settings: AggregatorSettings, hub: Hub, sequence: int) -> int:
+    """Give the hub's time (microseconds) of the first message at or after ``sequence``."""
+    async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
+        async for messages in reader.read(hub.archive.name, sequence, hub.archive.last_sequence):
+            for message in messages:
+                return parse_instant(message.headers.archived_at.decode())
+    raise ReadFailed(f"stream {hub.archive.name}: nothing is left at or after {sequence}; run again when there is")
+
+
+def _take_what_is_new(
+    spark: SparkSession,
+    settings: AggregatorSettings,
+    request: RollupRequest,
+    hub: Hub,
+    stands: Mapping[str, HubPosition],
+    progress: Progress,
+) -> tuple[Counts, HubPosition]:
+    """Read and write chunk by chunk; a run that is killed goes on with the chunk that it was in."""
+    done = {table.name: stands[table.name] for table in BRONZE if table.name in stands}
+    plan = plan_reading(list(done.values()), hub.archive, hub.report, request.accept_loss)
+    known_through = min((each.known_through for each in done.values()), default=0)
+    position = HubPosition(hub.archive.name, hub.archive.created_at, plan.wanted.first - 1, known_through)
+    done = bronze.begin(spark, position, done)
+    if plan.lost is not None and plan.wanted.count:
+        resumed_at = asyncio.run(_archived_at(settings, hub, plan.wanted.first))
+        losses.record(spark, plan.lost, position, resumed_at)
+        progress(f"gave up {plan.lost}: the time they stood for is unknown from now on")
+    if plan.wanted.count:
+        progress(f"reading {plan.wanted.count:,} new messages")
+    counts, began = Counts(), time.monotonic()
+    for chunk in _chunks(plan, hub.report):
+        raw = load(
+            spark,
+            settings.hub,
+            (hub.report.name, hub.archive.name),
+            (chunk.first, chunk.last),
+            slices=-(-chunk.count // SLICE_MESSAGES),
+        )
+        end = msgspec.structs.replace(position, sequence=chunk.last)
+        taken, position = bronze.take(raw, end, done, settings.lakehouse.choria_region)
+        done = {name: max(stood, position, key=lambda each: each.sequence) for name, stood in done.items()}
+        counts += taken
+        read = chunk.last - plan.wanted.first + 1
+        progress(
+            f"read {read:,} of {plan.wanted.count:,} ({100 * read // plan.wanted.count} %),"
+            f" {read / (time.monotonic() - began):,.0f} a second"
+        )
+    return counts, position
+
+
+def _chunks(plan: ReadingPlan, report: StreamState) -> list[Span]:
+    size = max(1, min(CHUNK_MESSAGES, CHUNK_BYTES // report.message_size))
+    firsts = range(plan.wanted.first, plan.wanted.last + 1, size)
+    return [Span(first, min(first + size - 1, plan.wanted.last)) for first in firsts]

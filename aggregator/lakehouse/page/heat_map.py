@@ -1,0 +1,120 @@
+"""Write the section of the heat map: sites by hour, by less where the period is short, by day where it is long."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+from aggregator.lakehouse.page.figures import Cell, Figures, SenderTimes, Site
+from aggregator.lakehouse.page.heat_cells import SHADES, GridRow, draw_grid
+from aggregator.lakehouse.page.markup import Html, element, join
+from aggregator.lakehouse.page.period import Window
+from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
+from aggregator.lakehouse.page.words import Clock, count, step_name
+from shared.instants import DAY, HOUR
+
+_MOST_HOUR_CELLS: Final = 15_000
+_MOST_ROWS: Final = 5_000
+_MOST_OPEN_DAYS: Final = 31
+
+
+def heat_map_section(figures: Figures, clock: Clock) -> Html:
+    """Write the section: legend, map, the hours behind a coarser map, and the table behind the picture."""
+    step = figures.heat.step
+    name, is_unit = step_name(step), step in (HOUR, DAY, 7 * DAY)
+    article = {"hour": "an "}.get(name, "a ") if is_unit else ""
+    windows = list(figures.heat.windows(figures.period))
+    times = _by_site(figures.cells)
+    rows = [
+        GridRow(
+            site.site,
+            f"{site.region}, {count(site.sender_count, 'sender')}",
+            windows,
+            {cell.started_at: cell.times for cell in times[site.region, site.site]},
+            site.times,
+        )
+        for site in figures.sites
+    ]
+    return section(
+        "map",
+        f"Sites by {name}" if is_unit else f"Sites, {name} at a time",
+        f"Each row is a site, each column {article}{name} of time. The figure is availability in per cent: of the time"
+        " that somebody watched, how much its senders were up. The stronger the colour, the worse; hatched is what"
+        " nobody watched.",
+        _legend(),
+        draw_grid(rows, [clock.tick(window.started_at, step) for window in windows], clock),
+        element("output", class_="told", hidden=True),
+        _hour_maps(figures, clock) if step > HOUR else None,
+        _table_behind(figures, clock),
+    )
+
+
+def _by_site(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    by_site: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        by_site[cell.region, cell.site].append(cell)
+    return by_site
+
+
+def _legend() -> Html:
+    labels = [label for label, _ in SHADES] + ["< 50"]
+    shades = [element("li", element("span", class_=f"swatch s{index}"), label) for index, label in enumerate(labels)]
+    others = [
+        element("li", element("span", element("i", style="--u:60%"), class_="swatch s0"), "in part not watched"),
+        element("li", element("span", class_="swatch unwatched"), "? nobody watched"),
+        element("li", element("span", "·", class_="swatch none"), "no senders"),
+        element("li", element("span", class_="swatch part"), "not whole: the period starts or ends within"),
+    ]
+    return element("ul", element("li", "% up:"), *shades, *others, class_="legend")
+
+
+def _hour_maps(figures: Figures, clock: Clock) -> Html:
+    """Draw the days that were not wholly up and watched hour by hour, the sites with the most down time first."""
+    by_site = _by_site(figures.hours)
+    if not by_site:
+        return element("p", "Hour by hour there is nothing to add: every sender was up, and watched, all the time.")
+    maps: list[Html] = []
+    room, left_out = _MOST_HOUR_CELLS, []
+    for site in sorted(figures.sites, key=lambda site: (-site.times.down, site.region, site.site)):
+        cells = by_site[site.region, site.site]
+        rows = [_day_row(day, list(hours), figures, clock) for day, hours in groupby(cells, _day_of)]
+        room -= 24 * len(rows)
+        if room < 0:
+            left_out.append(site.site)
+        elif rows:
+            maps.append(_hour_map(site, rows, clock, is_open=not maps and len(rows) <= _MOST_OPEN_DAYS))
+    if left_out:
+        maps.append(element("p", f"Not drawn here: {', '.join(left_out)}. A shorter period (--from, --to) has room."))
+    return join(*maps)
+
+
+def _hour_map(site: Site, rows: list[GridRow], clock: Clock, *, is_open: bool) -> Html:
+    summary = join(element("b", site.site), f" hour by hour, on {count(len(rows), 'day')} with anything but up")
+    return folded(summary, draw_grid(rows, [f"{hour:02d}" for hour in range(24)], clock), is_open=is_open)
+
+
+def _day_of(cell: Cell) -> int:
+    return cell.started_at // DAY * DAY
+
+
+def _day_row(day: int, cells: list[Cell], figures: Figures, clock: Clock) -> GridRow:
+    windows = [Window(at, at + HOUR, figures.period.holds(at, at + HOUR)) for at in range(day, day + DAY, HOUR)]
+    total = SenderTimes()
+    for cell in cells:
+        total = total.plus(cell.times)
+    return GridRow(clock.tick(day, DAY), "", windows, {cell.started_at: cell.times for cell in cells}, total)
+
+
+def _table_behind(figures: Figures, clock: Clock) -> Html:
+    if len(figures.cells) > _MOST_ROWS:
+        return element("p", "The table behind this map is too long for a page: see site_availability_hourly.")
+    columns = [
+        Column[Cell]("site", lambda cell: cell.site),
+        Column[Cell]("from (UTC)", lambda cell: clock.time(cell.started_at), lambda cell: cell.started_at),
+        *time_columns(_times_of),
+    ]
+    return folded("The table behind this map", data_table(columns, figures.cells))
+
+
+def _times_of(cell: Cell) -> SenderTimes:
+    return cell.times

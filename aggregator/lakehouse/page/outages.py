@@ -1,0 +1,135 @@
+"""Write every outage: those of many senders at once as one incident each, the others one by one."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aggregator.lakehouse.page.figures import Figures, Outage
+from aggregator.lakehouse.page.markup import Html, element, join
+from aggregator.lakehouse.page.outage_groups import OutageGroup
+from aggregator.lakehouse.page.tables import Column, data_table, folded, section
+from aggregator.lakehouse.page.words import Clock, count, duration
+
+_MOST: Final = 10_000
+_PAGE: Final = 200
+_INCIDENTS: Final = 20
+_LARGEST: Final = 5
+_ENDINGS: Final = {
+    "recovered": "came back",
+    "new": "came back as a new sender",
+    "rebuilt": "was there when a lost store was rebuilt",
+    "retired": "never came back: forgotten",
+    "lost_store": "unknown: its agent lost its store",
+    "stale": "fell silent again",
+}
+
+
+def outages_section(figures: Figures, groups: Sequence[OutageGroup], singles: Sequence[Outage], clock: Clock) -> Html:
+    """Write the section; where there are too many for a page, the longest."""
+    sizes = {(site.region, site.site): site.sender_count for site in figures.sites}
+    kept = _longest(figures)
+    left_out = len(figures.outages) - len(kept)
+
+    def written(group: OutageGroup) -> Html:
+        return _incident(group, sizes[group.region, group.site], figures, kept, clock)
+
+    incidents = [written(group) for group in groups]
+    if len(incidents) > _INCIDENTS:
+        largest = sorted(groups, key=lambda group: len(group.outages), reverse=True)[:_LARGEST]
+        incidents = [
+            *(written(group) for group in largest),
+            folded(f"All {len(groups):,} incidents, in the order of time", *incidents),
+        ]
+    lead = "From the last word of a sender before it fell silent to the first word after."
+    if left_out:
+        lead += f" The longest {len(kept):,} of {len(figures.outages):,} are listed; the view outages has them all."
+    return section(
+        "outages",
+        "Outages",
+        lead if figures.outages else "No outage was seen.",
+        element("h3", _incidents_title(groups)) if incidents else None,
+        *incidents,
+        element("h3", "One by one") if singles and incidents else None,
+        _pages([outage for outage in singles if outage in kept], figures, clock),
+    )
+
+
+def _incidents_title(groups: Sequence[OutageGroup]) -> str:
+    largest = f": the {_LARGEST} largest" if len(groups) > _INCIDENTS else ""
+    return f"Incidents, in which many senders of a site went at once{largest}"
+
+
+def _longest(figures: Figures) -> set[Outage]:
+    end = figures.period.ended_at
+    return set(sorted(figures.outages, key=lambda each: each.started_at - (each.ended_at or end))[:_MOST])
+
+
+def _incident(group: OutageGroup, sender_count: int, figures: Figures, kept: set[Outage], clock: Clock) -> Html:
+    size = len(group.outages)
+    whom = f"all {size:,} senders" if size == sender_count else f"{size:,} of {count(sender_count, 'sender')}"
+    prefix, sharing = group.name_prefix
+    names = f", {'' if sharing == size else f'{sharing:,} of them '}{prefix}…" if prefix else ""
+    until = group.ended_at
+    length = (figures.period.ended_at if until is None else until) - group.started_at
+    end = join(" to ", clock.time(until)) if until is not None else join(", not over at the end")
+    each = duration(sum(_length(outage, figures.period.ended_at) for outage in group.outages) // size)
+    endings = sorted({_ending(outage) for outage in group.outages})
+    summary = join(
+        element("b", f"{group.site}: {whom}"),
+        names,
+        element(
+            "span",
+            clock.time(group.started_at),
+            end,
+            f" ({duration(length)}; {each} each), {', '.join(endings)}",
+            class_="when",
+        ),
+    )
+    members = [outage for outage in group.outages if outage in kept]
+    return folded(summary, data_table(_columns(figures, clock), members))
+
+
+def _pages(outages: Sequence[Outage], figures: Figures, clock: Clock) -> Html:
+    """Write one table, or where it would be long, folded parts of it in the order of time."""
+    columns = _columns(figures, clock)
+    if len(outages) <= _PAGE:
+        return data_table(columns, outages) if outages else join()
+    parts = []
+    for first in range(0, len(outages), _PAGE):
+        part = outages[first : first + _PAGE]
+        title = f"{first + 1:,} to {first + len(part):,}: from "
+        summary = join(title, clock.time(part[0].started_at), " to ", clock.time(part[-1].started_at))
+        parts.append(folded(summary, data_table(columns, part)))
+    return join(*parts)
+
+
+def _columns(figures: Figures, clock: Clock) -> list[Column[Outage]]:
+    end = figures.period.ended_at
+
+    def length(outage: Outage) -> int:
+        return _length(outage, end)
+
+    def until(outage: Outage) -> Html | str:
+        return clock.time(outage.ended_at) if outage.ended_at is not None else "not over"
+
+    def how_long(outage: Outage) -> str:
+        return f"{'' if outage.ended_at is not None else 'so far '}{duration(length(outage))}"
+
+    return [
+        Column("sender", lambda outage: element("b", outage.sender_id)),
+        Column("site", lambda outage: outage.site),
+        Column("from (UTC)", lambda outage: clock.time(outage.started_at), lambda outage: outage.started_at),
+        Column("to (UTC)", until, lambda outage: end + 1 if outage.ended_at is None else outage.ended_at),
+        Column("for", how_long, length, number=True),
+        Column("how it ended", _ending),
+    ]
+
+
+def _length(outage: Outage, end: int) -> int:
+    """Give how long an outage took, or took until ``end``."""
+    return (end if outage.ended_at is None else outage.ended_at) - outage.started_at
+
+
+def _ending(outage: Outage) -> str:
+    if outage.ended_at is None:
+        return "still down at the end"
+    return _ENDINGS.get(outage.ended_by or "", outage.ended_by or "")

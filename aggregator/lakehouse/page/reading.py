@@ -1,0 +1,102 @@
+"""Read every figure of the page out of the tables: one state of them, and queries that stand in ``reading.sql``."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+from aggregator.lakehouse.page.figures import Cell, Figures, Outage, Sender, SenderTimes, Site, Unwatched
+from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_grid, heat_grid
+from aggregator.lakehouse.query import Tables
+from aggregator.lakehouse.query_errors import TablesUnreadable
+from shared.instants import DAY, HOUR
+
+_NAMED = re.compile(r"^-- name: (\w+)\n(.*?);$", re.MULTILINE | re.DOTALL)
+
+
+def read_figures(tables: Tables, since: str | None, until: str | None, registration_interval: int) -> Figures:
+    """Read what is known between ``since`` and ``until`` (as ``choose_period`` reads them).
+
+    Raise TablesUnreadable where the tables hold nothing, InvalidInstant where they hold nothing of that time.
+    """
+    queries = dict(_NAMED.findall(files(__package__).joinpath("reading.sql").read_text(encoding="utf-8")))
+    ((first, last),) = tables.rows(queries["known_time"])
+    if first is None:
+        raise TablesUnreadable(
+            "the tables are there, but nothing is known yet: let agents report, then run rollup again"
+        )
+    recorded = [f"{stream} {sequence:,}" for stream, sequence in tables.rows(queries["position"])]
+    period = choose_period(Period(first, last), since, until)
+    return _Reader(tables, queries, period).figures("".join(recorded), last, registration_interval)
+
+
+class _Reader:
+    """Hold the period's cut of the tables, and ask it."""
+
+    def __init__(self, tables: Tables, queries: dict[str, str], period: Period) -> None:
+        self._tables, self._queries, self._period = tables, queries, period
+        for name in ("lives", "watched", "steps"):
+            self._rows(name)
+
+    def figures(self, position: str, known_through: int, registration_interval: int) -> Figures:
+        heat, curve = heat_grid(self._period), curve_grid(self._period)
+        outages = [Outage(*row) for row in self._rows("outages")]
+        ((shortest, longest),) = self._rows("stale_after")
+        ((assumed,),) = self._rows("assumed")
+        return Figures(
+            period=self._period,
+            known_through=known_through,
+            position=position,
+            heat=heat,
+            curve=curve,
+            cells=self._cells(heat),
+            points=_over_sites(self._cells(curve)),
+            hours=_eventful(self._cells(Grid(HOUR))) if heat.step > HOUR else [],
+            sites=self._sites(outages),
+            senders=self._senders(),
+            outages=outages,
+            unwatched=[Unwatched(*row) for row in self._rows("unwatched")],
+            unknown_by_cause=dict(self._rows("causes")),
+            assumed=assumed,
+            stale_after=(shortest, longest) if shortest is not None else None,
+            registration_interval=registration_interval,
+        )
+
+    def _cells(self, grid: Grid) -> list[Cell]:
+        rows = self._rows("cells", step=grid.step, origin=grid.origin)
+        return [Cell(region, site, at, SenderTimes(*times)) for region, site, at, *times in rows]
+
+    def _senders(self) -> list[Sender]:
+        return [
+            Sender(region, site, sender_id, SenderTimes(up, down, unknown), outage_count)
+            for region, site, sender_id, up, down, unknown, outage_count in self._rows("senders")
+        ]
+
+    def _sites(self, outages: list[Outage]) -> list[Site]:
+        senders = {(region, site): count for region, site, count in self._rows("sender_counts")}
+        heard = {(region, site): through for region, site, through in self._rows("heard")}
+        went_down = Counter((outage.region, outage.site) for outage in outages)
+        return [
+            Site(*name, senders.get(name, 0), SenderTimes(*times), went_down[name], heard.get(name))
+            for region, site, *times in self._rows("sites")
+            for name in ((region, site),)
+        ]
+
+    def _rows(self, name: str, **parameters: int) -> list[Any]:
+        sql = self._queries[name]
+        known = {"since": self._period.started_at, "until": self._period.ended_at, **parameters}
+        return self._tables.rows(sql, {key: value for key, value in known.items() if f"${key}" in sql})
+
+
+def _over_sites(cells: Iterable[Cell]) -> dict[int, SenderTimes]:
+    summed: dict[int, SenderTimes] = {}
+    for cell in cells:
+        summed[cell.started_at] = summed.get(cell.started_at, SenderTimes()).plus(cell.times)
+    return dict(sorted(summed.items()))
+
+
+def _eventful(hours: list[Cell]) -> list[Cell]:
+    """Leave out the days on which nothing but up was seen at a site: what there is to show are the others."""
+    days = {(cell.site, cell.started_at // DAY) for cell in hours if cell.times.up < cell.times.lived}
+    return [cell for cell in hours if (cell.site, cell.started_at // DAY) in days]

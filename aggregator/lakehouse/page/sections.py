@@ -1,0 +1,121 @@
+"""Write the tables of sites, of the senders that were worst off, and of the times that nobody watched."""
+
+from typing import Final
+
+from aggregator.lakehouse.page.figures import Figures, Sender, SenderTimes, Site, Unwatched
+from aggregator.lakehouse.page.markup import Html, element, join
+from aggregator.lakehouse.page.summary import CAUSES
+from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
+from aggregator.lakehouse.page.words import Clock, count, duration
+
+_WORST: Final = 20
+_MOST_ROWS: Final = 2_000
+
+
+def sites_section(figures: Figures, clock: Clock) -> Html:
+    """Write a row for each site."""
+
+    def watched_until(site: Site) -> Html | str:
+        return "at no time" if site.heard_through is None else clock.time(site.heard_through)
+
+    def times(site: Site) -> SenderTimes:
+        return site.times
+
+    columns = [
+        Column[Site]("site", lambda site: element("b", site.site)),
+        Column[Site]("region", lambda site: site.region),
+        Column[Site]("senders", lambda site: f"{site.sender_count:,}", lambda site: site.sender_count, number=True),
+        *time_columns(times),
+        Column[Site]("outages", lambda site: f"{site.outage_count:,}", lambda site: site.outage_count, number=True),
+        Column[Site]("watched until (UTC)", watched_until, lambda site: site.heard_through or 0),
+    ]
+    return section(
+        "sites",
+        "Sites",
+        "Availability is of the time that somebody watched; known says how much of all the time that was. Times add up"
+        " over a site's senders.",
+        data_table(columns, figures.sites),
+    )
+
+
+def worst_senders_section(figures: Figures) -> Html:
+    """Write the senders with the lowest availability among those of whose time at least half is known."""
+    ranked = [sender for sender in figures.senders if 2 * sender.times.known >= sender.times.lived]
+    shown, barely_known = ranked[:_WORST], len(figures.senders) - len(ranked)
+
+    def times(sender: Sender) -> SenderTimes:
+        return sender.times
+
+    def bound(sender: Sender) -> int:
+        return 2 * figures.registration_interval * sender.outage_count
+
+    columns = [
+        Column[Sender]("sender", lambda sender: element("b", sender.sender_id)),
+        Column[Sender]("site", lambda sender: sender.site),
+        *time_columns(times),
+        Column[Sender]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
+        Column[Sender]("exact to", lambda sender: f"± {duration(bound(sender))}", bound, number=True),
+    ]
+    lead = (
+        f"The {count(len(shown), 'sender')} with the lowest availability, of"
+        f" {count(len(figures.senders), 'sender')} that had an outage."
+    )
+    if barely_known:
+        lead += f" {barely_known:,} of whom less than half of the time is known are not ranked."
+    return section(
+        "worst", "Senders that were worst off", lead if shown else "No sender had an outage.",
+        data_table(columns, shown) if shown else None,
+    )  # fmt: skip
+
+
+def unwatched_section(figures: Figures, clock: Clock) -> Html:
+    """Draw when each site was watched, and list the times when it was not."""
+    end = figures.period.ended_at
+    columns = [
+        Column[Unwatched]("site", lambda span: element("b", span.site)),
+        Column[Unwatched]("from (UTC)", lambda span: clock.time(span.started_at), lambda span: span.started_at),
+        Column[Unwatched](
+            "to (UTC)",
+            lambda span: clock.time(span.ended_at) if span.ended_at < end else "the end",
+            lambda span: span.ended_at,
+        ),
+        Column[Unwatched]("for", lambda span: duration(_length(span)), _length, number=True),
+        Column[Unwatched](
+            "unknown, all senders", lambda span: duration(span.unknown), lambda span: span.unknown, number=True
+        ),
+        Column[Unwatched]("why", lambda span: CAUSES.get(span.cause, span.cause)),
+    ]
+    spans = figures.unwatched
+    listed = sorted(sorted(spans, key=_length)[-_MOST_ROWS:], key=lambda span: (span.started_at, span.site, span.block))
+    left_out = f" The longest {_MOST_ROWS:,} of {len(spans):,} are listed." if len(spans) > _MOST_ROWS else ""
+    title = join(count(len(spans), "time"), " that nobody watched")
+    return section(
+        "unwatched",
+        "When somebody watched",
+        "Solid is watched, hatched is not. What happened in the hatched parts is unknown, not down: no sender is blamed"
+        f" for it.{left_out}",
+        _strips(figures),
+        folded(title, data_table(columns, listed), is_open=len(listed) <= _WORST) if spans else None,
+    )
+
+
+def _length(span: Unwatched) -> int:
+    return span.ended_at - span.started_at
+
+
+def _strips(figures: Figures) -> Html:
+    """Draw a strip of time for each site."""
+    period = figures.period
+    strips = []
+    for site in figures.sites:
+        gaps = (
+            element(
+                "i",
+                style=f"left:{(span.started_at - period.started_at) * 100 / period.length:.3f}%;"
+                f"width:{_length(span) * 100 / period.length:.3f}%",
+            )
+            for span in figures.unwatched
+            if (span.region, span.site) == (site.region, site.site)
+        )
+        strips.append(join(element("dt", site.site), element("dd", *gaps)))
+    return element("dl", *strips, class_="strips", aria_hidden="true")

@@ -1,0 +1,166 @@
+"""Say in plain words what the page shows, first of all: who, how available, how much is known, how exact."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aggregator.lakehouse.page.figures import Figures
+from aggregator.lakehouse.page.markup import Html, element, join
+from aggregator.lakehouse.page.outage_groups import OutageGroup
+from aggregator.lakehouse.page.words import Clock, count, duration, listed, percent, rest
+
+CAUSES: Final = {
+    "unobserved": "nobody was watching (an agent, its server or the link to it was down, or its word is still to come)",
+    "advisories_missing": "reports of the site's agent are still missing at the hub",
+    "lost": "an operator gave up archived messages as lost",
+    "lost_store": "an agent lost its store, and has not heard these senders since",
+}
+"""Why time is unknown, by the tables' words for it."""
+
+
+def summary_section(figures: Figures, groups: Sequence[OutageGroup], clock: Clock) -> Html:
+    """Write the figures that count, large, and below them what they mean."""
+    sentences = (
+        _availability(figures),
+        _coverage(figures),
+        _outages(figures, groups),
+        _silent_sites(figures, clock),
+        _known_time(figures, clock),
+        _exactness(figures),
+    )
+    return element(
+        "section",
+        _tiles(figures),
+        element("ul", *(element("li", sentence) for sentence in sentences if sentence), class_="summary"),
+        id="summary",
+    )
+
+
+def _tiles(figures: Figures) -> Html:
+    times = figures.times
+    lasting = _lasting(figures)
+    exact = f"; exact to {_bound(figures)}" if figures.outages and times.known else ""
+    tiles = (
+        ("Availability", percent(times.up, times.known), f"of the time that somebody watched, senders were up{exact}"),
+        ("Coverage", percent(times.known, times.lived), "of all the time of all senders, somebody watched"),
+        (
+            "Outages",
+            f"{len(figures.outages):,}",
+            f"of {count(len(figures.senders), 'sender')}{f'; {lasting:,} not over at the end' if lasting else ''}",
+        ),
+        (
+            "Senders",
+            f"{figures.sender_count:,}",
+            f"at {count(len(figures.sites), 'site')} in {count(len(figures.regions), 'region')}",
+        ),
+    )
+    return element(
+        "dl",
+        *(
+            element("div", element("dt", name), element("dd", value), element("dd", note, class_="note"), class_="tile")
+            for name, value, note in tiles
+        ),
+        class_="tiles",
+    )
+
+
+def _availability(figures: Figures) -> Html:
+    times = figures.times
+    if not times.known:
+        return join(element("b", "Nothing is known of this time: "), "nobody watched.")
+    return join(
+        "While somebody watched, senders were up ",
+        element("b", percent(times.up, times.known)),
+        f" of the time: up for {duration(times.up)} and down for {duration(times.down)}, added up over all senders:"
+        " two senders that are down for an hour are two hours.",
+    )
+
+
+def _coverage(figures: Figures) -> Html:
+    times = figures.times
+    if not times.unknown:
+        return join(element("b", "Everything is known: "), "somebody watched every sender all the time.")
+    reasons = [
+        f"{duration(unknown) + ' ' if len(figures.unknown_by_cause) > 1 else ''}because {CAUSES.get(cause, cause)}"
+        for cause, unknown in figures.unknown_by_cause.items()
+    ]
+    worst_case = f" Had it all been down, {percent(times.up, times.lived)} would have been up." if times.known else ""
+    return join(
+        "Of all the time, ",
+        element("b", f"{rest(times.known, times.lived)} is unknown"),
+        f" ({duration(times.unknown)}): {listed(reasons)}. What nobody saw counts neither as up nor"
+        f" as down.{worst_case}",
+        f" {percent(figures.assumed, times.known)} of what is known is assumed: it rests on advisories of other"
+        " software, which say nothing of when they watched."
+        if figures.assumed
+        else None,
+    )
+
+
+def _outages(figures: Figures, groups: Sequence[OutageGroup]) -> Html:
+    if not figures.outages:
+        return join(element("b", "No outage was seen."))
+    together, lasting = sum(len(group.outages) for group in groups), _lasting(figures)
+    text = f" of {count(len(figures.senders), 'sender')} {'was' if len(figures.outages) == 1 else 'were'} seen"
+    if groups:
+        text += f", {together:,} of them in {count(len(groups), 'incident')} that took many senders of a site at once"
+    ended = [(outage.ended_at - outage.started_at, outage) for outage in figures.outages if outage.ended_at is not None]
+    if ended:
+        length, outage = max(ended)
+        text += f". The longest that ended took {duration(length)} ({outage.sender_id} at {outage.site})"
+    if lasting:
+        text += f". At the end, {lasting:,} {'was' if lasting == 1 else 'were'} not over"
+    return join(element("b", count(len(figures.outages), "outage")), text + ".")
+
+
+def _lasting(figures: Figures) -> int:
+    return sum(outage.ended_at is None for outage in figures.outages)
+
+
+def _bound(figures: Figures) -> str:
+    """Write by how much availability may be off, as percentage points."""
+    known = figures.times.known
+    bound = min(2 * figures.registration_interval * len(figures.outages), known)
+    # Shares are cut: what is left of them is a promise that holds.
+    return f"± {rest(known - bound, known).removesuffix(' %')} percentage points"
+
+
+def _silent_sites(figures: Figures, clock: Clock) -> Html | None:
+    # Between two watermarks a site is silent for a moment: that is no news.
+    patience = figures.stale_after[0] if figures.stale_after else 0
+    silent = [site for site in figures.sites if (site.heard_through or 0) < figures.period.ended_at - patience]
+    if not silent:
+        return None
+    named = [
+        f"{site.site} ({'at no time' if site.heard_through is None else 'until ' + clock.instant(site.heard_through)})"
+        for site in silent
+    ]
+    verb = "is" if len(silent) == 1 else "are"
+    return join(
+        element("b", f"{count(len(silent), 'site')} {verb} not watched any more: "),
+        f"{listed(named)}. Since then {'its' if len(silent) == 1 else 'their'} senders are unknown.",
+    )
+
+
+def _known_time(figures: Figures, clock: Clock) -> Html:
+    return join(
+        "Known time ends at ",
+        element("b", clock.time(figures.known_through), " UTC"),
+        ", when the hub stored the last message that these figures include",
+        f" (stream {figures.position})" if figures.position else None,
+        ". Of anything later nothing is claimed.",
+    )
+
+
+def _exactness(figures: Figures) -> Html:
+    interval = figures.registration_interval
+    text = (
+        "An outage counts from the last word of a sender before it to the first word after it. Senders speak up every"
+        f" {duration(interval)}, so each outage, as counted, may be off by up to twice that, {duration(2 * interval)}"
+    )
+    if figures.outages and figures.times.known:
+        text += f"; all of them together make the availability exact to {_bound(figures)}"
+    if figures.stale_after:
+        shortest, longest = figures.stale_after
+        span = duration(shortest) if shortest == longest else f"{duration(shortest)} to {duration(longest)}, by site,"
+        text += f". Silence shorter than {span} is not called an outage at all"
+    return join(element("b", "How exact is this? "), text + ".")

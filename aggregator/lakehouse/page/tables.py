@@ -1,0 +1,84 @@
+"""Write tables and the folded parts that hold them: the same everywhere on the page."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from aggregator.lakehouse.page.figures import SenderTimes
+from aggregator.lakehouse.page.markup import Child, Html, element, join
+from aggregator.lakehouse.page.words import duration, percent
+
+T = TypeVar("T")
+
+
+class Column(NamedTuple, Generic[T]):
+    """One column: its title, how a row's cell reads, and what rows are sorted by where that is not the text."""
+
+    title: str
+    cell: Callable[[T], Child]
+    sort_key: Callable[[T], int | str] | None = None
+    number: bool = False
+
+
+def time_columns(times: Callable[[T], SenderTimes]) -> list[Column[T]]:
+    """Give the columns that tell of sender time, the same in every table."""
+    return [
+        Column("availability", lambda row: _meter(times(row)), lambda row: _share(times(row)), number=True),
+        Column("known", lambda row: percent(times(row).known, times(row).lived), number=True),
+        Column("up", lambda row: duration(times(row).up), lambda row: times(row).up, number=True),
+        Column("down", lambda row: duration(times(row).down), lambda row: times(row).down, number=True),
+        Column("unknown", lambda row: duration(times(row).unknown), lambda row: times(row).unknown, number=True),
+    ]
+
+
+def _meter(times: SenderTimes) -> Html:
+    """Write an availability with a bar below it that is as long."""
+    text = percent(times.up, times.known)
+    if not times.known:
+        return join(text)
+    return element("span", text, class_="meter", style=f"--p:{_share(times) / 100}%")
+
+
+def _share(times: SenderTimes) -> int:
+    """Give an availability in hundredths of a per cent, -1 where nothing is known."""
+    return times.up * 10_000 // times.known if times.known else -1
+
+
+def data_table(columns: Sequence[Column[T]], rows: Iterable[T], *, sortable: bool = True) -> Html:
+    """Write rows as a table that scrolls by itself where the screen is narrow."""
+    titles = (
+        element("th", column.title, scope="col", class_="number" if column.number else None) for column in columns
+    )
+    lines = (
+        element(
+            "tr",
+            *(
+                element(
+                    "td",
+                    column.cell(row),
+                    class_="number" if column.number else None,
+                    data_sort=None if column.sort_key is None else str(column.sort_key(row)),
+                )
+                for column in columns
+            ),
+        )
+        for row in rows
+    )
+    table = element(
+        "table",
+        element("thead", element("tr", *titles)),
+        element("tbody", *lines),
+        class_="data sortable" if sortable else "data",
+    )
+    return element("div", table, class_="scroll", tabindex="0")
+
+
+def folded(summary: Child, *content: Child, is_open: bool = False) -> Html:
+    """Fold content away behind one line."""
+    return element("details", element("summary", summary), *content, open=is_open)
+
+
+def section(anchor: str, title: str, lead: Child, *content: Child) -> Html:
+    """Write one section with its heading and the sentence that says how to read it."""
+    return element(
+        "section", element("h2", title), element("p", lead, class_="lead") if lead else None, join(*content), id=anchor
+    )

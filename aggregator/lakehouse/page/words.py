@@ -1,0 +1,145 @@
+"""Write figures as people read them. Shares are cut, not rounded: 100 % means all of it, and 0 % none. Pure."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from aggregator.lakehouse.page.markup import Html, element
+from aggregator.lakehouse.page.period import Period
+from shared.instants import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
+
+NOTHING: Final = "\N{EN DASH}"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def percent(part: int, whole: int, digits: int = 2) -> str:
+    """Write a share, cut to ``digits``; nothing of nothing is a dash.
+
+    >>> percent(99_999, 100_000), percent(1, 1), percent(1, 10**9), percent(0, 5)
+    ('99.99 %', '100 %', '<0.01 %', '0 %')
+    """
+    if whole == 0:
+        return NOTHING
+    if part in (0, whole):
+        return "100 %" if part else "0 %"
+    cut = part * 100 * 10**digits // whole
+    return f"{cut / 10**digits:.{digits}f} %" if cut else f"<{10**-digits:.{digits}f} %"
+
+
+def rest(part: int, whole: int) -> str:
+    """Write what is left of the whole, so that it and ``percent(part, whole)`` add up to 100.
+
+    >>> rest(99_999, 100_000), rest(2, 3), rest(1, 1)
+    ('0.01 %', '33.34 %', '0 %')
+    """
+    if part in (0, whole):
+        return percent(whole - part, whole)
+    return f"{(10_000 - part * 10_000 // whole) / 100:.2f} %"
+
+
+def figure(part: int, whole: int) -> str:
+    """Write a share in at most four characters, without its sign.
+
+    >>> [figure(part, 1000) for part in (1000, 999, 990, 989, 57, 3, 0)]
+    ['100', '99.9', '99.0', '98', '5', '<1', '0']
+    """
+    if part == whole:
+        return "100"
+    tenths = part * 1000 // whole
+    if tenths >= 990:
+        return f"{tenths / 10:.1f}"
+    return str(tenths // 10) if tenths >= 10 or part == 0 else "<1"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Write a number and what it counts.
+
+    >>> count(1, "sender"), count(1200, "sender")
+    ('1 sender', '1,200 senders')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(names: list[str], most: int = 8) -> str:
+    """Name up to ``most``, and how many more there are.
+
+    >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], 2)
+    ('a, b and c', 'a, b and 1 more')
+    """
+    shown = names if len(names) <= most else [*names[:most], f"{len(names) - most:,} more"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
+
+
+def duration(length: int) -> str:
+    """Write a duration; sums over senders may run to many years.
+
+    >>> duration(90 * SECOND), duration(400 * DAY), duration(365_250 * DAY)
+    ('1m 30s', '400d', '1,000.0 years')
+    """
+    return format_duration(length) if length < 1000 * DAY else f"{length / (365.25 * DAY):,.1f} years"
+
+
+def step_name(step: int) -> str:
+    """Write the length of a window out, without "one".
+
+    >>> step_name(HOUR), step_name(5 * SECOND), step_name(6 * HOUR)
+    ('hour', '5 seconds', '6 hours')
+    """
+    for unit, name in ((7 * DAY, "week"), (DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "second")):
+        if step % unit == 0:
+            return name if step == unit else f"{step // unit} {name}s"
+    return duration(step)
+
+
+class Clock(NamedTuple):
+    """Write instants (UTC) as short as the period allows."""
+
+    period: Period
+
+    def instant(self, at: int) -> str:
+        """Write an instant: without its date where the period has only one, to the second where it is short."""
+        when = _EPOCH + timedelta(microseconds=at)
+        seconds = ":%S" if self.period.length <= 2 * DAY else ""
+        date = (
+            ""
+            if self._one_day and self._in_it(at)
+            else f"{when.day} {when:%b} "
+            if self._one_year
+            else f"{when:%Y-%m-%d} "
+        )
+        return date + when.strftime("%H:%M" + seconds)
+
+    def time(self, at: int) -> Html:
+        """Write an instant as an element that holds it exactly."""
+        return element("time", self.instant(at), datetime=format_instant(at))
+
+    def tick(self, at: int, step: int) -> str:
+        """Label a window of ``step`` that begins at ``at``."""
+        when = _EPOCH + timedelta(microseconds=at)
+        if step >= DAY:
+            return f"{when.day} {when:%b}"
+        return when.strftime("%H:%M" if step % (60 * SECOND) == 0 else "%H:%M:%S")
+
+    def whole(self) -> str:
+        """Write the period.
+
+        >>> Clock(Period(0, 90 * SECOND)).whole()
+        '1 January 1970, 00:00:00 to 00:01:30 UTC'
+        """
+        begin, end = (_EPOCH + timedelta(microseconds=at) for at in self.period)
+        form = "%H:%M:%S" if self.period.length < HOUR else "%H:%M"
+        first, last = f"{begin.day} {begin:%B %Y}", f"{end.day} {end:%B %Y}"
+        if first == last:
+            return f"{first}, {begin:{form}} to {end:{form}} UTC"
+        return f"{first}, {begin:{form}} to {last}, {end:{form}} UTC"
+
+    @property
+    def _one_day(self) -> bool:
+        return self.period.started_at // DAY == (self.period.ended_at - 1) // DAY
+
+    @property
+    def _one_year(self) -> bool:
+        begin, end = (_EPOCH + timedelta(microseconds=at) for at in self.period)
+        return begin.year == end.year or self.period.length < 300 * DAY
+
+    def _in_it(self, at: int) -> bool:
+        return at // DAY == self.period.started_at // DAY

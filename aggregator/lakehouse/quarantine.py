@@ -1,0 +1,166 @@
+"""Decide why a message is not taken: columns over what ``decode.py`` has read of it.
+
+The subject says whose record it is, for permissions protect it; a body or header that says otherwise is quarantined.
+"""
+
+from enum import StrEnum
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from shared.instants import parse_instant
+from shared.subjects import RecordType
+from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS, WATERMARK_PROTOCOL
+
+EARLIEST = parse_instant("2000-01-01T00:00:00Z")
+LATEST = parse_instant("2200-01-01T00:00:00Z")
+_SITE_NAME = r"^[A-Za-z0-9_-]{1,64}$"
+CHORIA_FIELDS = {
+    "protocol": "STRING",
+    "event_id": "STRING",
+    "inspect_field": "STRING",
+    "value": "STRING",
+    "seen": "BIGINT",
+    "replicator": "STRING",
+    "timestamp": "BIGINT",
+    "event": "STRING",
+}
+OWN_FIELDS = {
+    "kind": "STRING",
+    "region": "STRING",
+    "site": "STRING",
+    "block": "STRING",
+    "at_us": "BIGINT",
+    "last_seen_us": "BIGINT",
+    "stream": "STRING",
+    "incarnation": "STRING",
+    "sequence": "BIGINT",
+    "opening_sequence": "BIGINT",
+    "ordinal": "BIGINT",
+}
+WATERMARK_FIELDS = {
+    "protocol": "STRING",
+    "region": "STRING",
+    "site": "STRING",
+    "block": "STRING",
+    "agent": "STRING",
+    "observed_since_us": "BIGINT",
+    "observed_through_us": "BIGINT",
+    "stream": "STRING",
+    "incarnation": "STRING",
+    "sequence": "BIGINT",
+    "advisory_ordinal": "BIGINT",
+    "senders": "MAP<STRING, BIGINT>",
+    "outbox": "MAP<STRING, BIGINT>",
+    "counters": "MAP<STRING, MAP<STRING, BIGINT>>",
+    "stale_after": "BIGINT",
+    "retire_after": "BIGINT",
+    "blind_after": "BIGINT",
+    "policy_revision": "BIGINT",
+    "version": "STRING",
+    "boot_id": "STRING",
+}
+"""What must be there: fields with a default in shared/wire.py may be missing."""
+
+
+class QuarantineReason(StrEnum):
+    """Why a message was not taken."""
+
+    UNKNOWN_SUBJECT = "unknown_subject"
+    NOT_DECODABLE = "not_decodable"
+    CONTRADICTS_SUBJECT = "contradicts_subject"
+    IMPLAUSIBLE_INSTANT = "implausible_instant"
+    NO_ORIGIN = "no_origin"
+    NOT_TEXT = "not_text"
+
+
+def reason() -> Column:
+    """Give the reason to quarantine a message, null where there is none."""
+    record = f.col("record")
+    return (
+        f.when(record.isNull(), QuarantineReason.UNKNOWN_SUBJECT)
+        .when(~f.is_valid_utf8("text"), QuarantineReason.NOT_TEXT)
+        .when(record == RecordType.ADVISORY, _advisory_reason())
+        .when(record == RecordType.WATERMARK, _watermark_reason())
+        .otherwise(_registration_reason())
+    )
+
+
+def _advisory_reason() -> Column:
+    body = "advisory."
+    plain, foreign = f.col("plain"), f.col("foreign")
+    whole = (
+        (f.col(body + "protocol") == ADVISORY_PROTOCOL)
+        & _present(body, *CHORIA_FIELDS)
+        & (plain | _present(body, *OWN_FIELDS))
+        & (f.length(body + "value") > 0)
+        & (~foreign | f.col("site").rlike(_SITE_NAME))
+    )
+    event = f.try_element_at(
+        f.create_map(*(f.lit(word) for pair in CHORIA_EVENTS.items() for word in pair)), f.col("kind")
+    )
+    agrees = (f.col(body + "event") == event) & f.when(
+        plain, foreign | (f.col(body + "replicator") == f.col("site"))
+    ).otherwise(_same(body, "kind", "region", "site", "block"))
+    # A sender that was never seen has no time of it: Choria writes what it has.
+    plausible = f.col("at_us").between(EARLIEST, LATEST) & f.col("last_seen_us").between(0, f.col("at_us"))
+    return (
+        f.when(~_sure(whole), QuarantineReason.NOT_DECODABLE)
+        .when(~_sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)
+        .when(~_sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
+    )
+
+
+def _watermark_reason() -> Column:
+    body = "watermark."
+    whole = _present(body, *WATERMARK_FIELDS) & (f.col(body + "protocol") == WATERMARK_PROTOCOL)
+    since, through = f.col(body + "observed_since_us"), f.col(body + "observed_through_us")
+    plausible = since.between(EARLIEST, through) & (through <= LATEST)
+    return (
+        f.when(~_sure(whole), QuarantineReason.NOT_DECODABLE)
+        .when(~_sure(_same(body, "region", "site", "block")), QuarantineReason.CONTRADICTS_SUBJECT)
+        .when(~_sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
+    )
+
+
+def _registration_reason() -> Column:
+    whole = (
+        (f.size(f.split("origin", r"\.")) == 5)
+        & origin(3).rlike(r"^\d{1,18}-\d{1,18}$")
+        & origin(4).rlike(r"^\d{1,18}$")
+        & (f.size(f.split("source", " ")) >= 5)
+        & source(-1).rlike(r"^\d{1,18}$")
+    )
+    agrees = reduce(and_, (origin(index) == f.col(name) for index, name in enumerate(("region", "site", "block"))))
+    stored_at = f.when(source(-1).rlike(r"^\d{1,18}$"), source(-1).cast("bigint"))
+    plausible = stored_at.between(EARLIEST // 1000, LATEST // 1000)
+    return (
+        f.when(~_sure(whole), QuarantineReason.NO_ORIGIN)
+        .when(~_sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)
+        .when(~_sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
+    )
+
+
+def origin(index: int) -> Column:
+    """Give one part of ``Muster-Origin``: region, site, block, incarnation, sequence."""
+    return f.get(f.split("origin", r"\."), f.lit(index))
+
+
+def source(position: int) -> Column:
+    """Give one part of ``Choria-SR-Source``, counted from 1 or, negative, from the end: the last is unix ms."""
+    return f.try_element_at(f.split("source", " "), f.lit(position))
+
+
+def _present(body: str, *names: str) -> Column:
+    return reduce(and_, (f.col(body + name).isNotNull() for name in names))
+
+
+def _same(body: str, *names: str) -> Column:
+    return reduce(and_, (f.col(body + name) == f.col(name) for name in names))
+
+
+def _sure(condition: Column) -> Column:
+    """Count what is not known as not so: a null would slip through ``when``."""
+    return f.coalesce(condition, f.lit(False))

@@ -1,0 +1,109 @@
+"""Write the rows of an answer for people (an aligned table) and for programs (CSV, JSON), one form of each value.
+
+Instants are RFC 3339 in UTC, as everywhere in Muster; sums of microseconds are whole numbers however large.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import chain, islice
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+
+from shared.instants import SECOND, format_instant
+
+MAX_CELL_LENGTH: Final = 60
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBERS = (int, float, Decimal)
+
+Row = Sequence[Any]
+_encoder = msgspec.json.Encoder(decimal_format="number")
+
+
+def table_lines(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
+    """Give the lines of an aligned table: numbers to the right, ``-`` where there is no value, long texts cut."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    right = [
+        any(isinstance(row[index], _NUMBERS) and not isinstance(row[index], bool) for row in rows)
+        for index in range(len(names))
+    ]
+    for line in chain((names, ["-" * width for width in widths]), cells):
+        laid_out = (
+            cell.rjust(width) if numeric else cell.ljust(width)
+            for cell, width, numeric in zip(line, widths, right, strict=True)
+        )
+        yield "  ".join(laid_out).rstrip()
+
+
+class _Echo:
+    """What a CSV writer writes to, and gets back."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+def csv_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Give lines of CSV (RFC 4180), the columns' names first; nothing stands for no value."""
+    write = csv.writer(_Echo(), lineterminator="").writerow
+    yield str(write(names))
+    for row in rows:
+        yield str(write(["" if value is None else _text(value) for value in row]))
+
+
+def json_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
+    """Give the lines of one JSON array with an object for each row, a row to a line."""
+    objects = (_encoder.encode({n: _plain(v) for n, v in zip(names, row, strict=True)}).decode() for row in rows)
+    previous = next(objects, None)
+    if previous is None:
+        yield "[]"
+        return
+    previous = "[" + previous
+    for following in objects:
+        yield previous + ","
+        previous = " " + following
+    yield previous + "]"
+
+
+def at_most(rows: Iterator[Row], limit: int) -> tuple[list[Row], bool]:
+    """Take up to ``limit`` rows, and tell whether there are more. A limit of 0 takes all."""
+    taken = list(islice(rows, limit)) if limit else list(rows)
+    return taken, bool(limit) and next(rows, None) is not None
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.6g}" if isinstance(value, float) else _text(value)
+    text = text.translate({ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"})
+    return text if len(text) <= MAX_CELL_LENGTH else text[: MAX_CELL_LENGTH - 1] + "…"
+
+
+def _text(value: Any) -> str:
+    plain = _plain(value)
+    if isinstance(plain, str | int | Decimal) and not isinstance(plain, bool):
+        return str(plain)
+    return _encoder.encode(plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    """Give a value as JSON can hold it."""
+    plain = value
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        seconds = aware - _EPOCH
+        plain = format_instant((seconds.days * 86_400 + seconds.seconds) * SECOND + seconds.microseconds)
+    elif isinstance(value, bytes):
+        plain = value.decode("utf-8", "backslashreplace")
+    elif isinstance(value, dict):
+        plain = {_text(key): _plain(each) for key, each in value.items()}
+    elif isinstance(value, list | tuple):
+        plain = [_plain(each) for each in value]
+    elif isinstance(value, float) and not isfinite(value):
+        plain = None  # JSON has neither infinity nor NaN
+    elif not (value is None or isinstance(value, str | bool | int | float | Decimal)):
+        plain = str(value)
+    return plain

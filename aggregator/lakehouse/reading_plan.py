@@ -1,0 +1,97 @@
+"""Decide which sequences a run reads, or refuse with the remedy. Pure: what the tables stand for and what streams hold.
+
+The report stream is a mirror of the archive: the same sequences in both. What neither holds any more is lost, and only
+an operator may give it up.
+"""
+
+import re
+from collections.abc import Collection
+
+import msgspec
+
+from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.stream_reader import StreamState
+
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+
+
+class Refused(RuntimeError):
+    """A run would make tables that cannot be trusted. The text is one line: what is wrong, and what to do."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Sequences ``first`` to ``last``, both included; none where ``last`` lies before ``first``."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Span":
+        """Read ``LO..HI``; raise ValueError for anything else."""
+        match = _RANGE.fullmatch(text.strip())
+        if match is None or int(match[1]) > int(match[2]):
+            raise ValueError(f"not a range of sequences: {text!r}, write LO..HI, for example 1001..2000")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def count(self) -> int:
+        """Give the number of sequences."""
+        return max(0, self.last - self.first + 1)
+
+    def __str__(self) -> str:
+        return f"{self.first}..{self.last}"
+
+
+class ReadingPlan(msgspec.Struct, frozen=True):
+    """What to read, and what was lost before it."""
+
+    wanted: Span
+    lost: Span | None = None
+
+
+def plan_reading(
+    stands: Collection[HubPosition], archive: StreamState, report: StreamState, accepted: Span | None = None
+) -> ReadingPlan:
+    """Say what to read; raise Refused.
+
+    ``stands`` has the bronze tables' positions: none before the first run, which begins with what there is.
+    """
+    for position in stands:
+        _check_past(position, archive)
+    done = min((position.sequence for position in stands), default=0)
+    kept_from = min(_first_kept(archive), _first_kept(report))
+    first = done + 1
+    lost = None
+    if first < kept_from and stands:
+        lost = Span(first, kept_from - 1)
+        if accepted is None or accepted.first > lost.first or accepted.last < lost.last:
+            raise Refused(
+                f"{archive.name} and {report.name} no longer hold {lost}, which the tables lack; name a stream that"
+                f" does ([lakehouse] archive_stream), or give them up for ever with --accept-loss {lost}: the time"
+                " they stood for will be unknown"
+            )
+    elif accepted is not None:
+        raise Refused(f"nothing is lost (the tables stand at {done}): leave --accept-loss out")
+    last = report.last_sequence if report.last_sequence >= done else archive.last_sequence
+    return ReadingPlan(Span(max(first, kept_from), max(last, done)), lost)
+
+
+def _check_past(position: HubPosition, archive: StreamState) -> None:
+    remedy = "restore the archive that was read, or set [lakehouse] path to a new directory and roll up from the start"
+    if position.stream != archive.name:
+        raise Refused(
+            f"the tables were made from {position.stream}, the settings say {archive.name}: set [lakehouse]"
+            " archive_stream back, or path to a new directory"
+        )
+    if position.created_at != archive.created_at:
+        raise Refused(f"{archive.name} is not the stream that was read: it was created again; {remedy}")
+    if position.sequence > archive.last_sequence:
+        raise Refused(
+            f"{archive.name} ends at {archive.last_sequence}, but was read through {position.sequence}: it was restored"
+            f" from an older copy; {remedy}"
+        )
+
+
+def _first_kept(stream: StreamState) -> int:
+    """Give the first sequence that can still be read; of an empty stream the next one to come."""
+    return stream.first_sequence if stream.message_count else stream.last_sequence + 1

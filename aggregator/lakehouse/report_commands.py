@@ -1,0 +1,47 @@
+"""The command ``report html``: write the availability page, without Java."""
+
+import os
+from pathlib import Path
+
+import click
+
+from aggregator import config
+from aggregator.lakehouse.interruption import interruptible
+from aggregator.lakehouse.page.document import render
+from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.query_errors import TablesUnreadable
+from shared.instants import InvalidInstant
+from shared.sizes import format_size
+
+
+@click.command("html")
+@config.config_option
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option(
+    "--from", "since", metavar="WHEN", help="2026-01-31, 2026-01-31T12:00:00Z, or 7d for the last seven days."
+)
+@click.option("--to", "until", metavar="WHEN", help="2026-02-28 or 2026-02-28T12:00:00Z (exclusive).")
+def report_html(config_path: Path, output: Path, since: str | None, until: str | None) -> None:
+    """Write the availability page: one HTML file that needs nothing else. By default it shows all that is known."""
+    settings = config.load(config_path).lakehouse
+    try:
+        with open_tables(Path(settings.path)) as tables, interruptible():
+            page = render(read_figures(tables, since, until, settings.registration_interval))
+    except (TablesUnreadable, InvalidInstant) as error:
+        raise click.ClickException(str(error)) from error
+    # A reader of the file never meets half a page.
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(page, encoding="utf-8")
+        unfinished.replace(output)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise click.ClickException(f"{output}: cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: {format_size(len(page.encode()))}")

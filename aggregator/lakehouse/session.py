@@ -1,0 +1,145 @@
+"""Start Spark so that it writes Iceberg tables into a catalog of one SQLite file, on this machine by default.
+
+Settings and traps were tried out for exactly the versions in ``pyproject.toml``. What Spark and its JVM have to say
+goes to a file beside the tables: a person at the terminal sees our lines only.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from aggregator.lakehouse.jetstream_source import JetStreamSource
+
+CATALOG = "lake"
+_BUSY_MILLISECONDS = 60_000
+
+
+class SessionSettings(msgspec.Struct, frozen=True):
+    """What a session needs to know. ``warehouse`` is the directory of the tables and of ``catalog.db``."""
+
+    warehouse: Path
+    java_home: Path
+    jars: tuple[Path, ...]
+    master: str = "local[*]"
+    driver_memory: str = "2g"
+    extra: Mapping[str, str] = {}
+
+
+def catalog_file(warehouse: Path) -> Path:
+    """Give the SQLite file that names the tables: also what pyiceberg opens, under the same catalog name."""
+    return warehouse / "catalog.db"
+
+
+def start(settings: SessionSettings) -> SparkSession:
+    """Start Spark, or another session in the JVM that this process has already.
+
+    It knows the data source ``jetstream``. Spark's own words go to ``spark.log`` in the warehouse.
+    """
+    settings.warehouse.mkdir(parents=True, exist_ok=True)
+    properties = {**spark_properties(settings), **settings.extra}
+    # Not the active session: that is one of the JVM's thread, which changes behind Python's back.
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - there is no public question
+        _prepare_environment(settings)
+        builder = SparkSession.builder.appName("muster").master(settings.master)
+        for key, value in properties.items():
+            builder = builder.config(key, value)
+        with _errors_into(settings.warehouse / "spark.log"):
+            spark = builder.getOrCreate()
+    else:
+        # A session loads its catalog once: another warehouse needs another session.
+        spark = SparkSession.builder.getOrCreate().newSession()
+        for key, value in properties.items():
+            if spark.conf.isModifiable(key) or key.startswith(f"spark.sql.catalog.{CATALOG}"):
+                spark.conf.set(key, value)
+        # A data source is registered with the new session, but looked for in the active one.
+        jvm: Any = spark._jvm  # noqa: SLF001 - Python has no name for it
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    spark.dataSource.register(JetStreamSource)
+    _write_no_checksum_files(spark)
+    return spark
+
+
+def spark_properties(settings: SessionSettings) -> dict[str, str]:
+    """Give every property that differs from Spark's default, for our session and for servers that share the catalog."""
+    catalog = f"spark.sql.catalog.{CATALOG}"
+    local = settings.master.startswith("local")
+    jars = [str(jar) for jar in settings.jars]
+    properties = {
+        f"{catalog}": "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "jdbc",
+        f"{catalog}.uri": f"jdbc:sqlite:{catalog_file(settings.warehouse)}?busy_timeout={_BUSY_MILLISECONDS}",
+        f"{catalog}.warehouse": f"file://{settings.warehouse}",
+        f"{catalog}.jdbc.schema-version": "V1",
+        # Another process may commit at any time; a cached table would hide it.
+        f"{catalog}.cache-enabled": "false",
+        "spark.sql.defaultCatalog": CATALOG,
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.driver.extraClassPath": ":".join(jars),
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -Dderby.system.home=/nonexistent",
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.adaptive.enabled": "true",
+        # Java does not compile methods of more than 8000 bytes; Spark would generate them all the same.
+        "spark.sql.codegen.hugeMethodLimit": "8000",
+        # Python's batches come as Arrow already; the session makes no DataFrame out of pandas.
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    if local:
+        cores = os.cpu_count() or 1
+        properties |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(min(max(2 * cores, 4), 64)),
+        }
+    else:
+        # A local driver finds the jars where they are; executors elsewhere must be sent them.
+        properties["spark.jars"] = ",".join(jars)
+    return properties
+
+
+def _prepare_environment(settings: SessionSettings) -> None:
+    """Tell the JVM and Python's workers which Java, which Python and which code: they inherit the environment."""
+    code = str(Path(__file__).resolve().parents[2])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ |= {
+        "JAVA_HOME": str(settings.java_home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([code, *(path for path in paths if path and path != code)]),
+    }
+    if settings.master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def _write_no_checksum_files(spark: SparkSession) -> None:
+    """Leave out Hadoop's ``.crc`` beside every local file: Parquet has checksums of its own.
+
+    Hadoop keeps one file system of a kind for the whole JVM, and forks ``chmod`` for every file.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001 - Python has no name for it
+    hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).setWriteChecksum(False)
+
+
+@contextmanager
+def _errors_into(log: Path) -> Iterator[None]:
+    """Have what is started meanwhile write its standard error into ``log``: a JVM warns before it reads any setting."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,34 @@
+"""Say what a table is: its columns with their meaning, its identity, its partitioning. Nothing here needs Spark."""
+
+from typing import NamedTuple
+
+NAMESPACE = "muster"
+
+
+class Column(NamedTuple):
+    """One column: ``type`` is Spark SQL's, ``comment`` gives meaning and unit."""
+
+    name: str
+    type: str
+    comment: str
+
+
+class Table(NamedTuple):
+    """One table. ``partitioned_by`` holds Iceberg transforms, ``identity`` the columns that make a row what it is."""
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+    identity: tuple[str, ...]
+    partitioned_by: tuple[str, ...] = ()
+    sorted_by: tuple[str, ...] = ()
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Give the columns in their order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def identifier(self) -> str:
+        """Give the table's name within the catalog: ``muster.<name>``."""
+        return f"{NAMESPACE}.{self.name}"

@@ -1,0 +1,91 @@
+"""Cut intervals at the borders of hours and days: which windows lie wholly inside, and what lies in the others.
+
+Instants are whole microseconds since the epoch, in UTC, so every hour and every day is a multiple of its length. The
+window in which known time ends is as long as it is known, and counts as whole where an interval fills that.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from shared.instants import DAY as DAY_US
+from shared.instants import HOUR as HOUR_US
+
+__all__ = ["DAY_US", "HOUR_US", "floor_to", "partial_pieces", "whole_window_counts", "whole_windows", "window_length"]
+
+
+def floor_to(instant: Column, unit: int) -> Column:
+    """Give the start of the window that ``instant`` lies in."""
+    return instant - f.pmod(instant, f.lit(unit))
+
+
+def window_length(start: Column, unit: int, known_through: int) -> Column:
+    """Say how much of the window is known time."""
+    return f.least(start + unit, f.lit(known_through)) - start
+
+
+def whole_windows(started_at: Column, ended_at: Column, unit: int, known_through: int) -> tuple[Column, Column]:
+    """Give the starts of the first and the last window wholly inside ``[started_at, ended_at)``; null: goes on.
+
+    There is none where the first lies after the last. No window starts at or after ``known_through``.
+    """
+    final = known_through - 1 - (known_through - 1) % unit
+    first = floor_to(started_at + (unit - 1), unit)
+    last = f.least(floor_to(ended_at, unit) - unit, f.lit(final))
+    return first, f.coalesce(f.when(ended_at.isNotNull(), last), f.lit(final))
+
+
+def partial_pieces(intervals: DataFrame, unit: int, known_through: int) -> DataFrame:
+    """Give the parts of intervals in windows that they do not fill, as far as known time goes.
+
+    ``started_at`` and ``ended_at`` are microseconds, the latter null where an interval goes on. Each row keeps its
+    other columns; its interval becomes the part, beside ``window_at``. An interval has two parts at most.
+    """
+    started_at = f.col("started_at")
+    ended_at = f.least(f.coalesce("ended_at", f.lit(known_through)), f.lit(known_through))
+    first, last = whole_windows(started_at, f.col("ended_at"), unit, known_through)
+    head, tail = floor_to(started_at, unit), floor_to(ended_at - 1, unit)
+    head_part = _part(head, started_at, f.least(head + unit, ended_at))
+    tail_part = _part(tail, f.greatest(tail, started_at), ended_at)
+    has_head = head < first
+    has_tail = (tail > last) & (~has_head | (tail > head))
+    parts = f.filter(f.array(f.when(has_head, head_part), f.when(has_tail, tail_part)), lambda part: part.isNotNull())
+    kept = [name for name in intervals.columns if name not in ("started_at", "ended_at")]
+    return intervals.select(*kept, f.inline(parts))
+
+
+def whole_window_counts(intervals: DataFrame, keys: tuple[str, ...], unit: int, known_through: int) -> DataFrame:
+    """Count, per ``keys`` and window, the intervals that fill the window: (keys, ``window_at``, ``whole_count``).
+
+    The cost is that of the intervals and of the rows given, not of intervals times windows: a step up at the first
+    window, a step down after the last, and a running sum.
+    """
+    first, last = whole_windows(f.col("started_at"), f.col("ended_at"), unit, known_through)
+    steps = (
+        intervals.select(*keys, first.alias("first"), last.alias("last"))
+        .where("first <= last")
+        .select(
+            *keys,
+            f.inline(
+                f.array(
+                    f.struct(f.col("first").alias("window_at"), f.lit(1).cast("bigint").alias("step")),
+                    f.struct((f.col("last") + unit).alias("window_at"), f.lit(-1).cast("bigint").alias("step")),
+                )
+            ),
+        )
+        .groupBy(*keys, "window_at")
+        .agg(f.sum("step").alias("step"))
+    )
+    in_order = Window.partitionBy(*keys).orderBy("window_at")
+    runs = steps.select(
+        *keys,
+        "window_at",
+        f.sum("step").over(in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)).alias("whole_count"),
+        (f.lead("window_at").over(in_order) - unit).alias("through"),
+    ).where("whole_count > 0")
+    return runs.select(
+        *keys, f.explode(f.sequence("window_at", "through", f.lit(unit))).alias("window_at"), "whole_count"
+    )
+
+
+def _part(window_at: Column, started_at: Column, ended_at: Column) -> Column:
+    return f.struct(window_at.alias("window_at"), started_at.alias("started_at"), ended_at.alias("ended_at"))

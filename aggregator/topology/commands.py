@@ -1,0 +1,127 @@
+"""The commands ``plan``, ``apply`` and ``report`` of ``muster-aggregator``."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+
+from aggregator.topology.desired import desired
+from aggregator.topology.found import Found
+from aggregator.topology.jetstream import ApplyFailed, Connections, connections, observe
+from aggregator.topology.jetstream import apply as apply_plan
+from aggregator.topology.plan import Change, Plan
+from aggregator.topology.plan import plan as make_plan
+from aggregator.topology.plan_text import change_lines, format_plan, plan_as_json, summary
+from aggregator.topology.report import format_report
+from aggregator.topology.report import report as make_report
+from aggregator.topology.settings import TopologySettings
+from shared.settings import SettingsError, load_settings
+
+DEFAULT_PATH = Path("topology.toml")
+
+T = TypeVar("T")
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=DEFAULT_PATH,
+    show_default=True,
+    help="The topology's settings file.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@config_option
+@json_option
+def plan(config_path: Path, as_json: bool) -> None:
+    """Show what apply would do to make the streams as the settings say."""
+    topology = load(config_path)
+    wanted = desired(topology)
+
+    async def planned(opened: Connections) -> Plan:
+        return make_plan(wanted, await observe(wanted, opened))
+
+    todo = asyncio.run(_connected(topology, planned))
+    click.echo(_json(plan_as_json(todo)) if as_json else format_plan(todo))
+    _end(todo.problems)
+
+
+@click.command()
+@config_option
+@click.option("--force", is_flag=True, help="Carry out also what loses messages or cuts a flow.")
+@json_option
+def apply(config_path: Path, force: bool, as_json: bool) -> None:
+    """Make the streams as the settings say; doing it again does nothing."""
+    topology = load(config_path)
+    wanted = desired(topology)
+
+    def tell(change: Change) -> None:
+        if not as_json:
+            click.echo(f"{change.place}: {next(change_lines(change))}")
+
+    async def applied(opened: Connections) -> Plan:
+        todo = make_plan(wanted, await observe(wanted, opened))
+        if todo.destructive and not force:
+            losses = (f"{each.place}: {each.action} {each.stream}, which {each.destroys}" for each in todo.destructive)
+            raise click.ClickException(f"nothing was changed, this asks for --force: {'; '.join(losses)}")
+        try:
+            await apply_plan(todo, opened, tell)
+        except ApplyFailed as error:
+            raise click.ClickException(str(error)) from error
+        return todo
+
+    done = asyncio.run(_connected(topology, applied))
+    if as_json:
+        click.echo(_json(plan_as_json(done)))
+    else:
+        for place, reason in done.problems.items():
+            click.echo(f"{place}: {reason}")
+        click.echo(f"applied {len(done.changes)} changes" if done.changes else summary(done))
+    _end(done.problems)
+
+
+@click.group(invoke_without_command=True)
+@config_option
+@json_option
+@click.pass_context
+def report(context: click.Context, config_path: Path, as_json: bool) -> None:
+    """Show how the streams are, and how far each copy has come."""
+    if context.invoked_subcommand is not None:
+        return
+    topology = load(config_path)
+    wanted = desired(topology)
+
+    async def observed(opened: Connections) -> Found:
+        return await observe(wanted, opened)
+
+    found = make_report(wanted, asyncio.run(_connected(topology, observed)))
+    click.echo(_json(found) if as_json else format_report(found))
+    _end(not found.complete)
+
+
+def load(config_path: Path) -> TopologySettings:
+    """Read the settings; raise click.ClickException."""
+    try:
+        return load_settings(config_path, TopologySettings)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+
+
+async def _connected(topology: TopologySettings, work: Callable[[Connections], Awaitable[T]]) -> T:
+    async with connections(topology) as opened:
+        return await work(opened)
+
+
+def _json(data: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(data)).decode()
+
+
+def _end(incomplete: object) -> None:
+    """Tell a script, by the exit code, that something did not answer or is not there."""
+    if incomplete:
+        raise SystemExit(1)

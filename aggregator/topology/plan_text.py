@@ -1,0 +1,96 @@
+"""Write a plan for people, and as JSON for programs. Pure."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from aggregator.topology.plan import Action, Change, FieldChange, Plan
+from shared.instants import format_duration
+from shared.sizes import format_size
+
+_SIGNS = {Action.CREATE: "+", Action.UPDATE: "~", Action.REPLACE: "!", Action.DELETE: "-"}
+_NANOSECONDS = ("max_age", "duplicate_window", "idle_heartbeat")
+
+
+def format_plan(plan: Plan) -> str:
+    """List every step below the place it is for, then what cannot be planned for, and a summary."""
+    lines: list[str] = []
+    place = ""
+    for change in plan.changes:
+        if str(change.place) != place:
+            place = str(change.place)
+            lines.append(place)
+        lines.extend(f"  {line}" for line in change_lines(change))
+    lines.extend(f"{place}: {reason}" for place, reason in plan.problems.items())
+    return "\n".join([*lines, summary(plan)])
+
+
+def change_lines(change: Change) -> Iterator[str]:
+    """Write one step: what is done, and each field that it changes."""
+    what = f"consumer {change.consumer} on {change.stream}" if change.consumer else f"stream {change.stream}"
+    yield f"{_SIGNS[change.action]} {change.action} {what}" + (f", which {change.destroys}" if change.destroys else "")
+    for field in change.fields:
+        if change.action is Action.CREATE:
+            yield f"    {field.field}: {_shown(field.field, field.after)}"
+        else:
+            yield f"    {field.field}: {_shown(field.field, field.before)} -> {_shown(field.field, field.after)}"
+
+
+def summary(plan: Plan) -> str:
+    """Count the steps in one line."""
+    if not plan.changes:
+        return "nothing to do" + (" where there was an answer" if plan.problems else "")
+    counts = {action: sum(change.action is action for change in plan.changes) for action in Action}
+    text = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
+    if plan.destructive:
+        text += f"; {len(plan.destructive)} of them destructive: apply asks for --force"
+    return text
+
+
+def plan_as_json(plan: Plan) -> dict[str, Any]:
+    """Give the plan as plain data; values stand as JetStream has them (nanoseconds, bytes, -1 for unlimited)."""
+    return {
+        "changes": [
+            {
+                "action": change.action,
+                "place": str(change.place),
+                "domain": change.place.domain,
+                "stream": change.stream,
+                "consumer": change.consumer,
+                "fields": [_field_as_json(field) for field in change.fields],
+                "destroys": change.destroys,
+            }
+            for change in plan.changes
+        ],
+        "problems": {str(place): reason for place, reason in plan.problems.items()},
+    }
+
+
+def _field_as_json(field: FieldChange) -> dict[str, Any]:
+    return {"field": field.field, "from": field.before, "to": field.after}
+
+
+def _shown(field: str, value: Any) -> str:
+    if field in _NANOSECONDS:
+        return format_duration(value // 1000) if value else "for ever" if field == "max_age" else "none"
+    if field == "max_bytes":
+        return format_size(value) if value is not None and value >= 0 else "unlimited"
+    if field == "sources":
+        return ", ".join(_source(source) for source in value)
+    if field.startswith("source ") and value is not None:
+        return "durable" if value.get("consumer") else "plain"
+    if field == "mirror" and value is not None:
+        return f"of {value['name']}"
+    return _plainly(value)
+
+
+def _source(source: dict[str, Any]) -> str:
+    api = (source.get("external") or {}).get("api", "this domain")
+    return f"{source['name']} of {api}{' (durable)' if source.get('consumer') else ''}"
+
+
+def _plainly(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

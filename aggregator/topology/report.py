@@ -1,0 +1,193 @@
+"""Show how the streams are and how far each copy has come. Pure: tables from what was found.
+
+A source that is down shows ``active`` -1, ``lag`` 0 and no error, so ``behind`` compares what a copy has taken with the
+origin's own last sequence.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from aggregator.topology.desired import Desired, DesiredStream, Place
+from aggregator.topology.found import Found, FoundStream, Replication, source_key
+from shared.instants import format_duration, format_instant, parse_instant
+from shared.jetstream_api import api_prefix
+from shared.sizes import format_size
+from shared.tables import Column, format_table
+
+SILENT_AFTER = 15_000_000
+_SECOND = 1_000_000
+
+
+class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream that should be; ``error`` says why the rest is empty. Sizes in bytes, ``created`` RFC 3339."""
+
+    name: str
+    place: str
+    kind: str
+    storage: str = ""
+    replicas: int = 0
+    messages: int = 0
+    bytes: int = 0
+    first_sequence: int = 0
+    last_sequence: int = 0
+    created: str = ""
+    error: str = ""
+
+
+class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One copying of one stream into another.
+
+    ``silent_us``: microseconds since the origin was last heard of, -1 for never. ``taken`` and ``origin_last`` are the
+    origin's sequences; ``behind`` their difference; None where the origin did not answer.
+    """
+
+    stream: str
+    place: str
+    kind: str
+    api: str
+    source: str
+    silent_us: int
+    lag: int
+    taken: int
+    origin_last: int | None
+    behind: int | None
+    error: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        """Tell whether the copy is heard of and has no error."""
+        return not self.error and 0 <= self.silent_us <= SILENT_AFTER
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Both tables, and the places that did not answer."""
+
+    streams: tuple[StreamRow, ...]
+    replication: tuple[ReplicationRow, ...]
+    unreachable: dict[str, str]
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether every place answered and every stream is there."""
+        return not self.unreachable and not any(row.error for row in self.streams)
+
+
+def report(wanted: Iterable[Desired], found: Found) -> Report:
+    """Gather both tables, streams in the order in which records pass them."""
+    streams = [each for each in wanted if isinstance(each, DesiredStream)]
+    return Report(
+        tuple(_stream_row(each, found) for each in streams),
+        tuple(row for each in streams for row in _replication_rows(each, found)),
+        {str(place): reason for place, reason in found.unreachable.items()},
+    )
+
+
+def format_report(report: Report) -> str:
+    """Lay out both tables for a terminal, and below them what is wrong, one line each."""
+    parts = [format_table(_STREAM_COLUMNS, report.streams)]
+    if report.replication:
+        parts.append(format_table(_REPLICATION_COLUMNS, report.replication))
+    remarks = [f"{place}: {reason}" for place, reason in report.unreachable.items()]
+    remarks += [
+        f"{row.place}: {row.name} {row.error}"
+        for row in report.streams
+        if row.error and row.place not in report.unreachable
+    ]
+    remarks += [
+        f"{row.place}: {row.stream} does not hear from {row.source} ({row.api}){': ' + row.error if row.error else ''}"
+        for row in report.replication
+        if not row.healthy
+    ]
+    return "\n\n".join([*parts, *(["\n".join(remarks)] if remarks else [])])
+
+
+def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
+    kind = "mirror" if "mirror" in wanted.config else "sourced" if "sources" in wanted.config else "origin"
+    stream = found.streams.get((wanted.place, wanted.name))
+    if stream is None:
+        missing = "unreachable" if wanted.place in found.unreachable else "is missing: apply creates it"
+        return StreamRow(name=wanted.name, place=str(wanted.place), kind=kind, error=missing)
+    return StreamRow(
+        name=wanted.name,
+        place=str(wanted.place),
+        kind=kind,
+        storage=stream.config["storage"],
+        replicas=stream.config["num_replicas"],
+        messages=stream.state.messages,
+        bytes=stream.state.bytes,
+        first_sequence=stream.state.first_seq,
+        last_sequence=stream.state.last_seq,
+        created=format_instant(parse_instant(stream.created) // _SECOND * _SECOND),
+    )
+
+
+def _replication_rows(wanted: DesiredStream, found: Found) -> Iterable[ReplicationRow]:
+    stream = found.streams.get((wanted.place, wanted.name))
+    if stream is None:
+        return
+    if stream.mirror is not None:
+        yield _replication_row(wanted, found, stream.mirror, "mirror", stream.state.last_seq)
+    durable = {source_key(source) for source in stream.config.get("sources") or [] if source.get("consumer")}
+    for source in stream.sources:
+        key = source.name, source.external.api
+        kind = "durable source" if key in durable else "source"
+        yield _replication_row(wanted, found, source, kind, found.taken(stream, key))
+
+
+def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, kind: str, taken: int) -> ReplicationRow:
+    api = copied.external.api or wanted.place.api
+    origin = _origin(found, wanted.place, copied)
+    last = origin.state.last_seq if origin is not None else None
+    return ReplicationRow(
+        stream=wanted.name,
+        place=str(wanted.place),
+        kind=kind,
+        api=api,
+        source=copied.name,
+        silent_us=copied.active // 1000 if copied.active >= 0 else -1,
+        lag=copied.lag,
+        taken=taken,
+        origin_last=last,
+        behind=None if last is None else max(0, last - taken),
+        error=copied.error.description if copied.error is not None else "",
+    )
+
+
+def _origin(found: Found, copier: Place, copied: Replication) -> FoundStream | None:
+    """Find the stream that is copied: of the same connection, by the API that it is read through."""
+    for (place, name), stream in found.streams.items():
+        same_api = api_prefix(place.domain) == (copied.external.api or copier.api)
+        if name == copied.name and same_api and place.connection == copier.connection:
+            return stream
+    return None
+
+
+def _silence(row: ReplicationRow) -> str:
+    return "never" if row.silent_us < 0 else f"{format_duration(row.silent_us)} ago"
+
+
+_STREAM_COLUMNS: tuple[Column[StreamRow], ...] = (
+    Column("stream", lambda row: row.name),
+    Column("kind", lambda row: row.kind),
+    Column("domain", lambda row: row.place),
+    Column("storage", lambda row: row.storage or row.error.partition(":")[0]),
+    Column("replicas", lambda row: str(row.replicas or ""), right=True),
+    Column("messages", lambda row: f"{row.messages:,}" if row.storage else "", right=True),
+    Column("size", lambda row: format_size(row.bytes) if row.storage else "", right=True),
+    Column("first", lambda row: f"{row.first_sequence:,}" if row.storage else "", right=True),
+    Column("last", lambda row: f"{row.last_sequence:,}" if row.storage else "", right=True),
+    Column("created", lambda row: row.created),
+)
+_REPLICATION_COLUMNS: tuple[Column[ReplicationRow], ...] = (
+    Column("stream", lambda row: row.stream),
+    Column("kind", lambda row: row.kind),
+    Column("api", lambda row: row.api),
+    Column("source", lambda row: row.source),
+    Column("heard", _silence),
+    Column("lag", lambda row: f"{row.lag:,}", right=True),
+    Column("taken", lambda row: f"{row.taken:,}", right=True),
+    Column("origin has", lambda row: "?" if row.origin_last is None else f"{row.origin_last:,}", right=True),
+    Column("behind", lambda row: "?" if row.behind is None else f"{row.behind:,}", right=True),
+    Column("error", lambda row: row.error),
+)
