@@ -1,0 +1,71 @@
+"""What the documents speak of is there: links, commands, targets, tables, the picture."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import click
+import pytest
+
+from aggregator.cli import cli as aggregator_cli
+from edge_agent.cli import cli as agent_cli
+from tests.support.table_reference import PATH as TABLES_PATH
+from tests.support.table_reference import table_reference
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_CODE = re.compile(r"```.*?```", re.DOTALL)
+_COMMAND = re.compile(r"\b(muster-agent|muster-aggregator) ([a-z][a-z-]*)(?: (history|html)\b)?")
+_TARGET = re.compile(r"(?:`|^)make ([a-z][a-z-]*)", re.MULTILINE)
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=[path.name for path in DOCUMENTS])
+
+
+def anchors(path: Path) -> set[str]:
+    """Give the anchors of a document's headings as code forges make them."""
+    headings = _HEADING.findall(_CODE.sub("", path.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_document
+def test_every_relative_link_resolves(document: Path) -> None:
+    broken = []
+    for target in _LINK.findall(document.read_text()):
+        path, _, anchor = target.partition("#")
+        found = (document.parent / path).resolve() if path else document
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            broken.append(target)
+    assert not broken
+
+
+@every_document
+def test_every_command_that_is_mentioned_exists(document: Path) -> None:
+    groups = {"muster-agent": agent_cli, "muster-aggregator": aggregator_cli}
+    unknown = []
+    for program, name, below in _COMMAND.findall(document.read_text()):
+        command = groups[program].get_command(click.Context(groups[program]), name)
+        if below and isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), below)
+        if command is None:
+            unknown.append(f"{program} {name} {below}".strip())
+    assert not unknown
+
+
+@every_document
+def test_every_make_target_that_is_mentioned_exists(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(_TARGET.findall(document.read_text())) <= targets
+
+
+def test_the_table_reference_is_what_the_schemas_say() -> None:
+    assert TABLES_PATH.read_text() == table_reference(), "run: make docs"
+
+
+def test_the_picture_can_be_read_as_text_too() -> None:
+    picture = ET.parse(ROOT / "docs" / "muster.svg").getroot()  # noqa: S314 - our own file
+    described = {child.tag.rpartition("}")[2]: child.text or "" for child in picture}
+    assert described["title"]
+    assert len(described["desc"]) > 200

@@ -1,0 +1,72 @@
+"""The contracts of pyproject.toml hold, and each of them would notice what it forbids."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("edge_agent", "aggregator", "shared")
+LINT_IMPORTS = Path(sys.executable).parent / "lint-imports"
+
+
+def checked(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [str(LINT_IMPORTS), "--no-logo", "--no-cache", *options]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def copied_project(tmp_path: Path) -> Path:
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_every_import_contract_holds() -> None:
+    answer = checked(ROOT)
+    assert answer.returncode == 0, answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("contract", "package", "statement"),
+    [
+        ("one-way", "shared", "import edge_agent.core.policy"),
+        ("one-way", "shared", "import aggregator.lakehouse"),
+        ("one-way", "edge_agent", "import aggregator.lakehouse"),
+        ("one-way", "aggregator", "import edge_agent.core.policy"),
+        ("pure-core", "edge_agent/core", "import time"),
+        ("pure-core", "edge_agent/core", "from asyncio import sleep"),
+        ("pure-core", "edge_agent/core", "import shared.nats_connection"),
+        ("pure-core", "edge_agent/core", "import edge_agent.store.sqlite_store"),
+        ("loops-know-protocols", "edge_agent/ingest.py", "import edge_agent.source"),
+        ("loops-know-protocols", "edge_agent/uploader.py", "import nats"),
+        ("agent-stays-small", "edge_agent/core", "import numpy"),
+        ("agent-stays-small", "shared", "import pyarrow"),
+        ("three-parts", "aggregator/live", "import aggregator.lakehouse.jars"),
+        ("three-parts", "aggregator/topology", "import aggregator.lakehouse.jars"),
+        ("three-parts", "aggregator/lakehouse", "import aggregator.topology.intruder"),
+        ("transformations-read-nothing", "aggregator/lakehouse/intervals.py", "from pathlib import Path"),
+        ("transformations-read-nothing", "aggregator/lakehouse/availability.py", "import aggregator.lakehouse.catalog"),
+        ("spark-in-one-place", "aggregator", "import pyspark"),
+        ("spark-in-one-place", "shared", "from py4j.java_gateway import JavaGateway"),
+    ],
+)
+def test_a_forbidden_import_breaks_its_contract(
+    copied_project: Path, contract: str, package: str, statement: str
+) -> None:
+    place = copied_project / package
+    for part in ("topology", "live"):
+        (copied_project / "aggregator" / part).mkdir(exist_ok=True)
+        (copied_project / "aggregator" / part / "__init__.py").touch()
+        (copied_project / "aggregator" / part / "intruder.py").touch()
+    module = place if place.suffix else place / "intruder.py"
+    with module.open("a") as source:
+        source.write(f"\n{statement}\n")
+
+    answer = checked(copied_project, "--contract", contract)
+
+    assert answer.returncode != 0
+    assert "1 broken" in answer.stdout, answer.stdout + answer.stderr

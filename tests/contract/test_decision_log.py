@@ -1,0 +1,142 @@
+"""The log of decisions: written with its batch or not at all, bounded, and true about what became of each record."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decision import Advise, CloseCoverage, Decision, Forward
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.outgoing import Emitter, Lane, WatermarkContext
+from edge_agent.core.senders import SenderChanges
+from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions, last_row_id
+from edge_agent.ports import BatchCommit
+from edge_agent.store import schema
+from edge_agent.store.reading import reading
+from shared.identifiers import AdvisoryKind, SourcePosition
+from shared.instants import SECOND
+from shared.wire import ForwardReason
+from tests.support.store_batches import BLOCK_ID, INCARNATION, POLICY, opened
+
+EMITTER = Emitter(BLOCK_ID, "dub1-a", "boot", "1.0", "sender", bytes(32))
+
+
+def forward(sender_id: str, sequence: int, size: int = 10) -> Forward:
+    message = SourceMessage("registration", b"x" * size, None, sequence, sequence * SECOND)
+    return Forward(sender_id, message, ForwardReason.INTERVAL)
+
+
+def advise(sender_id: str, sequence: int, kind: AdvisoryKind = AdvisoryKind.NEW) -> Advise:
+    at = sequence * SECOND
+    return Advise(kind, sender_id, at, at, INCARNATION, sequence, INCARNATION, sequence, ordinal=sequence)
+
+
+def batch(decisions: Sequence[Decision]) -> BatchCommit:
+    state = BlockState(SourcePosition("REGISTRATION", INCARNATION, 1), POLICY, observed_since=1, observed_through=2)
+    rows = EMITTER.rows(list(decisions), state, WatermarkContext({}, {}, {}))
+    return BatchCommit(BLOCK_ID, state, SenderChanges([], [], []), rows, decisions=decisions)
+
+
+def logged(path: Path) -> list[Decided]:
+    with reading(path) as database:
+        return last_decisions(database, DecisionFilter(), limit=0)
+
+
+def records(path: Path) -> list[tuple[str, str, str]]:
+    return [(each.decision, each.sender_id, each.record) for each in logged(path)]
+
+
+async def test_decisions_are_kept_in_the_order_in_which_they_were_taken(tmp_path: Path) -> None:
+    async with opened(tmp_path / "agent.db") as store:
+        await store.commit(
+            batch([advise("a", 1), forward("a", 1), CloseCoverage(1, 2, 1, SourcePosition("R", INCARNATION, 1))])
+        )
+        await store.commit(batch([forward("", 2), forward("b", 3), advise("a", 4, AdvisoryKind.STALE)]))
+    assert records(tmp_path / "agent.db") == [
+        ("new", "a", "waiting"),
+        ("forwarded", "a", "waiting"),
+        ("forwarded", "b", "waiting"),
+        ("stale", "a", "waiting"),
+    ]
+
+
+async def test_a_batch_that_fails_leaves_no_decision_and_the_next_is_counted_right(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        good = batch([advise("a", 1), forward("a", 1)])
+        await store.commit(good)
+        too_large_for_sqlite = advise("b", 1 << 70)
+        with pytest.raises(OverflowError):
+            await store.commit(msgspec.structs.replace(good, decisions=[forward("b", 2), too_large_for_sqlite]))
+        await store.commit(batch([advise("c", 3)]))
+    assert [each.sender_id for each in logged(path)] == ["a", "a", "c"]
+
+
+async def test_the_logs_are_bounded_each_by_itself_also_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store.commit(batch([forward(f"first-{n}", 1) for n in range(3)]))
+        for first in range(0, schema.DECISIONS_KEPT, 10_000):
+            await store.commit(batch([advise(f"node{n}", n + 1) for n in range(first, first + 10_000)]))
+            store.delete_through(Lane.ADVISORIES, 1 << 60)
+    async with opened(path) as store:
+        await store.commit(batch([advise(f"last-{n}", n + 1) for n in range(7)]))
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT COUNT(*) FROM advisory_log").fetchone() == (schema.DECISIONS_KEPT,)
+        assert database.execute("SELECT COUNT(*) FROM forward_log").fetchone() == (3,)
+        oldest, newest = database.execute("SELECT MIN(row_id), MAX(row_id) FROM advisory_log").fetchone()
+        ends = "SELECT sender_id FROM advisory_log WHERE row_id IN (?, ?) ORDER BY row_id"
+        assert database.execute(ends, (oldest, newest)).fetchall() == [("node7",), ("last-6",)]
+
+
+async def test_the_log_says_what_became_of_each_record(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path, max_outbox=1 << 20) as store:
+        await store.commit(batch([advise("a", 1), forward("a", 1), forward("b", 2), forward("c", 3)]))
+        await store.commit(batch([forward("b", 4)]))
+        await store.commit(batch([forward("c", 5), forward("c", 6)]))
+        (first, *_) = await store.pending(Lane.REGISTRATIONS, 0, 10)
+        store.delete_through(Lane.REGISTRATIONS, first.row_id)
+        store.delete_through(Lane.ADVISORIES, 1)
+        store.release(Lane.REGISTRATIONS)
+        await store.commit(batch([forward("big", 7, size=1 << 20)]))
+    assert [(each.sender_id, each.sequence, each.record) for each in logged(path)] == [
+        ("a", 1, "acknowledged"),
+        ("a", 1, "acknowledged"),
+        ("b", 2, "newer_sample"),
+        ("c", 3, "newer_sample"),
+        ("b", 4, "outbox_full"),
+        ("c", 5, "newer_sample"),
+        ("c", 6, "outbox_full"),
+        ("big", 7, "outbox_full"),
+    ]
+
+
+async def test_what_is_on_its_way_is_not_dropped_by_an_operator(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store.commit(batch([forward("a", 1), forward("b", 2)]))
+        await store.pending(Lane.REGISTRATIONS, 0, 1)
+        dropped = await store.drop_registrations("*")
+        assert dropped.rows == 1
+        assert store.depths()[Lane.REGISTRATIONS].rows == 1
+        assert store.outbox_counters("nodes") == {"dropped": {"operator": 1}}
+        assert (await store.drop_registrations("nothing")).rows == 0
+    assert records(path) == [("forwarded", "a", "waiting"), ("forwarded", "b", "operator")]
+
+
+async def test_row_ids_rise_across_lanes_and_are_not_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store.commit(batch([advise("a", 1), forward("a", 1), advise("b", 2)]))
+        store.delete_through(Lane.ADVISORIES, 3)
+        store.delete_through(Lane.REGISTRATIONS, 3)
+    async with opened(path) as store:
+        await store.commit(batch([forward("c", 3), advise("d", 4)]))
+    assert [each.row_id for each in logged(path)] == [1, 2, 3, 4, 5]
+    with reading(path) as database:
+        assert last_row_id(database) == 5

@@ -1,0 +1,91 @@
+"""What the outbox is asked costs what the answer holds, however much waits: every statement goes by a key."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from edge_agent.core.outgoing import Lane
+from edge_agent.store import schema
+from edge_agent.store.files import prepare
+from tests.support.store_batches import advisory, batch, opened, registration, sender, watermark
+
+ADVISORIES, REGISTRATIONS = "advisory_outbox", "registration_outbox"
+BEHIND = "SEARCH {} USING INTEGER PRIMARY KEY (rowid>?)"
+THROUGH = "SEARCH {} USING INTEGER PRIMARY KEY (rowid<?)"
+ONE = "SEARCH {} USING INTEGER PRIMARY KEY (rowid=?)"
+BETWEEN = "SEARCH {} USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
+OF_SENDER = "SEARCH {} USING INDEX registration_outbox_sender (sender_id=? AND block=? AND rowid>?)"
+
+ANY_SCAN = re.compile(r"SCAN (?!json_each VIRTUAL TABLE)")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    path = tmp_path / "agent.db"
+    prepare(path)
+    with closing(sqlite3.connect(path)) as database:
+        yield database
+
+
+def plan_of(database: sqlite3.Connection, statement: str) -> list[str]:
+    parameters = [None] * statement.count("?")
+    return [detail for *_, detail in database.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        (schema.pending_rows(Lane.ADVISORIES), BEHIND.format(ADVISORIES)),
+        (schema.pending_rows(Lane.REGISTRATIONS), BEHIND.format(REGISTRATIONS)),
+        (schema.delete_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
+        (schema.delete_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
+        (schema.rows_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
+        (schema.rows_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
+        (schema.OLDEST_REGISTRATIONS, BEHIND.format(REGISTRATIONS)),
+        (schema.DELETE_REGISTRATION, ONE.format(REGISTRATIONS)),
+        (schema.DELETE_ADVISORY, ONE.format(ADVISORIES)),
+        (schema.SENDERS_OF_BLOCK, BETWEEN.format("sender")),
+        (schema.DELETE_SENDER, ONE.format("sender")),
+    ],
+)
+def test_a_statement_goes_by_its_key_alone(database: sqlite3.Connection, statement: str, expected: str) -> None:
+    assert plan_of(database, statement) == [expected]
+
+
+def test_replaced_registrations_are_found_by_their_senders(database: sqlite3.Connection) -> None:
+    plan = plan_of(database, schema.REPLACED_REGISTRATIONS)
+    assert OF_SENDER.format(REGISTRATIONS) in plan
+    assert not [step for step in plan if ANY_SCAN.match(step)]
+
+
+async def test_nothing_that_a_store_does_reads_a_whole_table(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    done: list[str] = []
+    async with opened(path, max_outbox=20_000) as store:
+        await store._database.set_trace_callback(done.append)
+        for number in range(1, 4):
+            rows = [
+                advisory("a"),
+                watermark("w"),
+                watermark("v"),
+                *(registration(f"{part}", "r", size=3_000) for part in range(6)),
+            ]
+            await store.commit(batch(number, rows, heard=[sender(number)], retired=[sender(number - 1)]))
+        (row, *_) = await store.pending(Lane.ADVISORIES, 0, 2)
+        store.delete_through(Lane.ADVISORIES, row.row_id)
+        row, another = await store.pending(Lane.REGISTRATIONS, 0, 2)
+        store.delete_through(Lane.REGISTRATIONS, row.row_id)
+        await store.discard(another, "too_large")
+        await store.write_status({"agent": 1})
+
+    statements = [text for text in done if text.startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))]
+    for verb, table in product(("SELECT", "DELETE"), (ADVISORIES, REGISTRATIONS)):
+        assert any(text.startswith(verb) and table in text for text in statements), f"no {verb} of {table} was seen"
+    with closing(sqlite3.connect(path)) as database:
+        scans = {text: [step for step in plan_of(database, text) if ANY_SCAN.match(step)] for text in statements}
+    assert {text: steps for text, steps in scans.items() if steps} == {}

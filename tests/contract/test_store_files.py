@@ -1,0 +1,183 @@
+"""The agent always starts: what cannot be read is set aside, what is gone is noticed, what is not ours is refused."""
+
+import shutil
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edge_agent.core.outgoing import Lane
+from edge_agent.store import schema
+from edge_agent.store.files import Prepared, StoreUnusable, prepare, site_key
+from tests.support.store_batches import BLOCK, advisory, batch, opened, registration, sender, waiting
+
+PAGE = 4096
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.db"
+
+
+async def fill(path: Path) -> None:
+    async with opened(path) as store:
+        rows = [registration("", "r", size=9_000)] * 50
+        await store.commit(batch(1, rows, heard=[sender(slot) for slot in range(500)]))
+
+
+def remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+async def copy_of_a_killed_store(path: Path) -> Path:
+    """Give a store as a killed agent leaves it: what was committed last is in its log only."""
+    async with opened(path) as store:
+        await store.commit(batch(1, [advisory("in the log")]))
+        copy = path.parent / "copy"
+        copy.mkdir()
+        for suffix in ("", "-wal", ".marker"):
+            shutil.copy(f"{path}{suffix}", copy)
+    return copy / path.name
+
+
+async def works(path: Path) -> bool:
+    """Tell whether a store is there, empty, and takes what it is given."""
+    async with opened(path) as store:
+        assert await store.load_block(BLOCK) is None
+        await store.commit(batch(1, [advisory("a")]))
+        return await waiting(store, Lane.ADVISORIES) == ["a"]
+
+
+async def test_a_first_start_is_no_loss(path: Path) -> None:
+    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Prepared(was_lost=False)
+    assert await works(path)
+
+
+async def test_a_store_in_a_directory_that_is_not_there_yet_is_made_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "var" / "lib" / "agent.db"
+    assert prepare(path) == Prepared(was_lost=False)
+    assert await works(path)
+
+
+async def test_a_store_that_is_gone_is_noticed_by_its_marker(path: Path) -> None:
+    await fill(path)
+    remove(path)
+    assert prepare(path) == Prepared(was_lost=True, replaces_lost=True)
+    assert await works(path)
+
+
+async def test_a_loss_is_remembered_by_the_store_that_was_made_in_its_place(path: Path) -> None:
+    await fill(path)
+    remove(path)
+    prepare(path)
+    assert prepare(path) == Prepared(was_lost=False, replaces_lost=True)
+
+
+async def test_a_store_from_before_its_marker_is_kept(path: Path) -> None:
+    await fill(path)
+    path.with_name("agent.db.marker").unlink()
+    assert prepare(path) == Prepared(was_lost=False)
+    async with opened(path) as store:
+        assert await store.load_block(BLOCK) is not None
+
+
+@pytest.mark.parametrize("damage", ["first page", "a page in the middle", "cut short", "empty", "not a database"])
+async def test_a_damaged_store_is_set_aside_and_a_new_one_begun(path: Path, damage: str) -> None:
+    await fill(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        match damage:
+            case "first page":
+                file.write(b"\xff" * PAGE)
+            case "a page in the middle":
+                file.seek(size // PAGE // 2 * PAGE)
+                file.write(b"\xff" * 4 * PAGE)
+            case "cut short":
+                file.truncate(size // 2 + 100)
+            case "empty":
+                file.truncate(0)
+            case _:
+                file.truncate(0)
+                file.write(b"not a database " * 1_000)
+    damaged = path.read_bytes()
+
+    prepared = prepare(path)
+    aside = path.with_name("agent.db.corrupt-1")
+    assert prepared == Prepared(was_lost=True, set_aside=aside, replaces_lost=True)
+    assert aside.read_bytes() == damaged
+    assert await works(path)
+
+
+async def test_each_damaged_store_is_kept_under_a_name_of_its_own(path: Path) -> None:
+    for number in (1, 2, 3):
+        await fill(path)
+        path.write_bytes(b"damaged" * number)
+        assert prepare(path).set_aside == path.with_name(f"agent.db.corrupt-{number}")
+        assert path.with_name(f"agent.db.corrupt-{number}").read_bytes() == b"damaged" * number
+
+
+@pytest.mark.parametrize("loss", ["damaged", "gone"])
+async def test_the_log_of_a_lost_store_is_not_written_into_the_new_one(path: Path, loss: str) -> None:
+    copy = await copy_of_a_killed_store(path)
+    if loss == "gone":
+        copy.unlink()
+    else:
+        copy.write_bytes(b"damaged" * PAGE)
+    assert prepare(copy).was_lost
+    assert await works(copy)
+
+
+async def test_a_store_that_was_killed_in_the_midst_of_being_made_is_made_again(path: Path) -> None:
+    path.with_name("agent.db.new").write_bytes(b"half")
+    assert prepare(path) == Prepared(was_lost=False)
+    assert await works(path)
+
+
+async def test_the_log_that_a_killed_agent_left_is_read(path: Path) -> None:
+    copy = await copy_of_a_killed_store(path)
+    assert prepare(copy) == Prepared(was_lost=False)
+    async with opened(copy) as store:
+        assert await waiting(store, Lane.ADVISORIES) == ["in the log"]
+
+
+async def test_a_newer_version_is_refused_in_one_clear_line_and_left_as_it_is(path: Path) -> None:
+    await fill(path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    before = path.read_bytes()
+
+    with pytest.raises(StoreUnusable) as refusal:
+        prepare(path)
+    expected = f"store {path}: version {schema.VERSION + 1}, this agent reads {schema.VERSION}; use a newer agent"
+    assert str(refusal.value) == expected
+    assert path.read_bytes() == before
+
+
+def test_a_place_where_no_store_can_be_is_refused_in_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnusable) as refusal:
+        prepare(tmp_path / "file" / "agent.db")
+    assert "the agent needs to write there" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_sites_secret_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "id-key"
+    key = site_key(path)
+    assert len(key) == 32
+    assert site_key(path) == key
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert site_key(tmp_path / "another") != key
+
+
+@pytest.mark.parametrize("text", ["", "00ff", "not hex at all", "00" * 33])
+def test_a_secret_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "id-key"
+    path.write_text(text)
+    with pytest.raises(StoreUnusable, match=f"id key file {path}: .*it must hold 32"):
+        site_key(path)
+    assert path.read_text() == text

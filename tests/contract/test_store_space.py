@@ -1,0 +1,146 @@
+"""A full disk stops commits and loses nothing; the store goes on by itself, and gives back what it no longer needs."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_agent.core.outgoing import Lane
+from edge_agent.ports import StoreFull
+from edge_agent.store import sqlite_store
+from edge_agent.store.sqlite_store import FREE_PAGES_KEPT, PAGE_SIZE, SqliteStore
+from tests.support.store_batches import (
+    ALL_ROWS,
+    BLOCK,
+    advisory,
+    batch,
+    opened,
+    registration,
+    sender,
+    state_at,
+    waiting,
+)
+from tests.support.waiting import until
+
+BALLAST = 4 << 20
+
+
+class SmallDisk:
+    """A disk of its own for the store, of which somebody else may use the rest."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "agent.db"
+        self._ballast = directory / "ballast"
+
+    def fill(self) -> None:
+        """Leave not one byte."""
+        with self._ballast.open("wb", buffering=0) as file:
+            try:
+                while file.write(bytes(BALLAST)):
+                    pass
+            except OSError:
+                pass
+
+    def make_room(self) -> None:
+        self._ballast.unlink()
+
+
+def mounted(directory: Path, megabytes: int) -> Iterator[SmallDisk]:
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(directory)]
+    if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("a disk of its own for the store can be mounted by root only")
+    try:
+        yield SmallDisk(directory)
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    yield from mounted(tmp_path / "disk", 24)
+
+
+@pytest.fixture
+def larger_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    yield from mounted(tmp_path / "disk", 96)
+
+
+async def fill_with_rows(store: SqliteStore) -> int:
+    """Commit until the store is full; give the last batch that was committed."""
+    number = 0
+    while True:
+        rows = [registration(f"{number}.{part}", f"{number}.{part}", size=10_000) for part in range(50)]
+        try:
+            await store.commit(batch(number + 1, rows, heard=[sender(number)]))
+        except StoreFull:
+            return number
+        number += 1
+
+
+async def test_a_full_disk_changes_nothing_and_commits_go_on_when_there_is_room(
+    disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "DISK_RESERVE", 0)
+    async with opened(disk.path) as store:
+        await store.commit(batch(1, [advisory("a")], heard=[sender(0)]))
+        disk.fill()
+        number = await fill_with_rows(store)
+        full = await store.load_block(BLOCK)
+        depths, counters = store.depths(), store.outbox_counters(BLOCK)
+        with pytest.raises(StoreFull):
+            await store.commit(batch(3, [advisory("never", size=1 << 20)], heard=[sender(2)]))
+        assert (store.depths(), store.outbox_counters(BLOCK)) == (depths, counters)
+
+        disk.make_room()
+        await store.commit(batch(4, [advisory("b")]))
+        known = await store.load_block(BLOCK)
+        assert full is not None
+        assert known is not None
+        assert (full[0].position.sequence, known[0]) == (number or 1, state_at(4))
+        assert known[1].slots == full[1].slots
+        assert await waiting(store, Lane.ADVISORIES) == ["a", "b"]
+
+
+async def test_a_store_on_a_full_disk_can_be_closed_and_loses_nothing(
+    disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "DISK_RESERVE", 0)
+    async with opened(disk.path) as store:
+        number = await fill_with_rows(store)
+        disk.fill()
+        rows = await store.pending(Lane.REGISTRATIONS, 0, ALL_ROWS)
+        store.delete_through(Lane.REGISTRATIONS, rows[-1].row_id)
+    disk.make_room()
+    async with opened(disk.path) as store:
+        known = await store.load_block(BLOCK)
+        assert known is not None
+        assert known[0] == state_at(number)
+
+
+async def test_a_disk_that_the_outbox_filled_is_free_again_once_the_region_has_everything(
+    larger_disk: SmallDisk,
+) -> None:
+    async with opened(larger_disk.path) as store:
+        number = await fill_with_rows(store)
+        await store.write_status({"agent": "the last of the disk is left for this"})
+        rows = await store.pending(Lane.REGISTRATIONS, 0, ALL_ROWS)
+        assert len(rows) == number * 50
+        store.delete_through(Lane.REGISTRATIONS, rows[-1].row_id)
+        await until(lambda: not store.depths()[Lane.REGISTRATIONS].rows, "what was acknowledged is deleted")
+        await store.commit(batch(number + 1, [registration("n", "r", size=10_000)] * 50))
+
+
+async def test_space_is_given_back_after_a_large_outbox_was_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        for number in range(1, 13):
+            await store.commit(batch(number, [registration("", "r", size=20_000)] * 200))
+        large = path.stat().st_size
+        rows = await store.pending(Lane.REGISTRATIONS, 0, ALL_ROWS)
+        store.delete_through(Lane.REGISTRATIONS, rows[-1].row_id)
+        kept = FREE_PAGES_KEPT * PAGE_SIZE
+        await until(lambda: path.stat().st_size < kept + (1 << 20), "the file is small again")
+    assert large > 2 * kept

@@ -1,0 +1,195 @@
+"""How an agent begins and ends: refusals in one line, a store that was lost, a stop that is quick, and its health."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from aggregator.demo.ports import free_ports
+from shared.identifiers import AdvisoryKind
+from tests.support.agent_stage import Stage, agent_stage, registering
+from tests.support.running_agent import agent_process
+from tests.support.waiting import until
+
+QUICKLY = 5.0
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with agent_stage(tmp_path) as stage:
+        yield stage
+
+
+# Refusals
+
+
+async def refusal(config_path: Path) -> str:
+    """Run an agent that must refuse at once, in one line."""
+    async with agent_process(config_path) as agent:
+        assert await agent.ended(QUICKLY) == 1
+        assert agent.log.count("\n") == 1, agent.log
+        return agent.log.strip()
+
+
+async def test_wrong_settings_are_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text('site = "dub1"\nregoin = "eu-west"\n')
+    assert await refusal(path) == (
+        f"muster-agent: {path}: regoin: there is no such key, did you mean region? (the region's name, a subject token)"
+    )
+
+
+async def test_a_store_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(MINIMAL.format(store="/proc/agent.db", key=""))
+    line = await refusal(path)
+    assert line.startswith("muster-agent: store /proc/agent.db: ")
+    assert line.endswith("; the agent needs to write there")
+
+
+async def test_a_secret_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    (tmp_path / "key").write_text("open sesame")
+    path.write_text(MINIMAL.format(store=tmp_path / "agent.db", key=tmp_path / "key"))
+    line = await refusal(path)
+    assert line.startswith(f"muster-agent: id key file {tmp_path / 'key'}: ")
+    assert line.endswith("; it must hold 32 bytes in hex")
+
+
+MINIMAL = """
+site = "dub1"
+region = "eu-west"
+[upstream]
+servers = ["nats://127.0.0.1:1"]
+id_key_file = "{key}"
+[store]
+path = "{store}"
+[monitor]
+listen = ""
+[[stream]]
+name = "nodes"
+[stream.source]
+servers = ["nats://127.0.0.1:1"]
+stream = "REGISTRATION"
+[stream.sender]
+json_path = "sender"
+"""
+
+
+# Beginnings
+
+
+@pytest.mark.parametrize("loss", ["gone", "damaged"])
+async def test_an_agent_starts_without_its_store_and_says_that_its_senders_are_not_new(stage: Stage, loss: str) -> None:
+    async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
+        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        await agent.kill()
+        if loss == "gone":
+            stage.store_path.unlink()
+        else:
+            stage.store_path.write_bytes(b"damaged" * 10_000)
+        # It ends once more before it meets its stream.
+        await stage.site.link.cut()
+        await agent.start()
+        await until(lambda: "beginning anew" in agent.log, "the loss is said")
+        await agent.kill()
+        await stage.site.link.restore()
+        await agent.start()
+        await until(lambda: _is_told_twice(stage), "a is announced again")
+        await until(lambda: _is_vouched_for_anew(stage), "the new store's agent vouches")
+    first, second = await stage.region.advisories()
+    assert (first.kind, first.rebuilt, second.kind, second.rebuilt) == ("new", False, "new", True)
+    assert first.incarnation != second.incarnation
+    marks = [mark for mark in await stage.region.watermarks() if mark.incarnation == second.incarnation]
+    assert {mark.rebuilt_at_us for mark in marks} == {second.at_us}
+
+
+async def _is_vouched_for_anew(stage: Stage) -> bool:
+    return any(mark.rebuilt_at_us for mark in await stage.region.watermarks())
+
+
+async def _is_told_twice(stage: Stage) -> bool:
+    return len(await stage.region.told(AdvisoryKind.NEW)) == 2
+
+
+async def test_an_agent_waits_for_servers_and_streams_that_come_late(stage: Stage) -> None:
+    await stage.site.delete_stream()
+    await stage.site.link.cut()
+    await stage.region.link.cut()
+    async with agent_process(stage.config_path) as agent:
+        await until(lambda: agent.log.count(": connecting") == 2, "it looks for its servers")
+        await stage.region.link.restore()
+        await stage.site.link.restore()
+        await until(lambda: "stream not found" in agent.log, "the stream is missed")
+        await stage.site.make_stream()
+        async with registering(stage.site, "a"):
+            await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+
+
+# Ends
+
+
+@pytest.mark.parametrize("trouble", ["none", "cut", "stalled"])
+async def test_an_agent_that_is_told_to_stop_ends_quickly_and_well(stage: Stage, trouble: str) -> None:
+    async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
+        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        for link in (stage.site.link, stage.region.link):
+            if trouble == "cut":
+                await link.cut()
+            elif trouble == "stalled":
+                link.stall()
+        await asyncio.sleep(0)
+        told_at = time.monotonic()
+        assert await agent.stop() == 0
+        assert time.monotonic() - told_at < 2 * QUICKLY
+        assert agent.log.splitlines()[-1].endswith("level=INFO stopping"), agent.log
+
+
+# Health
+
+
+async def test_health_and_metrics_tell_whether_the_agent_is_useful(stage: Stage) -> None:
+    (port,) = free_ports(1)
+    stage.write_settings(listen=f"127.0.0.1:{port}")
+    async with registering(stage.site, "a"), agent_process(stage.config_path):
+        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        await until(lambda: is_well(port), "it is healthy")
+        status, metrics = await asked(port, "/metrics")
+        samples = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
+        assert status == 200
+        assert samples['muster_agent_part_up{part="upstream"}'] == "1"
+        assert samples['muster_agent_events_total{stream="nodes",what="advisories",cause="new"}'] == "1"
+        assert int(samples['muster_agent_events_total{stream="nodes",what="valid",cause="registrations"}']) >= 1
+
+        await stage.region.link.cut()
+        await until(lambda: is_unwell(port), "the cut is noticed")
+        status, body = await asked(port, "/healthz")
+        assert (status, body.startswith("upstream: not connected: ")) == (503, True), body
+        _, metrics = await asked(port, "/metrics")
+        assert 'muster_agent_part_up{part="upstream"} 0' in metrics.splitlines()
+        assert (await asked(port, "/nothing"))[0] == 404
+
+
+async def asked(port: int, path: str) -> tuple[int, str]:
+    """Ask over HTTP; give the status and the body, (0, "") where nobody answers."""
+    try:
+        async with asyncio.timeout(QUICKLY):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n".encode())
+            head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+    except OSError:
+        return 0, ""
+    return int(head.split()[1]), body
+
+
+async def is_well(port: int) -> bool:
+    return await asked(port, "/healthz") == (200, "ok\n")
+
+
+async def is_unwell(port: int) -> bool:
+    return (await asked(port, "/healthz"))[0] == 503

@@ -1,0 +1,307 @@
+"""What an operator sees of the agent: it says what is going on, ends when told to, and refuses what cannot work."""
+
+import asyncio
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from shared.identifiers import AdvisoryKind
+from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
+from tests.support.fleet_region import STREAM as FLEET
+from tests.support.waiting import until
+
+NAMES = [f"node{number}.example.net" for number in range(5)]
+BODIES = [b'{"sender":"%s"}' % name.encode() for name in NAMES]
+METRIC = re.compile(r'[a-z_]+\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\} \d+')
+
+
+@pytest.fixture
+async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with deployed(tmp_path, listen=free_address()) as deployment:
+        yield deployment
+
+
+async def arrived(deployment: Deployment, count: int) -> bool:
+    return len(await deployment.advisories()) == count
+
+
+def says(deployment: Deployment, text: str, after: int = 0) -> bool:
+    return text in deployment.agent.log[after:]
+
+
+async def until_running(deployment: Deployment) -> None:
+    """Start the agent, and wait until it has read and delivered what the senders say."""
+    deployment.agent.start()
+    await deployment.site.publish(*BODIES)
+    await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
+
+
+# Status
+
+
+async def test_status_says_what_a_cut_link_means_and_that_it_is_over(deployment: Deployment) -> None:
+    await until_running(deployment)
+    await deployment.region.link.cut()
+    await deployment.site.publish(*(b'{"sender":"newcomer%d"}' % number for number in range(20)))
+
+    async def tells() -> bool:
+        status = await deployment.agent.status()
+        return "20 registrations" in status and "connection refused" in status
+
+    await until(tells, "status tells of the cut and of what waits")
+    status = await deployment.agent.status()
+    assert re.search(r"^dub1-a, site dub1, region eu-west: running for \S+, pid \d+", status)
+    place = deployment.region.link.url.removeprefix("nats://")
+    upstream = rf"^upstream +not connected for [\w. ]+: {place}: connection refused, nothing listens there$"
+    assert re.search(upstream, status, re.MULTILINE)
+    assert re.search(r"^stream nodes +reading for ", status, re.MULTILINE)
+    assert re.search(r"^observed through +20\S+Z \([\w. ]+ ago\)", status, re.MULTILINE)
+    assert re.search(r"^senders +25 heard, 0 stale$", status, re.MULTILINE)
+    waits = (
+        r"^outbox +2\d advisories \(.*\) and 20 registrations \(.*\) wait for the region's acknowledgement; room for "
+    )
+    assert re.search(waits, status, re.MULTILINE)
+
+    await deployment.region.link.restore()
+    await until(lambda: arrived(deployment, len(NAMES) + 20), "the link is back and everything has arrived")
+
+    async def tells_the_end() -> bool:
+        status = await deployment.agent.status()
+        return "outbox            empty: the region has acknowledged everything" in status
+
+    await until(tells_the_end, "status tells that all has arrived")
+    assert (await deployment.agent.status_json())["parts"]["upstream"]["phase"] == "connected"
+
+
+async def test_status_tells_of_an_agent_that_does_not_run_any_more(deployment: Deployment) -> None:
+    await until_running(deployment)
+    deployment.agent.kill()
+    status = await deployment.agent.status()
+    assert "NOT RUNNING, last sign of life " in status
+    assert re.search(r"^senders +5 heard, 0 stale$", status, re.MULTILINE)
+
+
+async def test_a_region_without_a_stream_is_named_in_status(deployment: Deployment) -> None:
+    await deployment.region.api(f"STREAM.DELETE.{FLEET}")
+    deployment.agent.start()
+    await deployment.site.publish(*BODIES)
+
+    async def tells() -> bool:
+        return "no stream of the region listens there" in await deployment.agent.status()
+
+    await until(tells, "status names the reason")
+    await deployment.region.make_stream()
+    await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
+
+
+# Health and metrics
+
+
+def asked(deployment: Deployment, path: str) -> tuple[int, str]:
+    """Ask the agent's monitor; 0 while nobody answers."""
+    listen = re.search(r'listen = "(.*)"', deployment.agent.config.read_text())
+    assert listen
+    try:
+        with urllib.request.urlopen(f"http://{listen[1]}{path}", timeout=5) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+async def test_health_is_good_while_everything_works_and_names_what_does_not(deployment: Deployment) -> None:
+    await until_running(deployment)
+
+    async def health() -> tuple[int, str]:
+        return await asyncio.to_thread(asked, deployment, "/healthz")
+
+    assert await health() == (200, "ok\n")
+    await deployment.region.link.cut()
+
+    async def is_bad() -> bool:
+        return await health() != (200, "ok\n")
+
+    await until(is_bad, "health tells of the cut")
+    code, text = await health()
+    assert (code, text.startswith("upstream: not connected: ")) == (503, True)
+    await deployment.region.link.restore()
+
+    async def is_good() -> bool:
+        return await health() == (200, "ok\n")
+
+    await until(is_good, "health is good again")
+    assert (await asyncio.to_thread(asked, deployment, "/elsewhere"))[0] == 404
+
+
+async def test_metrics_count_what_was_read_forwarded_and_said(deployment: Deployment) -> None:
+    await until_running(deployment)
+    await deployment.site.publish(b"not JSON", b'{"sender":""}')
+
+    async def metrics() -> dict[str, int]:
+        _, text = await asyncio.to_thread(asked, deployment, "/metrics")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        assert all(METRIC.fullmatch(line) for line in lines)
+        return {name: int(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    event = 'muster_agent_events_total{{stream="nodes",what="{}",cause="{}"}}'.format
+    expected = {
+        event("valid", "registrations"): 5,
+        event("advisories", "new"): 5,
+        event("forwarded", "new"): 5,
+        event("forwarded", "copy"): 2,
+        event("rejected", "not_a_json_object"): 1,
+        event("rejected", "no_sender"): 1,
+        'muster_agent_part_up{part="upstream"}': 1,
+        'muster_agent_part_up{part="stream nodes"}': 1,
+    }
+
+    async def shows() -> bool:
+        return expected.items() <= (await metrics()).items()
+
+    await until(shows, f"metrics show {expected}")
+
+
+# Ending
+
+
+@pytest.mark.parametrize("trouble", ["none", "a cut upstream", "a silent upstream", "a silent site", "nobody at home"])
+async def test_an_agent_that_is_told_to_ends_within_seconds_and_without_a_complaint(
+    deployment: Deployment, trouble: str
+) -> None:
+    if trouble == "nobody at home":
+        await deployment.region.link.cut()
+        await deployment.site.link.cut()
+        deployment.agent.start()
+        await until(partial(says, deployment, "source of nodes: connecting"), "the agent tries to connect")
+    else:
+        await until_running(deployment)
+    async with deployment.senders(NAMES, interval=0.01):
+        if trouble == "a cut upstream":
+            await deployment.region.link.cut()
+        if trouble == "a silent upstream":
+            deployment.region.link.stall()
+        if trouble == "a silent site":
+            deployment.site.link.stall()
+        await asyncio.sleep(0.2)
+        deployment.agent.signal(signal.SIGTERM)
+        assert await deployment.agent.ended(deadline=10) == 0
+    assert "Traceback" not in deployment.agent.log
+    assert deployment.agent.log.splitlines()[-1].endswith("level=INFO stopping")
+
+
+async def test_an_agent_under_load_ends_cleanly_each_time(deployment: Deployment) -> None:
+    async with deployment.senders(NAMES, interval=0.001):
+        for _ in range(4):
+            said_before = len(deployment.agent.log)
+            deployment.agent.start()
+            await until(partial(says, deployment, "stream nodes: reading", said_before), "the agent reads")
+            deployment.agent.signal(signal.SIGTERM)
+            assert await deployment.agent.ended(deadline=10) == 0
+    assert "Traceback" not in deployment.agent.log
+
+
+# Starting
+
+
+@pytest.mark.parametrize(
+    ("setting", "replacement", "reason"),
+    [
+        ('site = "dub1"', 'site = "dub.1"', r"the site 'dub\.1' is not usable in a subject"),
+        ('stale_after = "4s"', 'stale_afer = "4s"', "there is no such key, did you mean stale_after?"),
+        ('retire_after = "1h"', 'retire_after = "3s"', r"stale_after \(4s\) must be shorter than retire_after \(3s\)"),
+        ('name = "nodes"', 'name = "nodes"\nmode = "copy"', 'mode = "copy" is not supported by this version'),
+        ('json_path = "sender"', "", "exactly one of json_path, header, subject_token, subject is needed, found none"),
+        ('listen = ""', "listen = 8787", "monitor.listen: expected text in quotes, found a whole number"),
+        ("[upstream]", "[upstream", "not valid TOML"),
+    ],
+)
+async def test_wrong_settings_are_refused_in_one_clear_line(
+    tmp_path: Path, setting: str, replacement: str, reason: str
+) -> None:
+    text = SETTINGS.format(upstream="nats://127.0.0.1:1", source="nats://127.0.0.1:1", listen="")
+    assert setting in text
+    agent = AgentProcess(tmp_path / "agent.toml")
+    agent.config.write_text(text.replace(setting, replacement))
+    for command in ("run", "check-config"):
+        code, output, errors = await agent.run_command(command, "--config", str(agent.config))
+        assert (code, output) == (1, "")
+        assert re.fullmatch(rf"muster-agent: {re.escape(str(agent.config))}: .*{reason}.*\n", errors)
+    assert not agent.store.exists()
+
+
+async def test_a_second_agent_on_the_same_store_is_refused_and_the_first_goes_on(deployment: Deployment) -> None:
+    await until_running(deployment)
+    code, output, errors = await deployment.agent.run_command("run", "--config", str(deployment.agent.config))
+    store = deployment.agent.store
+    assert (code, output) == (1, "")
+    assert errors == f"muster-agent: store {store}: another agent is running on it; end that one first\n"
+    await deployment.until_observed(await deployment.site_time())
+
+
+async def test_an_agent_that_starts_before_its_servers_waits_for_them(deployment: Deployment) -> None:
+    await deployment.site.server.stop()
+    await deployment.region.link.cut()
+    deployment.agent.start()
+    await until(partial(says, deployment, "source of nodes: not connected"), "the agent says that nobody is there")
+    assert re.search("upstream: not connected: .* connection refused", deployment.agent.log)
+    await deployment.site.server.start()
+    await deployment.region.link.restore()
+    await until(lambda: deployment.site.client.is_connected, "the site is back")
+    await deployment.site.publish(*BODIES)
+    await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
+
+
+@pytest.mark.parametrize("loss", ["corrupt", "gone"])
+async def test_an_agent_whose_store_is_lost_starts_says_so_and_marks_what_it_learns_anew(
+    deployment: Deployment, loss: str
+) -> None:
+    await until_running(deployment)
+    deployment.agent.kill()
+    store = deployment.agent.store
+    if loss == "corrupt":
+        store.write_bytes(b"nothing that SQLite can read" * 1_000)
+    else:
+        store.unlink()
+    deployment.agent.start()
+    await until(lambda: arrived(deployment, 2 * len(NAMES)), "all senders are announced again")
+
+    said = {"corrupt": f"was corrupt: set aside as {store}.corrupt-1", "gone": "is gone though there was one"}
+    assert f"store {store} {said[loss]}" in deployment.agent.log
+    assert store.with_name("agent.db.corrupt-1").exists() is (loss == "corrupt")
+    advisories = await deployment.advisories()
+    assert {advisory.kind for advisory in advisories} == {AdvisoryKind.NEW}
+    assert [advisory.rebuilt for advisory in advisories] == [False] * len(NAMES) + [True] * len(NAMES)
+    assert len({advisory.incarnation for advisory in advisories}) == 2
+    assert [advisory.ordinal for advisory in advisories] == [*range(1, len(NAMES) + 1)] * 2
+
+
+async def test_a_store_of_a_newer_version_is_refused_in_one_clear_line(deployment: Deployment) -> None:
+    await until_running(deployment)
+    deployment.agent.signal(signal.SIGTERM)
+    assert await deployment.agent.ended() == 0
+    with deployment.agent.store.open("r+b") as file:
+        # SQLite's user_version: bytes 60 to 63 of the file.
+        file.seek(60)
+        file.write((99).to_bytes(4, "big"))
+    code, output, errors = await deployment.agent.run_command("run", "--config", str(deployment.agent.config))
+    expected = f"muster-agent: store {deployment.agent.store}: version 99, this agent reads 1; use a newer agent\n"
+    assert (code, output, errors) == (1, "", expected)
+
+
+async def test_a_supervisor_hears_that_the_agent_is_ready_and_alive(deployment: Deployment, tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(address))
+        supervisor.settimeout(10)
+        deployment.agent.start({"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"})
+        heard = [await asyncio.to_thread(supervisor.recv, 100) for _ in range(3)]
+    assert heard == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]

@@ -1,0 +1,242 @@
+"""What the doctor finds around an agent: real servers with what goes wrong at them, and nothing changed by looking."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.identifiers import AdvisoryKind
+from shared.jetstream_api import request_json
+from shared.nats_connection import AuthSettings, ConnectionSettings, connect
+from shared.settings import FilePath
+from tests.support.agent_stage import FLEET, Stage, agent_stage, registering
+from tests.support.operated_agent import OperatedAgent, operated_agent
+from tests.support.source_site import CONSUMER, STREAM
+from tests.support.waiting import until
+
+SUBJECT = "fleet.eu-west.dub1.nodes"
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with agent_stage(tmp_path) as stage:
+        yield stage
+
+
+Findings = list[tuple[str, str, str]]
+
+
+async def examined(config_path: Path) -> tuple[int, Findings]:
+    """Give the exit code, and every finding that is not OK: its level, its text, and its remedy."""
+    code, output, errors = await OperatedAgent(config_path).command("doctor", "--json")
+    assert not errors
+    report = msgspec.json.decode(output)
+    wrong = [each for each in report["findings"] if each["level"] != "OK"]
+    assert code == {"OK": 0, "WARN": 1, "FAIL": 2}[report["worst"]]
+    assert all(each["remedy"] for each in wrong), "whoever hears of trouble hears what to do"
+    return code, [(each["level"], each["text"], each["remedy"]) for each in wrong]
+
+
+async def test_all_is_well_around_a_running_agent_and_nothing_is_changed_by_looking(stage: Stage) -> None:
+    async with registering(stage.site, *(f"node-{n}" for n in range(4))), operated_agent(stage.config_path) as agent:
+        await until(lambda: stage.region.told(AdvisoryKind.NEW), "the agent works")
+        await asyncio.sleep(2)
+        began_with = agent.log_path.read_text()
+        code, page, _ = await agent.command("doctor")
+        assert (code, "all well" in page) == (0, True), page
+        assert await examined(stage.config_path) == (0, [])
+        assert "every one of the last " in page
+        assert "senders register about every " in page
+        assert f"{FLEET} listens on all subjects of eu-west.dub1.nodes" in page
+        assert agent.log_path.read_text() == began_with, "the agent has not noticed"
+        consumers = (await stage.site.api(f"CONSUMER.NAMES.{STREAM}"))["consumers"]
+        assert consumers == [CONSUMER]
+    kinds = {record.subject.removeprefix(f"{SUBJECT}.").split(".")[0] for record in await stage.region.records()}
+    assert kinds == {"advisory", "registration", "watermark"}
+    assert all(record.data for record in await stage.region.records()), "no empty probe was stored"
+
+
+async def test_servers_that_do_not_answer_are_named_each(stage: Stage) -> None:
+    await stage.site.publish(b'{"sender": "a"}')
+    text = stage.config_path.read_text()
+    stage.config_path.write_text(
+        text.replace(f'["{stage.region.link.url}"]', f'["{stage.region.link.url}", "nats://127.0.0.1:1"]')
+    )
+    code, wrong = await examined(stage.config_path)
+    assert code == 1
+    assert ("WARN", "cannot connect within 4 s to 127.0.0.1:1: connection refused, nothing listens there") in [
+        (level, said) for level, said, _ in wrong
+    ]
+    await stage.region.server.stop()
+    code, wrong = await examined(stage.config_path)
+    assert code == 2
+    assert len([said for level, said, _ in wrong if level == "FAIL" and said.startswith("cannot connect")]) == 2
+
+
+async def test_streams_that_are_missing_sealed_or_full_are_found(stage: Stage) -> None:
+    await stage.site.delete_stream()
+    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+    _, wrong = await examined(stage.config_path)
+    assert ("FAIL", f"there is no stream {STREAM}") in [(level, said) for level, said, _ in wrong]
+    assert ("FAIL", f"no stream listens on {SUBJECT}.>") in [(level, said) for level, said, _ in wrong]
+
+    await stage.site.make_stream(max_msgs=1, discard="new")
+    await stage.site.publish(b'{"sender": "a"}')
+    await stage.region.make_stream(max_msgs=1, discard="new")
+    await stage.region.client.jetstream().publish(f"{SUBJECT}.x", b"x")
+    said = " ".join(said for level, said, _ in (await examined(stage.config_path))[1] if level == "FAIL")
+    assert f"stream {STREAM} is full and refuses what is new" in said
+    assert f"{FLEET} takes nothing more: it is full" in said
+
+    await stage.site.update_stream(sealed=True)
+    said = " ".join(said for level, said, _ in (await examined(stage.config_path))[1] if level == "FAIL")
+    assert f"stream {STREAM} is sealed" in said
+
+
+async def test_thresholds_that_do_not_fit_the_registrations_are_said(stage: Stage) -> None:
+    stage.config_path.write_text(
+        stage.config_path.read_text()
+        .replace('"4s"', '"2100ms"')
+        .replace('"1500ms"', '"1s"')
+        .replace('settle = "300ms"', 'settle = "0s"')
+    )
+    for _ in range(3):
+        await stage.site.publish(*(b'{"sender": "node-%d"}' % n for n in range(5)))
+        await asyncio.sleep(2.2)
+    code, wrong = await examined(stage.config_path)
+    (interval,) = [said for level, said, _ in wrong if level == "FAIL"]
+    assert code == 2
+    assert interval.startswith(
+        "senders register about every 2s (the stream's last 15 messages), but stale_after is 2.1s"
+    )
+    assert any("the whole site said nothing for longer than blind_after, 1s" in said for _, said, _ in wrong)
+
+
+async def test_messages_without_a_sender_are_said(stage: Stage) -> None:
+    await stage.site.publish(b'{"sender": "a"}', b'{"certname": "b"}', b"not JSON")
+    _, wrong = await examined(stage.config_path)
+    assert (
+        "WARN",
+        "2 of the last 3 messages name no sender (no_sender 1, not_a_json_object 1): they are forwarded unsampled",
+    ) in [(level, said) for level, said, _ in wrong]
+    stage.config_path.write_text(stage.config_path.read_text().replace('"sender"', '"certname.name"'))
+    code, wrong = await examined(stage.config_path)
+    assert code == 2
+    assert any(
+        said.startswith("3 of the last 3 messages name no sender") for level, said, _ in wrong if level == "FAIL"
+    )
+
+
+async def test_a_consumer_that_cannot_serve_is_found(stage: Stage) -> None:
+    text = stage.config_path.read_text()
+    stage.config_path.write_text(text.replace('settle = "300ms"', 'settle = "300ms"\ncreate_consumer = false'))
+    _, wrong = await examined(stage.config_path)
+    assert ("FAIL", f"there is no consumer {CONSUMER}, and create_consumer is false") in [
+        (level, said) for level, said, _ in wrong
+    ]
+    body = {"stream_name": STREAM, "config": {"durable_name": CONSUMER, "ack_policy": "explicit"}}
+    await stage.site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", body)
+    _, wrong = await examined(stage.config_path)
+    assert any("must be a pull consumer with ack policy all, it has explicit" in said for _, said, _ in wrong)
+
+
+async def test_files_that_others_can_read_or_change_are_found(stage: Stage, tmp_path: Path) -> None:
+    await stage.site.publish(b'{"sender": "a"}')
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    token.chmod(0o644)
+    text = stage.config_path.read_text().replace(
+        "[store]", f'[upstream.auth]\ntoken_file = "{token}"\n[store]\nmax_outbox = "900TiB"'
+    )
+    stage.config_path.write_text(text)
+    stage.config_path.chmod(0o666)
+    (tmp_path / "agent.db.corrupt-1").touch()
+    _, wrong = await examined(stage.config_path)
+    said = {text: remedy for level, text, remedy in wrong if level == "WARN"}
+    assert said[f"{stage.config_path} can be changed by everyone on this host"] == f"chmod o-w {stage.config_path}"
+    named = f"upstream.auth.token_file {token} is open to everyone on this host"
+    assert said[named] == f"chmod 600 {token}, and renew the secret"
+    assert f"set aside as corrupt: {tmp_path}/agent.db.corrupt-1" in said
+    assert any(text.endswith("store.max_outbox is 900.00 TiB") for text in said)
+    token.unlink()
+    code, wrong = await examined(stage.config_path)
+    assert code == 2
+    assert ("FAIL", f"upstream.auth.token_file {token}: there is no such file") in [
+        (level, text) for level, text, _ in wrong
+    ]
+
+
+async def test_settings_that_cannot_be_read_end_the_examination(tmp_path: Path) -> None:
+    config_path = tmp_path / "agent.toml"
+    config_path.write_text('site = "dub1"\nregion = "eu west"\n')
+    code, wrong = await examined(config_path)
+    assert code == 2
+    assert [said.partition(": ")[0] for _, said, _ in wrong] == [str(config_path)]
+
+
+USERS = """
+authorization {{ users: [
+  {{ user: admin, password: admin }}
+  {{ user: agent, password: agent, permissions: {{
+    publish: {{ allow: [{publish}] }}
+    subscribe: {{ allow: ["_INBOX_dub1.>"] }}
+  }} }}
+] }}
+"""
+LEAST = (
+    f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{CONSUMER}",
+    f"$JS.ACK.{STREAM}.{CONSUMER}.>",
+    f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}",
+    f"$JS.API.CONSUMER.RESET.{STREAM}.{CONSUMER}",
+    f"$JS.API.STREAM.INFO.{STREAM}",
+    f"{SUBJECT}.>",
+)
+
+
+@pytest.mark.parametrize("missing", [None, *LEAST])
+async def test_a_permission_that_is_missing_is_named_and_the_least_are_enough(
+    tmp_path: Path, missing: str | None
+) -> None:
+    publish = ", ".join(f'"{subject}"' for subject in LEAST if subject != missing)
+    settings = ServerSettings(name="both", store_dir=tmp_path / "nats", extra_config=USERS.format(publish=publish))
+    (tmp_path / "password").write_text("agent\n")
+    (tmp_path / "password").chmod(0o600)
+    async with EmbeddedNats(settings) as server:
+        await with_streams(server, tmp_path)
+        config_path = tmp_path / "agent.toml"
+        auth = f'user = "agent"\npassword_file = "{tmp_path}/password"'
+        config_path.write_text(
+            f'site = "dub1"\nregion = "eu-west"\n[upstream]\nservers = ["{server.url}"]\n[upstream.auth]\n{auth}\n'
+            f'[store]\npath = "{tmp_path}/agent.db"\n[[stream]]\nname = "nodes"\n'
+            f'[stream.source]\nservers = ["{server.url}"]\nstream = "{STREAM}"\ncreate_consumer = false\n'
+            f'[stream.source.auth]\n{auth}\n[stream.sender]\njson_path = "sender"\n'
+        )
+        code, wrong = await examined(config_path)
+    if missing is None:
+        assert [said for _, said, _ in wrong] == ["it has not run on this store yet"]
+    else:
+        assert code == 2
+        (failure,) = [said for level, said, _ in wrong if level == "FAIL"]
+        assert missing in failure
+
+
+async def with_streams(server: EmbeddedNats, directory: Path) -> None:
+    password = directory / "admin"
+    password.write_text("admin\n")
+    auth = AuthSettings(user="admin", password_file=FilePath(password))
+    client = await connect(ConnectionSettings(servers=(server.url,), auth=auth), name="test", deadline=10)
+    try:
+        jetstream = client.jetstream()
+        await jetstream.add_stream(name=STREAM, subjects=["registration.>"])
+        await jetstream.add_stream(name=FLEET, subjects=["fleet.>"])
+        await jetstream.publish("registration.a", b'{"sender": "a"}')
+        config = {"durable_name": CONSUMER, "ack_policy": "all", "max_ack_pending": -1}
+        body = {"stream_name": STREAM, "config": config}
+        await request_json(client, f"$JS.API.CONSUMER.CREATE.{STREAM}.{CONSUMER}", body, dict[str, Any], deadline=5)
+    finally:
+        await client.close()

@@ -1,0 +1,100 @@
+"""Whatever a program on the site manages to store in the stream, the agent reads on, and passes on what can be sent.
+
+Clients refuse to publish most of this; a socket does not.
+"""
+
+import asyncio
+from pathlib import Path
+
+from tests.support.agent_stage import Stage, agent_stage
+from tests.support.running_agent import AgentProcess, agent_process
+from tests.support.source_site import Site
+from tests.support.waiting import until
+
+DEADLINE = 10.0
+LARGEST = 1 << 20
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+def plain(subject: bytes, body: bytes) -> bytes:
+    return b"PUB %b %d\r\n%b\r\n" % (subject, len(body), body)
+
+
+def with_headers(headers: bytes, body: bytes) -> bytes:
+    return b"HPUB registration.x %d %d\r\n%b%b\r\n" % (len(headers), len(headers) + len(body), headers, body)
+
+
+HOSTILE = {
+    "a subject that is not UTF-8": plain(b"registration.\xff\xfe", b'{"sender":"x"}'),
+    "an empty body": plain(b"registration.x", b""),
+    "a body that is not UTF-8": plain(b"registration.x", b'{"sender":"\xff\xfe"}'),
+    "a body nested deeply": plain(b"registration.x", b'{"sender":"x","facts":%b}' % DEEP),
+    "a sender nested deeply": plain(b"registration.x", b'{"sender":%b}' % DEEP),
+    "a sender with NUL": plain(b"registration.x", b'{"sender":"a\\u0000b"}'),
+    "a sender that is half a letter": plain(b"registration.x", b'{"sender":"\\ud83d"}'),
+    "a sender as large as a message": plain(b"registration.x", b'{"sender":"%b"}' % (b"x" * (LARGEST - 20))),
+    "headers without a version": with_headers(b"X-Rack: 7\r\n\r\n", b'{"sender":"x"}'),
+    "no headers where there should be some": with_headers(b"", b'{"sender":"x"}'),
+    "headers that end at once": with_headers(b"NATS/1.0", b'{"sender":"x"}'),
+    "a status for a program": with_headers(b"NATS/1.0 503\r\n\r\n", b'{"sender":"x"}'),
+    "a status that is not UTF-8": with_headers(b"NATS/1.0 \xff\xff\r\n\r\n", b'{"sender":"x"}'),
+    "headers whose names no client may send": with_headers(
+        b"NATS/1.0\r\nX(y): 1\r\n\xff: 2\r\n: 3\r\nX y: 4\r\nX-Rack: \xff\r\n\r\n", b'{"sender":"x"}'
+    ),
+    "headers that leave no room for ours": with_headers(
+        b"NATS/1.0\r\nX-Rack: %b\r\n\r\n" % (b"7" * 20_000), b'{"sender":"x","pad":"%b"}' % (b"p" * (LARGEST - 20_100))
+    ),
+}
+
+
+async def test_a_site_reads_on_behind_every_message_and_passes_on_what_can_be_sent(tmp_path: Path) -> None:
+    async with agent_stage(tmp_path) as stage, agent_process(stage.config_path) as agent:
+        for number, message in enumerate(HOSTILE.values(), start=1):
+            await stored_from_a_socket(stage.site, message, number)
+        last = await stage.site.publish(b'{"sender":"behind"}')
+        stuck_before = [*HOSTILE, "what came last", "nothing"]
+
+        async def is_read() -> bool:
+            status = await agent.status()
+            position = status.blocks[0].state.position.sequence if status and status.blocks else 0
+            assert agent.is_running, agent.log
+            print(f"still to be read: {stuck_before[position]}")
+            return position == last
+
+        await until(is_read, "everything is read", DEADLINE)
+        await until(lambda: is_passed_on(stage, b'{"sender":"behind"}'), "what came last is passed on", DEADLINE)
+        await until(lambda: is_acknowledged(agent), "everything has left", DEADLINE)
+        status = await agent.status()
+        log = agent.log
+    assert status is not None
+    counters = status.blocks[0].state.counters
+    assert counters["rejected"] == {"not_a_json_object": 5, "sender_not_usable": 2}
+    assert sum(counters["valid"].values()) + sum(counters["rejected"].values()) == last
+    assert status.outbox_counters["dropped"] == {"too_large": 2}
+    assert "Traceback" not in log, log
+
+
+async def stored_from_a_socket(site: Site, message: bytes, last_sequence: int) -> None:
+    """Let the site's server store what a socket says."""
+    async with asyncio.timeout(DEADLINE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.server.port)
+        await reader.readline()
+        writer.write(b'CONNECT {"verbose":false,"headers":true,"no_responders":true,"protocol":0}\r\n')
+        writer.write(message + b"PING\r\n")
+        assert await reader.readline() == b"PONG\r\n"
+        writer.close()
+        await writer.wait_closed()
+
+    async def is_stored() -> bool:
+        return await site.last_sequence() == last_sequence
+
+    await until(is_stored, f"message {last_sequence} is stored", DEADLINE)
+
+
+async def is_passed_on(stage: Stage, body: bytes) -> bool:
+    return body in [record.payload for record in await stage.region.records(".registration")]
+
+
+async def is_acknowledged(agent: AgentProcess) -> bool:
+    status = await agent.status()
+    return status is not None and not any(lane.rows for lane in status.outbox.values())

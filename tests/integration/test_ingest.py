@@ -1,0 +1,200 @@
+"""Ingest over a real store and a scripted stream: what it makes of gaps and changed pasts, and when it pauses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_agent.core.decision import BlindCause, BlindSpan, EpochBegun, PolicyChanged
+from edge_agent.core.outgoing import Lane
+from edge_agent.core.policy import Policy
+from edge_agent.ingest import IngestPhase
+from edge_agent.ports import SourceUnavailable
+from shared import wire
+from shared.instants import SECOND
+from shared.wire import Watermark
+from tests.support.mortal_agent import MortalAgent
+from tests.support.scripted_stream import SETTLE, ScriptedStream
+from tests.support.waiting import until
+
+START = 1_700_000_000 * SECOND
+POLICY = Policy(sample_interval=30 * SECOND, stale_after=20 * SECOND, retire_after=50 * SECOND, blind_after=8 * SECOND)
+EVERY_ROW = 1 << 30
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[MortalAgent]:
+    agent = MortalAgent(tmp_path / "agent.db", ScriptedStream(START), POLICY, 1000)
+    await agent.start()
+    yield agent
+    await agent.store.close()
+
+
+def publish(agent: MortalAgent, *senders: str, every: int = 1) -> None:
+    for sender in senders:
+        agent.stream.publish({"sender": sender})
+        agent.stream.clock += every * SECOND
+
+
+async def watermarks(agent: MortalAgent) -> list[Watermark]:
+    rows = await agent.store.pending(Lane.ADVISORIES, 0, EVERY_ROW)
+    agent.store.release(Lane.ADVISORIES)
+    return [wire.decode_watermark(row.payload) for row in rows if row.is_watermark]
+
+
+# What is recorded
+
+
+async def test_messages_lost_to_retention_are_a_blind_span_and_counted(agent: MortalAgent) -> None:
+    publish(agent, "a", "b", "c", "d")
+    await agent.read(1)
+    agent.stream.let_go(3)
+    await agent.reopen()
+    await agent.read(1)
+    assert agent.recorded_inputs()[1:] == [BlindSpan(START, START + 3 * SECOND, BlindCause.GAP, 1)]
+    assert agent.tracker.state.counters["blind"] == {"gap": 1}
+    assert agent.tracker.state.observed_since == START + 3 * SECOND
+
+
+async def test_messages_that_retention_takes_after_they_were_read_are_no_gap(agent: MortalAgent) -> None:
+    publish(agent, "a", "b", "c")
+    await agent.read(2)
+    agent.stream.let_go(2)
+    await agent.reopen()
+    await agent.read(1)
+    await agent.check()
+    assert "blind" not in agent.tracker.state.counters
+
+
+async def test_a_stream_whose_clock_steps_back_begins_an_epoch_behind_what_was_read(agent: MortalAgent) -> None:
+    publish(agent, "a", "b", "c")
+    first = agent.tracker.state.position.incarnation
+    agent.stream.clock -= 60 * SECOND
+    publish(agent, "d")
+    await agent.read(4)
+    state = agent.tracker.state
+    (epoch, span) = agent.recorded_inputs()[1:3]
+    assert epoch == EpochBegun(state.position.incarnation, START + 2 * SECOND, 3)
+    assert span == BlindSpan(START + 2 * SECOND, START + 2 * SECOND, BlindCause.NEW_EPOCH, 3)
+    assert (state.position.incarnation.created_at, state.position.sequence) == (first.created_at, 4)
+    assert state.position.incarnation != first
+
+
+async def test_a_quiet_stream_whose_clock_steps_back_begins_an_epoch_too(agent: MortalAgent) -> None:
+    publish(agent, "a", every=30)
+    await agent.read(1)
+    await agent.check()
+    agent.stream.clock -= 60 * SECOND
+    await agent.check()
+    assert [type(item) for item in agent.recorded_inputs()].count(EpochBegun) == 1
+
+
+async def test_a_restored_stream_is_read_on_behind_the_committed_time(agent: MortalAgent) -> None:
+    publish(agent, "a", "b", "c")
+    await agent.read(3)
+    agent.stream.restore(1)
+    publish(agent, "d", "e")
+    with pytest.raises(SourceUnavailable):
+        await agent.read(5)
+    await agent.reopen()
+    await agent.read(5)
+    state = agent.tracker.state
+    assert state.counters["advisories"] == {"new": 5}
+    assert (state.position.sequence, state.advisory_ordinal) == (3, 2)
+
+
+async def test_a_stream_made_anew_is_read_from_its_first_message(agent: MortalAgent) -> None:
+    publish(agent, "a", "b")
+    await agent.read(2)
+    agent.stream.recreate()
+    publish(agent, "c")
+    await agent.reopen()
+    await agent.read(5)
+    state = agent.tracker.state
+    assert (state.position.sequence, state.position.incarnation.created_at) == (1, START + 2 * SECOND)
+    assert state.counters["advisories"] == {"new": 3}
+
+
+async def test_edited_settings_take_effect_where_time_has_come_to(agent: MortalAgent) -> None:
+    publish(agent, "a", "b")
+    await agent.read(2)
+    await agent.store.close()
+    agent.policy = msgspec.structs.replace(POLICY, stale_after=30 * SECOND)
+    await agent.start()
+    assert agent.recorded_inputs()[-1] == PolicyChanged(START + SECOND, agent.policy, 2)
+    await agent.store.close()
+    await agent.start()
+    assert len(agent.recorded_inputs()) == 2, "the same settings are no change"
+
+
+async def test_messages_older_than_max_age_are_seen_and_not_forwarded(agent: MortalAgent) -> None:
+    publish(agent, "a", every=40)
+    publish(agent, "b")
+    await agent.store.close()
+    agent.policy = msgspec.structs.replace(POLICY, max_age=10 * SECOND)
+    await agent.start()
+    await agent.read(2)
+    counters = agent.tracker.state.counters
+    assert (counters["withheld"], counters["forwarded"]) == ({"max_age": 1}, {"new": 1})
+    assert counters["advisories"] == {"new": 2}
+
+
+# Watermarks
+
+
+async def test_a_watermark_is_made_once_for_an_instant(agent: MortalAgent) -> None:
+    publish(agent, "a")
+    await agent.read(1)
+    await agent.vouch()
+    # In flight, it would not be merged with another.
+    await agent.store.pending(Lane.ADVISORIES, 0, EVERY_ROW)
+    await agent.vouch()
+    assert len(await watermarks(agent)) == 1
+
+
+async def test_a_check_alone_moves_what_is_vouched_for(agent: MortalAgent) -> None:
+    publish(agent, "a", every=6)
+    await agent.read(1)
+    await agent.check()
+    await agent.vouch()
+    (mark,) = await watermarks(agent)
+    assert (mark.observed_since_us, mark.observed_through_us) == (START, START + 6 * SECOND - SETTLE)
+
+
+async def test_a_changed_past_is_not_vouched_for_before_it_was_seen(agent: MortalAgent) -> None:
+    publish(agent, "a", "b")
+    await agent.read(2)
+    old = str(agent.tracker.state.position.incarnation)
+    agent.stream.recreate()
+    await agent.reopen()
+    await agent.vouch()
+    (closing,) = await watermarks(agent)
+    assert (closing.incarnation, closing.advisory_ordinal, closing.sequence) == (old, 2, 2)
+
+
+# Pauses
+
+
+async def test_a_full_disk_pauses_reading_and_says_so_until_there_is_room(
+    agent: MortalAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.ingest.RETRY_AFTER", 0.01)
+    reports: list[tuple[IngestPhase, str]] = []
+    agent.ingest._report = lambda phase, reason: reports.append((phase, reason))
+    await limit_pages(agent, 1)
+    agent.stream.publish({"sender": "a", "facts": "x" * 100_000})
+    reading = asyncio.create_task(agent.read(1))
+    await until(lambda: reports, "the pause is reported")
+    assert set(reports) == {(IngestPhase.DISK_FULL, "database or disk is full")}
+    assert agent.tracker.state.position.sequence == 0
+    await limit_pages(agent, 1 << 30)
+    await reading
+    assert reports[-1] == (IngestPhase.READING, "")
+    assert agent.tracker.state.position.sequence == 1
+
+
+async def limit_pages(agent: MortalAgent, count: int) -> None:
+    """Let SQLite find the disk full at a number of pages, at the present one where that is more."""
+    await agent.store._database.execute(f"PRAGMA max_page_count={count}")

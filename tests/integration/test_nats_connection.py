@@ -1,0 +1,208 @@
+"""A connection opens, or says within its deadline in one line why not; once open it comes back from everything."""
+
+import asyncio
+import base64
+import os
+import time
+from pathlib import Path
+
+import nkeys  # type: ignore[import-untyped]
+import pytest
+
+from shared.embedded_link import EmbeddedLink
+from shared.nats_connection import (
+    ApiError,
+    AuthSettings,
+    ConnectFailed,
+    ConnectionSettings,
+    RequestFailed,
+    TlsSettings,
+    connect,
+    request_json,
+)
+from shared.settings import FilePath
+from tests.support.certificates import Authority
+from tests.support.one_server import server_in, settings_for, written
+
+
+async def failure(settings: ConnectionSettings, deadline: float = 10.0) -> str:
+    started_at = time.monotonic()
+    with pytest.raises(ConnectFailed) as caught:
+        await connect(settings, name="test", deadline=deadline)
+    assert time.monotonic() - started_at < deadline + 2
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Logging in
+
+
+async def test_a_password_from_a_file_opens_the_door_and_a_wrong_one_ends_at_once(tmp_path: Path) -> None:
+    async with server_in(tmp_path, "authorization { user: agent, password: right }") as server:
+        right = AuthSettings(user="agent", password_file=written(tmp_path / "right", "right\n"))
+        async with await connect(settings_for(server, right), name="test", deadline=5) as client:
+            await client.flush()
+        started_at = time.monotonic()
+        wrong = AuthSettings(user="agent", password_file=written(tmp_path / "wrong", "wrong\n"))
+        line = await failure(settings_for(server, wrong), deadline=30)
+        assert line == (
+            f"cannot connect to 127.0.0.1:{server.port}: it refuses our credentials (auth): Authorization Violation"
+        )
+        assert time.monotonic() - started_at < 10
+
+
+async def test_a_token_from_a_file_opens_the_door(tmp_path: Path) -> None:
+    async with server_in(tmp_path, "authorization { token: right }") as server:
+        auth = AuthSettings(token_file=written(tmp_path / "token", "right"))
+        async with await connect(settings_for(server, auth), name="test", deadline=5) as client:
+            await client.flush()
+
+
+async def test_an_nkey_seed_from_a_file_opens_the_door(tmp_path: Path) -> None:
+    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    public_key = nkeys.from_seed(bytearray(seed)).public_key.decode()
+    async with server_in(tmp_path, f"authorization {{ users: [ {{ nkey: {public_key} }} ] }}") as server:
+        auth = AuthSettings(nkey_seed_file=written(tmp_path / "seed", seed.decode() + "\n"))
+        async with await connect(settings_for(server, auth), name="test", deadline=5) as client:
+            await client.flush()
+
+
+@pytest.mark.parametrize(
+    ("auth", "cause"),
+    [
+        (AuthSettings(nkey_seed_file=FilePath("/no/such/seed")), "nkey_seed_file /no/such/seed: there is no such file"),
+        (AuthSettings(token_file=FilePath("/")), "token_file /: cannot be read: Is a directory"),
+        (AuthSettings(token_file=FilePath("/dev/null")), "token_file /dev/null: is empty"),
+        (
+            AuthSettings(credentials_file=FilePath("/dev/null")),
+            "credentials_file /dev/null: has no section 'BEGIN NATS USER JWT'",
+        ),
+    ],
+)
+async def test_files_are_checked_before_anything_is_dialled(auth: AuthSettings, cause: str) -> None:
+    settings = ConnectionSettings(servers=("nats://127.0.0.1:1",), auth=auth)
+    assert await failure(settings) == f"cannot connect to nats://127.0.0.1:1: {cause}"
+
+
+@pytest.mark.parametrize("seed", ["SU-damaged", "", nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_ACCOUNT).decode()])
+async def test_a_seed_that_is_none_is_refused(tmp_path: Path, seed: str) -> None:
+    auth = AuthSettings(nkey_seed_file=written(tmp_path / "seed", seed))
+    line = await failure(ConnectionSettings(servers=("nats://127.0.0.1:1",), auth=auth))
+    assert "seed" in line
+    assert "start with SU" in line or "starts with SU" in line or "is empty" in line
+
+
+# TLS
+
+
+async def test_tls_with_our_own_certificate_opens_the_door(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    ours = authority.issue("agent")
+    async with server_in(tmp_path, tls_block(authority, "verify: true")) as server:
+        tls = TlsSettings(ca=FilePath(authority.ca), cert=FilePath(ours.cert), key=FilePath(ours.key))
+        async with await connect(settings_for(server, tls=tls), name="test", deadline=5) as client:
+            await client.flush()
+
+
+async def test_tls_before_the_greeting_opens_the_door(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    async with server_in(tmp_path, tls_block(authority, "handshake_first: true")) as server:
+        tls = TlsSettings(ca=FilePath(authority.ca), handshake_first=True)
+        async with await connect(settings_for(server, tls=tls), name="test", deadline=5) as client:
+            await client.flush()
+
+
+async def test_a_certificate_of_a_stranger_is_refused(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
+    async with server_in(tmp_path, tls_block(authority)) as server:
+        line = await failure(settings_for(server, tls=TlsSettings(ca=FilePath(stranger.ca))))
+        assert "its certificate is not trusted: " in line
+        assert line.endswith("check tls.ca and the server's name")
+
+
+async def test_a_server_without_tls_gets_no_clear_text(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    async with server_in(tmp_path) as server:
+        line = await failure(settings_for(server, tls=TlsSettings(ca=FilePath(authority.ca))))
+        assert line.endswith("it offers no TLS, and clear text is not wanted (tls)")
+
+
+@pytest.mark.parametrize("first_here", [True, False])
+async def test_a_handshake_at_the_wrong_time_is_explained(tmp_path: Path, first_here: bool) -> None:
+    authority = Authority(tmp_path, "authority")
+    there = "handshake_first: false" if first_here else "handshake_first: true"
+    async with server_in(tmp_path, tls_block(authority, there)) as server:
+        tls = TlsSettings(ca=FilePath(authority.ca), handshake_first=first_here)
+        line = await failure(settings_for(server, tls=tls), deadline=3)
+        assert line.endswith("tls.handshake_first must be as the server has it")
+
+
+async def test_damaged_certificates_are_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    ours, other = authority.issue("ours"), authority.issue("other")
+    server = ("nats://127.0.0.1:1",)
+    nonsense = written(tmp_path / "nonsense.pem", "nonsense")
+    line = await failure(ConnectionSettings(servers=server, tls=TlsSettings(ca=nonsense)))
+    assert line.endswith(f"tls.ca {nonsense}: holds no certificate in PEM")
+    line = await failure(
+        ConnectionSettings(servers=server, tls=TlsSettings(cert=FilePath(ours.cert), key=FilePath(other.key)))
+    )
+    assert line.endswith(f"tls.key {other.key}: does not fit the certificate {ours.cert}")
+
+
+def tls_block(authority: Authority, options: str = "") -> str:
+    server = authority.issue("server")
+    return f'tls {{ cert_file: "{server.cert}", key_file: "{server.key}", ca_file: "{authority.ca}", {options} }}'
+
+
+# Servers that are not there
+
+
+async def test_nobody_there_is_said_for_every_server_within_the_deadline() -> None:
+    servers = ("nats://127.0.0.1:1", "nats://no-such-host.invalid:4222")
+    line = await failure(ConnectionSettings(servers=servers), deadline=2)
+    assert line.startswith("cannot connect within 2 s to ")
+    assert "127.0.0.1:1: connection refused, nothing listens there" in line
+    assert "no-such-host.invalid:4222: the name does not resolve (" in line
+
+
+async def test_a_server_that_is_silent_is_said_to_be(tmp_path: Path) -> None:
+    async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
+        link.stall()
+        line = await failure(ConnectionSettings(servers=(link.url,)), deadline=1)
+        assert "it accepts the connection, then nothing comes" in line
+
+
+async def test_a_server_that_comes_up_within_the_deadline_is_waited_for(tmp_path: Path) -> None:
+    server = server_in(tmp_path)
+    await server.start()
+    await server.kill()
+    opening = asyncio.ensure_future(connect(settings_for(server), name="test", deadline=20))
+    await asyncio.wait({opening}, timeout=0.5)
+    assert not opening.done()
+    async with server, await opening as client:
+        await client.flush()
+
+
+# Requests
+
+
+async def test_a_request_answers_refuses_or_fails_in_one_line(tmp_path: Path) -> None:
+    async with server_in(tmp_path) as server, await connect(settings_for(server), name="test", deadline=5) as client:
+        created = await request_json(client, "$JS.API.STREAM.CREATE.S", {"name": "S"}, dict[str, object], deadline=5)
+        assert created["did_create"] is True
+        with pytest.raises(ApiError) as refused:
+            await request_json(client, "$JS.API.STREAM.INFO.T", None, dict[str, object], deadline=5)
+        assert (refused.value.code, refused.value.err_code) == (404, 10059)
+        assert str(refused.value) == "stream not found (10059)"
+        with pytest.raises(RequestFailed, match=r"\$JS.no.API.INFO: nobody answers there"):
+            await request_json(client, "$JS.no.API.INFO", None, dict[str, object], deadline=5)
+        with pytest.raises(RequestFailed, match="the answer is not what was expected"):
+            await request_json(client, "$JS.API.STREAM.INFO.S", None, list[int], deadline=5)
+        server.suspend()
+        with pytest.raises(RequestFailed, match=r"no answer within 0.2 s"):
+            await request_json(client, "$JS.API.INFO", None, dict[str, object], deadline=0.2)
+        server.resume()
+        jwt_like = base64.b64encode(b"{}")
+        with pytest.raises(ApiError, match="10025"):
+            await request_json(client, "$JS.API.STREAM.CREATE.U", jwt_like, dict[str, object], deadline=5)

@@ -1,0 +1,151 @@
+"""An open connection comes back from everything, tells of every change, and never hangs."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+import uvloop
+from nats.aio.client import Client
+
+from shared import nats_connection
+from shared.embedded_link import EmbeddedLink
+from shared.nats_connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect, request_json
+from tests.support.one_server import server_in, settings_for, written
+from tests.support.waiting import until
+
+
+async def publish(client: Client, subject: str, payload: bytes, *, count: int, reply: str = "") -> None:
+    for _ in range(count):
+        await client.publish(subject, payload, reply=reply)
+
+
+async def test_every_change_of_a_link_is_told(tmp_path: Path) -> None:
+    told: list[LinkState] = []
+
+    def events() -> list[LinkEvent]:
+        return [state.event for state in told]
+
+    async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
+        here = link.url.removeprefix("nats://")
+        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)
+        await link.cut()
+        await until(lambda: LinkEvent.RETRY_FAILED in events(), "a retry fails")
+        await link.restore()
+        await until(lambda: LinkEvent.RECONNECTED in events(), "the client is back")
+        await client.flush()
+        await client.close()
+
+    assert events()[:2] == [LinkEvent.CONNECTED, LinkEvent.DISCONNECTED]
+    assert LinkState(LinkEvent.RETRY_FAILED, here, "connection refused, nothing listens there") in told
+    assert events()[-2:] == [LinkEvent.RECONNECTED, LinkEvent.CLOSED]
+
+
+async def test_a_silent_link_is_noticed_although_bytes_are_stuck_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.2)
+    told: list[LinkState] = []
+    async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
+        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)
+        link.stall()
+        stuck = asyncio.ensure_future(publish(client, "stuck", bytes(500_000), count=60))
+        await until(lambda: any(state.reason == "the server fell silent" for state in told), "the silence is noticed")
+        await link.restore()
+        await until(lambda: told[-1].event is LinkEvent.RECONNECTED, "the client is back")
+        await asyncio.wait_for(stuck, 20)
+        await client.flush()
+        await client.close()
+
+
+async def test_a_client_on_a_silent_link_closes_within_seconds(tmp_path: Path) -> None:
+    async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
+        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5)
+        link.stall()
+        stuck = asyncio.ensure_future(publish(client, "stuck", bytes(500_000), count=60))
+        await asyncio.wait({stuck}, timeout=0.2)
+        await asyncio.wait_for(client.close(), 6)
+        await asyncio.wait({stuck}, timeout=5)
+        assert stuck.done()
+        stuck.exception()
+
+
+async def test_a_full_thin_link_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.1)
+    told: list[LinkState] = []
+    async with server_in(tmp_path) as server, EmbeddedLink(server.port, bandwidth=1_000_000) as link:
+        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)
+        await request_json(client, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}, dict, deadline=5)
+        acknowledged = 0
+
+        async def count(_message: object) -> None:
+            nonlocal acknowledged
+            acknowledged += 1
+
+        inbox = client.new_inbox()
+        await client.subscribe(inbox, cb=count)
+        # 3 s of data, while pings must be answered within 0.3 s.
+        await publish(client, "s", bytes(30_000), count=100, reply=inbox)
+        await until(lambda: acknowledged == 100, "everything is acknowledged")
+        assert [state.event for state in told] == [LinkEvent.CONNECTED]
+        await client.close()
+
+
+async def test_a_denied_publish_is_told_and_the_connection_stays(tmp_path: Path) -> None:
+    told: list[LinkState] = []
+    users = "authorization { users: [ { user: u, password: p, permissions: { publish: allowed } } ] }"
+    async with server_in(tmp_path, users) as server:
+        auth = AuthSettings(user="u", password_file=written(tmp_path / "password", "p"))
+        client = await connect(settings_for(server, auth), name="test", deadline=5, on_state=told.append)
+        await client.publish("forbidden", b"")
+        await until(lambda: len(told) == 2, "the denial is told")
+        assert told[1].event is LinkEvent.DENIED
+        assert 'publish to "forbidden"' in told[1].reason
+        assert client.is_connected
+        await client.close()
+
+
+async def test_a_user_who_is_removed_and_admitted_again_comes_back(tmp_path: Path) -> None:
+    told: list[LinkState] = []
+    users = "authorization {{ users: [ {{ user: {name}, password: p }} ] }}"
+    async with server_in(tmp_path, users.format(name="agent")) as server:
+        auth = AuthSettings(user="agent", password_file=written(tmp_path / "password", "p"))
+        client = await connect(settings_for(server, auth), name="test", deadline=5, on_state=told.append)
+        config_path = server.settings.store_dir / "nats-server.conf"
+        admitted = config_path.read_text()
+        config_path.write_text(admitted.replace("user: agent", "user: other"))
+        os.kill(server.pid, signal.SIGHUP)
+        refusal = "it refuses our credentials (auth): Authorization Violation"
+        await until(lambda: told[-1].reason == refusal, "the user is refused")
+        config_path.write_text(admitted)
+        os.kill(server.pid, signal.SIGHUP)
+        await until(lambda: told[-1].event is LinkEvent.RECONNECTED, "the user is back")
+        await client.flush()
+        await client.close()
+
+
+async def test_an_error_that_nats_py_takes_as_final_is_survived(tmp_path: Path) -> None:
+    told: list[LinkState] = []
+    async with server_in(tmp_path, "max_subscriptions: 1") as server:
+        client = await connect(settings_for(server), name="test", deadline=5, on_state=told.append)
+        await client.subscribe("first")
+        second = await client.subscribe("second")
+        await until(lambda: len(told) > 1, "the server objects")
+        assert told[1] == LinkState(
+            LinkEvent.DISCONNECTED, f"127.0.0.1:{server.port}", "maximum subscriptions exceeded"
+        )
+        await second.unsubscribe()
+        await until(lambda: told[-1].event is LinkEvent.RECONNECTED, "the client is back")
+        await client.flush()
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "claim", [test_every_change_of_a_link_is_told, test_a_client_on_a_silent_link_closes_within_seconds]
+)
+def test_it_holds_on_uvloop_too(tmp_path: Path, claim: Callable[[Path], Coroutine[object, object, None]]) -> None:
+    # The agent runs on uvloop, whose transports are classes of their own.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(claim(tmp_path))

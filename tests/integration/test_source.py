@@ -1,0 +1,329 @@
+"""The source gives every message of a stream once and in order, whatever becomes of connections and consumers."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from edge_agent import source as source_module
+from edge_agent.ports import SourceUnavailable
+from edge_agent.source_api import SourceAddress, StartRule
+from shared import nats_client
+from shared.identifiers import SourcePosition
+from shared.instants import SECOND, parse_instant
+from tests.support.source_site import CONSUMER, SETTLE, STREAM, SUBJECT, Site, reading, running_site
+from tests.support.waiting import until
+
+CUTS = 8
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+def bodies(count: int, size: int = 300) -> list[bytes]:
+    return [str(number).encode().ljust(size, b".") for number in range(1, count + 1)]
+
+
+async def test_a_connection_that_dies_with_deliveries_in_flight_loses_and_repeats_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    await site.make_stream()
+    sent = bodies(20_000)
+    last = await site.publish(*sent)
+    # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
+    cuts = sorted(random.sample(range(1, last), CUTS))
+    async with reading(site) as reader:
+        for cut in cuts:
+            await reader.read_on(cut)
+            if random.random() < 0.5:
+                # What is read and not committed is read again.
+                await reader.source.read(0.5)
+            await site.link.cut()
+            assert await site.acknowledged_through() <= reader.position.sequence
+            await site.link.restore()
+        await reader.read_on(last)
+
+    assert reader.sequences == list(range(1, last + 1))
+    assert [message.payload for message in reader.received] == sent
+
+
+async def test_every_open_begins_behind_the_committed_position_whatever_the_consumer_believes(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies(100))
+    async with reading(site) as reader:
+        await reader.read_on(100)
+        await until(lambda: acknowledged(site, 100), "everything is acknowledged")
+        forty, seventy = reader.received[39], reader.received[69]
+        for message in (forty, seventy):
+            reader.received.clear()
+            reader.position = SourcePosition(STREAM, reader.position.incarnation, message.sequence, message.stored_at)
+            assert (await reader.open()).change is None
+            await reader.read_on(100)
+            assert reader.sequences == list(range(message.sequence + 1, 101))
+
+
+async def acknowledged(site: Site, sequence: int) -> bool:
+    return await site.acknowledged_through() == sequence
+
+
+async def test_a_link_that_falls_silent_is_noticed_within_seconds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "HEARTBEAT", 0.5)
+    monkeypatch.setattr(source_module, "SILENCE_LIMIT", 1.5)
+    await site.make_stream()
+    await site.publish(*bodies(50))
+    async with reading(site) as reader:
+        await reader.read_on(50)
+        site.link.stall()
+        began = time.monotonic()
+        with pytest.raises(SourceUnavailable, match="silent for 1.5 s"):
+            await reader.source.read(30)
+        assert time.monotonic() - began < 4
+        await site.publish(*bodies(50))
+        await site.link.restore()
+        await reader.read_on(100)
+        assert reader.sequences == list(range(1, 101))
+
+
+async def test_a_quiet_stream_is_not_taken_for_a_silent_link(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(source_module, "SILENCE_LIMIT", 0.6)
+    monkeypatch.setattr(source_module, "PULL_EXPIRES", 0.9)
+    await site.make_stream()
+    async with reading(site) as reader:
+        for _ in range(3):
+            assert await reader.source.read(0.5) == []
+        await site.publish(b"at last")
+        await reader.read_on(1)
+
+
+async def test_a_consumer_that_was_deleted_while_it_was_read_is_made_again(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies(10))
+    async with reading(site) as reader:
+        await reader.read_on(10)
+        await site.api(f"CONSUMER.DELETE.{STREAM}.{CONSUMER}")
+        await site.publish(*bodies(10))
+        await reader.read_on(20)
+        assert reader.sequences == list(range(1, 21))
+
+
+async def test_another_reader_of_the_same_consumer_takes_nothing_away(site: Site) -> None:
+    await site.make_stream()
+    async with reading(site) as reader:
+        thief = await site.client.jetstream().pull_subscribe_bind(CONSUMER, STREAM)
+        # More than the reader asks for ahead.
+        last = await site.publish(*bodies(8_000))
+        stolen = await thief.fetch(10, timeout=5)
+        await stolen[-1].ack()
+        await reader.read_on(last)
+        assert reader.sequences == list(range(1, last + 1))
+
+
+# Where the first read begins
+
+
+@pytest.mark.parametrize(
+    ("rule", "first"),
+    [
+        (StartRule("all"), 11),
+        (StartRule("new"), 31),
+        (StartRule("sequence", 25), 25),
+        (StartRule("sequence", 3), 11),
+        (StartRule("sequence", 31), 31),
+    ],
+)
+async def test_the_first_read_begins_where_the_settings_say(site: Site, rule: StartRule, first: int) -> None:
+    await site.make_stream(max_msgs=20)
+    await site.publish(*bodies(30))
+    async with reading(site, SourceAddress(STREAM, CONSUMER, start=rule)) as reader:
+        assert reader.opened[-1].change is None
+        await reader.read_on(30)
+        await site.publish(b"later")
+        await reader.read_on(31)
+        assert reader.sequences == list(range(first, 32))
+
+
+async def test_the_first_read_begins_at_an_instant(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies(10))
+    await asyncio.sleep(0.5)
+    await site.publish(*bodies(10))
+    eleventh = parse_instant((await site.stored(11)).time)
+    for rule in (StartRule("time", eleventh), StartRule("time", eleventh - SECOND // 4)):
+        async with reading(site, SourceAddress(STREAM, CONSUMER, start=rule)) as reader:
+            await reader.read_on(20)
+            assert reader.sequences == list(range(11, 21))
+    server_at = parse_instant((await site.api(f"STREAM.INFO.{STREAM}"))["ts"])
+    delta = StartRule("delta", server_at - eleventh + SECOND // 4)
+    async with reading(site, SourceAddress(STREAM, CONSUMER, start=delta)) as reader:
+        assert reader.position.sequence == 10
+    for rule in (StartRule("time", eleventh + 3_600 * SECOND), StartRule("delta", 1)):
+        async with reading(site, SourceAddress(STREAM, CONSUMER, start=rule)) as reader:
+            assert reader.position.sequence == 20
+    async with reading(site, SourceAddress(STREAM, CONSUMER, start=StartRule("delta", 3_600 * SECOND))) as reader:
+        assert reader.position.sequence == 0
+
+
+async def test_a_first_sequence_that_does_not_exist_yet_is_waited_for(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies(10))
+    address = SourceAddress(STREAM, CONSUMER, start=StartRule("sequence", 15))
+    with pytest.raises(SourceUnavailable, match="start is sequence 15, but stream REGISTRATION ends at 10"):
+        async with reading(site, address):
+            pass
+    await site.publish(*bodies(5))
+    async with reading(site, address) as reader:
+        await reader.read_on(15)
+        assert reader.sequences == [15]
+
+
+# Consumers that cannot serve
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (
+            {"ack_policy": "explicit"},
+            "must be a pull consumer with ack policy all, it has explicit: delete it, or name",
+        ),
+        ({"ack_policy": "none"}, "must be a pull consumer with ack policy all, it has none"),
+        ({"ack_policy": "all", "deliver_subject": "push"}, "must be a pull consumer with ack policy all"),
+        ({"ack_policy": "all", "filter_subject": SUBJECT}, f"filters '{SUBJECT}', the settings say ''"),
+    ],
+)
+async def test_a_consumer_that_cannot_serve_is_refused_in_one_clear_line(
+    site: Site, config: dict[str, str], reason: str
+) -> None:
+    await site.make_stream()
+    body = {"stream_name": STREAM, "config": {"durable_name": CONSUMER, **config}}
+    await site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", body)
+    with pytest.raises(SourceUnavailable, match=reason) as refusal:
+        async with reading(site):
+            pass
+    assert str(refusal.value).startswith(f"consumer {CONSUMER} of stream {STREAM} ")
+    assert "\n" not in str(refusal.value)
+
+
+async def test_a_consumer_that_may_not_be_created_is_asked_for(site: Site) -> None:
+    await site.make_stream()
+    address = SourceAddress(STREAM, CONSUMER, creates_consumer=False)
+    with pytest.raises(SourceUnavailable, match="does not exist and create_consumer is false: create it"):
+        async with reading(site, address):
+            pass
+    config = {"durable_name": CONSUMER, "ack_policy": "all"}
+    await site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config})
+    await site.publish(*bodies(10))
+    async with reading(site, address) as reader:
+        await reader.read_on(10)
+
+
+async def test_a_stream_that_does_not_exist_is_named(site: Site) -> None:
+    with pytest.raises(SourceUnavailable, match=f"stream {STREAM}: stream not found"):
+        async with reading(site):
+            pass
+
+
+# Proofs
+
+
+async def test_the_reader_is_caught_up_only_once_it_has_read_everything_stored(site: Site) -> None:
+    await site.make_stream()
+    async with reading(site) as reader:
+        idle = await reader.source.check()
+        assert idle.caught_up_through == pytest.approx(idle.facts.server_at - SETTLE, abs=SECOND)
+        assert idle.examined_sequence == 0
+
+        last = await site.publish(*bodies(5_000))
+        await until(lambda: reader.source.delivered_sequence > 0, "something is delivered")
+        assert (await reader.source.check()).caught_up_through == 0
+        await reader.take(await reader.source.read(1))
+        assert reader.position.sequence < last
+        assert (await reader.source.check()).caught_up_through == 0
+        await reader.read_on(last)
+        read = await reader.source.check()
+        assert read.caught_up_through > parse_instant((await site.stored(last)).time) - SETTLE
+        assert read.examined_sequence == last
+
+
+async def test_what_was_delivered_and_has_not_arrived_is_not_read(site: Site) -> None:
+    await site.make_stream()
+    async with reading(site) as reader:
+        site.link.round_trip = 0.6
+        checking = asyncio.create_task(reader.source.check())
+        # The server has answered nothing yet and delivers this at once: no message is pending then.
+        await site.publish(b"on its way")
+        assert (await checking).caught_up_through == 0
+        await reader.read_on(1)
+
+
+@pytest.mark.parametrize("limit", [{"max_msgs": 10}, {"max_bytes": 100_000}])
+async def test_a_stream_that_is_full_and_refuses_new_messages_proves_nothing(site: Site, limit: dict[str, int]) -> None:
+    await site.make_stream(discard="new", **limit)
+    async with reading(site) as reader:
+        assert (await reader.source.check()).caught_up_through > 0
+        for body in bodies(15, size=10_000):
+            await site.client.publish(SUBJECT, body)
+        await site.client.flush()
+        last = await site.last_sequence()
+        assert last < 15
+        await reader.read_on(last)
+        assert (await reader.source.check()).caught_up_through == 0
+        assert not (await reader.source.check()).facts.stores
+
+        await site.api(f"STREAM.PURGE.{STREAM}")
+        assert (await reader.source.check()).caught_up_through > 0
+
+
+async def test_a_sealed_stream_proves_nothing(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies(3))
+    async with reading(site) as reader:
+        await reader.read_on(3)
+        assert (await reader.source.check()).caught_up_through > 0
+        await site.update_stream(sealed=True)
+        assert (await reader.source.check()).caught_up_through == 0
+
+
+# What a message is
+
+
+async def test_a_large_message_with_headers_arrives_as_it_was_stored(site: Site) -> None:
+    await site.make_stream()
+    headers = {"X-Sender": "node1.example.net", "Choria-Time": "a: b; c=d", "X-Empty": "", "x-lower": "\u00e4\u00f6"}
+    large = random.randbytes((1 << 20) - 200)
+    await site.publish(large, headers=headers)
+    await site.publish(b"", subject="registration.empty")
+    async with reading(site) as reader:
+        await reader.read_on(2)
+    first, second = reader.received
+    assert (first.subject, first.payload, first.headers) == (SUBJECT, large, headers)
+    assert (second.subject, second.payload, second.headers) == ("registration.empty", b"", None)
+
+
+async def test_a_message_larger_than_a_pull_does_not_stop_the_reader(tmp_path: Path) -> None:
+    async with running_site(tmp_path, "max_payload: 8MB") as site:
+        await site.make_stream()
+        large = random.randbytes(source_module.PULL_BYTES + 1_000)
+        await site.publish(b"before", large, b"after")
+        async with reading(site) as reader:
+            await reader.read_on(3)
+            assert [message.payload for message in reader.received] == [b"before", large, b"after"]
+
+
+async def test_instants_are_the_streams_own_to_the_microsecond(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies(300))
+    async with reading(site) as reader:
+        await reader.read_on(300)
+    for message in reader.received:
+        seconds, _, fraction = (await site.stored(message.sequence)).time.removesuffix("Z").partition(".")
+        exact = parse_instant(f"{seconds}Z") + int(fraction.ljust(9, "0")) // 1_000
+        assert message.stored_at == exact

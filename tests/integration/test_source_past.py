@@ -1,0 +1,273 @@
+"""A stream's past can change, and retention can outrun its reader: both are noticed, and nothing later is missed."""
+
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_agent.core.resume import PastChange, is_gap
+from edge_agent.ports import SourceUnavailable
+from edge_agent.source_api import SourceAddress
+from shared import nats_client
+from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
+
+PASSED_OVER = "passed.over"
+
+
+@pytest.fixture(autouse=True)
+def connections_come_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+def bodies(what: str, count: int) -> list[bytes]:
+    return [f"{what} {number}".encode() for number in range(count)]
+
+
+def read_of(reader: Reader, what: str) -> list[bytes]:
+    return [message.payload for message in reader.received if message.payload.startswith(f"{what} ".encode())]
+
+
+# Another past
+
+
+async def test_a_stream_that_was_made_anew_is_read_from_its_beginning(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies("old", 20))
+    async with reading(site) as reader:
+        await reader.read_on(20)
+        await site.delete_stream()
+        with pytest.raises(SourceUnavailable):
+            await reader.source.read(5)
+        with pytest.raises(SourceUnavailable, match="stream not found"):
+            await reader.open()
+        await site.make_stream()
+        # As many as before: sequences alone show nothing.
+        await site.publish(*bodies("new", 20))
+        opened = await reader.open_again()
+        assert (opened.change, opened.sequence) == (PastChange.RECREATED, 0)
+        await reader.read_on(20)
+        assert read_of(reader, "new") == bodies("new", 20)
+
+
+async def test_a_memory_stream_whose_server_restarted_is_read_from_its_beginning(site: Site) -> None:
+    await site.make_stream(storage="memory")
+    await site.publish(*bodies("old", 20))
+    async with reading(site) as reader:
+        await reader.read_on(20)
+        await site.restart()
+        with pytest.raises(SourceUnavailable):
+            await reader.source.read(5)
+        await site.make_stream(storage="memory")
+        await site.publish(*bodies("new", 30))
+        opened = await reader.open_again()
+        assert opened.change is PastChange.RECREATED
+        await reader.read_on(30)
+        assert read_of(reader, "new") == bodies("new", 30)
+
+
+async def test_a_restart_without_loss_changes_nothing(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies("old", 20))
+    async with reading(site) as reader:
+        await reader.read_on(20)
+        await site.restart()
+        await site.publish(*bodies("new", 20))
+        await reader.read_on(40)
+        assert {opened.change for opened in reader.opened} == {None}
+        assert reader.sequences == list(range(1, 41))
+
+
+@pytest.mark.parametrize(
+    ("stored_later", "change"),
+    [
+        pytest.param(0, PastChange.SHORTENED, id="nothing yet"),
+        pytest.param(20, PastChange.SHORTENED, id="less than was lost"),
+        pytest.param(30, PastChange.REWRITTEN, id="as much as was lost"),
+        pytest.param(70, PastChange.REWRITTEN, id="more than was lost"),
+    ],
+)
+async def test_a_server_restored_from_a_copy_is_read_on_at_the_first_message_stored_later(
+    site: Site, tmp_path: Path, stored_later: int, change: PastChange
+) -> None:
+    await site.make_stream()
+    async with reading(site) as reader:
+        await site.publish(*bodies("before", 50))
+        await reader.read_on(50)
+        await site.copy_store(tmp_path / "copy")
+        await site.publish(*bodies("lost", 30))
+        await reader.read_on(80)
+        await site.restore_store(tmp_path / "copy")
+        if stored_later:
+            await site.publish(*bodies("after", stored_later))
+
+        opened = await reader.open_again()
+        assert (opened.change, opened.sequence) == (change, 50)
+        await site.publish(*bodies("last", 5))
+        await reader.read_on(55 + stored_later)
+        assert read_of(reader, "before") == bodies("before", 50)
+        assert read_of(reader, "after") == bodies("after", stored_later)
+        assert read_of(reader, "last") == bodies("last", 5)
+        # The next open finds nothing strange about this past.
+        assert (await reader.open()).change is None
+
+
+async def test_a_copy_that_holds_all_that_was_read_is_no_other_past(site: Site, tmp_path: Path) -> None:
+    await site.make_stream()
+    async with reading(site) as reader:
+        await site.publish(*bodies("before", 50))
+        await reader.read_on(50)
+        await site.copy_store(tmp_path / "copy")
+        await site.publish(*bodies("unread and lost", 10))
+        await site.restore_store(tmp_path / "copy")
+        await site.publish(*bodies("after", 10))
+        assert (await reader.open_again()).change is None
+        await reader.read_on(60)
+        assert read_of(reader, "after") == bodies("after", 10)
+
+
+async def test_a_committed_message_that_was_deleted_since_is_no_other_past(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies("a", 10))
+    async with reading(site) as reader:
+        await reader.read_on(10)
+        await site.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": 10})
+        assert (await reader.open()).change is None
+        await site.publish(*bodies("b", 3))
+        assert (await reader.open()).change is None
+        await reader.read_on(13)
+        assert reader.sequences == list(range(1, 14))
+
+
+async def test_a_stream_that_was_purged_goes_on_with_its_sequences(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies("a", 10))
+    async with reading(site) as reader:
+        await reader.read_on(10)
+        await site.api(f"STREAM.PURGE.{STREAM}")
+        opened = await reader.open()
+        assert (opened.change, opened.is_gap) == (None, False)
+        await site.publish(*bodies("b", 3))
+        await reader.read_on(13)
+        assert reader.sequences == list(range(1, 14))
+
+
+# Gaps
+
+
+async def test_a_gap_is_noticed_on_opening(site: Site) -> None:
+    await site.make_stream(max_msgs=20)
+    await site.publish(*bodies("a", 20))
+    async with reading(site) as reader:
+        await reader.read_on(20)
+        await site.link.cut()
+        await site.publish(*bodies("b", 20))
+        await site.link.restore()
+        assert not (await reader.open_again()).is_gap
+        await site.link.cut()
+        await site.publish(*bodies("c", 1))
+        await site.link.restore()
+        opened = await reader.open_again()
+        assert (opened.is_gap, opened.change) == (True, None)
+        await reader.read_on(41)
+        assert reader.sequences == [*range(1, 21), *range(22, 42)]
+
+
+async def test_a_gap_is_noticed_by_a_reader_that_could_not_read_for_a_while(site: Site) -> None:
+    await site.make_stream(max_msgs=5_000)
+    async with reading(site) as reader:
+        # More than the reader asks for ahead, and then so much that what it has not asked for is gone.
+        for _ in range(2):
+            await site.publish(*bodies("a", 5_000))
+        checked = await reader.source.check()
+        assert checked.caught_up_through == 0
+        assert is_gap(max(reader.read_through, reader.source.delivered_sequence), checked.facts)
+
+
+async def test_a_gap_is_noticed_in_the_midst_of_reading(site: Site) -> None:
+    await site.make_stream(max_msgs=500)
+    await site.publish(*bodies("a", 10))
+    async with reading(site) as reader:
+        await reader.read_on(10)
+        last = await site.publish(*bodies("b", 6_000))
+        # Reading on at once, with no check that would show where the stream begins now.
+        await reader.read_on(last)
+        assert [opened.is_gap for opened in reader.opened] == [False, True]
+        assert reader.sequences == sorted(set(reader.sequences))
+        holes = [(before, after) for before, after in pairwise(reader.sequences) if after > before + 1]
+        assert len(holes) == 1
+        assert holes[0][1] == last - 499
+
+
+async def test_a_reader_that_is_outrun_for_ever_still_gets_on(site: Site) -> None:
+    await site.make_stream(max_msgs=5)
+    async with reading(site) as reader:
+        for _ in range(5):
+            last = await site.publish(*bodies("a", 5_000))
+            await reader.read_on(last)
+        assert sum(opened.is_gap for opened in reader.opened) <= 5
+
+
+async def test_holes_that_retention_did_not_make_are_no_gaps(site: Site) -> None:
+    await site.make_stream(max_msgs_per_subject=1)
+    await site.publish(b"kept", subject="registration.first")
+    async with reading(site) as reader:
+        await reader.read_on(1)
+        for number in range(1, 4):
+            await site.link.cut()
+            last = await site.publish(*bodies("a", 100), subject="registration.second")
+            await site.link.restore()
+            await reader.read_on(last)
+            await reader.read_on(await site.publish(b"b", subject=f"registration.of.{number}"))
+        assert reader.sequences == [1, 101, 102, 202, 203, 303, 304]
+        assert not any(opened.is_gap for opened in reader.opened)
+
+
+async def test_messages_that_the_filter_passes_over_are_no_gap(site: Site) -> None:
+    await site.make_stream(subjects=["registration.>", PASSED_OVER], max_msgs=200)
+    address = SourceAddress(STREAM, CONSUMER, filter_subject="registration.>")
+    await site.publish(*bodies("a", 10))
+    async with reading(site, address) as reader:
+        await reader.read_on(10)
+        for expected in (510, 1_011):
+            assert await site.publish(*bodies("other", 500), subject=PASSED_OVER) == expected
+            checked = await reader.source.check()
+            assert (checked.caught_up_through > 0, checked.examined_sequence) == (True, expected)
+            reader.read_through = checked.examined_sequence
+            assert not (await reader.open()).is_gap
+            last = await site.publish(*bodies("b", 1))
+            await reader.read_on(last)
+        assert reader.sequences == [*range(1, 11), 511, 1_012]
+        assert not any(opened.is_gap or opened.change for opened in reader.opened)
+
+
+async def test_messages_that_the_filter_passed_over_unexamined_may_have_been_ours(site: Site) -> None:
+    await site.make_stream(subjects=["registration.>", PASSED_OVER], max_msgs=200)
+    address = SourceAddress(STREAM, CONSUMER, filter_subject="registration.>")
+    await site.publish(*bodies("a", 10))
+    async with reading(site, address) as reader:
+        await reader.read_on(10)
+        await site.link.cut()
+        await site.publish(*bodies("lost to retention", 5))
+        await site.publish(*bodies("other", 500), subject=PASSED_OVER)
+        await site.link.restore()
+        assert (await reader.open_again()).is_gap
+
+
+async def test_a_position_without_an_instant_is_compared_by_its_sequence_alone(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies("a", 10))
+    async with reading(site) as reader:
+        reader.position = msgspec.structs.replace(reader.position, sequence=4)
+        assert (await reader.open()).change is None
+        await reader.read_on(10)
+        assert reader.sequences == list(range(5, 11))
+        reader.position = msgspec.structs.replace(reader.position, sequence=11, stored_at=0)
+        assert (await reader.open()).change is PastChange.SHORTENED

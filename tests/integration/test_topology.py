@@ -1,0 +1,218 @@
+"""On real servers: what is planned is made, what is made carries every byte to the hub, and outages pass."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+
+from shared.nats_connection import request_json
+from tests.support.regions import REGIONS, Federation, answers, client_of, federation
+from tests.support.waiting import until
+
+HEADERS = {"Nats-Msg-Id": "one", "Muster-Reason": "new", "X-Odd": "Zürich, café"}
+BODY = bytes(range(256)) * 40
+
+
+async def muster(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run the command beside the servers and links of this process."""
+    program = "from aggregator.cli import main; main()"
+    command = [sys.executable, "-c", program, *arguments]
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def ran(*arguments: str | Path) -> str:
+    answer = await muster(*arguments)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+async def refused(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    answer = await muster(*arguments)
+    assert answer.returncode == 1, answer.stdout
+    assert "Traceback" not in answer.stderr
+    return answer
+
+
+async def applied(servers: Federation, extra_toml: str = "") -> str:
+    servers.topology_path.write_text(servers.topology_path.read_text() + extra_toml)
+    return await ran("apply", "--config", servers.topology_path)
+
+
+async def publish(client: Client, region: str, count: int, body: bytes = BODY) -> None:
+    for _ in range(count):
+        await client.publish(f"fleet.{region}.dub1.nodes.registration", body)
+    await client.flush()
+
+
+async def stream(client: Client, name: str, api: str = "$JS.API") -> dict[str, Any]:
+    return await request_json(client, f"{api}.STREAM.INFO.{name}", None, dict[str, Any], deadline=5)
+
+
+async def holds(client: Client, name: str, count: int) -> bool:
+    messages: int = (await stream(client, name))["state"]["messages"]
+    assert messages <= count, "a message came twice"
+    return messages == count
+
+
+async def test_apply_is_idempotent_and_plan_agrees(tmp_path: Path) -> None:
+    async with federation(tmp_path) as servers:
+        assert "6 to create" in await ran("plan", "--config", servers.topology_path)
+        assert (await applied(servers)).endswith("applied 6 changes\n")
+        assert await ran("apply", "--config", servers.topology_path) == "nothing to do\n"
+        assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+        assert json.loads(await ran("plan", "--json", "--config", servers.topology_path))["changes"] == []
+
+
+async def test_every_byte_and_header_reaches_the_report_once_from_both_regions(tmp_path: Path) -> None:
+    async with federation(tmp_path) as servers:
+        await applied(servers)
+        for region in REGIONS:
+            async with await client_of(servers.regions[region]) as agent:
+                subject = f"fleet.{region}.dub1.nodes.registration"
+                await agent.jetstream().publish(subject, BODY, headers={**HEADERS, "Region": region})
+                await agent.jetstream().publish(subject, b"", headers={"Nats-Msg-Id": "two"})
+        async with await client_of(servers.hub) as hub:
+            for name in ("ARCHIVE", "REPORT"):
+                await until(partial(holds, hub, name, 4), f"{name} holds everything")
+                arrived = [await hub.jetstream().get_msg(name, sequence, direct=True) for sequence in range(1, 5)]
+                by_subject: dict[str, list[Any]] = {}
+                for message in arrived:
+                    by_subject.setdefault(message.subject or "", []).append(message)
+                for region in REGIONS:
+                    full, empty = by_subject[f"fleet.{region}.dub1.nodes.registration"]
+                    assert full.data == BODY
+                    assert {key: full.headers[key] for key in HEADERS} == HEADERS
+                    assert full.headers["Region"] == region
+                    assert not empty.data
+            for region in REGIONS:
+                assert (await stream(hub, "FLEET", f"$JS.{region}.API"))["state"]["messages"] == 2
+
+
+@pytest.mark.parametrize("fault", ["cut", "stall", "region killed", "hub killed"])
+async def test_what_was_published_during_an_outage_arrives_once_after_it(tmp_path: Path, fault: str) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        link, region = servers.links["us-east"], servers.regions["us-east"]
+        async with await client_of(region) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 10)
+            await until(partial(holds, hub, "ARCHIVE", 10), "the first messages are archived")
+            if fault == "cut":
+                await link.cut()
+            elif fault == "stall":
+                link.stall()
+            elif fault == "region killed":
+                await region.kill()
+                await region.start()
+                await until(lambda: agent.is_connected, "the agent is back")
+            else:
+                await servers.hub.kill()
+            await publish(agent, "us-east", 10)
+            if fault == "hub killed":
+                await servers.hub.start()
+            await link.restore()
+            await until(lambda: hub.is_connected, "the hub is back")
+            # Plain sourcing takes half a minute and more.
+            await until(partial(holds, hub, "REPORT", 20), "everything is reported", deadline=15)
+
+
+async def test_a_fleet_that_was_made_anew_flows_again_after_apply(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
+            await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=5)
+            assert "FLEET is missing" in (await refused("report", "--config", servers.topology_path)).stdout
+            assert "applied 2 changes" in await applied(servers)
+            await publish(agent, "us-east", 2)
+            await until(partial(holds, hub, "ARCHIVE", 5), "the new stream's messages are archived", deadline=30)
+
+
+async def test_sourcing_changes_its_sort_without_taking_anything_twice(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        durable = servers.topology_path.read_text()
+        plain = durable + '[archive]\nsourcing = "plain"\n'
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            count = 0
+            for text in (plain, durable, plain, durable):
+                servers.topology_path.write_text(text)
+                await applied(servers)
+                assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+                count += 5
+                await publish(agent, "us-east", 5)
+                await until(partial(holds, hub, "ARCHIVE", count), "all are archived")
+
+
+async def test_a_destructive_change_asks_for_force_and_changes_nothing_without(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "ARCHIVE", 3), "the messages are archived")
+            more = '[archive]\nstorage = "memory"\n[report]\nmax_age = "1d"\n'
+            servers.topology_path.write_text(servers.topology_path.read_text() + more)
+            answer = await refused("apply", "--config", servers.topology_path)
+            assert answer.stderr == (
+                "muster-aggregator: nothing was changed, this asks for --force:"
+                " hub: replace ARCHIVE, which deletes its 3 messages\n"
+            )
+            assert (await stream(hub, "REPORT"))["config"]["max_age"] == 60 * 86_400 * 10**9
+            await ran("apply", "--force", "--config", servers.topology_path)
+            assert (await stream(hub, "ARCHIVE"))["config"]["storage"] == "memory"
+            await until(partial(holds, hub, "ARCHIVE", 3), "the new archive has taken everything again")
+
+
+async def test_an_operators_own_settings_survive_an_update(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        async with await client_of(servers.hub) as hub:
+            config = (await stream(hub, "ARCHIVE"))["config"]
+            config |= {"description": "ours", "metadata": {"owner": "ops"}, "max_msg_size": 1 << 20}
+            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", config, dict[str, Any], deadline=5)
+            assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+            await applied(servers, '[archive]\nmax_age = "10d"\n')
+            config = (await stream(hub, "ARCHIVE"))["config"]
+            assert config["max_age"] == 10 * 86_400 * 10**9
+            assert (config["description"], config["metadata"]["owner"], config["max_msg_size"]) == (
+                "ours",
+                "ops",
+                1 << 20,
+            )
+
+
+async def test_a_region_that_is_away_is_said_to_be_and_the_rest_is_done(tmp_path: Path) -> None:
+    async with federation(tmp_path) as servers:
+        await servers.regions["eu-west"].kill()
+        config = ("--config", servers.topology_path)
+        answer = await refused("apply", *config)
+        assert "hub: + create stream REPORT" in answer.stdout
+        assert "eu-west: $JS.eu-west.API.INFO: nobody answers there" in answer.stdout
+        shown = json.loads((await refused("report", "--json", *config)).stdout)
+        assert [(row["place"], row["error"]) for row in shown["streams"]] == [
+            ("us-east", ""),
+            ("eu-west", "unreachable"),
+            ("hub", ""),
+            ("hub", ""),
+        ]
+        await servers.regions["eu-west"].start()
+        async with await client_of(servers.hub) as hub, await client_of(servers.regions["eu-west"]) as agent:
+            await until(partial(answers, hub, "eu-west"), "the region is back")
+            assert "applied 2 changes" in await ran("apply", *config)
+            await publish(agent, "eu-west", 3)
+            await until(partial(holds, hub, "REPORT", 3), "its messages are reported", deadline=30)
+
+
+async def test_an_unreachable_hub_is_one_clear_line(tmp_path: Path) -> None:
+    path = tmp_path / "topology.toml"
+    path.write_text('[hub]\nservers = ["nats://127.0.0.1:1"]\n[[region]]\nname = "us-east"\n')
+    answer = await refused("apply", "--config", path)
+    assert (
+        "us-east: cannot connect within 5 s to 127.0.0.1:1: connection refused, nothing listens there" in answer.stdout
+    )
+    assert answer.stdout.endswith("nothing to do where there was an answer\n")

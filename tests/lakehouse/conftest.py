@@ -1,0 +1,89 @@
+"""One Spark for the whole test session; a real hub and tables of its own for every test that asks for them."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from aggregator.config import AggregatorSettings, LakehouseSettings
+from aggregator.lakehouse import job
+from aggregator.lakehouse.job import RollupRequest, RollupResult
+from aggregator.lakehouse.query import open_tables
+from shared.nats_connection import ConnectionSettings
+from shared.settings import FilePath
+from tests.support.hub import Hub
+
+SPARK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    # Tests compute little, and spend half their time on machine code that pays in long runs only.
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """py4j leaves its sockets to the garbage collector, and whichever test runs then is told."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore:.*unclosed|.*<socket.socket:pytest.PytestUnraisableExceptionWarning")
+            )
+
+
+def settings_for(connection: ConnectionSettings, warehouse: Path) -> AggregatorSettings:
+    lakehouse = LakehouseSettings(path=FilePath(warehouse), spark_master="local[2]", spark=SPARK)
+    return AggregatorSettings(hub=connection, lakehouse=lakehouse)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+class Lakehouse:
+    """A hub, and the tables made from it."""
+
+    def __init__(self, hub: Hub, warehouse: Path) -> None:
+        self.hub = hub
+        self.warehouse = warehouse
+        self.settings = settings_for(hub.connection, warehouse)
+
+    def roll_up(self, request: RollupRequest | None = None) -> RollupResult:
+        return job.roll_up(self.settings, request or RollupRequest(), say)
+
+    def rows(self, query: str) -> list[tuple[object, ...]]:
+        """Ask the tables, as Python without Java sees them; instants come as they are."""
+        with open_tables(self.warehouse) as tables:
+            return [tuple(row) for row in tables.rows(query)]
+
+    def rows_in_spark(self, query: str) -> list[tuple[object, ...]]:
+        """Ask the tables, as Spark sees them."""
+        spark = job.start_session(self.settings, say)
+        return [tuple(row) for row in spark.sql(query).collect()]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    nobody = ConnectionSettings(servers=("nats://127.0.0.1:1",))
+    session = job.start_session(settings_for(nobody, tmp_path_factory.mktemp("warehouse")), say)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """Give a hub for all tests of a module, whose REPORT keeps so little that ARCHIVE is read too."""
+    hub = Hub(tmp_path_factory.mktemp("hub"), report_limit=7)
+    hub.start()
+    yield hub
+    hub.stop()
+
+
+@pytest.fixture
+def lakehouse(spark: SparkSession, tmp_path: Path) -> Iterator[Lakehouse]:
+    hub = Hub(tmp_path / "hub")
+    hub.start()
+    yield Lakehouse(hub, tmp_path / "lake")
+    hub.stop()

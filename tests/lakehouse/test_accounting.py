@@ -1,0 +1,136 @@
+"""The times of every sender, window, site and fleet are those that an account kept another way comes to."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse import availability, coverage
+from aggregator.lakehouse.accounting_check import AccountingError, check
+from aggregator.lakehouse.intervals import BLOCK, sender_intervals
+from aggregator.lakehouse.schemas import ADVISORIES, SITE_BUCKETS, WATERMARKS, Table
+from aggregator.lakehouse.views import spark_queries
+from aggregator.lakehouse.windows import DAY_US, HOUR_US
+from shared.instants import DAY, HOUR, MINUTE, SECOND
+from tests.support.random_fleet import Times, account, advisory_rows, draw_block, watermark_rows
+
+START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
+BOUND = 2 * 5 * MINUTE
+
+
+def frame(spark: SparkSession, table: Table, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    """Make a DataFrame of some columns of a table; instants are given in microseconds."""
+    rows = list(rows)
+    names = list(rows[0])
+    types = {column.name: column.type for column in table.columns}
+    plain = {name: types[name].replace("TIMESTAMP", "BIGINT") for name in names}
+    schema = ", ".join(f"{name} {type_}" for name, type_ in plain.items())
+    made = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
+    return made.select(
+        *(f.timestamp_micros(name).alias(name) if types[name] == "TIMESTAMP" else f.col(name) for name in names)
+    )
+
+
+class Derived:
+    """Everything that is derived, of one history."""
+
+    def __init__(
+        self, advisories: DataFrame, watermarks: DataFrame, losses: list[tuple[int, int]], through: int
+    ) -> None:
+        interval = BOUND // 2
+        rebuilds = watermarks.where("rebuilt_at IS NOT NULL").select(*BLOCK, "rebuilt_at").distinct()
+        self.intervals = sender_intervals(advisories, rebuilds, through).persist()
+        covered = coverage.site_coverage(watermarks, advisories, losses, through).persist()
+        by_day = coverage.coverage_windows(covered, DAY_US, through).persist()
+        by_hour = coverage.coverage_windows(covered, HOUR_US, through)
+        self.spans = availability.spans_since(self.intervals, dict.fromkeys(range(SITE_BUCKETS), 0), through)
+        self.coverage_daily = coverage.site_coverage_daily(by_day)
+        self.exceptions = availability.sender_day_exceptions(self.spans, by_day, through, interval).persist()
+        self.hours = availability.site_availability_hourly(self.spans, by_day, by_hour, through, interval).persist()
+        self.days = availability.site_availability_daily(
+            self.spans, self.exceptions, by_day, through, interval
+        ).persist()
+        self.fleet = availability.over_sites(self.days)
+
+    def sender_days(self) -> DataFrame:
+        self.intervals.createOrReplaceTempView("sender_intervals")
+        self.coverage_daily.createOrReplaceTempView("site_coverage_daily")
+        self.exceptions.createOrReplaceTempView("sender_day_exceptions")
+        query = next(query for view, query in spark_queries() if view.name == "sender_availability_daily")
+        return self.intervals.sparkSession.sql(query.replace("muster.", ""))
+
+
+def test_random_histories_are_accounted_for_to_the_microsecond(spark: SparkSession) -> None:
+    # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
+    draw = random.Random(random.getrandbits(32))
+    end = START + draw.randrange(3 * DAY, 5 * DAY)
+    known_through = end - draw.choice((0, draw.randrange(1, DAY), (end - START) % DAY, (end - START) % HOUR))
+    loss = START + draw.randrange(0, 3 * DAY)
+    losses = [(loss, loss + draw.randrange(1, DAY))] if draw.random() < 0.5 else []
+    blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(14)]
+    derived = Derived(
+        frame(spark, ADVISORIES, (row for block in blocks for row in advisory_rows(block))),
+        frame(spark, WATERMARKS, (row for block in blocks for row in watermark_rows(block))),
+        losses,
+        known_through,
+    )
+    by_sender: dict[tuple[object, ...], Times] = {}
+    by_hour: dict[tuple[str, int], list[Times]] = defaultdict(list)
+    by_day: dict[tuple[str, int], list[Times]] = defaultdict(list)
+    for block in blocks:
+        for (sender_id, at), times in account(block, losses, known_through, DAY).items():
+            by_sender[block.site, block.block, sender_id, at] = times
+            by_day[block.site, at].append(times)
+        for (_, at), times in account(block, losses, known_through, HOUR).items():
+            by_hour[block.site, at].append(times)
+
+    days = derived.sender_days().select(
+        "site", "block", "sender_id", f.unix_micros(f.col("day").cast("timestamp")), "window_us", "up_us", "down_us",
+        "unknown_us", "absent_us", "outage_count", "complete", "error_bound_us",
+    ).collect()  # fmt: skip
+    assert len(days) == len(by_sender)
+    for *key, window, up, down, unknown, absent, outages, complete, bound in days:
+        assert Times(up, down, unknown, absent, outages) == by_sender[tuple(key)], key
+        assert window == up + down + unknown + absent == min(DAY, known_through - key[3])
+        assert complete == (window == DAY)
+        assert bound == BOUND * outages
+    assert published(derived.hours, f.unix_micros("hour")) == totals(by_hour)
+    assert published(derived.days, f.unix_micros(f.col("day").cast("timestamp"))) == totals(by_day)
+    check(derived.spans, derived.days, derived.hours, known_through)
+    fleet = derived.fleet.agg(f.sum("up_us"), f.sum("down_us"), f.sum("unknown_us"), f.sum("absent_us")).collect()[0]
+    assert tuple(map(int, fleet)) == tuple(map(sum, list(zip(*by_sender.values(), strict=True))[:4]))
+
+
+def test_the_check_refuses_days_that_are_not_their_hours(spark: SparkSession) -> None:
+    draw = random.Random(1)
+    block = next(
+        block for block in iter(lambda: draw_block(draw, "site", "b", START, START + 3 * DAY), None) if block.marks
+    )
+    derived = Derived(
+        frame(spark, ADVISORIES, advisory_rows(block)),
+        frame(spark, WATERMARKS, watermark_rows(block)),
+        [],
+        START + 3 * DAY,
+    )
+    moved = derived.hours.withColumn("up_us", f.col("up_us") + 1).withColumn("absent_us", f.col("absent_us") - 1)
+    with pytest.raises(AccountingError, match=r"eu-west\.site, a day is not the sum of its hours: "):
+        check(derived.spans, derived.days, moved, START + 3 * DAY)
+    unbalanced = derived.days.withColumn("absent_us", f.col("absent_us") + 1)
+    with pytest.raises(AccountingError, match=r"eu-west\.site, the times of a day do not add up to it: "):
+        check(derived.spans, unbalanced, derived.hours, START + 3 * DAY)
+
+
+def published(windows: DataFrame, at: Any) -> dict[tuple[str, int], tuple[int, ...]]:
+    rows = windows.select(
+        "site", at, "sender_count", "up_us", "down_us", "unknown_us", "absent_us", "outage_count"
+    ).collect()
+    return {(site, at): tuple(map(int, sums)) for site, at, *sums in rows}
+
+
+def totals(windows: dict[tuple[str, int], list[Times]]) -> dict[tuple[str, int], tuple[int, ...]]:
+    return {key: (len(times), *map(sum, zip(*times, strict=True))) for key, times in windows.items()}

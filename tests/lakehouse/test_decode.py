@@ -1,0 +1,147 @@
+"""What each message is: a record of a table, or quarantined for its reason. The subject outranks the body."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from aggregator.lakehouse import decode
+from aggregator.lakehouse.jetstream_source import SCHEMA
+from aggregator.lakehouse.quarantine import QuarantineReason as Reason
+from shared.instants import DAY, HOUR, MINUTE, parse_instant
+from tests.support.hub import Block, Message
+
+AT = parse_instant("2026-02-03T04:05:06.000007Z")
+DUB1 = Block("eu-west", "dub1")
+CHORIA = {
+    "protocol": "io.choria.sr.v2.age_advisory",
+    "event_id": "f3c9a2",
+    "inspect_field": "sender",
+    "value": "n1",
+    "age": 754.25,
+    "seen": AT // 10**6 - 754,
+    "replicator": "dub1",
+    "timestamp": AT // 10**6,
+    "event": "timeout",
+}
+
+
+class Case(NamedTuple):
+    """One message, and what is to become of it: the name of a table, or a reason."""
+
+    name: str
+    message: Message
+    becomes: str
+
+
+def changed(message: Message, **fields: Any) -> Message:
+    """Change fields of a body; None takes one away."""
+    body = {**json.loads(message.body), **fields}
+    return message._replace(
+        body=json.dumps({name: value for name, value in body.items() if value is not None}).encode()
+    )
+
+
+def cases() -> Iterator[Case]:
+    stale = DUB1.stale("n1", AT)
+    yield Case("advisory", stale, "advisories")
+    yield Case("advisory with fields to come", changed(stale, colour="blue"), "advisories")
+    yield Case("advisory without what has a default", changed(stale, rebuilt=None), "advisories")
+    yield Case("advisory of another site", changed(stale, site="ams1"), Reason.CONTRADICTS_SUBJECT)
+    yield Case("advisory of another kind", changed(stale, kind="new", event="new"), Reason.CONTRADICTS_SUBJECT)
+    yield Case("advisory with two minds", changed(stale, event="recover"), Reason.CONTRADICTS_SUBJECT)
+    yield Case("advisory without ordinal", changed(stale, ordinal=None), Reason.NOT_DECODABLE)
+    yield Case("advisory about nobody", changed(stale, value=""), Reason.NOT_DECODABLE)
+    yield Case("advisory of a text for a time", changed(stale, at_us="soon"), Reason.NOT_DECODABLE)
+    yield Case("advisory seen after it was stale", changed(stale, last_seen_us=AT + DAY), Reason.IMPLAUSIBLE_INSTANT)
+    yield Case("advisory of 1970", changed(stale, at_us=DAY, last_seen_us=0), Reason.IMPLAUSIBLE_INSTANT)
+    yield Case("advisory beyond all time", changed(stale, at_us=2**62), Reason.IMPLAUSIBLE_INSTANT)
+    yield Case("no JSON", stale._replace(body=b"\x00stale"), Reason.NOT_DECODABLE)
+    yield Case("no text", stale._replace(body=b"\xff\xfe{}"), Reason.NOT_TEXT)
+    yield Case("nothing", stale._replace(body=b""), Reason.NOT_DECODABLE)
+    yield Case("a list", stale._replace(body=b"[1, 2]"), Reason.NOT_DECODABLE)
+
+    plain = Message(stale.subject, json.dumps(CHORIA).encode())
+    yield Case("plain advisory on a site's subject", plain, "advisories")
+    yield Case("plain advisory of another site", changed(plain, replicator="ams1"), Reason.CONTRADICTS_SUBJECT)
+    yield Case("plain advisory of another event", changed(plain, event="new"), Reason.CONTRADICTS_SUBJECT)
+    yield Case("plain advisory with half of ours", changed(plain, at_us=AT), Reason.NOT_DECODABLE)
+    yield Case("plain advisory beyond all time", changed(plain, timestamp=2**60), Reason.IMPLAUSIBLE_INSTANT)
+    yield Case("plain advisory on Choria's subject", plain._replace(subject="choria.advisories"), "advisories")
+    strange = changed(plain, replicator="a.b")._replace(subject="choria.advisories")
+    yield Case("plain advisory of no site's name", strange, Reason.NOT_DECODABLE)
+
+    mark = DUB1.watermark(AT - HOUR, AT)
+    yield Case("watermark", mark, "watermarks")
+    yield Case("watermark of an older agent", changed(mark, rebuilt_at_us=None), "watermarks")
+    yield Case("watermark of another block", changed(mark, block="others"), Reason.CONTRADICTS_SUBJECT)
+    yield Case(
+        "watermark that ends before it begins", changed(mark, observed_since_us=AT + 1), Reason.IMPLAUSIBLE_INSTANT
+    )
+    yield Case("watermark of a later protocol", changed(mark, protocol="muster:watermark:2"), Reason.NOT_DECODABLE)
+    yield Case("watermark without counters", changed(mark, counters=None), Reason.NOT_DECODABLE)
+
+    sighting = DUB1.registration(b'{"sender": "n1"}', 7, AT)
+    yield Case("registration", sighting, "registrations")
+    yield Case("registration that is not JSON", sighting._replace(body=b"<n1/>"), "registrations")
+    yield Case("copy", sighting._replace(subject="fleet.eu-west.dub1.nodes.copy.a.b"), "registrations")
+    yield Case("registration without origin", sighting._replace(headers=None), Reason.NO_ORIGIN)
+    other = Block("eu-west", "ams1").registration(b"{}", 7, AT)
+    yield Case("registration of another site", sighting._replace(headers=other.headers), Reason.CONTRADICTS_SUBJECT)
+    strange = DUB1.registration(b"{}", 7, AT)
+    strange.headers["Muster-Origin"] = "eu-west.dub1.nodes.1-1.many"  # type: ignore[index]
+    yield Case("registration of no number", strange, Reason.NO_ORIGIN)
+
+    for subject in ("fleet", "fleet.a.b.c", "fleet.a.b.c.d", "fleet.a.b.c.advisory", "fleet.a.b.c.advisory.old",
+                    "fleet.a.b.c.advisory.new.er", "fleet.a.b.c.copy", "fleet.a..c.watermark"):  # fmt: skip
+        yield Case(f"subject {subject}", Message(subject, b"{}"), Reason.UNKNOWN_SUBJECT)
+
+
+@pytest.fixture(scope="module")
+def decoded(spark: SparkSession) -> DataFrame:
+    rows = []
+    for number, case in enumerate(cases(), start=1):
+        subject, body, headers = case.message
+        read = [(headers or {}).get(name) for name in ("Muster-Origin", "Choria-SR-Source", "Muster-Reason")]
+        rows.append((str(number), subject, "2026-02-03T05:00:00.000000999Z", *read, bytearray(body)))
+    return decode.decode(spark.createDataFrame(rows, SCHEMA), choria_region="eu-west").persist()
+
+
+def test_every_message_becomes_what_it_is_or_is_quarantined_for_its_reason(decoded: DataFrame) -> None:
+    became = {row.hub_sequence: row.table_name or row.reason for row in decoded.collect()}
+    wanted = {number: str(case.becomes) for number, case in enumerate(cases(), start=1)}
+    names = {number: case.name for number, case in enumerate(cases(), start=1)}
+    assert {names[number]: what for number, what in became.items()} == {
+        names[number]: what for number, what in wanted.items()
+    }
+    assert decode.quarantined(decoded, 1).count() == sum(isinstance(case.becomes, Reason) for case in cases())
+
+
+def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFrame) -> None:
+    rows = decode.advisories(decoded).where("assumed").orderBy("hub_sequence").collect()
+    assert [row.block for row in rows] == ["nodes", decode.CHORIA_BLOCK]
+    seconds = AT // 10**6 * 10**6
+    for row in rows:
+        assert instants(row, "occurred_at", "last_seen_at") == (seconds, seconds - 754 * 10**6)
+        assert (row.region, row.site, row.sender_id, row.kind, row.event_id, row.ordinal, row.rebuilt) == (
+            "eu-west", "dub1", "n1", "stale", "f3c9a2", None, False,
+        )  # fmt: skip
+
+
+def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSession) -> None:
+    row = ("1", "choria.advisories", "2026-02-03T05:00:00Z", None, None, None, bytearray(json.dumps(CHORIA).encode()))
+    assert decode.decode(spark.createDataFrame([row], SCHEMA)).collect()[0].reason == Reason.UNKNOWN_SUBJECT
+
+
+def test_times_are_kept_to_the_microsecond(decoded: DataFrame) -> None:
+    row = decode.advisories(decoded).where("hub_sequence = 1").collect()[0]
+    assert instants(row, "occurred_at", "last_seen_at") == (AT + 12 * MINUTE, AT)
+    mark = decode.watermarks(decoded).orderBy("hub_sequence").collect()[0]
+    assert instants(mark, "observed_since", "observed_through") == (AT - HOUR, AT)
+    assert mark.counters == {"rejected": {"no_sender": 2}}
+
+
+def instants(row: Row, *names: str) -> tuple[int, ...]:
+    return tuple(parse_instant(row[name].isoformat() + "+00:00") for name in names)

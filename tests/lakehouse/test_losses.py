@@ -1,0 +1,75 @@
+"""What retention took before it was read stops the job, is named, and becomes unknown time when it is given up."""
+
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from aggregator.lakehouse.commands import rollup
+from aggregator.lakehouse.failures import explained
+from aggregator.lakehouse.jetstream_source import load
+from aggregator.lakehouse.job import RollupRequest
+from aggregator.lakehouse.reading_plan import Refused, Span
+from shared.instants import DAY, HOUR, SECOND
+from tests.lakehouse.conftest import Lakehouse
+from tests.support.hub import Block, Hub
+
+FIRST = int(time.time()) * SECOND // DAY * DAY - DAY
+
+
+def test_a_loss_is_refused_then_given_up_and_its_time_is_unknown(spark: SparkSession, hub: Hub, tmp_path: Path) -> None:
+    dub1 = Block("eu-west", "dub1")
+    lakehouse = Lakehouse(hub, tmp_path / "lake")
+    last = hub.publish([dub1.new("n1", FIRST), dub1.watermark(FIRST, FIRST + HOUR)])
+    before = lakehouse.roll_up().position
+    now = before.known_through
+    hub.publish(dub1.watermark(FIRST, now - 10 * SECOND + second * SECOND) for second in range(9))
+    hub.publish([dub1.watermark(FIRST, now + DAY)])
+    hub.request("STREAM.PURGE.ARCHIVE", {"seq": last + 9})
+    with pytest.raises(Refused, match=rf"--accept-loss {last + 1}\.\.{last + 3}"):
+        lakehouse.roll_up()
+    result = lakehouse.roll_up(RollupRequest(accept_loss=Span(last + 1, last + 3)))
+    assert (result.counts.read, result.counts.ahead) == (7, 1)
+
+    ((lost_from, lost_to),) = lakehouse.rows("SELECT epoch_us(lost_from), epoch_us(lost_to) FROM losses")
+    assert lost_from == now
+    assert now <= lost_to <= result.position.known_through  # type: ignore[operator]
+    spans = lakehouse.rows("SELECT epoch_us(started_at), epoch_us(ended_at), cause FROM site_coverage ORDER BY 1")
+    # The clock ahead of the hub's vouches up to the hub's time, and the loss outranks what it says.
+    assert spans == [
+        (FIRST, lost_from, "observed"),
+        (lost_from, lost_to, "lost"),
+        (lost_to, result.position.known_through, "observed"),
+    ]
+
+
+def test_a_failure_in_a_worker_is_one_line_too(spark: SparkSession, tmp_path: Path) -> None:
+    hub = Hub(tmp_path)
+    hub.start()
+    try:
+        hub.publish(Block("eu-west", "dub1").watermark(FIRST, FIRST + hour) for hour in range(3))
+        hub.request("STREAM.PURGE.ARCHIVE", {"seq": 3})
+        hub.request("STREAM.DELETE.REPORT")
+        with pytest.raises(PySparkException) as failed:
+            load(spark, hub.connection, ("ARCHIVE", "ARCHIVE"), (1, 3), slices=1).collect()
+    finally:
+        hub.stop()
+    said = "stream ARCHIVE: retention removed 1 to 2 before they were read; run again to be told what to do"
+    assert explained(failed.value) == said
+
+
+def test_an_empty_hub_gives_empty_tables(lakehouse: Lakehouse) -> None:
+    result = lakehouse.roll_up()
+    assert (result.counts.read, result.position.sequence, result.position.known_through) == (0, 0, 0)
+    assert lakehouse.rows("SELECT count(*) FROM sender_availability_daily") == [(0,)]
+
+
+def test_a_person_gets_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "aggregator.toml"
+    config.write_text(f'[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "{tmp_path}/lake"\n')
+    asked = CliRunner().invoke(rollup, ["--config", str(config), "--accept-loss", "9..1"])
+    assert asked.exit_code == 2
+    assert "not a range of sequences: '9..1', write LO..HI" in asked.output

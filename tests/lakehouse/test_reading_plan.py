@@ -1,0 +1,75 @@
+"""What a run reads follows from where the tables stand and what the streams hold; what cannot be trusted is refused."""
+
+import pytest
+
+from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.reading_plan import ReadingPlan, Refused, Span, plan_reading
+from aggregator.lakehouse.stream_reader import StreamState
+
+CREATED = 1_700_000_000_000_000
+
+
+def stream(name: str, first: int, last: int, created_at: int = CREATED) -> StreamState:
+    return StreamState(name, created_at, first, last, message_count=max(0, last - first + 1), byte_count=0, direct=True)
+
+
+def at(sequence: int, name: str = "ARCHIVE", created_at: int = CREATED) -> HubPosition:
+    return HubPosition(name, created_at, sequence, known_through=1)
+
+
+def test_the_first_run_begins_with_what_there_is() -> None:
+    assert plan_reading([], stream("ARCHIVE", 5, 90), stream("REPORT", 40, 90)) == ReadingPlan(Span(5, 90))
+
+
+def test_a_run_goes_on_where_the_table_that_is_furthest_behind_stands() -> None:
+    plan = plan_reading([at(70), at(50)], stream("ARCHIVE", 1, 90), stream("REPORT", 40, 90))
+    assert plan == ReadingPlan(Span(51, 90))
+
+
+def test_nothing_new_and_nothing_at_all_are_nothing_to_read() -> None:
+    assert plan_reading([at(90)], stream("ARCHIVE", 1, 90), stream("REPORT", 40, 90)).wanted.count == 0
+    assert plan_reading([], stream("ARCHIVE", 0, 0), stream("REPORT", 0, 0)).wanted.count == 0
+    # The last messages were removed, and the streams are empty: nothing is lost that was not read.
+    assert plan_reading([at(90)], stream("ARCHIVE", 91, 90), stream("REPORT", 91, 90)).wanted.count == 0
+
+
+def test_a_run_reads_as_far_as_the_report_does_unless_it_lags_behind_the_tables() -> None:
+    assert plan_reading([at(50)], stream("ARCHIVE", 1, 90), stream("REPORT", 40, 80)).wanted == Span(51, 80)
+    assert plan_reading([at(50)], stream("ARCHIVE", 1, 90), stream("REPORT", 1, 20)).wanted == Span(51, 90)
+
+
+@pytest.mark.parametrize(
+    ("stand", "archive", "said"),
+    [
+        (
+            at(50),
+            stream("ARCHIVE", 1, 90, CREATED + 1),
+            "ARCHIVE is not the stream that was read: it was created again",
+        ),
+        (at(91), stream("ARCHIVE", 1, 90), "ARCHIVE ends at 90, but was read through 91"),
+        (at(50, "OLD"), stream("ARCHIVE", 1, 90), "the tables were made from OLD, the settings say ARCHIVE"),
+    ],
+)
+def test_another_past_is_refused_with_the_remedy(stand: HubPosition, archive: StreamState, said: str) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        plan_reading([stand], archive, stream("REPORT", 1, 90))
+    assert "path to a new directory" in str(refused.value)
+
+
+def test_what_no_stream_holds_is_named_and_given_up_only_when_told_so() -> None:
+    archive, report = stream("ARCHIVE", 61, 90), stream("REPORT", 80, 90)
+    with pytest.raises(Refused, match=r"no longer hold 51\.\.60, .*--accept-loss 51\.\.60"):
+        plan_reading([at(50)], archive, report)
+    with pytest.raises(Refused, match=r"no longer hold 51\.\.60"):
+        plan_reading([at(50)], archive, report, Span(52, 60))
+    assert plan_reading([at(50)], archive, report, Span(51, 60)) == ReadingPlan(Span(61, 90), lost=Span(51, 60))
+    with pytest.raises(Refused, match=r"nothing is lost \(the tables stand at 60\)"):
+        plan_reading([at(60)], archive, report, Span(51, 60))
+
+
+def test_a_range_of_sequences_is_read_as_it_is_printed() -> None:
+    assert Span.parse("51..60") == Span(51, 60)
+    assert str(Span.parse(" 7..7 ")) == "7..7"
+    for wrong in ("", "51", "60..51", "a..b", "1...2", "-1..2"):
+        with pytest.raises(ValueError, match="write LO..HI"):
+            Span.parse(wrong)

@@ -1,0 +1,114 @@
+"""From published records to tables: whole values, computed by hand."""
+
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+from shared.instants import DAY, HOUR, MINUTE, SECOND
+from tests.lakehouse.conftest import Lakehouse
+from tests.support.hub import STALE_AFTER, Block
+
+TODAY = int(time.time()) * SECOND // DAY * DAY
+FIRST = TODAY - 2 * DAY
+"""Midnight of the first of two whole days; the day that runs comes after them."""
+
+
+def day(at: int) -> date:
+    return datetime.fromtimestamp(at // SECOND, tz=UTC).date()
+
+
+def instant(at: int) -> datetime:
+    return datetime.fromtimestamp(at // SECOND, tz=UTC).replace(microsecond=at % SECOND)
+
+
+def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse) -> None:
+    dub1 = Block("eu-west", "dub1")
+    lakehouse.hub.publish(
+        [
+            dub1.new("n1", FIRST + 6 * HOUR),
+            dub1.new("n2", FIRST + 6 * HOUR),
+            dub1.watermark(FIRST + 5 * HOUR, FIRST + 8 * HOUR),
+            dub1.stale("n1", FIRST + 9 * HOUR + 30 * MINUTE),
+            dub1.recovered("n1", FIRST + 11 * HOUR),
+            dub1.watermark(FIRST + 5 * HOUR, FIRST + DAY),
+            # The agent was blind for two hours of the second day, and a sender ended for good.
+            dub1.watermark(FIRST + DAY + 2 * HOUR, FIRST + DAY + 12 * HOUR),
+            dub1.stale("n2", FIRST + DAY + 13 * HOUR),
+            dub1.retired("n2", FIRST + DAY + 20 * HOUR, FIRST + DAY + 13 * HOUR),
+            dub1.watermark(FIRST + DAY + 2 * HOUR, TODAY),
+            dub1.registration(b'{"sender": "n1", "a": {"b": 1}}', 1, FIRST + 6 * HOUR, "new"),
+        ]
+    )
+    result = lakehouse.roll_up()
+    assert (result.counts.read, result.counts.written, result.counts.duplicates, result.counts.quarantined) == (
+        11, 11, 0, 0,
+    )  # fmt: skip
+
+    intervals = lakehouse.rows(
+        "SELECT sender_id, state, started_at, ended_at, ended_by, first_whole_day, last_whole_day"
+        " FROM muster.sender_intervals ORDER BY 1, 3"
+    )
+    assert intervals == [
+        ("n1", "up", instant(FIRST + 6 * HOUR), instant(FIRST + 9 * HOUR + 30 * MINUTE), "stale", None, None),
+        ("n1", "down", instant(FIRST + 9 * HOUR + 30 * MINUTE), instant(FIRST + 11 * HOUR), "recovered", None, None),
+        ("n1", "up", instant(FIRST + 11 * HOUR), None, None, day(FIRST + DAY), day(TODAY)),
+        ("n2", "up", instant(FIRST + 6 * HOUR), instant(FIRST + DAY + 13 * HOUR), "stale", None, None),
+        ("n2", "down", instant(FIRST + DAY + 13 * HOUR), instant(FIRST + DAY + 20 * HOUR), "retired", None, None),
+    ]
+    assert lakehouse.rows("SELECT started_at, ended_at, known, cause FROM muster.site_coverage ORDER BY 1") == [
+        (instant(FIRST + 5 * HOUR), instant(FIRST + DAY), True, "observed"),
+        (instant(FIRST + DAY), instant(FIRST + DAY + 2 * HOUR), False, "unobserved"),
+        (instant(FIRST + DAY + 2 * HOUR), instant(TODAY), True, "observed"),
+        (instant(TODAY), instant(result.position.known_through), False, "unobserved"),
+    ]
+    so_far = result.position.known_through - TODAY
+    query = (
+        "SELECT day, sender_id, window_us, up_us, down_us, unknown_us, maintenance_us, absent_us, outage_count,"
+        " complete, availability_known, coverage, error_bound_us FROM muster.sender_availability_daily ORDER BY 1, 2"
+    )
+    down = 90 * MINUTE
+    daily = [
+        (day(FIRST), "n1", DAY, 18 * HOUR - down, down, 0, 0, 6 * HOUR, 1, True, 16.5 / 18, 1.0, 10 * MINUTE),
+        (day(FIRST), "n2", DAY, 18 * HOUR, 0, 0, 0, 6 * HOUR, 0, True, 1.0, 1.0, 0),
+        (day(FIRST + DAY), "n1", DAY, 22 * HOUR, 0, 2 * HOUR, 0, 0, 0, True, 1.0, 22 / 24, 0),
+        (day(FIRST + DAY), "n2", DAY, 11 * HOUR, 7 * HOUR, 2 * HOUR, 0, 4 * HOUR, 1, True, 11 / 18, 0.9, 10 * MINUTE),
+        (day(TODAY), "n1", so_far, 0, 0, so_far, 0, 0, 0, False, None, 0.0, 0),
+    ]
+    assert lakehouse.rows(query) == daily
+    assert lakehouse.rows_in_spark(query) == daily
+    fleet = lakehouse.rows(
+        "SELECT day, sender_count, window_us, up_us, down_us, unknown_us, absent_us, outage_count, complete,"
+        " error_bound_us FROM muster.fleet_availability_daily ORDER BY day"
+    )
+    assert fleet == [
+        (day(FIRST), 2, DAY, Decimal(36 * HOUR - down), Decimal(down), 0, Decimal(12 * HOUR), 1, True, 10 * MINUTE),
+        (day(FIRST + DAY), 2, DAY, Decimal(33 * HOUR), 7 * HOUR, 4 * HOUR, 4 * HOUR, 1, True, 10 * MINUTE),
+        (day(TODAY), 1, so_far, 0, 0, so_far, 0, 0, False, 0),
+    ]
+    hours = lakehouse.rows(
+        "SELECT hour, sender_count, up_us, down_us, unknown_us, absent_us, outage_count"
+        f" FROM muster.site_availability_hourly WHERE hour < '{instant(FIRST + 12 * HOUR)}' ORDER BY hour"
+    )
+    assert hours == [
+        (instant(FIRST + 6 * HOUR), 2, 2 * HOUR, 0, 0, 0, 0),
+        (instant(FIRST + 7 * HOUR), 2, 2 * HOUR, 0, 0, 0, 0),
+        (instant(FIRST + 8 * HOUR), 2, 2 * HOUR, 0, 0, 0, 0),
+        (instant(FIRST + 9 * HOUR), 2, 90 * MINUTE, 30 * MINUTE, 0, 0, 1),
+        (instant(FIRST + 10 * HOUR), 2, HOUR, HOUR, 0, 0, 1),
+        (instant(FIRST + 11 * HOUR), 2, 2 * HOUR, 0, 0, 0, 0),
+    ]
+    assert lakehouse.rows(
+        "SELECT sender_id, started_at, ended_at, ended_by, noticed_at, duration_us FROM muster.outages ORDER BY 2"
+    ) == [
+        ("n1", instant(FIRST + 9 * HOUR + 30 * MINUTE), instant(FIRST + 11 * HOUR), "recovered",
+         instant(FIRST + 9 * HOUR + 30 * MINUTE + STALE_AFTER), down),
+        ("n2", instant(FIRST + DAY + 13 * HOUR), instant(FIRST + DAY + 20 * HOUR), "retired",
+         instant(FIRST + DAY + 13 * HOUR + STALE_AFTER), 7 * HOUR),
+    ]  # fmt: skip
+    assert lakehouse.rows(
+        "SELECT region, site, block, sender_id, incarnation, sequence, stored_at, stream, reason, payload_bytes,"
+        " payload FROM muster.registrations"
+    ) == [
+        ("eu-west", "dub1", "nodes", "n1", "1-1", 1, instant(FIRST + 6 * HOUR), "REGISTRATION", "new", 31,
+         '{"sender": "n1", "a": {"b": 1}}'),
+    ]  # fmt: skip

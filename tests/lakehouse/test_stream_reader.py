@@ -1,0 +1,124 @@
+"""Ranges of a real stream are read whole: nothing is forged, skipped, read twice, or taken from somebody else."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from aggregator.lakehouse.jetstream_source import JetStreamReader, Slice, decoded_connection, encoded_connection
+from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
+from shared.nats_connection import AuthSettings, ConnectionSettings, TlsSettings
+from shared.settings import FilePath
+from tests.support.hub import ARCHIVE, REPORT, Hub, Message
+
+WHOLE = "fleet.eu-west.dub1.nodes.watermark"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    hub = Hub(tmp_path, report_limit=5)
+    hub.start()
+    yield hub
+    hub.stop()
+
+
+def reader_of(hub: Hub, first: int, last: int, slices: int = 1, *, stream: str = REPORT) -> JetStreamReader:
+    return JetStreamReader(
+        {
+            "connection": encoded_connection(hub.connection),
+            "stream": stream,
+            "fallback": ARCHIVE,
+            "first": str(first),
+            "last": str(last),
+            "slices": str(slices),
+        }
+    )
+
+
+def read(hub: Hub, first: int, last: int, slices: int = 1) -> dict[int, bytes]:
+    reader = reader_of(hub, first, last, slices)
+    batches = chain.from_iterable(reader.read(part) for part in reader.partitions())
+    rows = [(int(row["hub_sequence"]), row["payload"]) for batch in batches for row in batch.to_pylist()]
+    assert len(rows) == len(dict(rows))
+    return dict(rows)
+
+
+def test_what_the_report_has_let_go_is_read_from_the_archive_although_the_report_answers_for_it(hub: Hub) -> None:
+    hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 41))
+    wanted = {number: b"%d" % number for number in range(1, 41)}
+    for _ in range(5):
+        assert read(hub, 1, 40) == wanted
+    assert read(hub, 1, 40, slices=3) == wanted
+    assert read(hub, 3, 3) == {3: b"3"}
+
+
+def test_deleted_messages_are_passed_over(hub: Hub) -> None:
+    hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 13))
+    for sequence in (2, 10, 12):
+        hub.request("STREAM.MSG.DELETE.ARCHIVE", {"seq": sequence})
+    assert set(read(hub, 1, 12)) >= {1, 3, 4, 5, 6, 7, 8, 9, 11}
+
+
+def test_what_retention_took_from_both_is_named(hub: Hub) -> None:
+    hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 13))
+    hub.request("STREAM.PURGE.ARCHIVE", {"seq": 4})
+    with pytest.raises(ReadFailed, match=r"ARCHIVE: retention removed 1 to 3 before they were read"):
+        read(hub, 1, 12)
+
+
+def test_headers_of_a_publisher_cannot_pass_for_the_servers(hub: Hub) -> None:
+    forged = {
+        "Nats-Stream": "REPORT",
+        "Nats-Subject": "fleet.eu-west.other.nodes.watermark",
+        "Nats-Sequence": "99",
+        "Nats-Time-Stamp": "1970-01-01T00:00:00Z",
+        "Nats-Last-Sequence": "98",
+        "Status": "404",
+    }
+    hub.publish([Message(WHOLE, b"1", forged), Message(WHOLE, b"2")])
+    rows = next(iter(reader_of(hub, 1, 2).read(Slice(1, 2)))).to_pylist()
+    assert [(row["hub_sequence"], row["subject"], row["payload"]) for row in rows] == [
+        ("1", WHOLE, b"1"), ("2", WHOLE, b"2"),
+    ]  # fmt: skip
+    assert not rows[0]["archived_at"].startswith("1970")
+
+
+def test_a_message_that_looks_like_the_end_of_a_batch_does_not_end_it(hub: Hub) -> None:
+    async def publish_raw() -> None:
+        # What no client library writes, but every client can send.
+        reader, writer = await asyncio.open_connection("127.0.0.1", hub.server.port)
+        writer.write(b'CONNECT {"verbose": false, "headers": true}\r\n')
+        for head in (b"NATS/1.0 404\r\n\r\n", b"NATS/1.0\r\nFoo: bar", b"NATS/1.0 204 EOB\r\nA: \xff\xfe\r\n\r\n"):
+            size = b"%d %d" % (len(head), len(head) + 1)
+            writer.write(b"HPUB " + WHOLE.encode() + b" " + size + b"\r\n" + head + b"x\r\n")
+        writer.write(b"PING\r\n")
+        await reader.readuntil(b"PONG\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    asyncio.run(publish_raw())
+    hub.publish([Message(WHOLE, b"4")])
+    assert read(hub, 1, 4) == {1: b"x", 2: b"x", 3: b"x", 4: b"4"}
+
+
+async def test_a_stream_that_is_not_there_is_named(tmp_path: Path) -> None:
+    hub = Hub(tmp_path)
+    await asyncio.to_thread(hub.start)
+    try:
+        async with StreamReader(hub.connection, deadline=5) as reader:
+            with pytest.raises(ReadFailed, match=r"stream NOPE: stream not found \(10059\)"):
+                await reader.state("NOPE")
+    finally:
+        await asyncio.to_thread(hub.stop)
+
+
+def test_connection_settings_survive_the_way_to_a_worker() -> None:
+    settings = ConnectionSettings(
+        servers=("tls://hub.example:4222",),
+        domain="hub",
+        auth=AuthSettings(credentials_file=FilePath("/etc/muster/hub.creds")),
+        tls=TlsSettings(ca=FilePath("/etc/muster/ca.pem"), handshake_first=True),
+    )
+    assert decoded_connection(encoded_connection(settings)) == settings

@@ -1,0 +1,210 @@
+"""Whatever an agent goes through, the hub's advisories are those of a straight run with the same recorded inputs.
+
+The real ingest, tracker, records and SQLite file run over a stream in memory to which anything may happen, in batches
+of any size, killed before or after any commit, restarted, with lost acknowledgements and lost stores.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from edge_agent.core.outgoing import Lane
+from edge_agent.core.policy import Policy
+from edge_agent.ports import SourceUnavailable
+from shared.instants import SECOND
+from shared.wire import REASON_HEADER
+from tests.support.fleet_hub import Hub, StraightRun
+from tests.support.mortal_agent import BLOCK_ID, FOREVER, Killed, MortalAgent
+from tests.support.promises import check_promises
+from tests.support.scripted_stream import ScriptedStream
+
+STARTED_AT = 1_700_000_000 * SECOND
+POLICIES = [
+    Policy(sample_interval=30 * SECOND, stale_after=20 * SECOND, retire_after=50 * SECOND, blind_after=8 * SECOND),
+    Policy(sample_interval=30 * SECOND, stale_after=12 * SECOND, retire_after=90 * SECOND, blind_after=5 * SECOND),
+    Policy(sample_interval=10 * SECOND, stale_after=40 * SECOND, retire_after=41 * SECOND, blind_after=10 * SECOND),
+]
+
+# Many equal instants; steps are within blind_after, silences are within and beyond everything.
+steps = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
+silences = st.sampled_from([4, 6, 9, 12, 20, 21, 40, 100])
+registration = st.tuples(
+    st.sampled_from(["a", "b", "c", "d", "e", None]),
+    steps,
+    st.sampled_from([0, 0, 0, 0, 1, 3]).map(lambda seconds: seconds * SECOND),
+    st.integers(0, 3),
+)
+reading = st.sampled_from([1, 2, 5, 100])
+
+
+class TrackerMachine(RuleBasedStateMachine):
+    """One site, one agent at a time, one hub."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory(prefix="muster-machine-")
+        self.runner = asyncio.Runner()
+        self.stream = ScriptedStream(STARTED_AT)
+        self.hub = Hub()
+        self.agent: MortalAgent
+
+    @initialize(policy=st.sampled_from(POLICIES), decision_limit=st.sampled_from([1, 2, 3, 1000]))
+    def begin(self, policy: Policy, decision_limit: int) -> None:
+        path = Path(self.directory.name) / "agent.db"
+        self.agent = MortalAgent(path, self.stream, policy, decision_limit)
+        self.do(self.agent.start())
+
+    # Life
+
+    @rule(crowd=st.lists(registration, min_size=4, max_size=20))
+    def senders_register(self, crowd: list[tuple[str | None, int, int, int]]) -> None:
+        for sender, seconds, stored_before, size in crowd:
+            self.stream.clock += seconds * SECOND
+            body: dict[str, object] = {"sender": sender, "pad": "x" * 600 * size, "urgent": size == 3}
+            self.stream.publish(body, stored_before=stored_before)
+
+    @rule(crowd=st.lists(registration, min_size=4, max_size=20), count=reading)
+    def senders_register_while_the_agent_reads(self, crowd: list[tuple[str | None, int, int, int]], count: int) -> None:
+        for each in crowd:
+            self.senders_register([each])
+            self.do(self.agent.read(count))
+            self.do(self.agent.check())
+
+    @rule(count=reading)
+    def agent_reads(self, count: int) -> None:
+        self.do(self.agent.read(count))
+
+    @rule(seconds=silences)
+    def agent_sees_a_silence(self, seconds: int) -> None:
+        self.do(self.agent.read(1000))
+        for _ in range(seconds // 2):
+            self.stream.clock += 2 * SECOND
+            self.do(self.agent.check())
+
+    @rule(seconds=steps | silences)
+    def nobody_looks_for_a_while(self, seconds: int) -> None:
+        self.stream.clock += seconds * SECOND
+
+    @rule(lane=st.sampled_from(Lane), count=st.integers(1, 40), acknowledged=st.integers(0, 40))
+    def agent_uploads(self, lane: Lane, count: int, acknowledged: int) -> None:
+        """Vouch, publish from the head of a lane; the last acknowledgements may get lost, and all is sent again."""
+        self.do(self.agent.vouch())
+        store = self.agent.store
+        rows = self.run(store.pending(lane, 0, count))
+        self.hub.receive(rows)
+        if rows[:acknowledged]:
+            store.delete_through(lane, rows[:acknowledged][-1].row_id)
+        store.release(lane)
+
+    # Faults
+
+    @rule(commits=st.integers(0, 6), after_commit=st.booleans())
+    def agent_is_doomed(self, commits: int, after_commit: bool) -> None:
+        self.agent.store.commits_to_live, self.agent.store.dies_after_commit = commits, after_commit
+
+    @rule(policy=st.none() | st.sampled_from(POLICIES), commits=st.integers(0, 3) | st.just(FOREVER))
+    def agent_is_restarted(self, policy: Policy | None, commits: int) -> None:
+        self.agent.policy = policy or self.agent.policy
+        self.run(self.agent.store.close())
+        self.do(self.agent.start(commits_to_live=commits))
+
+    @rule(fault=st.sampled_from(["retention", "recreated", "restored", "stepped back", "store"]), data=st.data())
+    def fault(self, fault: str, data: st.DataObject) -> None:
+        self.stream.clock += SECOND
+        match fault:
+            case "retention":
+                self.stream.let_go(data.draw(st.integers(1, self.stream.held + 1)))
+            case "recreated":
+                self.stream.recreate()
+            case "restored":
+                self.stream.restore(data.draw(st.integers(0, self.stream.held)))
+            case "stepped back":
+                self.stream.clock -= data.draw(st.sampled_from([2, 5, 30, 200])) * SECOND
+            case "store":
+                if data.draw(st.booleans()):
+                    self.hub_gets_everything()
+                self.run(self.agent.lose_store())
+                self.do(self.agent.start())
+        self.senders_register(data.draw(st.lists(registration, max_size=4)))
+        if data.draw(st.booleans()):
+            self.do(self.agent.reopen())
+
+    # What must hold
+
+    @precondition(lambda self: hasattr(self, "agent"))
+    @invariant()
+    def tracker_is_sound(self) -> None:
+        self.agent.tracker.check_invariants()
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "agent"):
+                self.agent_is_restarted(None, FOREVER)
+                self.agent_sees_a_silence(4)
+                self.hub_gets_everything()
+                self.agent.life.recorded = self.agent.recorded_inputs()
+                self.compare()
+        finally:
+            if hasattr(self, "agent"):
+                self.run(self.agent.store.die())
+            self.runner.close()
+            self.directory.cleanup()
+
+    def compare(self) -> None:
+        found = self.hub.advisories_in_order()
+        state = self.agent.tracker.state
+        self.agent.life.observed_through = state.observed_through
+        for life in self.agent.lives:
+            straight = StraightRun(life, self.agent.emitter())
+            for incarnation, payloads in straight.payloads.items():
+                arrived = found.pop(incarnation, [])
+                # What a lost store had not uploaded is lost with it.
+                assert arrived == (payloads[: len(arrived)] if life.is_lost else payloads)
+            check_promises(straight, self.hub)
+            self.compare_registrations(straight)
+        assert not found, "advisories that no straight run explains"
+        received = sum(sum(state.counters.get(what, {}).values()) for what in ("valid", "rejected"))
+        assert received == len(self.agent.life.read), "valid + rejected is not what was received"
+
+    def compare_registrations(self, straight: StraightRun) -> None:
+        """A registration chosen for forwarding is delivered as it was, or counted as compacted."""
+        chosen, arrived = straight.forwarded, self.hub.registrations
+        delivered = chosen.keys() & arrived.keys()
+        for origin in delivered:
+            assert (arrived[origin].payload, arrived[origin].headers[REASON_HEADER]) == chosen[origin]
+        if not straight.life.is_lost:
+            compacted = self.agent.store.outbox_counters(BLOCK_ID.block).get("compacted", {}).get("newer_sample", 0)
+            assert len(chosen) - len(delivered) <= compacted, "a registration is neither delivered nor counted"
+
+    # Helpers
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(work)
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Let the agent work; open the stream anew where it asks for that, start it again where it was killed."""
+        while True:
+            try:
+                self.run(work)
+            except SourceUnavailable:
+                work = self.agent.reopen()
+            except Killed:
+                self.run(self.agent.store.die())
+                work = self.agent.start()
+            else:
+                return
+
+    def hub_gets_everything(self) -> None:
+        for lane in Lane:
+            self.hub.receive(self.run(self.agent.store.pending(lane, 0, FOREVER)))
+            self.agent.store.release(lane)
+
+
+TestTrackerMachine = TrackerMachine.TestCase
+TestTrackerMachine.settings = settings(max_examples=150, stateful_step_count=30)

@@ -1,0 +1,228 @@
+"""Run the real agent as a process between a real site and a real region, and let senders register at the site."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats.errors
+
+from shared import wire
+from shared.child_processes import dies_with
+from shared.instants import parse_instant
+from shared.nats_connection import ConnectionSettings, connect
+from shared.wire import Advisory, Watermark
+from tests.support.fleet_region import Region, running_region
+from tests.support.source_site import STREAM, SUBJECT, Site, running_site
+from tests.support.waiting import until
+
+COMMAND = str(Path(sys.executable).with_name("muster-agent"))
+DEADLINE = 15.0
+
+SETTINGS = """
+site = "dub1"
+region = "eu-west"
+name = "dub1-a"
+
+[upstream]
+servers = ["{upstream}"]
+
+[store]
+path = "agent.db"
+
+[watermark]
+interval = "300ms"
+
+[monitor]
+listen = "{listen}"
+
+[[stream]]
+name = "nodes"
+
+[stream.source]
+servers = ["{source}"]
+stream = "REGISTRATION"
+settle = "200ms"
+
+[stream.sender]
+json_path = "sender"
+
+[stream.policy]
+sample_interval = "1h"
+stale_after = "4s"
+retire_after = "1h"
+blind_after = "1500ms"
+"""
+STALE_AFTER = 4_000_000
+BLIND_AFTER = 1_500_000
+
+
+class AgentProcess:
+    """``muster-agent`` on one settings file: started, killed, suspended and asked at will."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self.store = config.with_name("agent.db")
+        self.log_path = config.with_name("agent.log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it; what it writes goes into the log."""
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [COMMAND, "run", "--config", str(self.config)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                preexec_fn=dies_with(os.getpid()),
+            )
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """Give the process that was started last."""
+        assert self._process is not None
+        return self._process
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self.process.kill()
+        self.process.wait()
+
+    async def ended(self, deadline: float = DEADLINE) -> int:
+        """Wait until it has ended; give its exit code."""
+        return await asyncio.to_thread(self.process.wait, deadline)
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    @property
+    def log(self) -> str:
+        """Give what it has written."""
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    async def run_command(self, *arguments: str) -> tuple[int, str, str]:
+        """Run another command of the agent's; give its exit code and what it wrote on stdout and stderr."""
+        process = await asyncio.create_subprocess_exec(
+            COMMAND, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        output, errors = await asyncio.wait_for(process.communicate(), DEADLINE)
+        return process.returncode or 0, output.decode(), errors.decode()
+
+    async def status(self) -> str:
+        """Give what ``muster-agent status`` shows."""
+        code, output, errors = await self.run_command("status", "--config", str(self.config))
+        return output if code == 0 else errors
+
+    async def status_json(self) -> dict[str, Any]:
+        """Give what ``muster-agent status --json`` shows; empty while there is none."""
+        code, output, _ = await self.run_command("status", "--json", "--config", str(self.config))
+        return dict(json.loads(output)) if code == 0 else {}
+
+
+class Deployment:
+    """A site, its region and the agent between them, which reaches either over a link."""
+
+    def __init__(self, site: Site, region: Region, agent: AgentProcess) -> None:
+        self.site = site
+        self.region = region
+        self.agent = agent
+
+    async def advisories(self) -> list[Advisory]:
+        """Give the region's advisories, in the order of its stream."""
+        found = [
+            wire.decode_advisory(record.payload)
+            for record in await self.region.stored()
+            if ".advisory." in record.subject
+        ]
+        return [advisory for advisory in found if isinstance(advisory, Advisory)]
+
+    async def watermarks(self) -> list[Watermark]:
+        """Give the region's watermarks, in the order of its stream."""
+        return [
+            wire.decode_watermark(record.payload)
+            for record in await self.region.stored()
+            if record.subject.endswith(".watermark")
+        ]
+
+    async def last_watermark(self) -> Watermark | None:
+        """Give the region's newest watermark; fail where the agent has ended."""
+        assert self.agent.process.poll() in (None, -signal.SIGKILL), self.agent.log
+        watermarks = await self.watermarks()
+        return watermarks[-1] if watermarks else None
+
+    async def until_observed(self, through: int = 0, deadline: float = DEADLINE) -> Watermark:
+        """Wait until the region has a watermark whose coverage reaches an instant; give it."""
+        found: list[Watermark] = []
+
+        async def reaches() -> bool:
+            watermark = await self.last_watermark()
+            if watermark is None or watermark.observed_through_us < through:
+                return False
+            found.append(watermark)
+            return True
+
+        await until(reaches, f"a watermark reaches {through}", deadline)
+        return found[-1]
+
+    async def site_time(self) -> int:
+        """Ask the site's server for its time, in microseconds."""
+        return parse_instant((await self.site.api(f"STREAM.INFO.{STREAM}"))["ts"])
+
+    @asynccontextmanager
+    async def senders(self, names: Iterable[str], interval: float = 0.25) -> AsyncIterator[None]:
+        """Let senders register every ``interval`` seconds; what cannot be stored is not stored later."""
+        settings = ConnectionSettings(servers=(self.site.server.url,))
+        client = await connect(settings, name="senders", deadline=DEADLINE, pending_size=0)
+        bodies = [msgspec.json.encode({"sender": name}) for name in names]
+
+        async def register() -> None:
+            while True:
+                with contextlib.suppress(nats.errors.Error):
+                    for body in bodies:
+                        await client.publish(SUBJECT, body)
+                await asyncio.sleep(interval)
+
+        registering = asyncio.create_task(register())
+        try:
+            yield
+        finally:
+            registering.cancel()
+            await asyncio.wait({registering})
+            await client.close()
+
+
+@asynccontextmanager
+async def deployed(directory: Path, settings: str = SETTINGS, listen: str = "") -> AsyncIterator[Deployment]:
+    """Start servers and make streams; write the agent's settings, and end it in the end, if it was started."""
+    async with running_site(directory) as site, running_region(directory) as region:
+        await site.make_stream()
+        await region.make_stream()
+        config = directory / "agent.toml"
+        config.write_text(settings.format(upstream=region.link.url, source=site.link.url, listen=listen))
+        agent = AgentProcess(config)
+        try:
+            yield Deployment(site, region, agent)
+        finally:
+            agent.end()
+
+
+def free_address() -> str:
+    """Give an address of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -1,0 +1,123 @@
+"""A region's server with its FLEET stream, and an uploader that empties a store into it over a link."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nats.aio.client import Client
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from edge_agent.core.outgoing import Lane
+from edge_agent.ports import LaneDepth
+from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.uploader import Uploader
+from edge_agent.upstream import JetStreamUpstream
+from shared.embedded_link import EmbeddedLink
+from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.jetstream_api import request_json
+from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
+
+STREAM = "FLEET"
+DEADLINE = 10.0
+EMPTY = {lane: LaneDepth() for lane in Lane}
+FETCH = 500
+
+
+class Stored(NamedTuple):
+    """One record as FLEET holds it."""
+
+    sequence: int
+    subject: str
+    payload: bytes
+    headers: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        """Give the words that a row was made with."""
+        return self.payload.decode().strip()
+
+
+class Region:
+    """A server, a client beside it, and a link that agents come over."""
+
+    def __init__(self, server: EmbeddedNats, client: Client, link: EmbeddedLink) -> None:
+        self.server = server
+        self.client = client
+        self.link = link
+
+    async def api(self, subject: str, body: object = None) -> dict[str, Any]:
+        """Ask the JetStream API; raise ApiError where it says no."""
+        return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=DEADLINE)
+
+    async def make_stream(self, **config: object) -> None:
+        """Make FLEET."""
+        await self.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["fleet.>"], **config})
+
+    async def update_stream(self, **config: object) -> None:
+        """Change FLEET's configuration."""
+        known = (await self.api(f"STREAM.INFO.{STREAM}"))["config"]
+        await self.api(f"STREAM.UPDATE.{STREAM}", {**known, **config})
+
+    async def stored_count(self) -> int:
+        """Count the records in FLEET."""
+        return int((await self.api(f"STREAM.INFO.{STREAM}"))["state"]["messages"])
+
+    async def stored_bytes(self) -> int:
+        """Give what FLEET's records take, in bytes as the server counts them."""
+        return int((await self.api(f"STREAM.INFO.{STREAM}"))["state"]["bytes"])
+
+    async def stored(self) -> list[Stored]:
+        """Read all of FLEET."""
+        left = await self.stored_count()
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True)
+        subscription = await self.client.jetstream().pull_subscribe("fleet.>", stream=STREAM, config=config)
+        found: list[Stored] = []
+        while len(found) < left:
+            for message in await subscription.fetch(FETCH, timeout=DEADLINE):
+                sequence = message.metadata.sequence.stream
+                found.append(Stored(sequence, message.subject, message.data, message.headers or {}))
+        await subscription.unsubscribe()
+        return found
+
+
+@asynccontextmanager
+async def running_region(
+    directory: Path, *, round_trip: float = 0.0, bandwidth: int = 0, extra_config: str = ""
+) -> AsyncIterator[Region]:
+    """Start a region; its link has a round trip in seconds and a bandwidth in bytes per second."""
+    async with AsyncExitStack() as stack:
+        settings = ServerSettings(name="region", store_dir=directory / "region", extra_config=extra_config)
+        server = await stack.enter_async_context(EmbeddedNats(settings))
+        link = EmbeddedLink(server.port, round_trip=round_trip, bandwidth=bandwidth)
+        await stack.enter_async_context(link)
+        client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=DEADLINE)
+        stack.push_async_callback(client.close)
+        yield Region(server, client, link)
+
+
+@asynccontextmanager
+async def uploading(region: Region, store: SqliteStore, bytes_per_second: int = 0) -> AsyncIterator[list[str]]:
+    """Run an uploader over the region's link; give what it reports: "" when all goes well, else why nothing leaves."""
+    upstreams: list[JetStreamUpstream] = []
+
+    def on_state(state: LinkState) -> None:
+        if state.event is not LinkEvent.RETRY_FAILED:
+            for upstream in upstreams:
+                upstream.break_off(str(state.event))
+
+    settings = ConnectionSettings(servers=(region.link.url,))
+    client = await connect(settings, name="uploader", deadline=DEADLINE, on_state=on_state)
+    upstreams.append(JetStreamUpstream(client))
+    told: list[str] = []
+    uploader = Uploader(store, upstreams[0], bytes_per_second=bytes_per_second, report=told.append)
+    running = asyncio.create_task(uploader.run())
+    try:
+        yield told
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await client.close()

@@ -1,0 +1,245 @@
+"""Draw the history of a small fleet, with all that goes wrong, and account for it one instant after another.
+
+The account shares no line with the job's: each sender's life is a list of strokes, of which the last one before an
+instant counts, and times are summed over the pieces between all instants at which anything changes.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from shared.identifiers import AdvisoryKind
+from shared.instants import DAY, HOUR, MINUTE
+
+STALE_AFTER = 12 * MINUTE
+Row = dict[str, Any]
+NEW, STALE, RECOVERED, RETIRED = AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED, AdvisoryKind.RETIRED
+
+
+class Said(NamedTuple):
+    """One advisory; ``ordinal`` None: a plain Choria advisory."""
+
+    sender_id: str
+    kind: AdvisoryKind
+    at: int
+    last_seen_at: int
+    rebuilt: bool
+    incarnation: int
+    ordinal: int | None
+    event_id: str
+
+
+class Mark(NamedTuple):
+    """One watermark."""
+
+    incarnation: int
+    since: int
+    through: int
+    ordinal: int
+    rebuilt_at: int
+
+
+class BlockHistory(NamedTuple):
+    """What the hub holds of one block."""
+
+    site: str
+    block: str
+    said: list[Said]
+    marks: list[Mark]
+
+
+class Times(NamedTuple):
+    """Microseconds in a window, and the outages that touch it."""
+
+    up: int
+    down: int
+    unknown: int
+    absent: int
+    outages: int
+
+
+def draw_block(draw: random.Random, site: str, block: str, start: int, end: int) -> BlockHistory:
+    """Draw one block's history in ``[start, end)``."""
+    plain = draw.random() < 0.2
+    lost_at = draw.randrange(start + HOUR, end) if draw.random() < 0.4 and not plain else 0
+    said: list[Said] = []
+    for number in range(draw.randrange(1, 6)):
+        said.extend(_life(draw, f"{block}-{number}", start, end, lost_at))
+    said.sort(key=lambda each: (each.at, each.kind.rank, each.event_id))
+    if plain:
+        return BlockHistory(site, block, [each for each in said if draw.random() > 0.1], [])
+    numbered = []
+    issued: dict[int, int] = defaultdict(int)
+    for each in said:
+        issued[each.incarnation] += 1
+        numbered.append(each._replace(ordinal=issued[each.incarnation]))
+    marks = list(_marks(draw, numbered, start, end, lost_at))
+    missing = 0.05 if draw.random() < 0.5 else 0
+    return BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
+
+
+def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: int) -> Iterator[Said]:
+    """Walk through a sender's states; ``lost_at``: when the agent forgot everybody, 0 for never."""
+    at, state, seen_at, forgotten = start + draw.randrange(0, 30 * HOUR), "absent", 0, False
+    while at < end:
+        if lost_at and not forgotten and at >= lost_at:
+            forgotten = True
+            if state != "absent":
+                # Heard again after the loss, or never.
+                at = max(at, lost_at) + draw.randrange(0, 3 * HOUR)
+                if draw.random() < 0.3 or at >= end:
+                    return
+                state = "up"
+                yield _said(draw, sender_id, NEW, at, at, lost_at, rebuilt=True)
+                at += draw.randrange(1, 20 * HOUR)
+                continue
+        if state == "absent":
+            kind, seen_at, state = NEW, at, "up"
+        elif state == "up" and draw.random() < 0.9:
+            kind, seen_at, state = STALE, at - draw.randrange(STALE_AFTER, 3 * STALE_AFTER), "down"
+        elif state == "up":
+            kind, seen_at, state = RETIRED, at - draw.randrange(0, STALE_AFTER), "absent"
+        elif draw.random() < 0.8:
+            kind, seen_at, state = RECOVERED, at, "up"
+        else:
+            kind, state = RETIRED, "absent"
+        yield _said(draw, sender_id, kind, at, seen_at, lost_at)
+        at += draw.choice((draw.randrange(1, HOUR), draw.randrange(1, 40 * HOUR), HOUR - at % HOUR, DAY - at % DAY))
+
+
+def _said(
+    draw: random.Random,
+    sender_id: str,
+    kind: AdvisoryKind,
+    at: int,
+    seen_at: int,
+    lost_at: int,
+    *,
+    rebuilt: bool = False,
+) -> Said:
+    incarnation = 2 if lost_at and at >= lost_at else 1
+    return Said(sender_id, kind, at, seen_at, rebuilt, incarnation, None, f"{draw.getrandbits(128):032x}")
+
+
+def _marks(draw: random.Random, said: list[Said], start: int, end: int, lost_at: int) -> Iterator[Mark]:
+    through, since, incarnation = start + draw.randrange(0, 2 * HOUR), start, 1
+    while through < end + 2 * DAY:
+        if lost_at and incarnation == 1 and through >= lost_at:
+            incarnation, since, through = 2, lost_at, max(through, lost_at)
+        issued = sum(each.at <= through and each.incarnation == incarnation for each in said)
+        yield Mark(incarnation, since, through, issued, lost_at if incarnation == 2 else 0)
+        step = draw.randrange(1, 8 * HOUR)
+        if draw.random() < 0.1:
+            since = through + draw.randrange(1, step + 1)
+        through += step
+
+
+def advisory_rows(history: BlockHistory) -> Iterator[Row]:
+    """Give the block's advisories as the table holds them, instants in microseconds."""
+    for each in history.said:
+        yield {
+            "region": "eu-west",
+            "site": history.site,
+            "block": history.block,
+            "sender_id": each.sender_id,
+            "kind": str(each.kind),
+            "occurred_at": each.at,
+            "last_seen_at": each.last_seen_at,
+            "event_id": each.event_id,
+            "incarnation": None if each.ordinal is None else f"1-{each.incarnation}",
+            "ordinal": each.ordinal,
+            "rebuilt": each.rebuilt,
+            "assumed": each.ordinal is None,
+        }
+
+
+def watermark_rows(history: BlockHistory) -> Iterator[Row]:
+    """Give the block's watermarks as the table holds them, instants in microseconds."""
+    for each in history.marks:
+        yield {
+            "region": "eu-west",
+            "site": history.site,
+            "block": history.block,
+            "incarnation": f"1-{each.incarnation}",
+            "observed_since": each.since,
+            "observed_through": each.through,
+            "advisory_ordinal": each.ordinal,
+            "rebuilt_at": each.rebuilt_at or None,
+        }
+
+
+def account(
+    history: BlockHistory, losses: Iterable[tuple[int, int]], known_through: int, unit: int
+) -> dict[tuple[str, int], Times]:
+    """Give the times of each (sender, window start) in which the sender lived."""
+    known = _known(history, list(losses))
+    summed: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    outages: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for sender_id in {each.sender_id for each in history.said}:
+        strokes = list(_strokes([each for each in history.said if each.sender_id == sender_id], history))
+        edges = {at for at, _ in strokes} | {at for span in known for at in span[:2]} | {known_through}
+        first = min(at for at, _ in strokes)
+        edges |= set(range(first // unit * unit, known_through, unit))
+        points = sorted(at for at in edges if first <= at <= known_through)
+        for begin, until in pairwise(points):
+            state, number = next(((what, n) for n, (at, what) in reversed(list(enumerate(strokes))) if at <= begin))
+            if state == "absent":
+                continue
+            window = sender_id, begin // unit * unit
+            observed = state != "unknown" and _is_known(known, begin)
+            summed[window][("up", "down").index(state) if observed else 2] += until - begin
+            if state == "down":
+                outages[window].add(number)
+    return {
+        window: Times(
+            up=up,
+            down=down,
+            unknown=unknown,
+            absent=min(window[1] + unit, known_through) - window[1] - up - down - unknown,
+            outages=len(outages.get(window, ())),
+        )
+        for window, (up, down, unknown) in summed.items()
+    }
+
+
+def _strokes(said: list[Said], history: BlockHistory) -> Iterator[tuple[int, str]]:
+    """Paint a life: each stroke holds from its instant on, over everything painted before."""
+    said = sorted(said, key=lambda each: (each.at, each.kind.rank, each.event_id))
+    lost = sorted({each.rebuilt_at for each in history.marks if each.rebuilt_at})
+    begun, before = 0, ""
+    for each, following in zip(said, [*said[1:], None], strict=True):
+        dates_back = each.kind is STALE or (each.kind is RETIRED and before != STALE)
+        begun = max(begun, each.last_seen_at if dates_back else each.at)
+        if each.kind is RETIRED:
+            if before not in ("", RETIRED):
+                yield begun, "absent"
+        else:
+            yield begun, "down" if each.kind is STALE else "up"
+            for at in lost:
+                if at > each.at and (following is None or at < following.at):
+                    yield at, "unknown"
+                    break
+        before = each.kind
+
+
+def _known(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:
+    """Give spans, known (True) or given up (False)."""
+    spans = [(begin, end, False) for begin, end in losses]
+    plain = [each.at for each in history.said if each.ordinal is None]
+    if plain:
+        spans.append((min(plain), max(plain), True))
+    for incarnation in {mark.incarnation for mark in history.marks}:
+        held = {each.ordinal for each in history.said if each.incarnation == incarnation}
+        issued, until = 0, 0
+        for mark in sorted(mark for mark in history.marks if mark.incarnation == incarnation):
+            if held.issuperset(range(issued + 1, mark.ordinal + 1)):
+                spans.append((max(mark.since, until), mark.through, True))
+            issued, until = mark.ordinal, mark.through
+    return spans
+
+
+def _is_known(spans: list[tuple[int, int, bool]], at: int) -> bool:
+    here = [known for begin, end, known in spans if begin <= at < end]
+    return bool(here) and all(here)

@@ -1,0 +1,118 @@
+"""A site's stream in memory, with everything that can happen to one: what a Source shows, without a server."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.resume import PastChange, StreamFacts, is_gap, past_change
+from edge_agent.ports import Checked, Opened, SourceUnavailable
+from shared.identifiers import SourcePosition
+from shared.instants import SECOND
+
+SETTLE = 2 * SECOND
+
+
+class ScriptedStream:
+    """A stream that is published to, cut short, made anew or restored, and the reader of it.
+
+    ``clock`` is the server's, in microseconds; it moves only when told to.
+    """
+
+    def __init__(self, clock: int) -> None:
+        self.clock = clock
+        self._created_at = clock
+        self._first_sequence = 1
+        self._messages: list[SourceMessage] = []
+        self._read_through = 0
+        self._is_broken = False
+
+    # What happens to it
+
+    def publish(self, body: dict[str, object], *, stored_before: int = 0) -> SourceMessage:
+        """Store a message, ``stored_before`` microseconds in the past: another server's clock may be behind."""
+        payload = msgspec.json.encode(body)
+        sequence = self._first_sequence + len(self._messages)
+        message = SourceMessage("nodes.registration", payload, None, sequence, self.clock - stored_before)
+        self._messages.append(message)
+        return message
+
+    def let_go(self, count: int) -> None:
+        """Lose the oldest messages to retention, read or not."""
+        count = min(count, len(self._messages))
+        del self._messages[:count]
+        self._first_sequence += count
+
+    def recreate(self) -> None:
+        """Delete the stream and make it anew: sequences begin again, and its consumers are gone."""
+        self._is_broken = True
+        self._created_at = self.clock
+        self._first_sequence = 1
+        self._messages = []
+
+    def restore(self, kept: int) -> None:
+        """Start the server again from an older copy of its store: the last messages never were."""
+        self._is_broken = True
+        del self._messages[kept:]
+
+    @property
+    def held(self) -> int:
+        """Count the messages that it holds."""
+        return len(self._messages)
+
+    # What a Source shows
+
+    @property
+    def delivered_sequence(self) -> int:
+        return self._read_through
+
+    async def resolve_start(self) -> tuple[StreamFacts, int]:
+        return self._facts(), self._first_sequence - 1
+
+    async def open(self, position: SourcePosition, read_through: int) -> Opened:
+        self._is_broken = False
+        facts = self._facts()
+        change = past_change(position, facts)
+        committed = self._at(position.sequence)
+        if change is None and position.stored_at and committed and committed.stored_at != position.stored_at:
+            change = PastChange.REWRITTEN
+        self._read_through = position.sequence
+        if change is None:
+            return Opened(facts, position.sequence, is_gap=is_gap(read_through, facts))
+        if change is PastChange.RECREATED or not position.stored_at:
+            return Opened(facts, self._first_sequence - 1, change)
+        later = (message.sequence for message in self._messages if message.stored_at > position.stored_at)
+        return Opened(facts, next(later, facts.last_sequence + 1) - 1, change)
+
+    async def read(self, _patience: float) -> Sequence[SourceMessage]:
+        return self.next_messages(len(self._messages))
+
+    def next_messages(self, count: int) -> list[SourceMessage]:
+        """Deliver at most ``count`` messages."""
+        self._fail_if_broken()
+        messages = [message for message in self._messages if message.sequence > self._read_through][:count]
+        if messages:
+            self._read_through = messages[-1].sequence
+        return messages
+
+    async def check(self) -> Checked:
+        self._fail_if_broken()
+        facts = self._facts()
+        if self._read_through < facts.last_sequence:
+            return Checked(facts)
+        return Checked(facts, self.clock - SETTLE, facts.last_sequence)
+
+    async def acknowledge(self) -> None:
+        """Nothing depends on what the server believes was read."""
+
+    def _fail_if_broken(self) -> None:
+        if self._is_broken:
+            raise SourceUnavailable("the consumer is gone")
+
+    def _facts(self) -> StreamFacts:
+        last = self._first_sequence + len(self._messages) - 1
+        return StreamFacts(self._created_at, self._first_sequence, last, self.clock)
+
+    def _at(self, sequence: int) -> SourceMessage | None:
+        index = sequence - self._first_sequence
+        return self._messages[index] if 0 <= index < len(self._messages) else None

@@ -1,0 +1,218 @@
+"""A site's server with its stream, and a reader that reads as the agent does: over a link that can be cut."""
+
+import base64
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from nats.aio.client import Client
+
+from edge_agent.core.observation import SourceMessage
+from edge_agent.ports import Opened, SourceUnavailable
+from edge_agent.source import JetStreamSource
+from edge_agent.source_api import SourceAddress, SourceApi
+from shared.embedded_link import EmbeddedLink
+from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.identifiers import SourcePosition
+from shared.jetstream_api import request_json
+from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
+from tests.support.waiting import until
+
+STREAM = "REGISTRATION"
+SUBJECT = "registration.nodes"
+CONSUMER = "muster-dub1-nodes"
+SETTLE = 1_000_000
+DEADLINE = 10.0
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """One message as the stream holds it: ``time`` to the nanosecond."""
+
+    seq: int
+    time: str
+    subject: str
+    data: str = ""
+
+    @property
+    def payload(self) -> bytes:
+        """Give the body."""
+        return base64.b64decode(self.data)
+
+
+class Site:
+    """A server, a client beside it, and a link that readers come over."""
+
+    def __init__(self, server: EmbeddedNats, client: Client, link: EmbeddedLink) -> None:
+        self.server = server
+        self.client = client
+        self.link = link
+
+    async def api(self, subject: str, body: object = None) -> dict[str, Any]:
+        """Ask the JetStream API; raise ApiError where it says no."""
+        return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=DEADLINE)
+
+    async def make_stream(self, **config: object) -> None:
+        """Make the stream of registrations."""
+        await self.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["registration.>"], **config})
+
+    async def update_stream(self, **config: object) -> None:
+        """Change the stream's configuration."""
+        known = (await self.api(f"STREAM.INFO.{STREAM}"))["config"]
+        await self.api(f"STREAM.UPDATE.{STREAM}", {**known, **config})
+
+    async def delete_stream(self) -> None:
+        """Delete the stream, its messages and its consumers."""
+        await self.api(f"STREAM.DELETE.{STREAM}")
+
+    async def publish(self, *payloads: bytes, subject: str = SUBJECT, headers: Mapping[str, str] | None = None) -> int:
+        """Store messages, in order; give the stream's last sequence then."""
+        before = await self.last_sequence()
+        for payload in payloads:
+            await self.client.publish(subject, payload, headers=dict(headers) if headers else None)
+        last = before + len(payloads)
+        await until(lambda: self._holds(last), f"message {last} is stored")
+        return last
+
+    async def last_sequence(self) -> int:
+        """Give the sequence of the last message that was stored."""
+        return int((await self.api(f"STREAM.INFO.{STREAM}"))["state"]["last_seq"])
+
+    async def stored(self, sequence: int) -> StoredMessage:
+        """Look at one stored message."""
+        reply = await self.api(f"STREAM.MSG.GET.{STREAM}", {"seq": sequence})
+        return msgspec.convert(reply["message"], StoredMessage)
+
+    async def acknowledged_through(self) -> int:
+        """Give the last sequence that the server takes as acknowledged by the reader."""
+        return int((await self.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["ack_floor"]["stream_seq"])
+
+    async def copy_store(self, copy: Path) -> None:
+        """Take a copy of everything the server has stored, as a backup does."""
+        await self.server.stop()
+        shutil.copytree(self._store, copy)
+        await self._start_again()
+
+    async def restore_store(self, copy: Path) -> None:
+        """Replace everything the server has stored by a copy."""
+        await self.server.stop()
+        shutil.rmtree(self._store)
+        shutil.copytree(copy, self._store)
+        await self._start_again()
+
+    async def restart(self) -> None:
+        """Stop the server and start it again."""
+        await self.server.stop()
+        await self._start_again()
+
+    @property
+    def _store(self) -> Path:
+        return self.server.settings.store_dir / "jetstream"
+
+    async def _start_again(self) -> None:
+        await self.server.start()
+        await until(lambda: self.client.is_connected, "the client is connected again")
+
+    async def _holds(self, sequence: int) -> bool:
+        return await self.last_sequence() >= sequence
+
+
+@asynccontextmanager
+async def running_site(directory: Path, extra_config: str = "") -> AsyncIterator[Site]:
+    """Start a site; ``extra_config`` are further lines of the server's configuration."""
+    async with AsyncExitStack() as stack:
+        settings = ServerSettings(name="site", store_dir=directory / "site", extra_config=extra_config)
+        server = await stack.enter_async_context(EmbeddedNats(settings))
+        link = await stack.enter_async_context(EmbeddedLink(server.port))
+        client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=DEADLINE)
+        stack.push_async_callback(client.close)
+        yield Site(server, client, link)
+
+
+class Reader:
+    """Reads a site's stream, and keeps what it committed: every message of a batch that take() was called for."""
+
+    def __init__(self, client: Client, address: SourceAddress) -> None:
+        self.client = client
+        self.source = JetStreamSource(client, SourceApi(client, address), SETTLE)
+        self.received: list[SourceMessage] = []
+        self.opened: list[Opened] = []
+        self.position: SourcePosition
+        self.read_through = 0
+
+    async def open(self) -> Opened:
+        """Open the source behind what was committed, and take over what it says about the past."""
+        opened = await self.source.open(self.position, self.read_through)
+        self.opened.append(opened)
+        if opened.change is not None:
+            incarnation = opened.facts.incarnation(self.position.incarnation)
+            self.position = SourcePosition(STREAM, incarnation, opened.sequence)
+            self.read_through = opened.sequence
+            again = await self.source.open(self.position, self.read_through)
+            assert again.change is None
+        return opened
+
+    async def open_again(self, deadline: float = DEADLINE) -> Opened:
+        """Open as soon as that works."""
+
+        async def opens() -> bool:
+            try:
+                await self.open()
+            except SourceUnavailable:
+                return False
+            return True
+
+        await until(opens, "the source opens", deadline)
+        return self.opened[-1]
+
+    async def take(self, messages: Sequence[SourceMessage]) -> None:
+        """Commit a batch and acknowledge it."""
+        if messages:
+            self.received += messages
+            last = messages[-1]
+            self.position = SourcePosition(STREAM, self.position.incarnation, last.sequence, last.stored_at)
+            self.read_through = max(self.read_through, last.sequence)
+            await self.source.acknowledge()
+
+    async def read_on(self, sequence: int, deadline: float = DEADLINE) -> None:
+        """Read and commit until ``sequence`` is reached, whatever happens to the connection."""
+
+        async def arrived() -> bool:
+            try:
+                await self.take(await self.source.read(0.1))
+            except SourceUnavailable:
+                await self.open_again()
+            return self.position.sequence >= sequence
+
+        await until(arrived, f"message {sequence} is read", deadline)
+
+    @property
+    def sequences(self) -> list[int]:
+        """List the sequences of what was committed, in that order."""
+        return [message.sequence for message in self.received]
+
+
+@asynccontextmanager
+async def reading(site: Site, address: SourceAddress | None = None) -> AsyncIterator[Reader]:
+    """Connect a reader over the link and open it at its configured start."""
+    readers: list[Reader] = []
+
+    def on_state(state: LinkState) -> None:
+        if state.event is not LinkEvent.RETRY_FAILED:
+            for reader in readers:
+                reader.source.break_off(str(state.event))
+
+    settings = ConnectionSettings(servers=(site.link.url,))
+    client = await connect(settings, name="reader", deadline=DEADLINE, on_state=on_state)
+    try:
+        reader = Reader(client, address or SourceAddress(STREAM, CONSUMER))
+        readers.append(reader)
+        facts, sequence = await reader.source.resolve_start()
+        reader.position = SourcePosition(STREAM, facts.incarnation(), sequence)
+        reader.read_through = sequence
+        await reader.open()
+        yield reader
+    finally:
+        await client.close()

@@ -1,0 +1,60 @@
+"""Write docs/tables.md out of the schemas: what stands in the catalog and what stands in the documents is one text.
+
+Run as ``make docs`` after a change of the schemas; a test fails until that was done.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from aggregator.lakehouse.schemas import BRONZE, DERIVED, LOSSES, POSITIONS, VIEWS, Table
+
+PATH = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
+
+_INTRODUCTION = """\
+# The tables, column by column
+
+Written from `aggregator/lakehouse/schemas.py` by `make docs`; the same comments stand in
+the catalog. What up, down, unknown, maintenance and absent mean, and how to ask: [analysts.md](analysts.md).
+
+Instants are TIMESTAMP, in microseconds and UTC. Durations end in `_us` and are whole microseconds: BIGINT for one
+sender, DECIMAL(38,0) for sums over senders. A `day` is a UTC date. Intervals are `[started_at, ended_at)`.
+"""
+_PARTS = (
+    ("Ask these first", "Availability, ready to be asked, and every outage.", (*DERIVED[4:], *VIEWS)),
+    ("What they rest on", "Lives of senders, and what was observed.", DERIVED[:4]),
+    ("Bronze", "The records as they came, each once.", BRONZE),
+    ("Bookkeeping", "What was given up, and how far each table goes.", (LOSSES, POSITIONS)),
+)
+
+
+def table_reference() -> str:
+    """Give the whole document."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    yield _INTRODUCTION
+    for title, meaning, tables in _PARTS:
+        yield f"## {title}\n\n{meaning}\n"
+        for table in tables:
+            yield from _table(table)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"### `{table.name}`\n\n{_text(table.comment)}\n"
+    yield f"One row for each: {', '.join(f'`{name}`' for name in table.identity)}."
+    if table.partitioned_by:
+        yield f"Partitioned by {', '.join(f'`{part}`' for part in table.partitioned_by)}."
+    yield "\n| column | type | meaning |\n| --- | --- | --- |"
+    for column in table.columns:
+        yield f"| `{column.name}` | `{column.type}` | {_text(column.comment)} |"
+    yield ""
+
+
+def _text(comment: str) -> str:
+    """Keep what Markdown would take for a tag or for the end of a cell."""
+    return comment.replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PATH.write_text(table_reference(), encoding="utf-8")

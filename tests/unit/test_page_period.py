@@ -1,0 +1,115 @@
+"""The period of a page and the windows that it is cut into, and how its figures are written."""
+
+import doctest
+from importlib import import_module
+
+import pytest
+
+from aggregator.lakehouse.page.markup import element, join
+from aggregator.lakehouse.page.period import (
+    MOST_COLUMNS,
+    MOST_DAYS,
+    MOST_HOURS,
+    MOST_POINTS,
+    Grid,
+    Period,
+    Window,
+    choose_period,
+    curve_grid,
+    heat_grid,
+)
+from aggregator.lakehouse.page.words import Clock, percent, rest
+from shared.instants import DAY, HOUR, MINUTE, SECOND, InvalidInstant, parse_instant
+
+KNOWN = Period(parse_instant("2026-03-02T10:00:00Z"), parse_instant("2026-03-09T10:00:00Z"))
+
+
+@pytest.mark.parametrize(
+    ("length", "step"),
+    [
+        (30 * SECOND, SECOND),
+        (95 * SECOND, 5 * SECOND),
+        (180 * SECOND, 5 * SECOND),
+        (HOUR, 2 * MINUTE),
+        (8 * HOUR - 1, 15 * MINUTE),
+        (8 * HOUR, HOUR),
+        (48 * HOUR, HOUR),
+        (48 * HOUR + 1, DAY),
+        (31 * DAY, DAY),
+        (365 * DAY, 7 * DAY),
+    ],
+)
+def test_a_map_has_columns_that_people_can_tell_apart(length: int, step: int) -> None:
+    grid = heat_grid(Period(START, START + length))
+    assert grid.step == step
+    assert len(list(grid.windows(Period(START, START + length)))) <= max(MOST_COLUMNS, MOST_HOURS, MOST_DAYS, 54) + 1
+
+
+START = parse_instant("2026-03-02T14:02:11Z")
+
+
+@pytest.mark.parametrize("length", [SECOND, 95 * SECOND, HOUR, DAY, 31 * DAY, 400 * DAY])
+def test_a_curve_has_no_more_points_than_a_screen_shows(length: int) -> None:
+    period = Period(START, START + length)
+    assert len(list(curve_grid(period).windows(period))) <= MOST_POINTS + 1
+
+
+def test_windows_begin_at_round_instants_and_the_cut_ones_are_marked() -> None:
+    windows = list(Grid(HOUR).windows(Period(90 * MINUTE, 3 * HOUR)))
+    assert windows == [Window(HOUR, 2 * HOUR, complete=False), Window(2 * HOUR, 3 * HOUR, complete=True)]
+
+
+def test_weeks_begin_on_monday() -> None:
+    period = Period(START, START + 60 * DAY)
+    first = next(heat_grid(period).windows(period))
+    assert first.started_at == parse_instant("2026-03-02T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [
+        (None, None, KNOWN),
+        ("2026-03-03", None, Period(parse_instant("2026-03-03T00:00:00Z"), KNOWN.ended_at)),
+        ("1d", None, Period(parse_instant("2026-03-08T10:00:00Z"), KNOWN.ended_at)),
+        ("1d", "2026-03-05", Period(parse_instant("2026-03-04T00:00:00Z"), parse_instant("2026-03-05T00:00:00Z"))),
+        ("2020-01-01", "2030-01-01", KNOWN),
+        ("365d", None, KNOWN),
+    ],
+)
+def test_what_is_asked_for_is_cut_to_what_is_known(since: str | None, until: str | None, expected: Period) -> None:
+    assert choose_period(KNOWN, since, until) == expected
+
+
+def test_a_period_without_anything_known_is_refused() -> None:
+    with pytest.raises(InvalidInstant, match="nothing is known of that time"):
+        choose_period(KNOWN, "2026-03-05", "2026-03-04")
+
+
+@pytest.mark.parametrize("whole", [3, 7, 9_999, 10_000, 10_001, 10**15])
+def test_a_share_and_the_rest_add_up_and_only_all_is_100(whole: int) -> None:
+    for part in (1, whole // 2, whole - 1):
+        share, other = percent(part, whole), rest(part, whole)
+        assert share != "100 %"
+        if not share.startswith("<"):
+            assert round(float(share.split()[0]) + float(other.split()[0]), 2) == 100
+
+
+def test_instants_are_as_long_as_the_period_needs() -> None:
+    at = parse_instant("2026-03-02T14:02:11Z")
+    assert Clock(Period(at, at + MINUTE)).instant(at) == "14:02:11"
+    assert Clock(Period(at, at + MINUTE)).instant(at - DAY) == "1 Mar 14:02:11"
+    assert Clock(Period(at, at + 30 * DAY)).instant(at) == "2 Mar 14:02"
+    assert Clock(Period(at, at + 400 * DAY)).instant(at) == "2026-03-02 14:02"
+
+
+def test_text_is_escaped_and_markup_is_not() -> None:
+    inner = element("b", "<&>", title='"')
+    assert inner == '<b title="&quot;">&lt;&amp;&gt;</b>'
+    assert join("<", inner, None, 5) == f"&lt;{inner}5"
+
+
+@pytest.mark.parametrize("name", ["period", "markup", "words", "heat_cells", "fleet_curve"])
+def test_examples_in_the_documentation_are_true(name: str) -> None:
+    results = doctest.testmod(import_module(f"aggregator.lakehouse.page.{name}"))
+    assert results.attempted > 0
+    assert results.failed == 0

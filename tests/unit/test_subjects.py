@@ -1,0 +1,61 @@
+"""Subjects are a contract: they are golden, they read back, and what is not ours is not taken for ours."""
+
+import pytest
+
+from shared.identifiers import AdvisoryKind, BlockId
+from shared.subjects import (
+    EVERY_RECORD,
+    FleetSubject,
+    RecordType,
+    advisory_subject,
+    copy_subject,
+    parse_subject,
+    registration_subject,
+    watermark_subject,
+)
+
+BLOCK = BlockId("eu-west", "dub1", "nodes")
+
+
+def test_subjects_are_golden() -> None:
+    assert EVERY_RECORD == "fleet.>"
+    assert registration_subject(BLOCK) == "fleet.eu-west.dub1.nodes.registration"
+    assert watermark_subject(BLOCK) == "fleet.eu-west.dub1.nodes.watermark"
+    assert copy_subject(BLOCK, "choria.node.n1") == "fleet.eu-west.dub1.nodes.copy.choria.node.n1"
+    assert [advisory_subject(BLOCK, kind) for kind in AdvisoryKind] == [
+        "fleet.eu-west.dub1.nodes.advisory.stale",
+        "fleet.eu-west.dub1.nodes.advisory.retired",
+        "fleet.eu-west.dub1.nodes.advisory.recovered",
+        "fleet.eu-west.dub1.nodes.advisory.new",
+    ]
+
+
+def test_every_subject_reads_back() -> None:
+    assert parse_subject(registration_subject(BLOCK)) == FleetSubject(BLOCK, RecordType.REGISTRATION)
+    assert parse_subject(watermark_subject(BLOCK)) == FleetSubject(BLOCK, RecordType.WATERMARK)
+    assert parse_subject(copy_subject(BLOCK, "a.b")) == FleetSubject(BLOCK, RecordType.COPY, copied_subject="a.b")
+    for kind in AdvisoryKind:
+        assert parse_subject(advisory_subject(BLOCK, kind)) == FleetSubject(BLOCK, RecordType.ADVISORY, kind)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "fleet",
+        "fleet.eu-west.dub1.nodes",
+        "other.eu-west.dub1.nodes.registration",
+        "fleet.eu-west.dub1.nodes.registration.more",
+        "fleet.eu-west.dub1.nodes.watermark.more",
+        "fleet.eu-west.dub1.nodes.advisory",
+        "fleet.eu-west.dub1.nodes.advisory.timeout",
+        "fleet.eu-west.dub1.nodes.advisory.stale.more",
+        "fleet.eu-west.dub1.nodes.copy",
+        "fleet.eu-west.dub1.nodes.copy.",
+        "fleet.eu-west..nodes.registration",
+        "fleet.eu-west.dub1.nodes.inventory",
+        "FLEET.eu-west.dub1.nodes.registration",
+    ],
+)
+def test_a_subject_that_is_not_ours_is_none(subject: str) -> None:
+    assert parse_subject(subject) is None

@@ -1,0 +1,344 @@
+"""What should be follows from the settings, and the plan is the ordered difference to what was found."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.topology.desired import HUB, Desired, DesiredConsumer, DesiredStream, Place, desired
+from aggregator.topology.found import ApiFailure, External, Found, FoundConsumer, FoundStream, Replication, StreamState
+from aggregator.topology.plan import Action, Change, FieldChange, Plan, plan
+from aggregator.topology.plan_text import format_plan, plan_as_json
+from aggregator.topology.report import format_report, report
+from aggregator.topology.settings import TopologySettings
+from shared.settings import SettingsError, parse_settings
+
+HUB_PLACE = Place(HUB, "hub")
+EU, US = Place(HUB, "eu-west"), Place(HUB, "us-east")
+LEVEL = 5
+DAY = 86_400 * 10**9
+TWO_REGIONS = """
+    [hub]
+    servers = ["nats://hub:4222"]
+    domain = "hub"
+    [[region]]
+    name = "eu-west"
+    [[region]]
+    name = "us-east"
+"""
+
+
+def topology(text: str = "") -> TopologySettings:
+    return parse_settings(TWO_REGIONS + text, TopologySettings, Path("topology.toml"))
+
+
+def nothing(*places: Place) -> Found:
+    return Found({}, {}, dict.fromkeys(places or (HUB_PLACE, EU, US), LEVEL), {})
+
+
+def as_applied(wanted: tuple[Desired, ...], **changed: dict[str, Any]) -> Found:
+    """Answer as a server would after ``wanted`` was applied; ``changed`` lays other configuration over a stream's."""
+    found = nothing(*{each.place for each in wanted})
+    for each in wanted:
+        if isinstance(each, DesiredStream):
+            config = {"placement": {"tags": ["operator's"]}, **each.config, **changed.get(each.name, {})}
+            found.streams[each.place, each.name] = FoundStream(
+                config, "2026-01-01T00:00:00Z", ts="2026-01-31T00:00:00Z"
+            )
+        elif each.wanted:
+            found.consumers[each.place, each.stream, each.name] = FoundConsumer(
+                each.config | {"deliver_policy": "all"}, "2026-01-01T00:00:00Z"
+            )
+    return found
+
+
+def with_state(found: Found, place: Place, name: str, state: StreamState, *sources: Replication) -> None:
+    stream = found.streams[place, name]
+    found.streams[place, name] = FoundStream(stream.config, stream.created, state, list(sources), ts=stream.ts)
+
+
+def only_change(todo: Plan) -> Change:
+    assert len(todo.changes) == 1
+    return todo.changes[0]
+
+
+# What should be
+
+
+def test_each_fleet_listens_to_its_own_region_only() -> None:
+    fleets = [each for each in desired(topology()) if isinstance(each, DesiredStream) and each.name == "FLEET"]
+    assert [(each.place, each.config["subjects"]) for each in fleets] == [
+        (EU, ["fleet.eu-west.>"]),
+        (US, ["fleet.us-east.>"]),
+    ]
+
+
+def test_the_archive_listens_to_nothing_and_sources_every_region_by_its_domain() -> None:
+    archive = next(each for each in desired(topology()) if isinstance(each, DesiredStream) and each.name == "ARCHIVE")
+    assert archive.place == HUB_PLACE
+    assert archive.config["subjects"] == []
+    assert archive.config["sources"] == [
+        {
+            "name": "FLEET",
+            "external": {"api": f"$JS.{region}.API"},
+            "consumer": {"name": "muster-archive", "deliver_subject": f"muster.source.{region}.FLEET"},
+        }
+        for region in ("eu-west", "us-east")
+    ]
+
+
+def test_settings_become_jetstreams_own_words_and_units() -> None:
+    text = '[fleet]\nmax_age = "1d"\nmax_bytes = "2GiB"\nreplicas = 3\nduplicate_window = "2m"\n'
+    fleet = desired(topology(text))[0]
+    assert isinstance(fleet, DesiredStream)
+    assert fleet.config == {
+        "name": "FLEET",
+        "subjects": ["fleet.eu-west.>"],
+        "storage": "file",
+        "num_replicas": 3,
+        "max_age": DAY,
+        "max_bytes": 2 << 30,
+        "discard": "old",
+        "compression": "none",
+        "duplicate_window": 120 * 10**9,
+        "retention": "limits",
+        "allow_atomic": True,
+        "allow_direct": True,
+    }
+
+
+def test_a_region_in_the_hubs_own_domain_is_sourced_without_a_detour() -> None:
+    wanted = desired(topology('[[region]]\nname = "here"\ndomain = "hub"\n'))
+    archive = next(each for each in wanted if isinstance(each, DesiredStream) and each.name == "ARCHIVE")
+    assert archive.config["sources"][-1] == {"name": "FLEET"}
+    assert [each.place for each in wanted if isinstance(each, DesiredConsumer)] == [EU, US]
+
+
+def test_a_site_with_a_server_has_its_registration_stream_managed_there() -> None:
+    site = '[[site]]\nname = "dub1"\nregion = "eu-west"\nserver.servers = ["nats://dub1"]\n'
+    first = desired(topology(site + 'registration.subjects = ["nodes.>"]\nregistration.retention = "workqueue"\n'))[0]
+    assert isinstance(first, DesiredStream)
+    assert (first.place, first.name) == (Place("dub1", ""), "REGISTRATION")
+    assert (first.config["subjects"], first.config["retention"]) == (["nodes.>"], "workqueue")
+    unmanaged = '[[site]]\nname = "dub1"\nregion = "eu-west"\n'
+    assert desired(topology(unmanaged)) == desired(topology())
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[[region]]\nname = "eu-west"\n', "region 'eu-west' stands here more than once"),
+        ('[[region]]\nname = "x"\ndomain = "us-east"\n', "stream 'us-east/FLEET' stands here more than once"),
+        ('[[region]]\nname = "a.b"\n', "region 'a.b' is not usable in a subject"),
+        ('[[site]]\nname = "s"\nregion = "mars"\n', "site 's' names the region 'mars', there is no such [[region]]"),
+        ('[archive]\nname = "REPORT"\n', "archive and report cannot both be called 'REPORT'"),
+        ('[fleet]\nmax_age = "1m"\n', "duplicate_window must not exceed max_age"),
+        ('[archive]\nsourcing = "fast"\n', "archive.sourcing: invalid enum value 'fast'"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(text: str, line: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        topology(text)
+    assert line in str(caught.value)
+
+
+# The difference
+
+
+def test_from_nothing_everything_is_created_origins_first() -> None:
+    todo = plan(desired(topology()), nothing())
+    assert {change.action for change in todo.changes} == {Action.CREATE}
+    assert [(str(change.place), change.stream, change.consumer) for change in todo.changes] == [
+        ("eu-west", "FLEET", ""),
+        ("eu-west", "FLEET", "muster-archive"),
+        ("us-east", "FLEET", ""),
+        ("us-east", "FLEET", "muster-archive"),
+        ("hub", "ARCHIVE", ""),
+        ("hub", "REPORT", ""),
+    ]
+    assert "subjects" not in todo.changes[4].config
+    assert not todo.destructive
+    assert not todo.problems
+
+
+@pytest.mark.parametrize("text", ["", '[archive]\nsourcing = "plain"\n'])
+def test_after_apply_there_is_nothing_to_do(text: str) -> None:
+    wanted = desired(topology(text))
+    assert plan(wanted, as_applied(wanted)) == Plan((), {})
+
+
+def test_an_update_carries_back_what_it_does_not_manage() -> None:
+    found = as_applied(desired(topology()))
+    todo = plan(desired(topology('[archive]\nmax_age = "500d"\n')), found)
+    change = only_change(todo)
+    assert (change.action, change.stream, change.destroys) == (Action.UPDATE, "ARCHIVE", "")
+    assert change.fields == (FieldChange("max_age", 400 * DAY, 500 * DAY),)
+    assert change.config == found.streams[HUB_PLACE, "ARCHIVE"].config | {"max_age": 500 * DAY}
+    assert change.config["placement"] == {"tags": ["operator's"]}
+
+
+def test_a_consumer_that_went_with_its_stream_is_made_again_from_the_start() -> None:
+    wanted = desired(topology())
+    found = as_applied(wanted)
+    del found.consumers[EU, "FLEET", "muster-archive"]
+    change = only_change(plan(wanted, found))
+    assert (change.action, change.place, change.consumer) == (Action.CREATE, EU, "muster-archive")
+    assert change.config["deliver_policy"] == "all"
+
+
+def test_becoming_durable_starts_behind_what_was_taken() -> None:
+    found = as_applied(desired(topology('[archive]\nsourcing = "plain"\n')))
+    source = Replication("FLEET", External(EU.api), active=5, seq=41)
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=41), source)
+    todo = plan(desired(topology()), found)
+    consumers = [change for change in todo.changes if change.consumer]
+    assert [(change.config["deliver_policy"], change.config.get("opt_start_seq")) for change in consumers] == [
+        ("by_start_sequence", 42),
+        ("all", None),
+    ]
+    assert todo.changes[-1].fields[0].field == "source FLEET of $JS.eu-west.API"
+
+
+def test_becoming_plain_starts_behind_what_was_taken_and_drops_the_consumers_last() -> None:
+    found = as_applied(desired(topology()))
+    source = Replication("FLEET", External(EU.api), active=5, seq=41)
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=41), source)
+    todo = plan(desired(topology('[archive]\nsourcing = "plain"\n')), found)
+    assert [change.action for change in todo.changes] == [Action.UPDATE, Action.DELETE, Action.DELETE]
+    assert todo.changes[0].config["sources"] == [
+        {"name": "FLEET", "external": {"api": "$JS.eu-west.API"}, "opt_start_seq": 42},
+        {"name": "FLEET", "external": {"api": "$JS.us-east.API"}, "opt_start_seq": 1},
+    ]
+
+
+def test_becoming_durable_again_before_any_message_came_still_starts_behind_what_was_taken() -> None:
+    wanted = desired(topology('[archive]\nsourcing = "plain"\n'))
+    sources = [{"name": "FLEET", "external": {"api": EU.api}, "opt_start_seq": 42}]
+    found = as_applied(wanted, ARCHIVE={"sources": sources})
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=41), Replication("FLEET", External(EU.api)))
+    todo = plan(desired(topology()), found)
+    assert todo.changes[0].config["opt_start_seq"] == 42
+    assert "opt_start_seq" not in todo.changes[-1].config["sources"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "state", "loss"),
+    [
+        ('[archive]\nstorage = "memory"\n', "ARCHIVE", StreamState(messages=7), "deletes its 7 messages"),
+        ('[archive]\nstorage = "memory"\n', "ARCHIVE", StreamState(), ""),
+        (
+            '[archive]\nmax_age = "20d"\n',
+            "ARCHIVE",
+            StreamState(messages=1, first_ts="2026-01-10T00:00:00Z"),
+            "deletes messages older than the new max_age",
+        ),
+        ('[archive]\nmax_age = "20d"\n', "ARCHIVE", StreamState(messages=1, first_ts="2026-01-12T00:00:00Z"), ""),
+        (
+            '[archive]\nmax_bytes = "1MB"\n',
+            "ARCHIVE",
+            StreamState(bytes=2 << 20),
+            "deletes messages beyond the new max",
+        ),
+        ('[archive]\nmax_bytes = "4MB"\n', "ARCHIVE", StreamState(bytes=2 << 20), ""),
+    ],
+)
+def test_a_change_that_loses_messages_says_so(text: str, name: str, state: StreamState, loss: str) -> None:
+    found = as_applied(desired(topology()))
+    with_state(found, HUB_PLACE, name, state)
+    change = only_change(plan(desired(topology(text)), found))
+    assert change.destroys.startswith(loss)
+    assert bool(change.destroys) is bool(loss)
+
+
+def test_a_source_that_is_taken_away_and_a_subject_that_goes_are_destructive() -> None:
+    found = as_applied(desired(topology()), FLEET={"subjects": ["fleet.>", "fleet.eu-west.>"]})
+    one_region = TWO_REGIONS.replace('[[region]]\n    name = "us-east"', "")
+    todo = plan(desired(parse_settings(one_region, TopologySettings, Path("t"))), found)
+    assert [change.destroys for change in todo.changes] == [
+        "refuses messages on fleet.>",
+        "takes nothing more from FLEET of $JS.us-east.API",
+    ]
+
+
+def test_a_place_that_does_not_answer_is_left_alone_and_the_rest_is_planned() -> None:
+    found = nothing(HUB_PLACE, US)
+    found.unreachable[EU] = "nobody answers"
+    todo = plan(desired(topology()), found)
+    assert EU not in {change.place for change in todo.changes}
+    assert len(todo.changes) == 4
+    assert todo.problems == {EU: "nobody answers"}
+
+
+def test_a_server_too_old_for_durable_sourcing_is_named_with_the_remedy() -> None:
+    found = nothing()
+    found.levels[EU] = 2
+    todo = plan(desired(topology()), found)
+    assert 'set sourcing = "plain"' in todo.problems[EU]
+    assert not plan(desired(topology('[archive]\nsourcing = "plain"\n')), found).problems
+
+
+# On paper
+
+
+def test_a_plan_reads_well() -> None:
+    found = as_applied(desired(topology()))
+    with_state(found, EU, "FLEET", StreamState(messages=1200))
+    found.unreachable[US] = "nobody answers"
+    text = '[fleet]\nstorage = "memory"\n[archive]\nmax_age = "0s"\nmax_bytes = "1GiB"\n'
+    assert format_plan(plan(desired(topology(text)), found)).splitlines() == [
+        "eu-west",
+        "  ! replace stream FLEET, which deletes its 1,200 messages",
+        "      storage: file -> memory",
+        "hub",
+        "  ~ update stream ARCHIVE",
+        "      max_age: 400d -> for ever",
+        "      max_bytes: unlimited -> 1 GiB",
+        "us-east: nobody answers",
+        "1 to update, 1 to replace; 1 of them destructive: apply asks for --force",
+    ]
+
+
+def test_an_empty_plan_says_so() -> None:
+    wanted = desired(topology())
+    assert format_plan(plan(wanted, as_applied(wanted))) == "nothing to do"
+
+
+def test_a_plan_as_json_keeps_jetstreams_values() -> None:
+    found = as_applied(desired(topology()))
+    todo = plan(desired(topology('[report]\nmax_age = "1d"\n')), found)
+    assert plan_as_json(todo) == {
+        "changes": [
+            {
+                "action": "update",
+                "place": "hub",
+                "domain": "hub",
+                "stream": "REPORT",
+                "consumer": "",
+                "fields": [{"field": "max_age", "from": 60 * DAY, "to": DAY}],
+                "destroys": "",
+            }
+        ],
+        "problems": {},
+    }
+
+
+def test_a_report_compares_what_a_copy_took_with_what_its_origin_has() -> None:
+    wanted = desired(topology())
+    found = as_applied(wanted)
+    with_state(found, EU, "FLEET", StreamState(messages=50, last_seq=50))
+    taken = Replication("FLEET", External(EU.api), active=2_000_000_000, seq=47)
+    lost = Replication("FLEET", External(US.api), error=ApiFailure("stream not found"))
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=47, bytes=5_000, last_seq=47), taken, lost)
+    del found.streams[US, "FLEET"]
+    shown = report(wanted, found)
+    assert [
+        (row.kind, row.source, row.taken, row.origin_last, row.behind, row.healthy) for row in shown.replication
+    ] == [
+        ("durable source", "FLEET", 47, 50, 3, True),
+        ("durable source", "FLEET", 0, None, None, False),
+    ]
+    assert not shown.complete
+    assert format_report(shown).splitlines()[-2:] == [
+        "us-east: FLEET is missing: apply creates it",
+        "hub: ARCHIVE does not hear from FLEET ($JS.us-east.API): stream not found",
+    ]

@@ -1,0 +1,172 @@
+"""Time, as the tracker counts it: proofs, blind spans and clamped messages.
+
+Thresholds of ``POLICY``: stale after 20 s, retired after 50 s, blind after 8 s.
+"""
+
+import pytest
+
+from edge_agent.core.decision import BlindCause, BlindSpan, Clamped, CloseCoverage, ObservationBegun
+from shared.identifiers import AdvisoryKind
+from tests.support.watched_site import WatchedSite, advised, instant, position, told
+
+BEGUN = ObservationBegun(instant(0), 0)
+
+# Blind spans
+
+
+def test_proofs_as_far_apart_as_blind_after_leave_no_blind_span() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    assert site.proves(8) == []
+    assert site.state.observed_since == instant(0)
+
+
+def test_proofs_further_apart_enclose_a_blind_span_that_closes_coverage_at_its_start() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.proves(3)
+    assert site.proves(11.000001) == [CloseCoverage(instant(0), instant(3), 1, position(1, 0))]
+    assert site.recorded == [BEGUN, BlindSpan(instant(3), instant(11.000001), BlindCause.UNPROVEN, 1)]
+    assert site.state.observed_since == site.state.observed_through == instant(11.000001)
+    assert site.state.counters["blind"] == {"unproven": 1}
+
+
+def test_backlog_whose_messages_follow_closely_is_proof_of_itself() -> None:
+    site = WatchedSite()
+    for at in range(0, 80, 8):
+        site.hears("a", at)
+    assert site.recorded == [BEGUN]
+    assert site.state.observed_since == instant(0)
+
+
+def test_message_without_a_sender_is_a_proof() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.rejects(6)
+    site.proves(12)
+    assert site.recorded == [BEGUN]
+
+
+def test_blind_observer_accuses_nobody() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.proves(5)
+    site.proves(25)
+    assert site.watches(46) == [advised(AdvisoryKind.STALE, "a", 45, seen=0, sequence=1, ordinal=2)]
+
+
+def test_deadline_before_a_blind_span_is_settled_before_it_is_closed() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.watches(20)
+    site.proves(20.5)
+    decisions = site.proves(40)
+    assert told(decisions) == []
+    assert decisions == [CloseCoverage(instant(0), instant(20.5), 2, position(1, 0))]
+
+
+def test_deadline_at_the_very_start_of_a_blind_span_was_not_seen() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.watches(20)
+    assert told(site.proves(30)) == []
+    assert told(site.watches(51)) == [("stale", "a", 50)]
+
+
+def test_blind_time_does_not_count_towards_retirement() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.watches(25)
+    site.proves(45)
+    assert told(site.watches(71)) == [("retired", "a", 70)]
+
+
+def test_blind_time_before_the_stale_instant_counts_once() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.proves(5)
+    site.proves(25)
+    site.watches(46)
+    assert told(site.watches(76)) == [("retired", "a", 75)]
+
+
+def test_retirement_at_the_very_start_of_a_blind_span_falls_at_its_end() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.watches(50)
+    assert told(site.proves(70)) == []
+    assert told(site.watches(71)) == [("retired", "a", 70)]
+
+
+def test_sender_heard_at_the_end_of_a_blind_span_is_not_accused() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    assert told(site.hears("a", 100)) == []
+    assert told(site.watches(121)) == [("stale", "a", 120)]
+
+
+def test_replay_takes_blind_spans_as_they_are_told() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    draft = site.tracker.draft(detect_blind_spans=False)
+    draft.prove(instant(15))
+    assert (draft.decisions, draft.recorded) == ([], [])
+
+
+# A gap
+
+
+def test_gap_is_a_blind_span_however_soon_the_next_proof_comes() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.loses(BlindCause.GAP)
+    assert site.proves(1) == [CloseCoverage(instant(0), instant(0), 1, position(1, 0))]
+    assert site.recorded[1:] == [BlindSpan(instant(0), instant(1), BlindCause.GAP, 1)]
+    assert site.state.counters["blind"] == {"gap": 1}
+    assert told(site.watches(22)) == [("stale", "a", 21)]
+
+
+def test_gap_before_a_message_stored_earlier_is_a_blind_span_without_length() -> None:
+    site = WatchedSite()
+    site.hears("a", 5)
+    site.loses(BlindCause.GAP)
+    site.hears("a", 3)
+    assert site.recorded[1:] == [
+        BlindSpan(instant(5), instant(5), BlindCause.GAP, 1),
+        Clamped(sequence=2, counted_at=instant(5)),
+    ]
+
+
+# Clamped messages
+
+
+def test_message_stored_before_observed_through_counts_at_it() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.proves(5)
+    site.hears("a", 3)
+    assert site.recorded == [BEGUN, Clamped(sequence=2, counted_at=instant(5))]
+    assert site.state.counters["clamped"] == {"stored_earlier": 1}
+    assert told(site.watches(26)) == [("stale", "a", 25)]
+
+
+def test_position_remembers_a_clamped_message_by_its_own_time() -> None:
+    site = WatchedSite()
+    site.proves(5)
+    site.hears("a", 3)
+    assert site.state.position == position(1, 3)
+    assert (site.state.observed_through, site.state.source_clock) == (instant(5), instant(5))
+
+
+def test_proof_that_comes_late_takes_nothing_back() -> None:
+    site = WatchedSite()
+    site.proves(5)
+    assert site.proves(2) == []
+    assert site.state.observed_through == instant(5)
+
+
+@pytest.mark.parametrize(("at", "answer"), [(12, False), (11.999999, True)])
+def test_stream_steps_back_when_its_time_falls_further_than_blind_after(at: float, answer: bool) -> None:
+    site = WatchedSite()
+    site.hears("a", 20)
+    assert site.draft().steps_back(instant(at)) is answer
