@@ -139,8 +139,9 @@ class LivePart:
         await asyncio.gather(*map(self._until_outbox_is_empty, SITES))
         await self._crew.end(map(_agent, SITES))
         statuses = {site: await self._status(site) for site in SITES}
-        await self._crew.end(map(_fleet, SITES))
+        # The tables' known time ends at the archive's last message: the truth must reach further.
         await self._until_archived()
+        await self._crew.end(map(_fleet, SITES))
         self._watch.tell_arrived()
         if self._crew.has(_FIRST_ROLLUP):
             self._story.event(scenario.HUB, "the first rollup is still at work")

@@ -97,8 +97,10 @@ async def end(world: TwoSites) -> None:
         await until(partial(site.has_said_everything, ended_at), f"{site.name} has said everything", ARRIVAL_DEADLINE)
     for site in world.sites.values():
         assert await site.agent.stop() == 0
-        await site.end_fleet()
+    # The tables' known time ends at the archive's last message: the truth must reach further.
     await until(world.everything_is_archived, "the hub has everything", ARRIVAL_DEADLINE)
+    for site in world.sites.values():
+        await site.end_fleet()
 
 
 async def check_archive(world: TwoSites) -> None:
