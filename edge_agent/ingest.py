@@ -19,7 +19,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import SenderChanges
 from edge_agent.core.tracker import Tracker
-from edge_agent.ports import BatchCommit, BatchStore, Checked, Source, SourceUnavailable, StoreFull
+from edge_agent.ports import BatchCommit, BatchStore, Checked, Progress, Source, SourceUnavailable, StoreFull
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND
 
@@ -78,12 +78,21 @@ class Ingest:
         self._watermark_due_at = 0.0
         self._watermark_through = 0
         self._server_at = 0
+        self._pending = 0
 
     @property
     def tracker(self) -> Tracker:
         """Give the block's tracker; there is one from the first open on."""
         assert self._tracker is not None
         return self._tracker
+
+    @property
+    def progress(self) -> Progress | None:
+        """Tell how far reading has come; None before the first check."""
+        if self._tracker is None or not self._server_at:
+            return None
+        state = self._tracker.state
+        return Progress(self._pending, self._server_at, state.observed_through, self._tracker.sender_counts())
 
     async def run(self) -> None:
         """Read for ever; whatever the source does, go on from the committed position."""
@@ -156,7 +165,7 @@ class Ingest:
 
     async def _take_check(self, checked: Checked) -> None:
         state, facts = self.tracker.state, checked.facts
-        self._server_at = facts.server_at
+        self._server_at, self._pending = facts.server_at, checked.pending
         if past_change(state.position, facts) is not None:
             raise SourceUnavailable("the stream's past has changed")
         if is_gap(max(state.read_through, self._source.delivered_sequence), facts):

@@ -100,12 +100,25 @@ class Checked(msgspec.Struct, frozen=True):
     """What a stream shows now.
 
     ``caught_up_through`` is the instant up to which everything stored was read, or 0; then ``examined_sequence`` is the
-    stream's last sequence, whether it passed the filter or not.
+    stream's last sequence, whether it passed the filter or not. ``pending`` messages wait to be read.
     """
 
     facts: StreamFacts
     caught_up_through: int = 0
     examined_sequence: int = 0
+    pending: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a block's reading has come, for people; instants are the stream's own time, 0 where there was none yet.
+
+    ``pending`` messages waited to be read when the server's clock showed ``checked_at``.
+    """
+
+    pending: int
+    checked_at: int
+    observed_through: int
+    senders: dict[str, int]
 
 
 class Source(Protocol):

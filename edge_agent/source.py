@@ -147,7 +147,7 @@ class JetStreamSource:
             and consumer.delivered.consumer_seq == self._consumer_sequence
         )
         if not caught_up:
-            return Checked(facts)
+            return Checked(facts, pending=consumer.num_pending + len(self._buffer))
         if self._continuous_through:
             self._continuous_through = max(self._continuous_through, facts.last_sequence)
         return Checked(facts, consumer.at - self._settle, facts.last_sequence)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.upload_window import UploadWindow
 from edge_agent.ports import Acknowledgement, OutboxStore, StoreFull, Upstream, UpstreamUnavailable
+from edge_agent.tallies import Tally
 
 WINDOW_MESSAGES = 4_096
 WINDOW_BYTES = 8 << 20
@@ -113,6 +114,7 @@ class Uploader:
         self._lanes = [UploadLane(lane, store) for lane in Lane]
         self._appends = 0
         self._retry_after = FIRST_RETRY
+        self.publishes = Tally()
 
     async def run(self) -> None:
         """Upload for ever."""
@@ -177,7 +179,10 @@ class Uploader:
         lane = self._lanes[answer.lane]
         row = lane.row_in_flight(answer.row_id)
         if answer.refused:
+            self.publishes.failed += 1
             if not (answer.is_final and row is not None and answer.lane is Lane.REGISTRATIONS):
                 raise UpstreamUnavailable(f"{row.subject}: {answer.refused}" if row else answer.refused)
             await self._store.discard(row, TOO_LARGE)
+        else:
+            self.publishes.done += 1
         lane.acknowledged(answer.row_id)

@@ -24,6 +24,7 @@ from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import Incarnations, load_senders, sender_row, slot_range
+from edge_agent.tallies import Tally
 from shared.sizes import format_size
 
 FLUSH_INTERVAL = 0.5
@@ -50,6 +51,7 @@ class SqliteStore:
         self._books = books
         self._log = log
         self._lock = asyncio.Lock()
+        self.commits = Tally()
         self._block_counters: dict[str, Counters] = {}
         self._flusher = asyncio.create_task(self._flush_deletions(), name="store flusher")
 
@@ -172,27 +174,31 @@ class SqliteStore:
 
     async def _transact_wholly(self, batch: "BatchCommit | _Batch") -> OutboxChange:
         async with self._lock:
-            outbox = OutboxChange(self._books, self._database)
-            if isinstance(batch, BatchCommit):
-                await self._leave_room()
+            with self.commits.measured():
+                return await self._transact_locked(batch)
+
+    async def _transact_locked(self, batch: "BatchCommit | _Batch") -> OutboxChange:
+        outbox = OutboxChange(self._books, self._database)
+        if isinstance(batch, BatchCommit):
+            await self._leave_room()
+        try:
+            await self._database.execute("BEGIN IMMEDIATE")
             try:
-                await self._database.execute("BEGIN IMMEDIATE")
-                try:
-                    await outbox.delete_acknowledged()
-                    await self._write(batch, outbox)
-                    await outbox.write_counts()
-                    await self._database.execute("COMMIT")
-                except BaseException:
-                    await self._roll_back()
-                    raise
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-                    raise StoreFull(str(error)) from error
+                await outbox.delete_acknowledged()
+                await self._write(batch, outbox)
+                await outbox.write_counts()
+                await self._database.execute("COMMIT")
+            except BaseException:
+                await self._roll_back()
                 raise
-            self._incarnations.adopt()
-            self._log.adopt()
-            outbox.adopt()
-            return outbox
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise StoreFull(str(error)) from error
+            raise
+        self._incarnations.adopt()
+        self._log.adopt()
+        outbox.adopt()
+        return outbox
 
     async def _roll_back(self) -> None:
         self._incarnations.forget_uncommitted()
