@@ -221,3 +221,5 @@ def _say_what_was_found(path: Path, prepared: Prepared) -> None:
         log.error("store %s was corrupt: set aside as %s, beginning anew", path, prepared.set_aside)
     elif prepared.was_lost:
         log.error("store %s is gone though there was one: beginning anew; known senders will be announced again", path)
+    if prepared.migrated_from:
+        log.info("store %s: written by an older agent (version %d), now up to date", path, prepared.migrated_from)

@@ -18,10 +18,11 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
 class Lane(IntEnum):
-    """Advisories and watermarks leave before registrations, and are never dropped."""
+    """Advisories and watermarks leave first, copies last. Registrations alone may be replaced or dropped."""
 
     ADVISORIES = 0
     REGISTRATIONS = 1
+    COPIES = 2
 
 
 class OutboxRow(msgspec.Struct, frozen=True, gc=False):

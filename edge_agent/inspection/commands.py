@@ -155,7 +155,7 @@ def outbox(context: click.Context, config_path: Path, target: Path | None, as_js
     "--lane",
     type=click.Choice([Lane.REGISTRATIONS.name.lower()]),
     required=True,
-    help="Which lane. Advisories and watermarks are never dropped.",
+    help="Which lane. Advisories, watermarks and copies are never dropped.",
 )
 @stream_option
 @click.option("--yes", is_flag=True, help="Do not ask.")

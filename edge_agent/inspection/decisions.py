@@ -32,7 +32,7 @@ FROM (
   ORDER BY row_id DESC LIMIT :limit
 ) AS last
 """
-LAST_ROW_ID = "SELECT MAX(seq) FROM sqlite_sequence WHERE name IN ('advisory_outbox', 'registration_outbox')"
+LAST_ROW_ID = "SELECT MAX(seq) FROM sqlite_sequence WHERE name LIKE '%_outbox'"
 NO_LIMIT = -1
 
 

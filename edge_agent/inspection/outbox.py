@@ -33,6 +33,10 @@ FROM advisory_outbox GROUP BY block, records ORDER BY MIN(row_id)
 SELECT block, 'registrations', COUNT(*), SUM(size), MIN(row_id), MAX(row_id)
 FROM registration_outbox GROUP BY block ORDER BY MIN(row_id)
 """,
+    Lane.COPIES: """
+SELECT block, 'copies', COUNT(*), SUM(size), MIN(row_id), MAX(row_id)
+FROM copy_outbox GROUP BY block ORDER BY MIN(row_id)
+""",
 }
 _CHORIA_MILLISECONDS = 1_000
 
@@ -91,7 +95,7 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
 def _instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
     row = database.execute(schema.pending_rows(lane), (row_id - 1, 1)).fetchone()
     _, _, _, watermark_since, _, headers, payload = row
-    if lane is Lane.REGISTRATIONS:
+    if lane is not Lane.ADVISORIES:
         source = msgspec.json.decode(headers, type=dict[str, str]).get(wire.SOURCE_HEADER, "0")
         return int(source.rpartition(" ")[2]) * _CHORIA_MILLISECONDS
     if watermark_since:

@@ -1,6 +1,7 @@
 """Make sure of the files before they are opened: the agent always starts.
 
-A file that is corrupt is set aside under another name; a marker beside it tells a lost store from a first start.
+A file that is corrupt is set aside under another name; a marker beside it tells a lost store from a first start. One
+that an older agent wrote is brought up to date; one of a newer agent is refused and left as it is.
 """
 
 import fcntl
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.store import schema
+from edge_agent.store import migrations, schema
 
 KEY_BYTES = 32
 
@@ -28,12 +29,14 @@ class StoreInUse(StoreUnusable):
 class Prepared(msgspec.Struct, frozen=True):
     """What was found: ``was_lost`` where there had been a store before, and where a corrupt one now lies.
 
-    ``replaces_lost`` stays true of a store that was made in the place of a lost one.
+    ``replaces_lost`` stays true of a store that was made in the place of a lost one. ``migrated_from`` is the version
+    that an older agent wrote, 0 where there was nothing to bring up to date.
     """
 
     was_lost: bool
     set_aside: Path | None = None
     replaces_lost: bool = False
+    migrated_from: int = 0
 
 
 @contextmanager
@@ -56,18 +59,22 @@ def held(path: Path) -> Iterator[None]:
 def prepare(path: Path) -> Prepared:
     """Create, or set aside and create anew, the store's file; raise StoreUnusable where neither works."""
     marker = path.with_name(path.name + ".marker")
-    set_aside = None
+    set_aside, migrated_from = None, 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         had_one = marker.exists() or path.exists()
-        if path.exists() and not _is_sound(path):
-            set_aside = _set_aside(path)
+        if path.exists():
+            _refuse_newer(path)
+            if not _is_sound(path):
+                set_aside = _set_aside(path)
+            else:
+                migrated_from = _brought_up_to_date(path)
         was_lost = had_one and not path.exists()
         if not path.exists():
             _drop_logs(path)
             _create(path, replaces_lost=was_lost)
         marker.touch()
-        return Prepared(was_lost, set_aside, _replaces_lost(path))
+        return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnusable(f"store {path}: {error}; the agent needs to write there") from error
 
@@ -111,8 +118,31 @@ def _replaces_lost(path: Path) -> bool:
         return bool(database.execute("SELECT replaces_lost FROM origin").fetchone()[0])
 
 
+def _refuse_newer(path: Path) -> None:
+    """Raise StoreUnusable for a version that we do not know, by a connection that cannot touch the file."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as database:
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.DatabaseError:
+        # Whatever is wrong with it, looking at it more closely tells.
+        return
+    if version > schema.VERSION:
+        raise StoreUnusable(f"store {path}: version {version}, this agent reads {schema.VERSION}; use a newer agent")
+
+
+def _brought_up_to_date(path: Path) -> int:
+    """Migrate a sound store that an older agent wrote; give its version, 0 where it is ours."""
+    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database:
+        version = int(database.execute("PRAGMA user_version").fetchone()[0])
+        if version == schema.VERSION:
+            return 0
+        database.execute("PRAGMA synchronous=FULL")
+        migrations.migrate(database, version)
+        return version
+
+
 def _is_sound(path: Path) -> bool:
-    """Tell whether SQLite can read the file's structure; raise StoreUnusable for a version that is not ours."""
+    """Tell whether SQLite can read the file's structure, and an agent made it."""
     try:
         with closing(sqlite3.connect(path, timeout=30)) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
@@ -123,10 +153,8 @@ def _is_sound(path: Path) -> bool:
         return False
     except sqlite3.DatabaseError:
         return False
-    if sound and version not in (0, schema.VERSION):
-        raise StoreUnusable(f"store {path}: version {version}, this agent reads {schema.VERSION}; use a newer agent")
     # A file that was cut to nothing is sound to SQLite, but no agent ever wrote into it.
-    return sound and version == schema.VERSION
+    return sound and (version == schema.VERSION or migrations.can_migrate(version))
 
 
 def _set_aside(path: Path) -> Path:

@@ -1,8 +1,8 @@
 """Change the outbox within a transaction: compaction, merging of watermarks, the byte limit, and counts by cause.
 
-Two lanes. Advisories and watermarks are never dropped. A newer registration of a sender replaces an older one that has
-not been sent; over the byte limit the oldest registrations go, counted, and the log of decisions says of each what
-became of it.
+Advisories, watermarks and copies are never dropped. A newer registration of a sender replaces an older one that has not
+been sent; over the byte limit the oldest registrations go, counted, and the log of decisions says of each what became
+of it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -67,6 +67,7 @@ class OutboxChange:
         await self._insert(Lane.REGISTRATIONS, registrations)
         advisories = [each for each in numbered if each[1].lane is Lane.ADVISORIES]
         await self._insert(Lane.ADVISORIES, await self._merged(advisories))
+        await self._insert(Lane.COPIES, [each for each in numbered if each[1].lane is Lane.COPIES])
         return first
 
     async def trim(self) -> None:

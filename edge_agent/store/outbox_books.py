@@ -11,6 +11,9 @@ from edge_agent.core.outgoing import Lane
 from edge_agent.ports import LaneDepth
 from edge_agent.store import schema
 
+RESUMES_AT = 0.95
+"""How full an outbox that was full may be when reading goes on, as a part of its limit."""
+
 
 class LastWatermark(msgspec.Struct, frozen=True):
     """The watermark that ends the advisories' lane: the next of the same coverage may replace it while it is unsent."""
@@ -39,6 +42,7 @@ class OutboxBooks:
         self.in_flight_through = dict.fromkeys(Lane, 0)
         self.deletable_through = dict.fromkeys(Lane, 0)
         self.deleted_through = dict.fromkeys(Lane, 0)
+        self.is_full = self._unloseable >= max_outbox
         self._appends = 0
         self._appended = asyncio.Event()
         self._changed = asyncio.Event()
@@ -66,9 +70,8 @@ class OutboxBooks:
         return self.deletable_through != self.deleted_through
 
     @property
-    def is_full(self) -> bool:
-        """Tell whether what may not be dropped has reached the limit."""
-        return self.depths[Lane.ADVISORIES].size >= self.max_outbox
+    def _unloseable(self) -> int:
+        return self.depths[Lane.ADVISORIES].size + self.depths[Lane.COPIES].size
 
     async def wait_for_room(self) -> None:
         """Wait until it has not."""
@@ -96,6 +99,8 @@ class OutboxBooks:
         """Take over what a durable transaction left."""
         self.depths, self.last_row_ids, self.deleted_through = depths, last_row_ids, deleted_through
         self.last_watermark = last_watermark
+        # Room for a row or two is not worth beginning to read again: it would be full at once, and say so each time.
+        self.is_full = self._unloseable >= (self.max_outbox * RESUMES_AT if self.is_full else self.max_outbox)
         self._changed.set()
 
     def add_counts(self, additions: dict[str, Counters]) -> None:

@@ -27,7 +27,10 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(_open(path)) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if version != schema.VERSION:
-                raise StoreUnreadable(f"store {path}: version {version}, this muster-agent reads {schema.VERSION}")
+                remedy = "the agent migrates it when it starts" if version < schema.VERSION else "use a newer one"
+                raise StoreUnreadable(
+                    f"store {path}: version {version}, this muster-agent reads {schema.VERSION}; {remedy}"
+                )
             yield database
     except (sqlite3.Error, PermissionError) as error:
         raise StoreUnreadable(f"store {path}: {error}; may you read it, and its directory?") from error

@@ -2,13 +2,13 @@
 
 ``sender.row_id`` is the block's number in the upper 32 bits and the sender's slot in the lower: new senders append, a
 sighting rewrites one short row, and nothing needs an index. The outboxes use AUTOINCREMENT because an acknowledgement
-that comes late must never meet another row under its id; ids rise across both lanes. A decision's row in the logs has
+that comes late must never meet another row under its id; ids rise across all lanes. A decision's row in the logs has
 the id of its record in the outbox: together they say whether it still waits.
 """
 
 from edge_agent.core.outgoing import Lane
 
-VERSION = 1
+VERSION = 2
 RECORDED_INPUTS_KEPT = 10_000
 # Of advisories and of forwards each: about 15 MB, weeks of a fleet's advisories, a day of 4,000 senders' samples.
 DECISIONS_KEPT = 100_000
@@ -56,6 +56,16 @@ CREATE TABLE advisory_outbox (
   payload         BLOB NOT NULL
 );
 CREATE TABLE registration_outbox (
+  row_id          INTEGER PRIMARY KEY AUTOINCREMENT,
+  block           TEXT NOT NULL,
+  sender_id       TEXT NOT NULL,
+  size            INTEGER NOT NULL,
+  watermark_since INTEGER NOT NULL,
+  subject         TEXT NOT NULL,
+  headers         BLOB NOT NULL,
+  payload         BLOB NOT NULL
+);
+CREATE TABLE copy_outbox (
   row_id          INTEGER PRIMARY KEY AUTOINCREMENT,
   block           TEXT NOT NULL,
   sender_id       TEXT NOT NULL,
@@ -115,7 +125,11 @@ CREATE TABLE status (
 """
 
 ADVISORY_LOG, FORWARD_LOG = "advisory_log", "forward_log"
-OUTBOXES = {Lane.ADVISORIES: "advisory_outbox", Lane.REGISTRATIONS: "registration_outbox"}
+OUTBOXES = {
+    Lane.ADVISORIES: "advisory_outbox",
+    Lane.REGISTRATIONS: "registration_outbox",
+    Lane.COPIES: "copy_outbox",
+}
 
 PUT_SENDER = "INSERT OR REPLACE INTO sender VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
 DELETE_SENDER = "DELETE FROM sender WHERE row_id = ?"

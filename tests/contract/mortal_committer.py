@@ -13,7 +13,7 @@ from edge_agent.core.decision import Clamped
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.senders import SenderPhase, SenderState
 from edge_agent.ports import BatchCommit
-from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, opened, registration, sender
+from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, opened, registration, sender
 
 SENDERS = 40
 ACKNOWLEDGED_EVERY = 5
@@ -29,6 +29,7 @@ def numbered_batch(number: int) -> BatchCommit:
     rows = [
         *(advisory(f"{number}.{part}") for part in range(chance.randint(1, 5))),
         *(registration("", f"{number}.{part}", size=chance.randint(1, 9_000)) for part in range(3)),
+        *(copy(f"{number}.{part}") for part in range(chance.randint(0, 3))),
     ]
     return batch(number, rows, heard=heard, stale=stale, retired=retired, recorded=[Clamped(number, number)])
 

@@ -14,6 +14,7 @@ from tests.support.store_batches import (
     BLOCK,
     advisory,
     batch,
+    copy,
     die,
     opened,
     registration,
@@ -58,11 +59,18 @@ def sized(name: str, sender_id: str = "") -> OutboxRow:
 
 
 async def test_rows_come_back_as_they_were_given_and_in_order(store: SqliteStore) -> None:
-    given = [advisory("a"), registration("node", "r"), watermark("w", since=7), registration("", "\0\xff" * 500)]
-    await commit(store, *given[:2])
-    await commit(store, *given[2:])
+    given = [
+        advisory("a"),
+        registration("node", "r"),
+        copy("c1"),
+        copy("c2"),
+        watermark("w", since=7),
+        registration("", "\0\xff" * 500),
+    ]
+    await commit(store, *given[:3])
+    await commit(store, *given[3:])
 
-    found = [*await taken(store, Lane.ADVISORIES), *await taken(store, Lane.REGISTRATIONS)]
+    found = [row for lane in Lane for row in await taken(store, lane)]
     expected = sorted(given, key=lambda row: row.lane)
     assert [(row.subject, row.headers, row.payload) for row in found] == [
         (row.subject, row.headers, row.payload) for row in expected
@@ -70,7 +78,7 @@ async def test_rows_come_back_as_they_were_given_and_in_order(store: SqliteStore
     assert [(row.block, row.sender_id, row.watermark_since) for row in found] == [
         (row.block, row.sender_id, row.watermark_since) for row in expected
     ]
-    assert [row.row_id for row in found] == [1, 3, 2, 4]
+    assert [row.row_id for row in found] == [1, 5, 2, 6, 3, 4]
 
 
 async def test_pending_begins_behind_a_row_and_ends_at_its_limit(store: SqliteStore) -> None:

@@ -12,9 +12,9 @@ import pytest
 from edge_agent.core.outgoing import Lane
 from edge_agent.store import schema
 from edge_agent.store.files import prepare
-from tests.support.store_batches import advisory, batch, opened, registration, sender, watermark
+from tests.support.store_batches import advisory, batch, copy, opened, registration, sender, watermark
 
-ADVISORIES, REGISTRATIONS = "advisory_outbox", "registration_outbox"
+ADVISORIES, REGISTRATIONS, COPIES = "advisory_outbox", "registration_outbox", "copy_outbox"
 BEHIND = "SEARCH {} USING INTEGER PRIMARY KEY (rowid>?)"
 THROUGH = "SEARCH {} USING INTEGER PRIMARY KEY (rowid<?)"
 ONE = "SEARCH {} USING INTEGER PRIMARY KEY (rowid=?)"
@@ -42,10 +42,13 @@ def plan_of(database: sqlite3.Connection, statement: str) -> list[str]:
     [
         (schema.pending_rows(Lane.ADVISORIES), BEHIND.format(ADVISORIES)),
         (schema.pending_rows(Lane.REGISTRATIONS), BEHIND.format(REGISTRATIONS)),
+        (schema.pending_rows(Lane.COPIES), BEHIND.format(COPIES)),
         (schema.delete_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
         (schema.delete_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
+        (schema.delete_through(Lane.COPIES), THROUGH.format(COPIES)),
         (schema.rows_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
         (schema.rows_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
+        (schema.rows_through(Lane.COPIES), THROUGH.format(COPIES)),
         (schema.OLDEST_REGISTRATIONS, BEHIND.format(REGISTRATIONS)),
         (schema.DELETE_REGISTRATION, ONE.format(REGISTRATIONS)),
         (schema.DELETE_ADVISORY, ONE.format(ADVISORIES)),
@@ -73,6 +76,7 @@ async def test_nothing_that_a_store_does_reads_a_whole_table(tmp_path: Path) -> 
                 advisory("a"),
                 watermark("w"),
                 watermark("v"),
+                copy("c"),
                 *(registration(f"{part}", "r", size=3_000) for part in range(6)),
             ]
             await store.commit(batch(number, rows, heard=[sender(number)], retired=[sender(number - 1)]))
@@ -81,10 +85,12 @@ async def test_nothing_that_a_store_does_reads_a_whole_table(tmp_path: Path) -> 
         row, another = await store.pending(Lane.REGISTRATIONS, 0, 2)
         store.delete_through(Lane.REGISTRATIONS, row.row_id)
         await store.discard(another, "too_large")
+        (row,) = await store.pending(Lane.COPIES, 0, 1)
+        store.delete_through(Lane.COPIES, row.row_id)
         await store.write_status({"agent": 1})
 
     statements = [text for text in done if text.startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))]
-    for verb, table in product(("SELECT", "DELETE"), (ADVISORIES, REGISTRATIONS)):
+    for verb, table in product(("SELECT", "DELETE"), (ADVISORIES, REGISTRATIONS, COPIES)):
         assert any(text.startswith(verb) and table in text for text in statements), f"no {verb} of {table} was seen"
     with closing(sqlite3.connect(path)) as database:
         scans = {text: [step for step in plan_of(database, text) if ANY_SCAN.match(step)] for text in statements}

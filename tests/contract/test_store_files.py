@@ -1,15 +1,12 @@
 """The agent always starts: what cannot be read is set aside, what is gone is noticed, what is not ours is refused."""
 
 import shutil
-import sqlite3
 import stat
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from edge_agent.core.outgoing import Lane
-from edge_agent.store import schema
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, site_key
 from tests.support.store_batches import BLOCK, advisory, batch, opened, registration, sender, waiting
 
@@ -142,19 +139,6 @@ async def test_the_log_that_a_killed_agent_left_is_read(path: Path) -> None:
     assert prepare(copy) == Prepared(was_lost=False)
     async with opened(copy) as store:
         assert await waiting(store, Lane.ADVISORIES) == ["in the log"]
-
-
-async def test_a_newer_version_is_refused_in_one_clear_line_and_left_as_it_is(path: Path) -> None:
-    await fill(path)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
-    before = path.read_bytes()
-
-    with pytest.raises(StoreUnusable) as refusal:
-        prepare(path)
-    expected = f"store {path}: version {schema.VERSION + 1}, this agent reads {schema.VERSION}; use a newer agent"
-    assert str(refusal.value) == expected
-    assert path.read_bytes() == before
 
 
 def test_a_place_where_no_store_can_be_is_refused_in_one_clear_line(tmp_path: Path) -> None:

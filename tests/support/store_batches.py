@@ -96,6 +96,12 @@ def registration(sender_id: str, text: str, block: str = BLOCK, size: int = 0) -
     return OutboxRow(Lane.REGISTRATIONS, block, subject, {"Nats-Msg-Id": text}, payload, sender_id)
 
 
+def copy(text: str, block: str = BLOCK, size: int = 0) -> OutboxRow:
+    """Make a copy's row."""
+    payload = text.encode().ljust(size)
+    return OutboxRow(Lane.COPIES, block, "fleet.eu-west.dub1.nodes.copy.reg", {"Nats-Msg-Id": text}, payload)
+
+
 def watermark(text: str, since: int = 1, block: str = BLOCK) -> OutboxRow:
     """Make a watermark's row of the coverage that began at ``since``."""
     subject = "fleet.eu-west.dub1.nodes.watermark"
