@@ -11,10 +11,9 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import BlindCause
-from edge_agent.core.draft import Draft
-from edge_agent.core.intake import Intake
-from edge_agent.core.observation import Observation, SourceMessage
-from edge_agent.core.outgoing import Emitter, Lane, OutboxRow, WatermarkContext
+from edge_agent.core.decider import BlockDraft, Decider, MessageIntake, RecordWriter
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.outgoing import Lane, WatermarkContext
 from edge_agent.core.policy import Policy
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import SenderChanges
@@ -40,20 +39,24 @@ class IngestPhase(StrEnum):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds."""
+    """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
+
+    ``mode`` makes what decides, from a state: a Tracker where senders are watched.
+    """
 
     stream: str
     policy: Policy
-    intake: Intake
-    emitter: Emitter
+    intake: MessageIntake
+    emitter: RecordWriter
     watermark_interval: int
     rebuilding: bool = False
+    mode: Callable[[BlockState], Decider] = Tracker
 
 
 class Ingest:
     """One stream block's loop.
 
-    ``tracker`` is None where the store does not know the block yet. ``report`` hears of every change of phase, with the
+    ``decider`` is None where the store does not know the block yet. ``report`` hears of every change of phase, with the
     reason.
     """
 
@@ -62,7 +65,7 @@ class Ingest:
         block: Block,
         source: Source,
         store: BatchStore,
-        tracker: Tracker | None,
+        decider: Decider | None,
         report: Callable[[IngestPhase, str], None],
     ) -> None:
         self._block = block
@@ -71,7 +74,7 @@ class Ingest:
         self._emitter = block.emitter
         self._source = source
         self._store = store
-        self._tracker = tracker
+        self._decider = decider
         self._watermark_interval = block.watermark_interval / SECOND
         self._check_interval = min(LONGEST_CHECK_INTERVAL, block.policy.blind_after // 4) / SECOND
         self._report = report
@@ -81,18 +84,18 @@ class Ingest:
         self._pending = 0
 
     @property
-    def tracker(self) -> Tracker:
-        """Give the block's tracker; there is one from the first open on."""
-        assert self._tracker is not None
-        return self._tracker
+    def decider(self) -> Decider:
+        """Give what decides; there is one from the first open on."""
+        assert self._decider is not None
+        return self._decider
 
     @property
     def progress(self) -> Progress | None:
         """Tell how far reading has come; None before the first check."""
-        if self._tracker is None or not self._server_at:
+        if self._decider is None or not self._server_at:
             return None
-        state = self._tracker.state
-        return Progress(self._pending, self._server_at, state.observed_through, self._tracker.sender_counts())
+        state = self._decider.state
+        return Progress(self._pending, self._server_at, state.observed_through, self._decider.sender_counts())
 
     async def run(self) -> None:
         """Read for ever; whatever the source does, go on from the committed position."""
@@ -110,19 +113,19 @@ class Ingest:
                 retry_after = min(retry_after * 2, LONGEST_RETRY)
 
     async def _open(self) -> None:
-        if self._tracker is None:
+        if self._decider is None:
             facts, sequence = await self._source.resolve_start()
             position = SourcePosition(self._block.stream, facts.incarnation(), sequence)
             state = BlockState(position, self._policy, rebuilding=self._block.rebuilding)
             await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, []))
-            self._tracker = Tracker(state)
-        elif self._tracker.state.policy != self._policy:
+            self._decider = self._block.mode(state)
+        elif self._decider.state.policy != self._policy:
             await self._apply(lambda draft: draft.change_policy(self._policy))
-        state = self._tracker.state
+        state = self._decider.state
         opened = await self._source.open(state.position, state.read_through)
         if opened.change is not None:
             await self._begin_epoch(opened.facts, opened.sequence)
-            opened = await self._source.open(self._tracker.state.position, self._tracker.state.read_through)
+            opened = await self._source.open(self._decider.state.position, self._decider.state.read_through)
             if opened.change is not None:
                 raise SourceUnavailable(f"the stream changed again while it was opened: {opened.change}")
         if opened.is_gap:
@@ -145,26 +148,21 @@ class Ingest:
                 self._watermark_due_at = loop.time() + self._watermark_interval
 
     async def _take(self, messages: Sequence[SourceMessage]) -> None:
-        draft = self.tracker.draft()
+        draft = self.decider.draft()
         oldest_forwarded = self._server_at - self._policy.max_age if self._policy.max_age else 0
         for message in messages:
             if draft.steps_back(message.stored_at):
                 await self._adopt(draft)
-                await self._begin_epoch((await self._source.check()).facts, self.tracker.state.position.sequence)
-                draft = self.tracker.draft()
-            taken = self._intake.read(message)
+                await self._begin_epoch((await self._source.check()).facts, self.decider.state.position.sequence)
+                draft = self.decider.draft()
             too_old = message.stored_at < oldest_forwarded
-            while not (
-                draft.observe(taken, too_old=too_old)
-                if isinstance(taken, Observation)
-                else draft.reject(taken, too_old=too_old)
-            ):
+            while not self._intake.give(draft, message, too_old=too_old):
                 await self._adopt(draft)
-                draft = self.tracker.draft()
+                draft = self.decider.draft()
         await self._adopt(draft)
 
     async def _take_check(self, checked: Checked) -> None:
-        state, facts = self.tracker.state, checked.facts
+        state, facts = self.decider.state, checked.facts
         self._server_at, self._pending = facts.server_at, checked.pending
         if past_change(state.position, facts) is not None:
             raise SourceUnavailable("the stream's past has changed")
@@ -172,28 +170,28 @@ class Ingest:
             await self._note_gap()
         if not checked.caught_up_through:
             return
-        if self.tracker.draft().steps_back(facts.server_at):
+        if self.decider.draft().steps_back(facts.server_at):
             await self._begin_epoch(facts, state.position.sequence)
         await self._apply(lambda draft: draft.prove(checked.caught_up_through, checked.examined_sequence))
 
     async def _begin_epoch(self, facts: StreamFacts, sequence: int) -> None:
-        incarnation = facts.incarnation(self.tracker.state.position.incarnation)
+        incarnation = facts.incarnation(self.decider.state.position.incarnation)
         await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence))
 
     async def _note_gap(self) -> None:
-        draft = self.tracker.draft()
+        draft = self.decider.draft()
         draft.lose(BlindCause.GAP)
         await self._adopt(draft)
 
-    async def _apply(self, give: Callable[[Draft], bool]) -> None:
+    async def _apply(self, give: Callable[[BlockDraft], bool]) -> None:
         """Give one input to as many drafts as it takes."""
-        draft = self.tracker.draft()
+        draft = self.decider.draft()
         while not give(draft):
             await self._adopt(draft)
-            draft = self.tracker.draft()
+            draft = self.decider.draft()
         await self._adopt(draft)
 
-    async def _adopt(self, draft: Draft) -> None:
+    async def _adopt(self, draft: BlockDraft) -> None:
         """Commit a draft, then make it the state. What only advanced time needs no commit: a crash proves it again."""
         if not draft.changes_nothing:
             state = draft.state()
@@ -201,14 +199,16 @@ class Ingest:
             await self._commit(
                 BatchCommit(self._emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions)
             )
-        self.tracker.adopt(draft)
+        self.decider.adopt(draft)
 
     async def _emit_watermark(self) -> bool:
-        state = self.tracker.state
+        state = self.decider.state
         if state.observed_through == self._watermark_through or state.pending_blind is not None:
             # Coverage that is about to be closed is vouched for by the watermark that closes it.
             return False
-        row: OutboxRow = self._emitter.watermark(state, self._watermark_context())
+        row = self._emitter.watermark(state, self._watermark_context())
+        if row is None:
+            return True
         await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, [row]))
         self._watermark_through = state.observed_through
         return True
@@ -216,7 +216,7 @@ class Ingest:
     def _watermark_context(self) -> WatermarkContext:
         depths = self._store.depths()
         return WatermarkContext(
-            senders=self.tracker.sender_counts(),
+            senders=self.decider.sender_counts(),
             outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
             outbox_counters=self._store.outbox_counters(self._emitter.block_id.block),
         )
@@ -237,6 +237,6 @@ class Ingest:
 
     async def _wait_for_room(self) -> None:
         if self._store.is_paused():
-            self._report(IngestPhase.OUTBOX_FULL, "advisories alone reach store.max_outbox")
+            self._report(IngestPhase.OUTBOX_FULL, "what may not be dropped has reached store.max_outbox")
             await self._store.wait_for_room()
             self._report(IngestPhase.READING, "")

@@ -20,7 +20,7 @@ from edge_agent.core.decision import (
     PolicyChanged,
     RecordedInput,
 )
-from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.sampling import reason_to_forward
 from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
@@ -105,6 +105,14 @@ class Draft:
             return True
         self._count("forwarded", ForwardReason.COPY)
         self.decisions.append(Forward("", rejected.message, ForwardReason.COPY))
+        return True
+
+    def pass_over(self, probe: ProbeSighting) -> bool:
+        """Count a probe: a proof of time like any message, nobody's sighting, and never passed on."""
+        if not self._advance(probe.message.stored_at):
+            return False
+        self._read(probe.message)
+        self._count("probes", "own" if probe.is_own else "others")
         return True
 
     def prove(self, at: int, examined_sequence: int = 0) -> bool:
@@ -283,7 +291,8 @@ class Draft:
         self.decisions.append(CloseCoverage(self._since, at, self._ordinal, self.position))
 
     def _fall_stale(self, sender_id: str, at: int) -> None:
-        state = self._touched_state(sender_id)
+        state = self._touch(sender_id)
+        assert state is not None, f"{sender_id} is queued but not tracked"
         state.phase = SenderPhase.STALE
         state.stale_observed_at = at - self._blind_total
         self._heard.discard(sender_id)
@@ -291,16 +300,11 @@ class Draft:
         self._advise(AdvisoryKind.STALE, state, at, state.last_sequence)
 
     def _retire(self, sender_id: str, at: int) -> None:
-        state = self._touched_state(sender_id)
+        state = self._touch(sender_id)
+        assert state is not None, f"{sender_id} is queued but not tracked"
         state.retired = True
         self._stale.discard(sender_id)
         self._advise(AdvisoryKind.RETIRED, state, at, state.last_sequence)
-
-    def _touched_state(self, sender_id: str) -> SenderState:
-        state = self._touch(sender_id)
-        if state is None:
-            raise AssertionError(f"{sender_id} is queued but not tracked")
-        return state
 
     def _open_episode(self, sender_id: str, sequence: int, at: int, slot: int) -> SenderState:
         state = SenderState(sender_id, slot, SenderPhase.HEARD, at, sequence, self.position.incarnation, sequence)
@@ -322,13 +326,10 @@ class Draft:
                 opening_incarnation=state.opening_incarnation,
                 opening_sequence=state.opening_sequence,
                 ordinal=self._ordinal,
-                rebuilt=kind is AdvisoryKind.NEW and self._is_relearning(at),
+                # A sender that is new to this store may have been known to the one that was lost.
+                rebuilt=kind is AdvisoryKind.NEW and 0 <= at - self._rebuilt_at <= self._policy.retire_after,
             )
         )
-
-    def _is_relearning(self, at: int) -> bool:
-        """Tell whether a sender that is new to this store may have been known to the one that was lost."""
-        return bool(self._rebuilt_at) and at - self._rebuilt_at <= self._policy.retire_after
 
     def _forward(
         self, state: SenderState, observation: Observation, reason: ForwardReason, at: int, too_old: bool

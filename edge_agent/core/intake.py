@@ -11,7 +11,16 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from edge_agent.core.draft import Draft
+from edge_agent.core.observation import (
+    PROBE_HEADER,
+    Observation,
+    ProbeSighting,
+    Rejected,
+    RejectReason,
+    SourceMessage,
+    Taken,
+)
 
 EVERY_PATH = "*"
 SENDER_LIMIT = 1024
@@ -73,18 +82,23 @@ class DigestRule(msgspec.Struct, frozen=True):
 
 
 class Intake:
-    """Turn messages into observations by one block's rules."""
+    """Turn messages into observations by one block's rules. ``probe_origin`` is what the block's own probes carry."""
 
-    def __init__(self, sender: SenderRule, force_path: str = "", digest: DigestRule | None = None) -> None:
+    def __init__(
+        self, sender: SenderRule, force_path: str = "", digest: DigestRule | None = None, probe_origin: str = ""
+    ) -> None:
         self._sender = sender
+        self._probe_origin = probe_origin
         sender_path = sender.path if isinstance(sender, SenderByPath) else ""
         shape, (self._sender_field, self._force_field) = _shape(_keys(sender_path), _keys(force_path))
         self._decoder = msgspec.json.Decoder(shape)
         self._reads_body = bool(self._sender_field or self._force_field)
         self._digest = digest if digest and digest.paths else None
 
-    def read(self, message: SourceMessage) -> Observation | Rejected:
+    def read(self, message: SourceMessage) -> Taken:
         """Identify the sender and what else decides about forwarding; the payload itself is left as it is."""
+        if message.headers and PROBE_HEADER in message.headers:
+            return ProbeSighting(message, message.headers[PROBE_HEADER] == self._probe_origin)
         body: Any = None
         if self._reads_body:
             try:
@@ -96,12 +110,19 @@ class Intake:
         if not isinstance(sender_id, str) or not sender_id:
             is_absent = sender_id is None or sender_id == ""
             return Rejected(message, RejectReason.NO_SENDER if is_absent else RejectReason.SENDER_NOT_TEXT)
-        if len(sender_id) > SENDER_LIMIT or "\0" in sender_id:
+        if len(sender_id) > SENDER_LIMIT or "\0" in sender_id or not _is_encodable(sender_id):
             # An advisory must fit into a message, and SQLite's JSON ends a text at NUL.
             return Rejected(message, RejectReason.SENDER_NOT_USABLE)
         forced = self._force_field is not None and self._force_field.of(body) is True
         digest = content_digest(message.payload, self._digest) if self._digest else 0
         return Observation(sender_id, message, digest, forced)
+
+    def give(self, draft: Draft, message: SourceMessage, *, too_old: bool) -> bool:
+        """Give a message to a draft; False where that is full. One that is ``too_old`` is seen, but not forwarded."""
+        taken = self.read(message)
+        if isinstance(taken, Observation):
+            return draft.observe(taken, too_old=too_old)
+        return draft.reject(taken, too_old=too_old) if isinstance(taken, Rejected) else draft.pass_over(taken)
 
     def _sender_of(self, message: SourceMessage, body: Any) -> Any:
         if self._sender_field is not None:
@@ -132,6 +153,15 @@ def content_digest(payload: bytes, rule: DigestRule) -> int:
     except _UNREADABLE:
         return 0
     return int.from_bytes(hashlib.blake2b(canonical, digest_size=8).digest(), "big")
+
+
+def _is_encodable(text: str) -> bool:
+    """Tell whether a text has bytes in UTF-8: half a letter, as a wrong byte in a header becomes, has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _keys(path: str) -> tuple[str, ...]:

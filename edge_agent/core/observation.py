@@ -1,9 +1,11 @@
-"""Define what the agent takes from its source: messages, observations, and what was rejected and why."""
+"""Define what the agent takes from its source: messages, observations, probes, and what was rejected and why."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
+
+PROBE_HEADER = "Muster-Probe"
 
 
 class SourceMessage(msgspec.Struct, frozen=True, gc=False):
@@ -28,6 +30,16 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     forced: bool = False
 
 
+class ProbeSighting(msgspec.Struct, frozen=True, gc=False):
+    """A message that an agent stored to see that the stream stores: a proof of time, nobody's registration.
+
+    ``is_own`` tells whether our own block sent it; others' prove as much.
+    """
+
+    message: SourceMessage
+    is_own: bool
+
+
 class RejectReason(StrEnum):
     """Why a message could not be read as a registration. It is forwarded unsampled, and is still a proof of time."""
 
@@ -42,3 +54,6 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 
     message: SourceMessage
     reason: RejectReason
+
+
+Taken = Observation | Rejected | ProbeSighting

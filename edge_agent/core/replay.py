@@ -18,7 +18,7 @@ from edge_agent.core.decision import (
     RecordedInput,
 )
 from edge_agent.core.draft import Draft
-from edge_agent.core.observation import Observation, Rejected
+from edge_agent.core.observation import Observation, Rejected, Taken
 from edge_agent.core.tracker import Tracker
 from shared.identifiers import Incarnation
 
@@ -27,7 +27,7 @@ NO_LIMIT = 1 << 62
 
 def replay(
     began_as: BlockState,
-    read: Iterable[tuple[Incarnation, Observation | Rejected]],
+    read: Iterable[tuple[Incarnation, Taken]],
     recorded: Iterable[RecordedInput],
     observed_through: int,
 ) -> list[Decision]:
@@ -45,8 +45,10 @@ def replay(
             _apply(draft, waiting.popleft())
         if isinstance(taken, Observation):
             draft.observe(taken)
-        else:
+        elif isinstance(taken, Rejected):
             draft.reject(taken)
+        else:
+            draft.pass_over(taken)
     while waiting:
         _apply(draft, waiting.popleft())
     draft.prove(observed_through)

@@ -8,7 +8,7 @@ import nats.errors
 from nats.js.errors import Error as JetStreamError
 
 from edge_agent.core.intake import DigestRule, Intake
-from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.core.observation import Observation, Rejected, SourceMessage
 from edge_agent.doctor.visit import Visit
 from edge_agent.source_api import ConsumerInfo, delivery_of
 from edge_agent.stream_settings import StreamSettings
@@ -72,6 +72,6 @@ async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, 
             )
             if isinstance(taken, Observation):
                 sample.sightings.append((taken.sender_id, delivery.stored_at))
-            else:
+            elif isinstance(taken, Rejected):
                 sample.rejected[taken.reason] += 1
     await subscription.unsubscribe()

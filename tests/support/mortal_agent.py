@@ -13,7 +13,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import RecordedInput
 from edge_agent.core.draft import Draft
 from edge_agent.core.intake import Intake, SenderByPath
-from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.core.observation import SourceMessage, Taken
 from edge_agent.core.outgoing import Emitter
 from edge_agent.core.policy import Policy
 from edge_agent.core.tracker import Tracker
@@ -70,7 +70,7 @@ class StoreLife(msgspec.Struct):
     """What one store was told, from its making to its loss: all that a straight run needs."""
 
     began_as: BlockState
-    read: list[tuple[Incarnation, Observation | Rejected]] = []
+    read: list[tuple[Incarnation, Taken]] = []
     recorded: list[RecordedInput] = []
     observed_through: int = 0
     is_lost: bool = False

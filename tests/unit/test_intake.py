@@ -16,7 +16,14 @@ from edge_agent.core.intake import (
     SenderRule,
     content_digest,
 )
-from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from edge_agent.core.observation import (
+    Observation,
+    ProbeSighting,
+    Rejected,
+    RejectReason,
+    SourceMessage,
+    Taken,
+)
 
 SUBJECT = "choria.node_metadata.n1"
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -27,7 +34,7 @@ def message(payload: bytes = b"{}", *, headers: dict[str, str] | None = None, su
     return SourceMessage(subject, payload, headers, sequence=17, stored_at=1_769_817_600_000_000)
 
 
-def read(rule: SenderRule, payload: bytes = b"{}", headers: dict[str, str] | None = None) -> Observation | Rejected:
+def read(rule: SenderRule, payload: bytes = b"{}", headers: dict[str, str] | None = None) -> Taken:
     return Intake(rule).read(message(payload, headers=headers))
 
 
@@ -153,6 +160,26 @@ def test_message_without_the_header_has_no_sender(headers: dict[str, str] | None
 
 def test_subject_without_the_token_has_no_sender() -> None:
     assert read(SenderBySubjectToken(4)) == Rejected(message(), RejectReason.NO_SENDER)
+
+
+@pytest.mark.parametrize("rule", [SenderByHeader("X-Sender"), SenderBySubject(), SenderBySubjectToken(1)])
+@pytest.mark.parametrize("half", ["\ud83d", "n1\udcff"])
+def test_sender_that_has_no_bytes_in_utf8_is_rejected(rule: SenderRule, half: str) -> None:
+    taken = Intake(rule).read(message(headers={"X-Sender": half}, subject=half))
+    assert isinstance(taken, Rejected)
+    assert taken.reason is RejectReason.SENDER_NOT_USABLE
+
+
+# What an agent stored to see that the stream stores
+
+
+@pytest.mark.parametrize(
+    "rule", [SenderByPath("sender"), SenderByHeader("X-Sender"), SenderBySubject(), SenderBySubjectToken(1)]
+)
+@pytest.mark.parametrize(("origin", "is_own"), [("eu-west.dub1.nodes", True), ("eu-west.dub1.other", False)])
+def test_probe_is_nobodys_registration_whatever_it_says(rule: SenderRule, origin: str, is_own: bool) -> None:
+    probe = message(b'{"sender":"n1"}', headers={"Muster-Probe": origin, "X-Sender": "n1"})
+    assert Intake(rule, probe_origin="eu-west.dub1.nodes").read(probe) == ProbeSighting(probe, is_own)
 
 
 # Whether it is urgent
