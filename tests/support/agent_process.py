@@ -83,7 +83,7 @@ class AgentProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **(environment or {})},
-                preexec_fn=dies_with(os.getpid()),
+                preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one system call, nothing that could deadlock
             )
 
     @property
