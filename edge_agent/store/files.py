@@ -16,6 +16,13 @@ import msgspec
 from edge_agent.store import migrations, schema
 
 KEY_BYTES = 32
+_UNREADABLE = (
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_IOERR_READ,
+    sqlite3.SQLITE_IOERR_SHORT_READ,
+    sqlite3.SQLITE_IOERR_CORRUPTFS,
+    sqlite3.SQLITE_IOERR_DATA,
+)
 
 
 class StoreUnusable(Exception):
@@ -148,7 +155,8 @@ def _is_sound(path: Path) -> bool:
             version = database.execute("PRAGMA user_version").fetchone()[0]
             sound = bool(database.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL):
+        # Of anything else (a full disk, a lock) the file is not to blame: it must not be set aside for that.
+        if error.sqlite_errorcode not in _UNREADABLE:
             raise
         return False
     except sqlite3.DatabaseError:

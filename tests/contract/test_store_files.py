@@ -1,7 +1,10 @@
 """The agent always starts: what cannot be read is set aside, what is gone is noticed, what is not ours is refused."""
 
+import resource
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -107,6 +110,27 @@ async def test_a_damaged_store_is_set_aside_and_a_new_one_begun(path: Path, dama
     assert prepared == Prepared(was_lost=True, set_aside=aside, replaces_lost=True)
     assert aside.read_bytes() == damaged
     assert await works(path)
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Let no file grow beyond a page: what a full disk does to one that is to be made anew."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_sound_store_is_not_set_aside_because_the_disk_is_full(path: Path) -> None:
+    async with opened(path) as store:
+        await store.commit(batch(1, [advisory("a")]))
+    with no_room(), pytest.raises(StoreUnusable, match="the agent needs to write there"):
+        prepare(path)
+    assert prepare(path) == Prepared(was_lost=False)
+    async with opened(path) as store:
+        assert await waiting(store, Lane.ADVISORIES) == ["a"]
 
 
 async def test_each_damaged_store_is_kept_under_a_name_of_its_own(path: Path) -> None:
