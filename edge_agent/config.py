@@ -73,8 +73,9 @@ class AgentSettings(Settings, frozen=True):
     def __post_init__(self) -> None:
         validated_token(self.site, "the site")
         validated_token(self.region, "the region")
-        if len(self.stream) > 1:
-            raise ValueError("several [[stream]] blocks are not supported by this version: keep one")
+        for place, block in enumerate(self.stream):
+            for other in self.stream[:place]:
+                self._check_apart(other, block)
 
     @property
     def agent_name(self) -> str:
@@ -93,6 +94,16 @@ class AgentSettings(Settings, frozen=True):
     def consumer_of(self, block: StreamSettings) -> str:
         """Name a block's durable consumer."""
         return block.source.consumer or f"muster-{self.site}-{block.name}"
+
+    def _check_apart(self, one: StreamSettings, other: StreamSettings) -> None:
+        if one.name == other.name:
+            raise ValueError(f"two [[stream]] blocks are named {one.name!r}: give each a name of its own")
+        first, second = ((block.source.stream, block.source.domain, self.consumer_of(block)) for block in (one, other))
+        if first == second and set(one.source.servers) & set(other.source.servers):
+            raise ValueError(
+                f"the blocks {one.name!r} and {other.name!r} both read stream {first[0]} through consumer {first[2]}: "
+                "give one of them another source.consumer"
+            )
 
 
 def load(path: Path) -> AgentSettings:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from edge_agent.core.copier import CopySubject
 from edge_agent.core.intake import (
     DigestRule,
     SenderByHeader,
@@ -18,6 +19,7 @@ from shared.identifiers import validated_token
 from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, format_duration, parse_duration, parse_instant
 from shared.nats_settings import ConnectionSettings
 from shared.settings import Duration, Settings
+from shared.subjects import EVERY_REGISTRATION, covers, is_publishable
 
 _START = "write all, new, sequence:100, time:2026-01-31T00:00:00Z or delta:1h"
 
@@ -40,6 +42,10 @@ class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
         validated_token(self.stream, "the stream")
         if self.consumer:
             validated_token(self.consumer, "the consumer")
+        if self.probe_subject and (not is_publishable(self.probe_subject) or self.probe_subject.startswith("$")):
+            raise ValueError(
+                f"probe_subject {self.probe_subject!r} cannot be published on: write tokens and single dots"
+            )
         self.start_rule()
 
     def start_rule(self) -> StartRule:
@@ -47,7 +53,7 @@ class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
         kind, _, value = self.start.partition(":")
         try:
             match kind:
-                case "all" | "new" if not value:
+                case "all" | "new" if self.start == kind:
                     return StartRule(kind)
                 case "sequence" if value.isdecimal() and int(value) > 0:
                     return StartRule(kind, int(value))
@@ -153,6 +159,12 @@ class TargetSettings(Settings, frozen=True):
     prefix: Annotated[str, Meta(description="publish below this prefix; empty: the site's own subjects")] = ""
     remove: Annotated[str, Meta(description="a part taken out of copied subjects")] = ""
 
+    def __post_init__(self) -> None:
+        if self.prefix and (not is_publishable(self.prefix) or self.prefix.startswith("$")):
+            raise ValueError(f"prefix {self.prefix!r} is no part of a subject: write tokens joined by single dots")
+        if set(self.remove) & set(" *>\t\r\n"):
+            raise ValueError(f"remove {self.remove!r} can stand in no subject: write the part as subjects have it")
+
 
 class HeartbeatSettings(Settings, frozen=True):
     """``[stream.heartbeat]``: messages that keep an idle stream moving."""
@@ -160,13 +172,21 @@ class HeartbeatSettings(Settings, frozen=True):
     interval: Annotated[Duration, Meta(description="how often; 0s: off")] = Duration(0)
     subject: Annotated[str, Meta(description="on which subject")] = ""
 
+    def __post_init__(self) -> None:
+        if bool(self.interval) != bool(self.subject):
+            raise ValueError("interval and subject belong together, one is missing")
+        if self.interval and self.interval < SECOND:
+            raise ValueError("interval must be 1s or longer")
+        if self.subject and not is_publishable(self.subject):
+            raise ValueError(f"subject {self.subject!r} cannot be published on: write tokens joined by single dots")
+
 
 class StreamSettings(Settings, frozen=True):
     """One ``[[stream]]`` block."""
 
     name: Annotated[str, Meta(description="the block's name, a subject token")]
     source: Annotated[SourceSettings, Meta(description="the stream to read")]
-    sender: Annotated[SenderSettings, Meta(description="what identifies a sender")]
+    sender: Annotated[SenderSettings | None, Meta(description="what identifies a sender")] = None
     mode: Annotated[Literal["sample", "copy", "relay"], Meta(description="sample, copy or relay")] = "sample"
     policy: Annotated[PolicySettings, Meta(description="when to forward, when a sender is stale")] = PolicySettings()
     target: Annotated[TargetSettings, Meta(description="where records go")] = TargetSettings()
@@ -174,19 +194,65 @@ class StreamSettings(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         validated_token(self.name, "the block's name")
-        unready = {
-            f'mode = "{self.mode}"': self.mode != "sample",
-            "source.probe_subject": bool(self.source.probe_subject),
-            "target": bool(self.target.prefix or self.target.remove),
-            "heartbeat": bool(self.heartbeat.interval or self.heartbeat.subject),
-        }
-        for key, is_set in unready.items():
-            if is_set:
-                raise ValueError(f"{key} is not supported by this version: take it out")
+        match self.mode:
+            case "sample":
+                self._check_sampling()
+            case "copy":
+                self._check_copying()
+            case "relay":
+                self._check_relaying()
+        subject, read = self.heartbeat.subject, self.filter_subject
+        if subject and read and not covers(read, subject):
+            raise ValueError(f"heartbeat.subject {subject!r} does not pass source.filter_subject {read!r}")
+        subject = self.source.probe_subject
+        if subject and self.mode != "sample":
+            raise ValueError(
+                f'source.probe_subject has no effect in mode "{self.mode}", which watches no senders: take it out'
+            )
+        if subject and read and not covers(read, subject):
+            raise ValueError(f"source.probe_subject {subject!r} does not pass source.filter_subject {read!r}")
+
+    @property
+    def filter_subject(self) -> str:
+        """Give the subject that is read; a relay reads registrations unless it is told otherwise."""
+        return self.source.filter_subject or (EVERY_REGISTRATION if self.mode == "relay" else "")
+
+    def sender_rule(self) -> SenderRule:
+        """Give what identifies a sender, in the modes that ask."""
+        if self.sender is None:
+            raise TypeError(f"mode {self.mode} identifies no senders")
+        return self.sender.rule()
+
+    def copy_subject(self, default_prefix: str) -> CopySubject:
+        """Say where copies go."""
+        return CopySubject(self.target.prefix or default_prefix, self.target.remove)
+
+    def _check_sampling(self) -> None:
+        if self.sender is None:
+            raise ValueError('mode "sample" needs [stream.sender]: what identifies a sender')
+        if self.target.remove:
+            raise ValueError(
+                'target.remove takes a part out of copied subjects, and mode "sample" has none: take it out'
+            )
         blind_after, settle = self.policy.policy().blind_after, int(self.source.settle)
         if blind_after < settle + SECOND:
             # On a quiet stream the newest proof is a check up to a second old, less settle.
             raise ValueError(
                 f"source.settle ({format_duration(settle)}) must be shorter than policy.blind_after "
                 f"({format_duration(blind_after)}) by a second or more, or every pause counts as blind"
+            )
+
+    def _check_copying(self) -> None:
+        read = self.source.filter_subject
+        if read and is_publishable(read) and self.copy_subject("fleet").of(read) is None:
+            raise ValueError(f"target.remove {self.target.remove!r} leaves nothing of the subject {read!r}: shorten it")
+
+    def _check_relaying(self) -> None:
+        if self.sender is None:
+            raise ValueError('mode "relay" needs [stream.sender]: what identifies a sender, as at the sites')
+        if self.target != TargetSettings():
+            raise ValueError('target has no effect in mode "relay", which keeps subjects as they are: take it out')
+        if self.heartbeat != HeartbeatSettings():
+            raise ValueError(
+                'heartbeat is not for mode "relay": what the sites send keeps its stream moving; take it out'
             )

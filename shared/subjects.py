@@ -1,5 +1,6 @@
 """Say which subject a record travels on, and read a subject back. Senders never become subject tokens."""
 
+import re
 from enum import StrEnum
 
 import msgspec
@@ -7,7 +8,9 @@ import msgspec
 from shared.identifiers import AdvisoryKind, BlockId
 
 ROOT = "fleet"
+_PUBLISHABLE = re.compile(r"(?![*>]$)[^\s.]+")
 EVERY_RECORD = f"{ROOT}.>"
+EVERY_REGISTRATION = f"{ROOT}.*.*.*.registration"
 
 
 class RecordType(StrEnum):
@@ -28,24 +31,42 @@ class FleetSubject(msgspec.Struct, frozen=True):
     copied_subject: str = ""
 
 
-def registration_subject(block_id: BlockId) -> str:
-    """``fleet.<region>.<site>.<block>.registration``"""
-    return f"{ROOT}.{block_id}.registration"
+def registration_subject(block_id: BlockId, prefix: str = "") -> str:
+    """``fleet.<region>.<site>.<block>.registration``, or ``<prefix>.registration``."""
+    return f"{prefix or _own(block_id)}.registration"
 
 
-def advisory_subject(block_id: BlockId, kind: AdvisoryKind) -> str:
-    """``fleet.<region>.<site>.<block>.advisory.<kind>``"""
-    return f"{ROOT}.{block_id}.advisory.{kind}"
+def advisory_subject(block_id: BlockId, kind: AdvisoryKind, prefix: str = "") -> str:
+    """``fleet.<region>.<site>.<block>.advisory.<kind>``, or ``<prefix>.advisory.<kind>``."""
+    return f"{prefix or _own(block_id)}.advisory.{kind}"
 
 
-def watermark_subject(block_id: BlockId) -> str:
-    """``fleet.<region>.<site>.<block>.watermark``"""
-    return f"{ROOT}.{block_id}.watermark"
+def watermark_subject(block_id: BlockId, prefix: str = "") -> str:
+    """``fleet.<region>.<site>.<block>.watermark``, or ``<prefix>.watermark``."""
+    return f"{prefix or _own(block_id)}.watermark"
+
+
+def copy_prefix(block_id: BlockId) -> str:
+    """``fleet.<region>.<site>.<block>.copy``: copies go below it, on the subjects that they had at the site."""
+    return f"{_own(block_id)}.copy"
 
 
 def copy_subject(block_id: BlockId, copied_subject: str) -> str:
     """``fleet.<region>.<site>.<block>.copy.<the subject it had at the site>``"""
-    return f"{ROOT}.{block_id}.copy.{copied_subject}"
+    return f"{copy_prefix(block_id)}.{copied_subject}"
+
+
+def _own(block_id: BlockId) -> str:
+    return f"{ROOT}.{block_id}"
+
+
+def is_publishable(subject: str) -> bool:
+    """Tell whether a subject can be published on: tokens without blanks and wildcards, joined by single dots.
+
+    >>> is_publishable("fleet.eu-west"), is_publishable("fleet..eu-west"), is_publishable("fleet.>")
+    (True, False, False)
+    """
+    return all(_PUBLISHABLE.fullmatch(token) for token in subject.split("."))
 
 
 def parse_subject(subject: str) -> FleetSubject | None:
@@ -61,3 +82,18 @@ def parse_subject(subject: str) -> FleetSubject | None:
     if record in (RecordType.REGISTRATION, RecordType.WATERMARK) and not rest:
         return FleetSubject(block_id, RecordType(record))
     return None
+
+
+def covers(pattern: str, subject: str) -> bool:
+    """Tell whether a stream's subject takes every subject that another, perhaps itself a wildcard, stands for.
+
+    >>> covers("registration.>", "registration.dub1.*"), covers("registration.dub1", "registration.*")
+    (True, False)
+    """
+    wanted, found = pattern.split("."), subject.split(".")
+    for position, part in enumerate(wanted):
+        if part == ">":
+            return len(found) > position
+        if position >= len(found) or found[position] == ">" or part not in ("*", found[position]):
+            return False
+    return len(wanted) == len(found)

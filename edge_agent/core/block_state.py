@@ -18,7 +18,7 @@ class BlockState(msgspec.Struct, frozen=True):
     spans: the observed clock is the stream's time less that. ``pending_blind`` makes the next proof close a blind
     span, however short. ``settling_at`` is an instant whose deadlines a commit of limited size left half settled: they
     are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
-    ``rebuilding`` holds until there was one.
+    ``rebuilding`` holds until there was one. ``mode`` is what the block does with its messages.
     """
 
     position: SourcePosition
@@ -34,6 +34,7 @@ class BlockState(msgspec.Struct, frozen=True):
     advisory_ordinal: int = 0
     rebuilding: bool = False
     rebuilt_at: int = 0
+    mode: str = "sample"
     counters: Counters = {}
 
     @property

@@ -1,4 +1,4 @@
-"""Name what the tracker decides, and the inputs beside the stream that its decisions depend on."""
+"""Name what is decided of messages and senders, and the inputs beside the stream that its decisions depend on."""
 
 from enum import StrEnum
 
@@ -48,7 +48,14 @@ class CloseCoverage(msgspec.Struct, frozen=True):
     position: SourcePosition
 
 
-Decision = Advise | Forward | CloseCoverage
+class Copy(msgspec.Struct, frozen=True, gc=False):
+    """Copy a message to ``subject``, unsampled."""
+
+    message: SourceMessage
+    subject: str
+
+
+Decision = Advise | Forward | CloseCoverage | Copy
 
 
 class BlindCause(StrEnum):

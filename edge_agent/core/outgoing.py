@@ -52,10 +52,20 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False):
         return len(self.payload) + RECORD_OVERHEAD
 
 
+def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Give the headers that go on with a message: none that would be an order to the region's servers."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if not name.lower().startswith(CONTROL_HEADERS) and _TOKEN.fullmatch(name)
+    }
+
+
 class Emitter(msgspec.Struct, frozen=True):
     """What stands in a block's records beside its decisions.
 
-    ``key`` is the site's secret for message ids; ``boot_id`` names this run of the agent.
+    ``key`` is the site's secret for message ids; ``boot_id`` names this run of the agent. ``prefix`` stands for the
+    site's own subjects where records go below another.
     """
 
     block_id: BlockId
@@ -64,6 +74,7 @@ class Emitter(msgspec.Struct, frozen=True):
     version: str
     inspect_field: str
     key: bytes
+    prefix: str = ""
 
     def rows(self, decisions: list[Decision], state: BlockState, watermark: "WatermarkContext") -> list[OutboxRow]:
         """Write every decision as a row, in order; ``state`` and ``watermark`` stand in closing watermarks."""
@@ -114,7 +125,7 @@ class Emitter(msgspec.Struct, frozen=True):
         return OutboxRow(
             lane=Lane.ADVISORIES,
             block=block_id.block,
-            subject=subjects.watermark_subject(block_id),
+            subject=subjects.watermark_subject(block_id, self.prefix),
             headers={wire.MESSAGE_ID_HEADER: identity},
             payload=wire.encode(record),
             watermark_since=state.observed_since,
@@ -138,20 +149,15 @@ class Emitter(msgspec.Struct, frozen=True):
         return OutboxRow(
             lane=Lane.ADVISORIES,
             block=self.block_id.block,
-            subject=subjects.advisory_subject(self.block_id, decision.kind),
+            subject=subjects.advisory_subject(self.block_id, decision.kind, self.prefix),
             headers={wire.MESSAGE_ID_HEADER: self._message_id("advisory", record.event_id)},
             payload=wire.encode(record),
         )
 
     def _registration(self, decision: Forward, state: BlockState) -> OutboxRow:
         message, position = decision.message, state.position
-        kept = {
-            name: value
-            for name, value in (message.headers or {}).items()
-            if not name.lower().startswith(CONTROL_HEADERS) and _TOKEN.fullmatch(name)
-        }
         headers = {
-            **kept,
+            **kept_headers(message.headers or {}),
             wire.ORIGIN_HEADER: wire.origin_header(self.block_id, position.incarnation, message.sequence),
             wire.SOURCE_HEADER: wire.source_header(
                 position.stream, message.sequence, self.block_id.site, self.block_id.block, message.stored_at
@@ -162,7 +168,7 @@ class Emitter(msgspec.Struct, frozen=True):
         return OutboxRow(
             lane=Lane.REGISTRATIONS,
             block=self.block_id.block,
-            subject=subjects.registration_subject(self.block_id),
+            subject=subjects.registration_subject(self.block_id, self.prefix),
             headers=headers,
             payload=message.payload,
             sender_id=decision.sender_id,

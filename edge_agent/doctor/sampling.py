@@ -61,7 +61,7 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
 async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, sample: Sample) -> None:
     jetstream = visit.client.jetstream(domain=block.source.domain or None)
     subscription = await jetstream.pull_subscribe_bind(consumer, stream=block.source.stream)
-    intake = Intake(block.sender.rule(), "", DigestRule())
+    intake = Intake(block.sender_rule(), "", DigestRule())
     while count > 0:
         messages = await subscription.fetch(min(FETCH, count), timeout=PATIENCE)
         count -= len(messages)

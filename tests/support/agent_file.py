@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from edge_agent.config import AgentSettings
-from shared.settings import parse_settings
+from shared.settings import SettingsError, parse_settings
 
 PATH = Path("/etc/muster-agent/agent.toml")
 
@@ -83,6 +85,15 @@ json_path = "sender"
 
 def parsed(text: str) -> AgentSettings:
     return parse_settings(text, AgentSettings, PATH)
+
+
+def complaint(text: str) -> str:
+    """Give what is said of a file that is refused, less the file's name."""
+    with pytest.raises(SettingsError) as refusal:
+        parsed(text)
+    line = str(refusal.value)
+    assert line.startswith(f"{PATH}: ")
+    return line.removeprefix(f"{PATH}: ")
 
 
 def with_line(table: str, key: str, line: str) -> str:

@@ -99,7 +99,8 @@ class MortalAgent:
     @property
     def tracker(self) -> Tracker:
         """Give what the agent has in memory."""
-        return self.ingest.tracker
+        assert isinstance(self.ingest.decider, Tracker)
+        return self.ingest.decider
 
     def emitter(self) -> Emitter:
         """Give what writes this boot's records."""
@@ -120,7 +121,7 @@ class MortalAgent:
         await self.ingest._open()
         if tracker is None:
             tracker = HastyTracker(self.tracker.state)
-            self.ingest._tracker = tracker
+            self.ingest._decider = tracker
         tracker.limit = self._decision_limit
 
     async def read(self, count: int) -> None:

@@ -38,7 +38,7 @@ async def advisories_of_a_straight_run(config_path: Path, site: Client) -> list[
         state = msgspec.json.decode(database.execute("SELECT state FROM block").fetchone()[0], type=BlockState)
         bodies = database.execute("SELECT body FROM recorded_input ORDER BY row_id").fetchall()
     incarnation = state.position.incarnation
-    rule = block.sender.rule()
+    rule = block.sender_rule()
     intake = Intake(rule)
     messages = [
         await stored_message(site, block.source.stream, sequence) for sequence in range(1, state.position.sequence + 1)

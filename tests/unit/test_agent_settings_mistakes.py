@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from shared.settings import SettingsError
-from tests.support.agent_file import COMPLETE, PATH, parsed, with_line
+from tests.support.agent_file import COMPLETE, complaint, parsed, with_line
 
 TOKEN = "use 1 to 64 of A-Z a-z 0-9 _ -"
 SOURCE = "(the stream to read)"
@@ -15,14 +14,6 @@ TOO_LATE = "by a second or more, or every pause counts as blind"
 POLICY = "(when to forward, when a sender is stale)"
 CONSUMER = "name of the durable consumer; default: muster-<site>-<block>"
 SERVERS = 'servers of one cluster, such as ["nats://nats.example:4222"]'
-
-
-def complaint(text: str) -> str:
-    with pytest.raises(SettingsError) as refusal:
-        parsed(text)
-    line = str(refusal.value)
-    assert line.startswith(f"{PATH}: ")
-    return line.removeprefix(f"{PATH}: ")
 
 
 def place(table: str, key: str) -> str:
@@ -253,6 +244,7 @@ def test_sender_needs_exactly_one_rule(lines: str, found: str) -> None:
         ("yesterday", f"start 'yesterday' is not known: {STARTS}"),
         ("", f"start '' is not known: {STARTS}"),
         ("all:5", f"start 'all:5' is not known: {STARTS}"),
+        ("new:", f"start 'new:' is not known: {STARTS}"),
         ("sequence:0", f"start 'sequence:0' is not known: {STARTS}"),
         ("sequence:first", f"start 'sequence:first' is not known: {STARTS}"),
         ("time:today", f"start: not an instant: 'today', write RFC 3339, for example 2026-01-31T00:00:00Z {SOURCE}"),
@@ -279,32 +271,6 @@ def test_secret_in_an_address_is_refused_and_not_repeated(table: str, place: str
 def test_address_to_listen_at_needs_host_and_port(listen: str) -> None:
     said = f"monitor: listen '{listen}' is not host:port (metrics and health over HTTP)"
     assert complaint(with_line("monitor", "listen", f'listen = "{listen}"')) == said
-
-
-# What this version does not do yet
-
-
-@pytest.mark.parametrize(
-    ("table", "key", "line", "what"),
-    [
-        ("stream", "mode", 'mode = "copy"', 'mode = "copy"'),
-        ("stream", "mode", 'mode = "relay"', 'mode = "relay"'),
-        ("stream.source", "probe_subject", 'probe_subject = "muster.probe"', "source.probe_subject"),
-        ("stream.target", "prefix", 'prefix = "fleet"', "target"),
-        ("stream.target", "remove", 'remove = "choria"', "target"),
-        ("stream.heartbeat", "interval", 'interval = "30s"', "heartbeat"),
-        ("stream.heartbeat", "subject", 'subject = "heartbeat"', "heartbeat"),
-    ],
-)
-def test_what_is_not_supported_yet_is_refused_by_name(table: str, key: str, line: str, what: str) -> None:
-    said = f"stream[0]: {what} is not supported by this version: take it out (what to read)"
-    assert complaint(with_line(table, key, line)) == said
-
-
-def test_several_blocks_are_refused() -> None:
-    block = COMPLETE[COMPLETE.index("[[stream]]") :]
-    said = "several [[stream]] blocks are not supported by this version: keep one"
-    assert complaint(COMPLETE + block.replace('"nodes"', '"others"')) == said
 
 
 @pytest.mark.parametrize(

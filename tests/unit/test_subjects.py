@@ -9,6 +9,7 @@ from shared.subjects import (
     RecordType,
     advisory_subject,
     copy_subject,
+    covers,
     parse_subject,
     registration_subject,
     watermark_subject,
@@ -59,3 +60,24 @@ def test_every_subject_reads_back() -> None:
 )
 def test_a_subject_that_is_not_ours_is_none(subject: str) -> None:
     assert parse_subject(subject) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "answer"),
+    [
+        ("registration.dub1", "registration.dub1", True),
+        ("registration.*", "registration.dub1", True),
+        ("registration.*", "registration.*", True),
+        ("registration.>", "registration.dub1.*", True),
+        ("fleet.eu.>", "fleet.eu.dub1.nodes.>", True),
+        (">", "registration.dub1", True),
+        ("registration.dub1", "registration.*", False),
+        ("registration.>", "registration", False),
+        ("registration.*", "registration.dub1.n1", False),
+        ("registration.*.n1", "registration.dub1", False),
+        ("registration.*", "registration.>", False),
+        ("registration.lon1", "registration.dub1", False),
+    ],
+)
+def test_a_pattern_covers_every_subject_that_it_matches_and_no_other(pattern: str, subject: str, answer: bool) -> None:
+    assert covers(pattern, subject) is answer

@@ -1,0 +1,87 @@
+"""Say what the ingest loop needs of a block's mode: something that reads messages, decides, and writes records.
+
+The loop knows no modes. In every mode inputs go to a draft, the draft is committed, and only then adopted.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decision import BlindCause, Decision, RecordedInput
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.outgoing import OutboxRow, WatermarkContext
+from edge_agent.core.policy import Policy
+from edge_agent.core.senders import SenderChanges
+from shared.identifiers import BlockId, Incarnation
+
+
+class BlockDraft(Protocol):
+    """Inputs applied, not yet committed.
+
+    Inputs that return a bool return False where the draft is full: commit it, adopt it, and give the same input to the
+    next one.
+    """
+
+    decisions: list[Decision]
+    recorded: list[RecordedInput]
+
+    def prove(self, at: int, examined_sequence: int = 0) -> bool:
+        """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
+
+    def lose(self, cause: BlindCause) -> None:
+        """Note that something before the next proof was never seen."""
+
+    def begin_epoch(self, incarnation: Incarnation, sequence: int) -> bool:
+        """Go on with a stream whose past has changed, after ``sequence`` of the new past."""
+
+    def change_policy(self, policy: Policy) -> bool:
+        """Let other thresholds hold from now on."""
+
+    def steps_back(self, at: int) -> bool:
+        """Tell whether the stream's clock showing ``at`` means that its past has changed."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Tell whether only time went on."""
+
+    def state(self) -> BlockState:
+        """Give the block's state as it is after the inputs."""
+
+    def changes(self) -> SenderChanges:
+        """Give the senders that were touched."""
+
+
+class Decider(Protocol):
+    """A block as last committed."""
+
+    state: BlockState
+
+    def draft(self) -> Any:
+        """Begin to apply inputs to copies: a BlockDraft that this block's intake knows how to fill."""
+
+    def adopt(self, draft: Any) -> None:
+        """Make a committed draft the state."""
+
+    def sender_counts(self) -> dict[str, int]:
+        """Count the senders by phase, as watermarks and people are told."""
+
+
+class MessageIntake(Protocol):
+    """Reads messages as the block's mode sees them."""
+
+    def give(self, draft: Any, message: SourceMessage, *, too_old: bool) -> bool:
+        """Give a message to a draft; False where that is full. One that is ``too_old`` is read, but goes no further."""
+
+
+class RecordWriter(Protocol):
+    """Writes what was decided as rows for the outbox."""
+
+    @property
+    def block_id(self) -> BlockId:
+        """Name the block."""
+
+    def rows(self, decisions: list[Decision], state: BlockState, watermark: WatermarkContext) -> Sequence[OutboxRow]:
+        """Write every decision as a row, in order."""
+
+    def watermark(self, state: BlockState, context: WatermarkContext) -> OutboxRow | None:
+        """Vouch for what ``state`` has reached; None where the mode vouches for nothing."""

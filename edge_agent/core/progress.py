@@ -1,0 +1,115 @@
+"""Keep a block's position, clock and counters for the modes that say nothing about senders: copy and relay.
+
+Nobody is watched here, so time has no deadlines and coverage means no more than where reading has got to.
+"""
+
+from edge_agent.core.block_state import BlockState, Counters, counted
+from edge_agent.core.decision import BlindCause, Decision, EpochBegun, RecordedInput
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.policy import Policy
+from edge_agent.core.senders import SenderChanges
+from shared.identifiers import Incarnation, SourcePosition
+
+
+class ProgressDraft:
+    """Inputs applied, not yet committed. The source's batches bound a draft, so it takes every input."""
+
+    def __init__(self, state: BlockState) -> None:
+        self._before = state
+        self.decisions: list[Decision] = []
+        self.recorded: list[RecordedInput] = []
+        self._position = state.position
+        self._last: SourceMessage | None = None
+        self._policy = state.policy
+        self._policy_at = state.policy_at
+        self._since = state.observed_since
+        self._through = state.observed_through
+        self._source_clock = state.source_clock
+        self._examined = state.examined_sequence
+        self._pending_blind = state.pending_blind
+        self._counts: Counters = {}
+
+    # Inputs
+
+    def prove(self, at: int, examined_sequence: int = 0) -> bool:
+        """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
+        self._advance(at)
+        self._examined = max(self._examined, examined_sequence)
+        return True
+
+    def lose(self, cause: BlindCause) -> None:
+        """Count that messages before the next one were never seen; reading is without a gap from there on."""
+        self._pending_blind = cause
+        self._count("blind", cause)
+
+    def begin_epoch(self, incarnation: Incarnation, sequence: int) -> bool:
+        """Go on with a stream whose past has changed, after ``sequence`` of the new past."""
+        self.recorded.append(EpochBegun(incarnation, self._through, self._reached().sequence))
+        self._position, self._last = SourcePosition(self._position.stream, incarnation, sequence), None
+        self._source_clock = self._examined = 0
+        self.lose(BlindCause.NEW_EPOCH)
+        return True
+
+    def change_policy(self, policy: Policy) -> bool:
+        """Let other thresholds hold from now on."""
+        self._policy, self._policy_at = policy, self._through
+        return True
+
+    def steps_back(self, at: int) -> bool:
+        """Tell whether the stream's clock showing ``at`` means that its past has changed."""
+        return at < self._source_clock - self._policy.blind_after
+
+    def skip(self, message: SourceMessage, what: str, cause: str) -> bool:
+        """Read a message that goes no further, counted by what happened and its cause."""
+        self._read(message)
+        self._count(what, cause)
+        return True
+
+    # Results
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Tell whether only time went on: no message was read, nothing counted or recorded."""
+        policy_is_as_before = self._policy is self._before.policy
+        return not (self._last or self._counts or self.recorded) and policy_is_as_before
+
+    def state(self) -> BlockState:
+        """Give the block's state as it is after the inputs."""
+        return BlockState(
+            position=self._reached(),
+            policy=self._policy,
+            policy_at=self._policy_at,
+            observed_since=self._since,
+            observed_through=self._through,
+            source_clock=self._source_clock,
+            examined_sequence=self._examined,
+            pending_blind=self._pending_blind,
+            mode=self._before.mode,
+            counters=counted(self._before.counters, self._counts),
+        )
+
+    def changes(self) -> SenderChanges:
+        """Give no senders: none are tracked."""
+        return SenderChanges([], [], [])
+
+    # Rules
+
+    def _read(self, message: SourceMessage) -> None:
+        self._last = message
+        self._advance(message.stored_at)
+
+    def _advance(self, at: int) -> None:
+        self._source_clock = max(self._source_clock, at)
+        self._through = max(self._through, at)
+        if self._pending_blind is not None or not self._since:
+            self._since, self._pending_blind = self._through, None
+
+    def _reached(self) -> SourcePosition:
+        last, position = self._last, self._position
+        if last is None:
+            return position
+        return SourcePosition(position.stream, position.incarnation, last.sequence, last.stored_at)
+
+    def _count(self, what: str, cause: str, count: int = 1) -> None:
+        causes = self._counts.setdefault(what, {})
+        causes[cause] = causes.get(cause, 0) + count
