@@ -23,11 +23,11 @@ check: environment ## Lint, formatting, types and import contracts; changes noth
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-bench: environment ## Measure, at full size
-	@$(BIN)/python -m tests.bench
+bench: environment ## Measure, at full size (PEER=PATH: a stream-replicator beside ours; BENCH_ARGS="--json FILE million")
+	@$(BIN)/python -m tests.bench $(if $(PEER),--peer $(PEER)) $(BENCH_ARGS)
 
-bench-quick: environment ## Measure, in a minute or two
-	@$(BIN)/python -m tests.bench --quick
+bench-quick: environment ## Measure at small sizes, in under two minutes
+	@$(BIN)/python -m tests.bench --quick $(if $(PEER),--peer $(PEER)) $(BENCH_ARGS)
 
 docs: environment ## Write docs/tables.md out of the schemas
 	@$(BIN)/python -m tests.support.table_reference

@@ -1,38 +1,126 @@
-"""Run the benchmarks: ``python -m tests.bench [--quick] [NAME ...]``.
+"""Run the benchmarks: ``python -m tests.bench [--quick] [--peer PATH] [MEASURE ...]``.
 
-Every measure runs next to its own yardstick, in turns, on the same server and the same messages: a machine's speed and
-noise then cancel out of the ratio. Figures are medians of the turns.
+Servers and programs are real processes, their files on disk. Where the peer runs too, it runs in the same run, on the
+same servers and the same messages, in turns: the machine's speed cancels out of the ratio. A figure never fails a run;
+lost records do.
 """
 
 import asyncio
+import os
+import platform
+import shutil
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import click
+import uvloop
 
-from tests.bench.agent_reading import bench_agent_reading
-from tests.bench.report import Measure, print_measures
-from tests.bench.tracker_rules import bench_tracker
-from tests.bench.uploading import bench_uploading
+from tests.bench.measures import (
+    backlog,
+    copying,
+    distance,
+    million,
+    sampling,
+    silence,
+    stalled_link,
+    steady,
+    tracker_rules,
+)
+from tests.bench.report import RecordsLost, Report, Table, render, write_json
+from tests.bench.stage import Options
 
-Benchmark = Callable[[bool], Coroutine[Any, Any, list[Measure]]]
+Measure = Callable[[Options], Coroutine[Any, Any, Table]]
 
-BENCHMARKS: dict[str, Benchmark] = {
-    "tracker": bench_tracker,
-    "reading": bench_agent_reading,
-    "uploading": bench_uploading,
+MEASURES: dict[str, Measure] = {
+    **copying.MEASURES,
+    **distance.MEASURES,
+    **sampling.MEASURES,
+    **million.MEASURES,
+    **steady.MEASURES,
+    **silence.MEASURES,
+    **stalled_link.MEASURES,
+    **backlog.MEASURES,
+    **tracker_rules.MEASURES,
 }
+ROOT = Path(__file__).resolve().parents[2]
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Fewer messages and turns: under two minutes.")
-@click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS)))
-def main(quick: bool, names: Annotated[tuple[str, ...], "all when empty"]) -> None:
-    """Run all benchmarks, or the named ones."""
-    for name in names or BENCHMARKS:
+@click.option("--quick", is_flag=True, help="Small sizes, one turn: everything in two minutes; figures mean little.")
+@click.option("--peer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A built stream-replicator.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write a file, too.")
+@click.option("--directory", type=click.Path(path_type=Path), default=ROOT / "build" / "bench", help="On a real disk.")
+@click.option("--backlog", "backlog_size", type=click.IntRange(min=100), help="Messages of the measure backlog.")
+@click.argument("measures", nargs=-1, type=click.Choice(list(MEASURES)))
+def main(
+    quick: bool,
+    peer: Path | None,
+    json_path: Path | None,
+    directory: Path,
+    backlog_size: int | None,
+    measures: tuple[str, ...],
+) -> None:
+    """Run all measures, or the named ones."""
+    options = Options(
+        is_quick=quick,
+        peer=peer.absolute() if peer else None,
+        directory=directory.absolute(),
+        backlog=backlog_size or (100_000 if quick else 10_000_000),
+    )
+    machine = _machine(options)
+    print("; ".join(f"{name}: {value}" for name, value in machine.items()))
+    if quick:
+        print("quick: small sizes and one turn each, to see that everything runs; the figures mean little")
+    tables: list[Table] = []
+    failures = 0
+    for name in measures or MEASURES:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        print_measures(name, asyncio.run(BENCHMARKS[name](quick)))
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                table = runner.run(MEASURES[name](options))
+        except RecordsLost as error:
+            failures += 1
+            print(f"\n{name}: RECORDS LOST: {error}", flush=True)
+            continue
+        tables.append(table)
+        print(render(table), flush=True)
+        if json_path is not None:
+            write_json(json_path, Report(machine, quick, tables))
+    if failures:
+        sys.exit(1)
+
+
+def _machine(options: Options) -> dict[str, str]:
+    options.directory.mkdir(parents=True, exist_ok=True)
+    return {
+        "cores": str(os.cpu_count()),
+        "processor": _processor(),
+        "load before": f"{os.getloadavg()[0]:.1f}",
+        "Python": platform.python_version(),
+        "directory": f"{options.directory} ({_file_system(options.directory)}, {_free(options.directory)} GB free)",
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _free(directory: Path) -> int:
+    return shutil.disk_usage(directory).free // 10**9
+
+
+def _file_system(directory: Path) -> str:
+    """Name the kind of file system, and say when it is none on a disk: servers there are faster than any real one."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    holding = [(point, kind) for point, kind in mounts if directory.is_relative_to(point)]
+    kind = max(holding, key=lambda each: len(each[0]))[1]
+    return f"{kind}, NOT A DISK" if kind in MEMORY_FILE_SYSTEMS else kind
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""How fast the tracker decides, without I/O, against msgspec decoding the sender out of the same 1 kB."""
+"""How fast the tracker decides, without I/O, and what a tick costs, beside msgspec decoding the sender out of 1 kB."""
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -10,10 +11,12 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.tracker import Tracker
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import HOUR, MINUTE, SECOND
-from tests.bench.report import Measure, in_turns
+from tests.bench.report import Row, Table, median
+from tests.bench.stage import Options
 
 START = 1_700_000_000 * SECOND
 BATCH = 2_000
+TICKS = 2_000
 POLICY = Policy(sample_interval=HOUR, stale_after=12 * MINUTE, retire_after=24 * HOUR, blind_after=3 * MINUTE)
 
 
@@ -21,21 +24,21 @@ class _Registration(msgspec.Struct):
     sender: str
 
 
-async def bench_tracker(quick: bool) -> list[Measure]:
-    """Measure first sightings, sightings of known senders, and a whole fleet falling silent."""
-    senders, turns = (50_000, 3) if quick else (200_000, 5)
+async def tracker_rules(options: Options) -> Table:
+    """Measure first and later sightings, a fleet falling silent, and ticks in which nothing falls due."""
+    senders, turns = options.size(200_000, 20_000), options.size(5, 1)
     first = _observations(senders, senders, START)
     again = _observations(senders, 1_000, START)
 
-    async def first_sightings() -> float:
+    def first_sightings() -> float:
         return _rate(_tracker(), first)
 
-    async def known_sightings() -> float:
+    def known_sightings() -> float:
         tracker = _tracker()
         _rate(tracker, again[:BATCH])
         return _rate(tracker, again)
 
-    async def falls_silent() -> float:
+    def falls_silent() -> float:
         tracker = _tracker()
         _rate(tracker, first)
         at = first[-1].message.stored_at
@@ -46,33 +49,38 @@ async def bench_tracker(quick: bool) -> list[Measure]:
         assert tracker.sender_counts() == {"heard": 0, "stale": senders}
         return senders / (time.perf_counter() - began)
 
-    async def plain(observations: list[Observation]) -> float:
+    def tick(count: int) -> float:
+        tracker = _tracker()
+        _rate(tracker, first[:count])
+        at = first[count - 1].message.stored_at
+        began = time.perf_counter()
+        for number in range(TICKS):
+            _prove(tracker, at + number * SECOND // 10)
+        return 1e6 * (time.perf_counter() - began) / TICKS
+
+    def plain(observations: list[Observation]) -> float:
         decoder = msgspec.json.Decoder(_Registration)
         began = time.perf_counter()
         for observation in observations:
             decoder.decode(observation.message.payload)
         return len(observations) / (time.perf_counter() - began)
 
-    yardstick = "msgspec decoding 1 kB"
-    return [
-        Measure(
-            "first sightings", "per s", *_with(yardstick, await in_turns(first_sightings, lambda: plain(first), turns))
-        ),
-        Measure(
-            "sightings of 1,000 senders",
-            "per s",
-            *_with(yardstick, await in_turns(known_sightings, lambda: plain(again), turns)),
-        ),
-        Measure(
-            f"stale, {senders:,} at once, ticks of 1 s",
-            "per s",
-            *_with(yardstick, await in_turns(falls_silent, lambda: plain(first), turns)),
-        ),
+    def both(what: str, ours: Callable[[], float]) -> Row:
+        figures = [(ours(), plain(first)) for _ in range(turns)]
+        return Row(what, "per s", median([each for each, _ in figures]), median([each for _, each in figures]))
+
+    small = senders // 100
+    rows = [
+        both("first sightings", first_sightings),
+        both("sightings of 1,000 senders", known_sightings),
+        both(f"stale, {senders:,} at once, ticks of 1 s", falls_silent),
+        Row(f"tick, {small:,} senders, none due", "us", median([tick(small) for _ in range(turns)])),
+        Row(f"tick, {senders:,} senders, none due", "us", median([tick(senders) for _ in range(turns)])),
     ]
+    return Table("tracker", "the rules alone, without I/O", options.command("tracker"), rows, yardstick="decoding")
 
 
-def _with(yardstick: str, figures: tuple[float, float]) -> tuple[float, str, float]:
-    return figures[0], yardstick, figures[1]
+MEASURES = {"tracker": tracker_rules}
 
 
 def _tracker() -> Tracker:

@@ -1,0 +1,1 @@
+"""The measures: one module each, all with ``MEASURES``, which names what it can measure."""

@@ -1,0 +1,64 @@
+"""Watch 10,000 senders that register every 300 s, in real time: what an agent takes on an ordinary site."""
+
+import asyncio
+
+from tests.bench.children import Child
+from tests.bench.contenders import Contender, Ours
+from tests.bench.measures.sampling import everything_arrived
+from tests.bench.registrations import registrations
+from tests.bench.report import Row, Table
+from tests.bench.stage import Options, Stage, stage
+from tests.bench.streams import acknowledged_through
+
+SENDERS = 10_000
+INTERVAL = 300.0
+BURSTS_PER_SECOND = 5
+SIZE = 13_000
+
+
+async def steady(options: Options) -> Table:
+    """Let the fleet register evenly at its real rate; nothing is accelerated."""
+    seconds = options.size(120, 10)
+    async with stage(options) as servers:
+        await servers.register(registrations(SENDERS, SENDERS, SIZE))
+        found = [await _turn(servers, kind, seconds) for kind in servers.kinds]
+    ours, theirs = found[0], found[1] if len(found) > 1 else (None, None)
+    rows = [
+        Row("resident memory", "MB", ours[0], theirs[0], 60, "less"),
+        Row("processor", "% of a core", ours[1], theirs[1], 2, "less"),
+    ]
+    title = f"{SENDERS:,} senders at {INTERVAL:g} s, 13 kB, sampled hourly, over {seconds} s"
+    return Table("steady", title, options.command("steady"), rows)
+
+
+MEASURES = {"steady": steady}
+
+
+async def _turn(servers: Stage, kind: type[Contender], seconds: float) -> tuple[float, float]:
+    async with servers.contender(kind, servers.work(sample_interval="1h", stale_after="12m")) as contender:
+        contender.child.start()
+        held = SENDERS if kind is Ours else 0
+
+        async def read() -> int:
+            _ = contender.child.pid
+            return await acknowledged_through(servers.site, "REGISTRATION")
+
+        await servers.rate(read, await servers.register(()), f"{kind.name}, messages read")
+        if held:
+            await everything_arrived(servers, contender, SENDERS)
+        share = await _share_while_registering(servers, contender.child, seconds)
+        return contender.child.resident(), share
+
+
+async def _share_while_registering(servers: Stage, child: Child, seconds: float) -> float:
+    """Measure over whole seconds while the fleet registers evenly."""
+    measuring = asyncio.create_task(child.core_share(seconds))
+    burst = registrations(SENDERS, SENDERS, SIZE)
+    per_burst, owed = SENDERS / INTERVAL / BURSTS_PER_SECOND, 0.0
+    while not measuring.done():
+        owed += per_burst
+        for _ in range(int(owed)):
+            await servers.site.publish("registration.site", next(burst))
+        owed -= int(owed)
+        await asyncio.sleep(1 / BURSTS_PER_SECOND)
+    return await measuring

@@ -1,0 +1,151 @@
+"""A site's and a region's real servers, their streams, and the contenders between them, one at a time."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from nats.aio.client import Client
+
+from shared.embedded_link import EmbeddedLink
+from shared.embedded_nats import EmbeddedNats, ServerSettings
+from tests.bench.contenders import Contender, Ours, Peer, Work
+from tests.bench.report import RecordsLost
+from tests.bench.streams import connected, fill, forget_readers, make_stream, stream_state
+
+POLL = 0.02
+STALLED = 120.0
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the command line says: sizes, the peer's binary, where servers and stores keep their files."""
+
+    is_quick: bool
+    peer: Path | None
+    directory: Path
+    backlog: int
+
+    def size(self, full: int, quick: int) -> int:
+        """Give how much, by mode."""
+        return quick if self.is_quick else full
+
+    @property
+    def turns(self) -> int:
+        """Say how often each contender has its turn: figures are medians."""
+        return 1 if self.is_quick else 3
+
+    def command(self, measure: str) -> str:
+        """Write the command that repeats a measure."""
+        quick = " --quick" if self.is_quick else ""
+        peer = f" --peer {self.peer}" if self.peer else ""
+        return f".venv/bin/python -m tests.bench{quick}{peer} {measure}"
+
+
+class Stage:
+    """Both servers and the two links that lead the contenders to them."""
+
+    def __init__(self, options: Options, servers: dict[str, EmbeddedNats], clients: dict[str, Client]) -> None:
+        self.options = options
+        self.directory = options.directory
+        self.servers = servers
+        self.site, self.region = clients["site"], clients["region"]
+        self.clients = clients
+
+    async def register(self, payloads: Iterable[bytes]) -> int:
+        """Let senders register at the site; give how many messages its stream holds now."""
+        return await fill(self.site, "REGISTRATION", "registration.site", payloads)
+
+    @asynccontextmanager
+    async def link(self, server: str, round_trip: float = 0.0) -> AsyncIterator[EmbeddedLink]:
+        """Stand between a contender and a server."""
+        async with EmbeddedLink(self.servers[server].port, round_trip=round_trip) as link:
+            yield link
+
+    def work(self, **settings: object) -> Work:
+        """Say what is to be done, between the servers themselves unless other addresses are given."""
+        addresses = {"site": self.servers["site"].url, "region": self.servers["region"].url}
+        return msgspec.convert({**addresses, **settings}, Work)
+
+    @asynccontextmanager
+    async def contender(self, kind: type[Contender], work: Work) -> AsyncIterator[Contender]:
+        """Set a contender up, nothing read and nothing delivered yet; it is started by whoever measures it."""
+        await forget_readers(self.site, "REGISTRATION")
+        for client, stream in ((self.region, "FLEET"), (self.region, "PEER"), (self.site, "PEERADV")):
+            await client.jetstream().purge_stream(stream)
+        contender: Contender
+        if kind is Peer:
+            assert self.options.peer is not None
+            contender = Peer(self.directory, work, self.options.peer)
+        else:
+            contender = Ours(self.directory, work)
+        try:
+            yield contender
+        finally:
+            await contender.child.end()
+
+    @property
+    def kinds(self) -> list[type[Contender]]:
+        """Name the contenders of this run."""
+        return [Ours, Peer] if self.options.peer else [Ours]
+
+    async def records(self, contender: Contender) -> int:
+        """Count what has arrived in the region, watermarks aside; fail where the contender has ended."""
+        _ = contender.child.pid
+        subjects = "fleet.>" if isinstance(contender, Ours) else ""
+        state = await stream_state(self.region, contender.target_stream, subjects)
+        return state.messages - state.count(".watermark")
+
+    async def told(self, contender: Contender, what: str) -> int:
+        """Count a contender's advisories of one kind."""
+        server, stream, subjects = contender.advisories
+        return (await stream_state(self.clients[server], stream, subjects)).count(what)
+
+    async def rate(
+        self, progress: Callable[[], Awaitable[int]], goal: int, what: str, limit: float | None = None
+    ) -> float:
+        """Measure how fast something advances from its first step to ``goal``, or until ``limit`` seconds have passed.
+
+        Raise RecordsLost where it stands still before, or goes beyond.
+        """
+        first = at_first = 0.0
+        reached, reached_at = 0, time.perf_counter()
+        while True:
+            now_reached, now = await progress(), time.perf_counter()
+            if now_reached > goal:
+                raise RecordsLost(f"{what}: {now_reached:,} where there are {goal:,}")
+            if now_reached > reached:
+                if not first:
+                    first, at_first = now_reached, now
+                reached, reached_at = now_reached, now
+            if reached == goal or (limit is not None and first and now - at_first > limit):
+                break
+            if now - reached_at > STALLED:
+                raise RecordsLost(f"{what}: {reached:,} of {goal:,}, and no more for {STALLED:g} s")
+            await asyncio.sleep(POLL)
+        return (reached - first) / (reached_at - at_first) if reached_at > at_first else float("nan")
+
+
+@asynccontextmanager
+async def stage(options: Options, *, sync_always: bool = False) -> AsyncIterator[Stage]:
+    """Start both servers on empty directories, and make the streams."""
+    directory = options.directory
+    shutil.rmtree(directory, ignore_errors=True)
+    async with AsyncExitStack() as stack:
+        servers, clients = {}, {}
+        for name in ("site", "region"):
+            settings = ServerSettings(
+                name=name, store_dir=directory / name, sync_always=sync_always and name == "region"
+            )
+            servers[name] = await stack.enter_async_context(EmbeddedNats(settings))
+            clients[name] = await connected(servers[name].url)
+            stack.push_async_callback(clients[name].close)
+        await make_stream(clients["site"], "REGISTRATION", "registration")
+        await make_stream(clients["site"], "PEERADV", "peeradv")
+        await make_stream(clients["region"], "FLEET", "fleet")
+        await make_stream(clients["region"], "PEER", "registration")
+        yield Stage(options, servers, clients)
+        await stack.aclose()
+    shutil.rmtree(directory, ignore_errors=True)
