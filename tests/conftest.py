@@ -2,6 +2,7 @@
 
 import signal
 
+import pytest
 from hypothesis import settings
 
 # The seed of a run stands in its first lines (pytest-randomly), the example that failed in its last.
@@ -10,3 +11,10 @@ settings.load_profile("muster")
 
 # A shell starts what it runs in the background with SIGINT ignored, and programs under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a schedule of faults be played again, or be made longer."""
+    faults = parser.getgroup("schedule of faults", "tests/acceptance/test_fault_schedule.py")
+    faults.addoption("--seed", type=int, default=None, help="play this schedule; default: one that was never played")
+    faults.addoption("--faults", type=int, default=200, help="how many faults; default: %(default)s")

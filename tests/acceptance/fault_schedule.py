@@ -1,0 +1,33 @@
+"""Run a schedule of faults by hand: ``python -m tests.acceptance.fault_schedule --seed 7 --faults 1000``."""
+
+import asyncio
+import random
+import tempfile
+from pathlib import Path
+
+import click
+
+from tests.support.fault_run import run_faults
+
+FAULTS = 200
+
+
+@click.command()
+@click.option("--seed", type=int, default=None, help="The schedule and the senders' lives; drawn where not given.")
+@click.option("--faults", type=click.IntRange(min=1), default=FAULTS, show_default=True, help="How many.")
+@click.option(
+    "--directory", type=click.Path(path_type=Path, exists=False), help="For logs and stores; default: a new one."
+)
+def main(seed: int | None, faults: int, directory: Path | None) -> None:
+    """Let a site, its agent and its region go through faults; say what was lost, duplicated and wrong."""
+    chosen = random.randrange(1_000_000) if seed is None else seed
+    place = directory or Path(tempfile.mkdtemp(prefix="faults-"))
+    run = asyncio.run(run_faults(place, chosen, faults, click.echo))
+    for line in run.report():
+        click.echo(line)
+    if not run.verdict.is_clean:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

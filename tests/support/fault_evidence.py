@@ -1,0 +1,164 @@
+"""Gather, when all is over, what the verdict needs: the site's stream, the agent's store, the region's stream."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from edge_agent import config
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decision import Advise, Forward, RecordedInput
+from edge_agent.core.intake import Intake
+from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.core.outgoing import Emitter, WatermarkContext
+from edge_agent.core.policy import Policy
+from edge_agent.core.replay import replay
+from edge_agent.source_api import delivery_of
+from shared import wire
+from shared.embedded_nats import EmbeddedNats
+from shared.identifiers import BlockId, Incarnation, SourcePosition
+from shared.jetstream_api import request_json
+from shared.nats_connection import ConnectionSettings, connect
+from tests.support.fault_stage import FLEET, STREAM, Down, FaultStage
+
+DEADLINE = 30.0
+FETCH = 500
+
+
+class FleetRecord(msgspec.Struct, frozen=True):
+    """One record as the region's stream holds it."""
+
+    subject: str
+    payload: bytes
+    headers: dict[str, str] = {}
+
+
+class Evidence(msgspec.Struct, kw_only=True):
+    """Everything that the verdict is made of.
+
+    ``messages``: the site's stream, with the sender of each ("" for none), ``acknowledged``: message ids that the
+    senders know to be stored, ``stored_ids``: those that are. ``advisories`` and ``forwarded`` are those of a straight
+    run, the latter bodies by their origin; ``fates`` says of forwarded registrations, by sequence, why they were let
+    go. ``downs``: when the site's server provably stored nothing.
+    """
+
+    block_id: BlockId
+    incarnation: Incarnation
+    state: BlockState
+    messages: list[tuple[str, SourceMessage]]
+    acknowledged: set[str] = set()
+    stored_ids: set[str] = set()
+    recorded: list[RecordedInput] = []
+    advisories: list[bytes] = []
+    forwarded: dict[str, bytes] = {}
+    fates: dict[int, str] = {}
+    let_go_count: int = 0
+    fleet: list[FleetRecord] = []
+    downs: list[Down] = []
+
+    @property
+    def policy(self) -> Policy:
+        """Give the thresholds, which never change."""
+        return self.state.policy
+
+
+class _Info(msgspec.Struct):
+    class _State(msgspec.Struct):
+        messages: int
+
+    state: _State
+
+
+class _StoreContents(msgspec.Struct):
+    state: BlockState
+    recorded: list[RecordedInput]
+    fates: dict[int, str]
+    let_go_count: int
+
+
+async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
+    """Read everything; the agent has ended, the servers run."""
+    settings = config.load(stage.config_path)
+    block = settings.stream[0]
+    rule = block.sender_rule()
+    intake = Intake(rule, block.policy.force_path, block.policy.digest_rule())
+    store = read_store(stage.store_path)
+    incarnation = store.state.position.incarnation
+    block_id = settings.block_id(block)
+
+    stored_ids: set[str] = set()
+    taken = []
+    async for message in stored(stage.site, STREAM):
+        delivery = delivery_of(message.reply)
+        stored_ids.add((message.headers or {}).get(wire.MESSAGE_ID_HEADER, ""))
+        source = SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
+        taken.append(intake.read(source))
+    began_as = BlockState(SourcePosition(STREAM, incarnation, 0), block.policy.policy())
+    read = [(incarnation, each) for each in taken if each.message.sequence <= store.state.position.sequence]
+    decisions = replay(began_as, read, store.recorded, store.state.observed_through)
+    emitter = Emitter(block_id, "", "", "", rule.inspect_field, bytes(32))
+    advise = [decision for decision in decisions if isinstance(decision, Advise)]
+    return Evidence(
+        block_id=block_id,
+        incarnation=incarnation,
+        state=store.state,
+        messages=[(each.sender_id if isinstance(each, Observation) else "", each.message) for each in taken],
+        acknowledged=acknowledged,
+        stored_ids=stored_ids,
+        recorded=store.recorded,
+        advisories=[row.payload for row in emitter.rows(list(advise), store.state, WatermarkContext({}, {}, {}))],
+        forwarded={
+            wire.origin_header(block_id, incarnation, decision.message.sequence): decision.message.payload
+            for decision in decisions
+            if isinstance(decision, Forward)
+        },
+        fates=store.fates,
+        let_go_count=store.let_go_count,
+        fleet=[
+            FleetRecord(message.subject, message.data, message.headers or {})
+            async for message in stored(stage.region, FLEET)
+        ],
+        downs=stage.downs,
+    )
+
+
+def read_store(path: Path) -> _StoreContents:
+    """Read what an agent that has ended left: its state, what it recorded, and what became of what it forwarded."""
+    with closing(sqlite3.connect(path)) as database:
+        ((state,),) = database.execute("SELECT state FROM block").fetchall()
+        recorded = database.execute("SELECT body FROM recorded_input ORDER BY row_id").fetchall()
+        fates = dict(database.execute("SELECT sequence, fate FROM forward_log WHERE fate <> ''"))
+        ((let_go,),) = database.execute("SELECT COALESCE(SUM(count), 0) FROM outbox_counter").fetchall()
+    return _StoreContents(
+        msgspec.json.decode(state, type=BlockState),
+        [msgspec.json.decode(body, type=RecordedInput) for (body,) in recorded],
+        fates,
+        let_go,
+    )
+
+
+async def stored(server: EmbeddedNats, stream: str) -> AsyncIterator[Msg]:
+    """Read a whole stream, in order."""
+    client = await connect(ConnectionSettings(servers=(server.url,)), name="evidence", deadline=DEADLINE)
+    try:
+        left = await message_count(client, stream)
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True)
+        subscription = await client.jetstream().pull_subscribe(">", stream=stream, config=config)
+        while left > 0:
+            for message in await subscription.fetch(min(FETCH, left), timeout=DEADLINE):
+                left -= 1
+                yield message
+        await subscription.unsubscribe()
+    finally:
+        await client.close()
+
+
+async def message_count(client: Client, stream: str) -> int:
+    """Count a stream's messages."""
+    info = await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, _Info, deadline=DEADLINE)
+    return info.state.messages

@@ -1,0 +1,128 @@
+"""Senders that live by a seed: they register, fall silent for a while or for good, and come back under their name.
+
+What they publish is repeated under its message id until the site's server has acknowledged it. The stream's contents
+are the truth; what was acknowledged must be in it.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+SENDERS = 40
+INTERVAL = 0.6
+TICK = 0.05
+CLOSE_DEADLINE = 10.0
+REPEAT_AFTER = 1.0
+LIVES = (1.5, 14.0)
+# Too short to be noticed; noticed; long enough to be forgotten.
+SILENCES = ((0.8, 2.0), (3.5, 6.5), (9.0, 13.0))
+NAMELESS_ONE_IN = 200
+URGENT_ONE_IN = 40
+LARGEST_FILLING = 3_000
+SUBJECT = "registration.nodes"
+
+
+class Sender:
+    """One sender's life."""
+
+    def __init__(self, name: str, draw: random.Random) -> None:
+        self.name = name
+        self.number = 0
+        self._draw = draw
+        self._due_at = draw.uniform(0.0, INTERVAL)
+        self._silent_at = draw.uniform(*LIVES)
+        self._size = draw.randrange(LARGEST_FILLING)
+
+    def says(self, at: float) -> bytes | None:
+        """Give what it publishes at ``at`` seconds, None while it has nothing to say."""
+        draw = self._draw
+        if at >= self._silent_at:
+            self._due_at = at + draw.uniform(*draw.choice(SILENCES))
+            self._silent_at = self._due_at + draw.uniform(*LIVES)
+        if at < self._due_at:
+            return None
+        self._due_at = at + INTERVAL * draw.uniform(0.8, 1.2)
+        self.number += 1
+        if draw.randrange(NAMELESS_ONE_IN) == 0:
+            return msgspec.json.encode({"number": self.number})
+        if draw.randrange(10) == 0:
+            self._size = draw.randrange(LARGEST_FILLING)
+        urgent = draw.randrange(URGENT_ONE_IN) == 0
+        body = {"sender": self.name, "number": self.number, "urgent": urgent, "filling": "x" * self._size}
+        return msgspec.json.encode(body)
+
+
+class FaultFleet:
+    """All senders, on one connection straight to the site's server; ``acknowledged`` are ids that it stored."""
+
+    def __init__(self, client: Client, seed: int) -> None:
+        self.acknowledged: set[str] = set()
+        self._client = client
+        self._senders = [
+            Sender(f"node-{number:02}", random.Random(f"sender {seed} {number}")) for number in range(SENDERS)
+        ]
+        self._waiting: dict[str, bytes] = {}
+        self._repeat_at: dict[str, float] = {}
+        self._inbox = client.new_inbox()
+
+    async def live(self) -> None:
+        """Register until cancelled."""
+        await self._client.subscribe(f"{self._inbox}.*", cb=self._take_answer)
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        while True:
+            for sender in self._senders:
+                body = sender.says(loop.time() - began_at)
+                if body is not None:
+                    await self._publish(f"{sender.name}-{sender.number}", body)
+            await self._repeat()
+            await asyncio.sleep(TICK)
+
+    async def settle(self) -> bool:
+        """Repeat what was not acknowledged yet; tell whether everything is."""
+        await self._repeat()
+        return not self._waiting
+
+    async def _repeat(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for message_id, at in list(self._repeat_at.items()):
+            if at <= now:
+                await self._publish(message_id, self._waiting[message_id])
+
+    async def _publish(self, message_id: str, body: bytes) -> None:
+        self._waiting[message_id] = body
+        self._repeat_at[message_id] = asyncio.get_running_loop().time() + REPEAT_AFTER
+        with contextlib.suppress(nats.errors.Error):
+            headers = {"Nats-Msg-Id": message_id}
+            await self._client.publish(SUBJECT, body, reply=f"{self._inbox}.{message_id}", headers=headers)
+
+    async def _take_answer(self, message: Msg) -> None:
+        message_id = message.subject.rpartition(".")[2]
+        with contextlib.suppress(msgspec.MsgspecError):
+            if msgspec.json.decode(message.data, type=dict[str, object]).get("stream"):
+                self.acknowledged.add(message_id)
+                self._waiting.pop(message_id, None)
+                self._repeat_at.pop(message_id, None)
+
+
+@asynccontextmanager
+async def connected_fleet(url: str, seed: int) -> AsyncIterator[FaultFleet]:
+    """Connect the senders; whenever their server is back, so are they, within a moment."""
+
+    async def expected(_error: Exception) -> None:
+        """Servers come and go: that is the point."""
+
+    client = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=expected)
+    try:
+        yield FaultFleet(client, seed)
+    finally:
+        async with asyncio.timeout(CLOSE_DEADLINE):
+            await client.close()

@@ -1,0 +1,189 @@
+"""Let each kind of fault happen to the stage, and heal it."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from shared.embedded_link import EmbeddedLink
+from tests.support.fault_schedule import Fault, FaultKind
+from tests.support.fault_stage import FaultStage
+
+ROUND_TRIPS = (0.02, 1.0)
+BANDWIDTHS = (4_000, 400_000)
+# Below the agent's reserve, where it pauses, down to where nothing can be written at all.
+BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
+Injector = Callable[[FaultStage, Fault], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def _agent_killed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    stage.kill_agent()
+    yield
+    stage.start_agent()
+
+
+@asynccontextmanager
+async def _agent_stopped(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    await stage.stop_agent()
+    yield
+    stage.start_agent()
+
+
+@asynccontextmanager
+async def _agent_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    stage.suspend_agent()
+    yield
+    stage.resume_agent()
+
+
+def _database(change: str) -> Injector:
+    """End the agent, half the time at once, and let another process change the database meanwhile."""
+
+    @asynccontextmanager
+    async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+        if fault.detail < 0.5:
+            stage.kill_agent()
+        else:
+            await stage.stop_agent()
+        if stage.store_path.exists():
+            command = (sys.executable, "-m", "tests.support.fault_database", change, str(stage.store_path))
+            changing = await asyncio.create_subprocess_exec(*command)
+            assert await changing.wait() == 0, change
+        yield
+        stage.start_agent()
+
+    return inject
+
+
+@asynccontextmanager
+async def _site_killed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    await stage.site.kill()
+    with stage.site_down():
+        yield
+    await stage.site.start()
+
+
+@asynccontextmanager
+async def _site_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    stage.site.suspend()
+    with stage.site_down():
+        yield
+    stage.site.resume()
+
+
+@asynccontextmanager
+async def _region_killed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    await stage.region.kill()
+    yield
+    await stage.region.start()
+
+
+@asynccontextmanager
+async def _region_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    stage.region.suspend()
+    yield
+    stage.region.resume()
+
+
+def _cut(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
+    @asynccontextmanager
+    async def inject(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+        await link_of(stage).cut()
+        yield
+        await link_of(stage).restore()
+
+    return inject
+
+
+def _stalled(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
+    """Half of them deliver late what they took; of the others it never arrives."""
+
+    @asynccontextmanager
+    async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+        link = link_of(stage)
+        link.stall()
+        yield
+        if fault.detail < 0.5:
+            await link.cut()
+        await link.restore()
+
+    return inject
+
+
+def _slow(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
+    @asynccontextmanager
+    async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+        link = link_of(stage)
+        link.round_trip = _between(ROUND_TRIPS, fault.detail)
+        link.bandwidth = int(_between(BANDWIDTHS, 1.0 - fault.detail))
+        yield
+        link.round_trip, link.bandwidth = 0.0, 0
+
+    return inject
+
+
+@asynccontextmanager
+async def _disk_full(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    stage.disk.fill(BYTES_LEFT[int(fault.detail * len(BYTES_LEFT))])
+    yield
+    stage.disk.free()
+
+
+def _between(bounds: tuple[float, float], detail: float) -> float:
+    low, high = bounds
+    return low * (high / low) ** detail
+
+
+def _source_link(stage: FaultStage) -> EmbeddedLink:
+    return stage.source_link
+
+
+def _uplink(stage: FaultStage) -> EmbeddedLink:
+    return stage.uplink
+
+
+INJECTORS: dict[FaultKind, Injector] = {
+    FaultKind.AGENT_KILLED: _agent_killed,
+    FaultKind.AGENT_STOPPED: _agent_stopped,
+    FaultKind.AGENT_SUSPENDED: _agent_suspended,
+    FaultKind.DATABASE_RESTARTED: _database("rewrite"),
+    FaultKind.DATABASE_UPGRADED: _database("make_old"),
+    FaultKind.SITE_KILLED: _site_killed,
+    FaultKind.SITE_SUSPENDED: _site_suspended,
+    FaultKind.REGION_KILLED: _region_killed,
+    FaultKind.REGION_SUSPENDED: _region_suspended,
+    FaultKind.SOURCE_CUT: _cut(_source_link),
+    FaultKind.SOURCE_STALLED: _stalled(_source_link),
+    FaultKind.SOURCE_SLOW: _slow(_source_link),
+    FaultKind.UPLINK_CUT: _cut(_uplink),
+    FaultKind.UPLINK_STALLED: _stalled(_uplink),
+    FaultKind.UPLINK_SLOW: _slow(_uplink),
+    FaultKind.DISK_FULL: _disk_full,
+}
+
+
+def kinds_left_out(stage: FaultStage) -> dict[FaultKind, str]:
+    """Name the kinds that cannot be made on this machine, and why."""
+    if stage.disk.is_small:
+        return {}
+    return {FaultKind.DISK_FULL: "needs a small disk of its own, and mounting one is not permitted here (be root)"}
+
+
+async def play(stage: FaultStage, faults: list[Fault]) -> None:
+    """Let every fault happen at its time, and return when the last one is healed.
+
+    Where a machine is slower than the schedule, faults of one target wait for each other.
+    """
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    locks = {fault.target: asyncio.Lock() for fault in faults}
+
+    async def happen(fault: Fault) -> None:
+        async with locks[fault.target], INJECTORS[fault.kind](stage, fault):
+            await asyncio.sleep(fault.duration)
+
+    async with asyncio.TaskGroup() as tasks:
+        for fault in faults:
+            await asyncio.sleep(began_at + fault.at - loop.time())
+            tasks.create_task(happen(fault), name=f"{fault.number}: {fault.kind}")

@@ -1,0 +1,129 @@
+"""Run a schedule of faults on a stage of its own, let everything heal and drain, and judge what came of it."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.status_report import read_status
+from edge_agent.store.reading import StoreUnreadable
+from tests.support.fault_evidence import gather
+from tests.support.fault_fleet import FaultFleet, connected_fleet
+from tests.support.fault_injectors import kinds_left_out, play
+from tests.support.fault_schedule import FaultKind, counts, draw_schedule
+from tests.support.fault_stage import FaultStage, fault_stage
+from tests.support.fault_verdict import Verdict, judge
+from tests.support.waiting import until
+
+DRAIN_DEADLINE = 120.0
+WORDS_OF_A_BROKEN_AGENT = ("Traceback", "was corrupt", "beginning anew")
+FINDINGS_SHOWN = 20
+
+
+class FaultRun(msgspec.Struct, kw_only=True):
+    """What was done and what came of it."""
+
+    seed: int
+    faults: dict[FaultKind, int]
+    left_out: dict[FaultKind, str]
+    took: float
+    agent_starts: int
+    verdict: Verdict
+
+    def report(self) -> Iterator[str]:
+        """Say it in lines, the verdict last."""
+        yield f"{'fault':28} {'times':>6}"
+        for kind, count in self.faults.items():
+            yield f"{kind:28} {f'left out: {self.left_out[kind]}' if kind in self.left_out else f'{count:6}'}"
+        yield ""
+        for name, count in self.verdict.counts.items():
+            yield f"{name:28} {count:6}"
+        yield f"{'agent started':28} {self.agent_starts:6}"
+        yield ""
+        for name in ("lost", "duplicated", "wrong"):
+            findings = getattr(self.verdict, name)
+            yield from (f"{name}: {finding}" for finding in findings[:FINDINGS_SHOWN])
+            if len(findings) > FINDINGS_SHOWN:
+                yield f"{name}: and {len(findings) - FINDINGS_SHOWN} more"
+        count = sum(self.faults.values())
+        yield f"seed {self.seed}, {count} faults in {self.took:.0f} s"
+        if not self.verdict.is_clean:
+            yield f"again: python -m tests.acceptance.fault_schedule --seed {self.seed} --faults {count}"
+        yield self.verdict.line
+
+
+async def run_faults(directory: Path, seed: int, count: int, say: Callable[[str], None]) -> FaultRun:
+    """Run ``count`` faults of ``seed``; logs and the store are left in ``directory``."""
+    began_at = time.monotonic()
+    async with fault_stage(directory, atomic=seed % 2 == 0) as stage:
+        left_out = kinds_left_out(stage)
+        faults = draw_schedule(seed, count, left_out)
+        say(f"seed {seed}: {count} faults in about {faults[-1].at:.0f} s; files in {directory}")
+        async with connected_fleet(stage.site.url, seed) as fleet:
+            stage.start_agent()
+            supervising = asyncio.create_task(stage.supervise())
+            living = asyncio.create_task(fleet.live())
+            try:
+                await play(stage, faults)
+                living.cancel()
+                say("healed; draining")
+                await drain(stage, fleet)
+            finally:
+                for task in (living, supervising):
+                    task.cancel()
+                await asyncio.gather(living, supervising, return_exceptions=True)
+                keep_store(stage)
+            await stage.stop_agent()
+        verdict = judge(await gather(stage, fleet.acknowledged))
+        verdict.wrong += wrong_conduct(stage)
+        return FaultRun(
+            seed=seed,
+            faults=dict(counts(faults)),
+            left_out=left_out,
+            took=time.monotonic() - began_at,
+            agent_starts=stage.agent_starts,
+            verdict=verdict,
+        )
+
+
+async def drain(stage: FaultStage, fleet: FaultFleet) -> None:
+    """Wait until the senders are all forgotten: from then on there is nothing more to decide."""
+    await until(fleet.settle, "what was published is stored", DRAIN_DEADLINE)
+    await until(lambda: _has_said_everything(stage), "everything is decided and delivered", DRAIN_DEADLINE)
+
+
+def keep_store(stage: FaultStage) -> None:
+    """Copy the store, which lies on a disk that goes with the stage: it tells why."""
+    for path in stage.store_path.parent.glob("agent.db*"):
+        shutil.copy(path, stage.directory / path.name)
+
+
+def _has_said_everything(stage: FaultStage) -> bool:
+    try:
+        status = read_status(stage.store_path)
+    except StoreUnreadable:
+        return False
+    outbox = status.outbox
+    return (
+        any(block.state.observed_through for block in status.blocks)
+        and not any(sum(block.senders.values()) for block in status.blocks)
+        and outbox["registrations"].rows == 0
+        # Watermarks come and go.
+        and outbox["advisories"].rows <= 1
+    )
+
+
+def wrong_conduct(stage: FaultStage) -> Iterator[str]:
+    """Say where the agent itself fell: only a full disk may keep it from running, and it says so."""
+    for end in stage.unasked_ends:
+        if not end.disk_was_full:
+            yield f"the agent ended by itself, exit code {end.code}: {end.last_words}"
+    for code in stage.stop_codes:
+        if code not in (0, -15):
+            yield f"the agent was told to stop and ended with exit code {code}"
+    for line in stage.agent.log.splitlines():
+        if any(words in line for words in WORDS_OF_A_BROKEN_AGENT):
+            yield f"the agent's log says: {line}"

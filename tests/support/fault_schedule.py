@@ -1,0 +1,135 @@
+"""Draw from a seed what goes wrong, when and for how long: the same seed, the same schedule. Nothing happens here.
+
+Faults of different targets overlap; those of one target do not. Kinds are dealt like cards, so that every kind comes
+again and again, however the seed falls.
+"""
+
+import random
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+GAP = (0.2, 0.6)
+STORM_FAULTS = 40
+CALM = 5.0
+LONG_ONE_IN = 15
+LONG = (3.0, 8.0)
+
+
+class Target(StrEnum):
+    """What a fault befalls."""
+
+    AGENT = "agent"
+    SITE = "site's server"
+    REGION = "region's server"
+    SOURCE_LINK = "link to the site"
+    UPLINK = "link to the region"
+    DISK = "disk"
+
+
+class FaultKind(StrEnum):
+    """What goes wrong."""
+
+    AGENT_KILLED = "agent killed"
+    AGENT_STOPPED = "agent stopped"
+    AGENT_SUSPENDED = "agent suspended"
+    DATABASE_RESTARTED = "database restarted"
+    DATABASE_UPGRADED = "database upgraded"
+    SITE_KILLED = "site's server killed"
+    SITE_SUSPENDED = "site's server suspended"
+    REGION_KILLED = "region's server killed"
+    REGION_SUSPENDED = "region's server suspended"
+    SOURCE_CUT = "link to the site cut"
+    SOURCE_STALLED = "link to the site half-open"
+    SOURCE_SLOW = "link to the site slow"
+    UPLINK_CUT = "link to the region cut"
+    UPLINK_STALLED = "link to the region half-open"
+    UPLINK_SLOW = "link to the region slow"
+    DISK_FULL = "disk full"
+
+
+class Rule(NamedTuple):
+    """How one kind is dealt: ``cards`` of it in every deck, seconds that it lasts, whether it may last long."""
+
+    target: Target
+    cards: int
+    shortest: float
+    longest: float
+    may_be_long: bool = True
+
+
+RULES = {
+    FaultKind.AGENT_KILLED: Rule(Target.AGENT, 5, 0.02, 1.0, may_be_long=False),
+    FaultKind.AGENT_STOPPED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
+    FaultKind.AGENT_SUSPENDED: Rule(Target.AGENT, 4, 0.05, 2.0),
+    FaultKind.DATABASE_RESTARTED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
+    FaultKind.DATABASE_UPGRADED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
+    FaultKind.SITE_KILLED: Rule(Target.SITE, 4, 0.02, 1.5),
+    FaultKind.SITE_SUSPENDED: Rule(Target.SITE, 4, 0.05, 3.0),
+    FaultKind.REGION_KILLED: Rule(Target.REGION, 4, 0.02, 0.5),
+    FaultKind.REGION_SUSPENDED: Rule(Target.REGION, 4, 0.05, 2.0),
+    FaultKind.SOURCE_CUT: Rule(Target.SOURCE_LINK, 4, 0.02, 1.5),
+    FaultKind.SOURCE_STALLED: Rule(Target.SOURCE_LINK, 3, 0.05, 2.0),
+    FaultKind.SOURCE_SLOW: Rule(Target.SOURCE_LINK, 2, 0.5, 2.0),
+    FaultKind.UPLINK_CUT: Rule(Target.UPLINK, 4, 0.02, 1.5),
+    FaultKind.UPLINK_STALLED: Rule(Target.UPLINK, 4, 0.05, 2.0),
+    FaultKind.UPLINK_SLOW: Rule(Target.UPLINK, 2, 0.5, 2.0),
+    FaultKind.DISK_FULL: Rule(Target.DISK, 3, 0.1, 2.0),
+}
+
+
+class Fault(NamedTuple):
+    """One fault: ``at`` seconds from the start, lasting ``duration``; ``detail``, from 0 to 1, is the injector's."""
+
+    number: int
+    at: float
+    kind: FaultKind
+    duration: float
+    detail: float
+
+    @property
+    def target(self) -> Target:
+        """Give what it befalls."""
+        return RULES[self.kind].target
+
+
+def draw_schedule(seed: int, count: int, left_out: Collection[FaultKind] = ()) -> list[Fault]:
+    """Draw ``count`` faults, in the order of their instants; kinds that cannot be made here are left out."""
+    draw = random.Random(f"faults {seed}")
+    deck: list[FaultKind] = []
+    free_at = dict.fromkeys(Target, 0.0)
+    faults: list[Fault] = []
+    at = 0.0
+    for number in range(1, count + 1):
+        at += draw.uniform(*GAP)
+        if number % STORM_FAULTS == 0:
+            at += CALM
+        if len(deck) < len(RULES):
+            deck += _shuffled_deck(draw, left_out)
+        place = next((place for place, kind in enumerate(deck) if free_at[RULES[kind].target] <= at), 0)
+        kind = deck.pop(place)
+        rule = RULES[kind]
+        at = max(at, free_at[rule.target])
+        duration = _draw_duration(draw, rule)
+        free_at[rule.target] = at + duration
+        faults.append(Fault(number, at, kind, duration, draw.random()))
+    return faults
+
+
+def counts(faults: Collection[Fault]) -> Iterator[tuple[FaultKind, int]]:
+    """Count the faults of every kind."""
+    for kind in FaultKind:
+        yield kind, sum(fault.kind is kind for fault in faults)
+
+
+def _shuffled_deck(draw: random.Random, left_out: Collection[FaultKind]) -> list[FaultKind]:
+    deck = [kind for kind, rule in RULES.items() for _ in range(rule.cards) if kind not in left_out]
+    draw.shuffle(deck)
+    return deck
+
+
+def _draw_duration(draw: random.Random, rule: Rule) -> float:
+    """Draw many short ones, some longer ones, and now and then one that outlasts every patience."""
+    if rule.may_be_long and draw.randrange(LONG_ONE_IN) == 0:
+        return draw.uniform(*LONG)
+    return float(rule.shortest * (rule.longest / rule.shortest) ** draw.random())
