@@ -69,7 +69,7 @@ class Draft:
     def observe(self, observation: Observation, *, too_old: bool = False) -> bool:
         """Count a sighting, after everything that fell due before it; one that is ``too_old`` is not forwarded."""
         message = observation.message
-        if not self._advance(message.stored_at):
+        if len(self.decisions) >= self._decision_limit or not self._advance(message.stored_at):
             return False
         at = self._read(message)
         self._valid += 1
@@ -96,7 +96,7 @@ class Draft:
 
     def reject(self, rejected: Rejected, *, too_old: bool = False) -> bool:
         """Pass on a message without a sender, unless ``too_old``; it is a proof of time all the same."""
-        if not self._advance(rejected.message.stored_at):
+        if len(self.decisions) >= self._decision_limit or not self._advance(rejected.message.stored_at):
             return False
         self._read(rejected.message)
         self._count("rejected", rejected.reason)

@@ -5,7 +5,7 @@ import pytest
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import BlindCause, Clamped, CloseCoverage, ObservationBegun, PolicyChanged
-from edge_agent.core.observation import Observation
+from edge_agent.core.observation import Observation, Rejected, RejectReason
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ForwardReason
@@ -167,6 +167,18 @@ def test_draft_stops_where_it_holds_as_many_decisions_as_one_commit_carries() ->
     assert draft.prove(instant(21)) is False
     assert told(draft.decisions) == [("stale", "a", 20), ("stale", "b", 20)]
     assert draft.state().settling_at == instant(20)
+
+
+def test_draft_takes_no_sighting_beyond_what_one_commit_carries() -> None:
+    site = WatchedSite(decision_limit=5)
+    draft = site.draft()
+    # A first sighting is two decisions: the third one reaches the limit.
+    taken = [draft.observe(Observation(sender_id, message(n, n))) for n, sender_id in enumerate("abcd", 1)]
+    assert taken == [True, True, True, False]
+    assert len(draft.decisions) == 6
+    assert draft.position == position(3, 3)
+    rejected = Rejected(message(4, 4), RejectReason.NO_SENDER)
+    assert not draft.reject(rejected)
 
 
 @pytest.mark.parametrize(("decision_limit", "commit_count"), [(1, 24), (2, 20), (1000, 17)])
