@@ -13,10 +13,9 @@ from typing import Protocol
 from nats.aio.client import Client
 
 from edge_agent.config import AgentSettings
-from edge_agent.core.intake import Intake
-from edge_agent.core.outgoing import Emitter
-from edge_agent.core.tracker import Tracker
+from edge_agent.core.senders import SenderTable
 from edge_agent.ingest import Block, Ingest
+from edge_agent.modes import AgentIdentity, Mode, mode_of
 from edge_agent.monitor import serve_monitor
 from edge_agent.source import JetStreamSource
 from edge_agent.source_api import SourceAddress, SourceApi
@@ -64,17 +63,15 @@ class Agent:
     def __init__(self, settings: AgentSettings, store: SqliteStore, key: bytes, *, replaces_lost: bool) -> None:
         self._settings = settings
         self._store = store
-        self._key = key
         self._replaces_lost = replaces_lost
-        self._version = version("muster")
-        self._boot_id = uuid.uuid4().hex
+        self._identity = AgentIdentity(version("muster"), uuid.uuid4().hex, key)
         self._clients: list[Client] = []
         self._board = StatusBoard(
             settings.agent_name,
             settings.region,
             settings.site,
-            self._version,
-            self._boot_id,
+            self._identity.version,
+            self._identity.boot_id,
             int(settings.store.max_outbox),
         )
 
@@ -130,35 +127,25 @@ class Agent:
             consumer=settings.consumer_of(block),
             domain=source_settings.domain,
             creates_consumer=source_settings.create_consumer,
-            filter_subject=source_settings.filter_subject,
+            filter_subject=block.filter_subject,
             start=source_settings.start_rule(),
         )
         source = JetStreamSource(client, SourceApi(client, address), int(source_settings.settle))
         adapters.append(source)
-        await Ingest(
-            self._block(block),
-            source,
-            self._store,
-            Tracker(*known) if known else None,
-            report,
-        ).run()
+        mode = mode_of(settings, block, self._identity)
+        decider = mode.decides(*known) if known else None
+        await Ingest(self._block(block, mode), source, self._store, decider, report).run()
 
-    def _block(self, block: StreamSettings) -> Block:
-        rule = block.sender.rule()
+    def _block(self, block: StreamSettings, mode: Mode) -> Block:
         return Block(
             stream=block.source.stream,
             policy=block.policy.policy(),
-            intake=Intake(rule, block.policy.force_path, block.policy.digest_rule()),
-            emitter=Emitter(
-                block_id=self._settings.block_id(block),
-                agent=self._settings.agent_name,
-                boot_id=self._boot_id,
-                version=self._version,
-                inspect_field=rule.inspect_field,
-                key=self._key,
-            ),
+            intake=mode.intake,
+            emitter=mode.emitter,
             watermark_interval=int(self._settings.watermark.interval),
             rebuilding=self._replaces_lost,
+            mode=block.mode,
+            decides=lambda state: mode.decides(state, SenderTable()),
         )
 
     async def _connect(

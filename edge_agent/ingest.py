@@ -10,8 +10,8 @@ from enum import StrEnum
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import BlindCause
 from edge_agent.core.decider import BlockDraft, Decider, MessageIntake, RecordWriter
+from edge_agent.core.decision import BlindCause
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import Lane, WatermarkContext
 from edge_agent.core.policy import Policy
@@ -41,7 +41,7 @@ class IngestPhase(StrEnum):
 class Block(msgspec.Struct, frozen=True):
     """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
 
-    ``mode`` makes what decides, from a state: a Tracker where senders are watched.
+    ``decides`` makes from a state what decides: a Tracker where senders are watched.
     """
 
     stream: str
@@ -50,7 +50,8 @@ class Block(msgspec.Struct, frozen=True):
     emitter: RecordWriter
     watermark_interval: int
     rebuilding: bool = False
-    mode: Callable[[BlockState], Decider] = Tracker
+    mode: str = "sample"
+    decides: Callable[[BlockState], Decider] = Tracker
 
 
 class Ingest:
@@ -116,9 +117,9 @@ class Ingest:
         if self._decider is None:
             facts, sequence = await self._source.resolve_start()
             position = SourcePosition(self._block.stream, facts.incarnation(), sequence)
-            state = BlockState(position, self._policy, rebuilding=self._block.rebuilding)
+            state = BlockState(position, self._policy, rebuilding=self._block.rebuilding, mode=self._block.mode)
             await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, []))
-            self._decider = self._block.mode(state)
+            self._decider = self._block.decides(state)
         elif self._decider.state.policy != self._policy:
             await self._apply(lambda draft: draft.change_policy(self._policy))
         state = self._decider.state
