@@ -1,0 +1,264 @@
+"""The verdict on a schedule of faults can fail: whatever is lost, duplicated or wrong is found, and nothing else."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decision import Advise, BlindCause, BlindSpan, EpochBegun, Forward, ObservationBegun
+from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.core.outgoing import Emitter, OutboxRow, WatermarkContext
+from edge_agent.core.policy import Policy
+from edge_agent.core.replay import replay
+from shared import wire
+from shared.identifiers import BlockId, Incarnation, SourcePosition
+from shared.instants import SECOND
+from tests.support.fault_evidence import Evidence, FleetRecord
+from tests.support.fault_schedule import FaultKind, counts, draw_schedule
+from tests.support.fault_stage import Down
+from tests.support.fault_verdict import Verdict, judge
+
+BLOCK = BlockId("eu-west", "dub1", "nodes")
+PAST = Incarnation(created_at=1, epoch_ms=1)
+POLICY = Policy(sample_interval=2 * SECOND, stale_after=3 * SECOND, retire_after=8 * SECOND, blind_after=SECOND)
+THROUGH = 7 * SECOND
+# Both register at once; b, heard once more at 2.5 s, falls stale at 5.5 s.
+HEARD = [("a", 10), ("b", 11), ("a", 20), ("b", 25), *(("a", tenths) for tenths in range(30, 70, 5))]
+
+
+def evidence() -> Evidence:
+    """Give what an agent leaves that did everything right."""
+    messages = [
+        (sender_id, SourceMessage("registration.nodes", b"%d" % number, None, number, tenths * SECOND // 10))
+        for number, (sender_id, tenths) in enumerate(HEARD, 1)
+    ]
+    last = messages[-1][1]
+    state = BlockState(
+        position=SourcePosition("REGISTRATION", PAST, last.sequence, last.stored_at),
+        policy=POLICY,
+        observed_since=SECOND,
+        observed_through=THROUGH,
+        advisory_ordinal=3,
+        counters={"valid": {"registrations": len(messages)}},
+    )
+    began = ObservationBegun(SECOND, 0)
+    decisions = replay(
+        BlockState(SourcePosition("REGISTRATION", PAST, 0), POLICY),
+        [(PAST, Observation(sender_id, message)) for sender_id, message in messages],
+        [began],
+        THROUGH,
+    )
+    nothing = WatermarkContext({}, {}, {})
+    emitter = Emitter(BLOCK, "dub1-a", "boot", "1", "sender", bytes(32))
+    rows = [*emitter.rows(decisions, state, nothing), emitter.watermark(state, nothing)]
+    advise: list[Advise | Forward] = [decision for decision in decisions if isinstance(decision, Advise)]
+    return Evidence(
+        block_id=BLOCK,
+        incarnation=PAST,
+        state=state,
+        messages=messages,
+        recorded=[began],
+        advisories=[row.payload for row in emitter.rows(list(advise), state, nothing)],
+        forwarded={
+            wire.origin_header(BLOCK, PAST, decision.message.sequence): decision.message.payload
+            for decision in decisions
+            if isinstance(decision, Forward)
+        },
+        fleet=[record(row) for row in rows],
+    )
+
+
+def record(row: OutboxRow) -> FleetRecord:
+    return FleetRecord(row.subject, row.payload, dict(row.headers))
+
+
+def place(evidence: Evidence, part: str) -> int:
+    """Find the last record on a subject that ends so."""
+    return max(number for number, each in enumerate(evidence.fleet) if each.subject.endswith(part))
+
+
+def take_out(part: str) -> Callable[[Evidence], None]:
+    def harm(evidence: Evidence) -> None:
+        del evidence.fleet[place(evidence, part)]
+
+    return harm
+
+
+def say_twice(part: str) -> Callable[[Evidence], None]:
+    def harm(evidence: Evidence) -> None:
+        evidence.fleet.append(evidence.fleet[place(evidence, part)])
+
+    return harm
+
+
+def falsify(part: str, old: bytes, new: bytes) -> Callable[[Evidence], None]:
+    def harm(evidence: Evidence) -> None:
+        number = place(evidence, part)
+        right = evidence.fleet[number]
+        assert old in right.payload
+        evidence.fleet[number] = FleetRecord(right.subject, right.payload.replace(old, new), right.headers)
+
+    return harm
+
+
+def vouch_first(evidence: Evidence) -> None:
+    evidence.fleet.insert(0, evidence.fleet.pop())
+
+
+def lose_an_acknowledged_one(evidence: Evidence) -> None:
+    evidence.acknowledged.add("a-99")
+
+
+def stop_reading(evidence: Evidence) -> None:
+    message = SourceMessage("registration.nodes", b"", None, len(HEARD) + 1, THROUGH - 1)
+    evidence.messages.append(("a", message))
+
+
+def hear_the_accused(evidence: Evidence) -> None:
+    """A message that neither the agent nor the straight run took for one of b's."""
+    number, (_, message) = next((n, each) for n, each in enumerate(evidence.messages) if each[1].sequence == 6)
+    evidence.messages[number] = ("b", message)
+
+
+def site_was_down(evidence: Evidence) -> None:
+    evidence.downs.append(Down(3 * SECOND, 5 * SECOND))
+
+
+def be_blind(span: BlindSpan) -> Callable[[Evidence], None]:
+    def harm(evidence: Evidence) -> None:
+        evidence.recorded.append(span)
+
+    return harm
+
+
+def begin_an_epoch(evidence: Evidence) -> None:
+    evidence.recorded.append(EpochBegun(Incarnation(1, 2), 2 * SECOND, 3))
+
+
+def miscount(evidence: Evidence) -> None:
+    evidence.let_go_count = 1
+
+
+def found(verdict: Verdict) -> tuple[bool, bool, bool]:
+    return bool(verdict.lost), bool(verdict.duplicated), bool(verdict.wrong)
+
+
+def test_nothing_is_found_where_nothing_is_amiss() -> None:
+    verdict = judge(evidence())
+    assert (verdict.lost, verdict.duplicated, verdict.wrong) == ([], [], [])
+    assert verdict.line == "lost, duplicated, wrong: 0, 0, 0"
+    assert verdict.counts["advisories: stale"] == 1
+    assert verdict.counts["registrations forwarded"] == 4
+
+
+def test_a_registration_that_was_let_go_and_counted_is_not_lost() -> None:
+    known = evidence()
+    number = place(known, ".registration")
+    sequence = wire.parse_origin_header(known.fleet.pop(number).headers[wire.ORIGIN_HEADER])[2]
+    known.fates, known.let_go_count = {sequence: "newer_sample"}, 1
+    assert judge(known).is_clean
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [take_out(".registration"), lose_an_acknowledged_one],
+    ids=["a registration", "one that the site had acknowledged"],
+)
+def test_what_is_lost_is_found(harm: Callable[[Evidence], None]) -> None:
+    known = evidence()
+    harm(known)
+    assert found(judge(known)) == (True, False, False)
+
+
+def test_an_advisory_that_is_lost_is_found_and_so_is_the_watermark_that_vouches_for_it() -> None:
+    known = evidence()
+    take_out(".advisory.stale")(known)
+    verdict = judge(known)
+    assert verdict.lost == ["advisory 3, b stale at 5500000"]
+    assert len(verdict.wrong) == 1
+    assert "came before the advisories [3]" in verdict.wrong[0]
+
+
+def test_a_registration_that_was_never_read_is_lost_and_uncounted() -> None:
+    known = evidence()
+    stop_reading(known)
+    assert found(judge(known)) == (True, False, True)
+
+
+@pytest.mark.parametrize("part", [".advisory.stale", ".registration", ".watermark"])
+def test_what_comes_twice_is_found(part: str) -> None:
+    known = evidence()
+    say_twice(part)(known)
+    assert found(judge(known)) == (False, True, False)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        falsify(".advisory.stale", b'"age":3', b'"age":4'),
+        falsify(".registration", b"9", b"8"),
+        falsify(".watermark", b'"observed_since_us":1000000', b'"observed_since_us":900000'),
+        falsify(".watermark", b'"advisory_ordinal":3', b'"advisory_ordinal":2'),
+        vouch_first,
+        hear_the_accused,
+        site_was_down,
+        be_blind(BlindSpan(SECOND, 4 * SECOND, BlindCause.UNPROVEN, 1)),
+        be_blind(BlindSpan(THROUGH, THROUGH + 1, BlindCause.GAP, len(HEARD))),
+        begin_an_epoch,
+        miscount,
+    ],
+    ids=[
+        "an advisory's bytes",
+        "a registration's bytes",
+        "coverage from before the beginning",
+        "coverage with fewer advisories than decided",
+        "a watermark before its advisories",
+        "a stale sender that was heard",
+        "a stale sender that nobody could hear",
+        "blindness in the midst of messages",
+        "a gap that there was not",
+        "an epoch of an unchanged past",
+        "letting go miscounted",
+    ],
+)
+def test_what_is_wrong_is_found(harm: Callable[[Evidence], None]) -> None:
+    known = evidence()
+    harm(known)
+    verdict = judge(known)
+    assert verdict.wrong
+    assert (verdict.lost, verdict.duplicated) == ([], [])
+
+
+def test_an_advisory_that_a_straight_run_does_not_know_is_wrong() -> None:
+    known = evidence()
+    falsify(".advisory.stale", b'"value":"b"', b'"value":"c"')(known)
+    right = known.fleet[place(known, ".advisory.stale")]
+    body = msgspec.json.decode(right.payload)
+    body["event_id"] = "0" * 32
+    known.fleet.append(FleetRecord(right.subject, msgspec.json.encode(body), {}))
+    assert any("of which a straight run knows nothing" in finding for finding in judge(known).wrong)
+
+
+# The schedule
+
+
+def test_a_seed_gives_its_schedule_again_and_no_other_seed_does() -> None:
+    assert draw_schedule(7, 200) == draw_schedule(7, 200)
+    assert draw_schedule(7, 200) != draw_schedule(8, 200)
+    assert draw_schedule(7, 200)[:100] == draw_schedule(7, 100)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_hundred_faults_are_of_every_kind_and_end_in_two_minutes(seed: int) -> None:
+    faults = draw_schedule(seed, 200)
+    assert min(count for _, count in counts(faults)) >= 3
+    assert faults[-1].at < 130
+    for target in {fault.target for fault in faults}:
+        own = [fault for fault in faults if fault.target is target]
+        assert all(before.at + before.duration <= after.at for before, after in pairwise(own))
+
+
+def test_what_cannot_be_made_here_is_left_out() -> None:
+    assert dict(counts(draw_schedule(7, 200, {FaultKind.DISK_FULL})))[FaultKind.DISK_FULL] == 0
