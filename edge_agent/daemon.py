@@ -17,6 +17,7 @@ from edge_agent.core.senders import SenderTable
 from edge_agent.ingest import Block, Ingest
 from edge_agent.modes import AgentIdentity, Mode, mode_of
 from edge_agent.monitor import serve_monitor
+from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
 from edge_agent.source_api import SourceAddress, SourceApi
 from edge_agent.status_board import StatusBoard
@@ -37,6 +38,8 @@ log = logging.getLogger("muster.agent")
 
 class _Adapter(Protocol):
     def break_off(self, reason: str) -> None: ...
+
+    def takes_denial(self, reason: str) -> bool: ...
 
 
 async def run(settings: AgentSettings) -> None:
@@ -130,7 +133,9 @@ class Agent:
             filter_subject=block.filter_subject,
             start=source_settings.start_rule(),
         )
-        source = JetStreamSource(client, SourceApi(client, address), int(source_settings.settle))
+        source = JetStreamSource(
+            client, SourceApi(client, address), int(source_settings.settle), self._probe(block, client)
+        )
         adapters.append(source)
         mode = mode_of(settings, block, self._identity)
         decider = mode.decides(*known) if known else None
@@ -146,6 +151,14 @@ class Agent:
             rebuilding=self._replaces_lost,
             mode=block.mode,
             decides=lambda state: mode.decides(state, SenderTable()),
+        )
+
+    def _probe(self, block: StreamSettings, client: Client) -> Probe | None:
+        if not block.source.probe_subject:
+            return None
+        origin, interval = str(self._settings.block_id(block)), block.policy.policy().blind_after // 4
+        return Probe(
+            client, block.source.probe_subject, origin, interval, self._board.reporter(f"probe of {block.name}")
         )
 
     async def _connect(
@@ -190,6 +203,8 @@ def _take_link_state(adapters: list[_Adapter], report: Callable[[str, str], None
         case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
             report("connected", "")
             reason = "the connection is new"
+        case LinkEvent.DENIED if any(adapter.takes_denial(state.reason) for adapter in adapters):
+            return
         case LinkEvent.DENIED:
             report("denied", state.reason)
             reason = state.reason

@@ -23,6 +23,7 @@ from shared.identifiers import SourcePosition
 from shared.instants import SECOND
 
 RETRY_AFTER = 0.5
+FIRST_RETRY = 0.1
 LONGEST_RETRY = 5.0
 LONGEST_CHECK_INTERVAL = 1 * SECOND
 NO_CHANGES = SenderChanges([], [], [])
@@ -101,17 +102,17 @@ class Ingest:
     async def run(self) -> None:
         """Read for ever; whatever the source does, go on from the committed position."""
         self._report(IngestPhase.STARTING, "")
-        retry_after = RETRY_AFTER
+        retry_after = FIRST_RETRY
         while True:
             try:
                 await self._open()
                 self._report(IngestPhase.READING, "")
-                retry_after = RETRY_AFTER
+                retry_after = FIRST_RETRY
                 await self._read_on()
             except SourceUnavailable as error:
                 self._report(IngestPhase.UNAVAILABLE, str(error))
-                await asyncio.sleep(retry_after)
-                retry_after = min(retry_after * 2, LONGEST_RETRY)
+                is_back = await self._source.comes_back(retry_after)
+                retry_after = FIRST_RETRY if is_back else min(retry_after * 2, LONGEST_RETRY)
 
     async def _open(self) -> None:
         if self._decider is None:

@@ -13,7 +13,7 @@ from edge_agent.status_board import StatusBoard
 from edge_agent.store.sqlite_store import SqliteStore
 
 REQUEST_DEADLINE = 5.0
-HEALTHY = frozenset({"connected", "reading"})
+HEALTHY = frozenset({"connected", "reading", "stored"})
 
 
 async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore) -> None:

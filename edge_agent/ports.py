@@ -143,6 +143,9 @@ class Source(Protocol):
     async def acknowledge(self) -> None:
         """Acknowledge everything read so far; call it after the commit."""
 
+    async def comes_back(self, within: float) -> bool:
+        """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
+
 
 class UpstreamUnavailable(Exception):
     """The upstream takes nothing now; the message says why. Everything unacknowledged is to be sent again."""

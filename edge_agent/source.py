@@ -21,6 +21,7 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.resume import PastChange, StreamFacts, past_change
 from edge_agent.core.resume import is_gap as outran
 from edge_agent.ports import Checked, Opened, SourceUnavailable
+from edge_agent.probe import Probe
 from edge_agent.source_api import Delivery, SourceApi, delivery_of
 from shared.identifiers import SourcePosition
 
@@ -46,7 +47,9 @@ _ENDED_DESCRIPTIONS = ("Batch Completed", _TOO_LARGE)
 class JetStreamSource:
     """One stream block's reader on an open connection. ``settle`` is in microseconds."""
 
-    def __init__(self, client: Client, api: SourceApi, settle: int) -> None:
+    def __init__(self, client: Client, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
+        self._probe = probe
+        self._newest_stored_at = 0
         self._client = client
         self._api = api
         self._settle = settle
@@ -66,13 +69,31 @@ class JetStreamSource:
         self._continuous_through = 0
         self._hole_after: int | None = None
         self._broken = ""
-        self._unacknowledged = ""
+        self._unacknowledged: list[str] = []
+        self._acknowledges_each = False
+        self._first_sequence = 0
         self._heard_at = asyncio.get_running_loop().time()
 
     def break_off(self, reason: str) -> None:
         """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
         self._broken = self._broken or reason
         self._arrived.set()
+
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation that concerns nothing but probes: reading goes on."""
+        return self._probe is not None and self._probe.takes_denial(reason)
+
+    async def comes_back(self, within: float) -> bool:
+        """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
+        was_down = not self._client.is_connected
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while not (was_down and self._client.is_connected):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                    was_down = was_down or not self._client.is_connected
+                return True
+        return False
 
     async def close(self) -> None:
         """Stop listening; what was delivered and not read comes again after the next open()."""
@@ -95,18 +116,23 @@ class JetStreamSource:
             raise SourceUnavailable("the connection to the site's servers is down")
         await self.close()
         self._reset_state()
+        self._newest_stored_at = position.stored_at
+        if self._probe is not None:
+            await self._probe.open(listens=await self._api.listens(self._probe.subject))
         facts = await self._api.facts()
         change = past_change(position, facts)
         if change is None:
-            await self._api.ensure_consumer()
+            self._acknowledges_each = (await self._api.ensure_consumer()).acknowledges_each
             verifies = position.sequence > 0 and position.stored_at > 0
-            first = position.sequence if verifies else position.next_sequence
-            pending = await self._api.reset(first)
+            first = self._first_sequence = position.sequence if verifies else position.next_sequence
+            self._read_sequence = first - 1
+            # What a work queue still holds of what was committed goes only when it is acknowledged.
+            pending = await self._api.reset(max(facts.first_sequence, 1) if self._acknowledges_each else first)
             facts = await self._api.facts()
             self._continuous_through = 0 if outran(read_through, facts) else read_through
             await self._subscribe()
             await self._request()
-            if verifies and pending and await self._is_rewritten(position):
+            if verifies and await self._is_rewritten(position, pending):
                 change = PastChange.REWRITTEN
         if change is None:
             return Opened(facts, position.sequence, is_gap=outran(read_through, facts))
@@ -140,23 +166,31 @@ class JetStreamSource:
         consumer = await self._api.consumer_info()
         if self._broken:
             raise SourceUnavailable(self._broken)
-        caught_up = (
-            facts.stores
-            and not self._buffer
+        has_read_all = (
+            not self._buffer
             and consumer.num_pending == 0
             and consumer.delivered.consumer_seq == self._consumer_sequence
         )
-        if not caught_up:
-            return Checked(facts, pending=consumer.num_pending + len(self._buffer))
+        if not (has_read_all and await self._could_store(facts)):
+            under_way = max(consumer.delivered.consumer_seq - self._consumer_sequence, 0)
+            return Checked(facts, pending=consumer.num_pending + under_way + len(self._buffer))
         if self._continuous_through:
             self._continuous_through = max(self._continuous_through, facts.last_sequence)
         return Checked(facts, consumer.at - self._settle, facts.last_sequence)
 
+    async def _could_store(self, facts: StreamFacts) -> bool:
+        """Tell whether the stream would have stored what was sent to it lately, and probe it where it is quiet."""
+        if self._probe is None:
+            return facts.stores
+        await self._probe.send_if_due(facts, self._newest_stored_at)
+        return facts.stores and self._probe.proves_storing(facts, self._newest_stored_at)
+
     async def acknowledge(self) -> None:
         """Acknowledge everything read so far; call it after the commit."""
-        reply, self._unacknowledged = self._unacknowledged, ""
-        if reply and self._client.is_connected:
-            await self._client.publish(reply, b"+ACK")
+        replies, self._unacknowledged = self._unacknowledged, []
+        if self._client.is_connected:
+            for reply in replies if self._acknowledges_each else replies[-1:]:
+                await self._client.publish(reply, b"+ACK")
 
     async def _gather(self, until: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -174,22 +208,25 @@ class JetStreamSource:
         if self._buffer[0][1].sequence > hole_after:
             self.break_off(f"messages behind {hole_after} were lost to retention before they were read")
 
-    async def _is_rewritten(self, position: SourcePosition) -> bool:
+    async def _is_rewritten(self, position: SourcePosition, pending: int) -> bool:
         """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
         try:
             async with asyncio.timeout(OPEN_DEADLINE):
-                while not self._buffer and not self._broken:
+                while not self._buffer and not self._broken and self._consumer_sequence < pending:
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
             raise SourceUnavailable(f"nothing was delivered within {OPEN_DEADLINE:g} s of a reset") from None
         if self._broken:
             raise SourceUnavailable(self._broken)
+        if not self._buffer:
+            return False
         message, delivery = self._buffer[0]
         if delivery.sequence > position.sequence:
             return False
         self._buffer.popleft()
         self._buffered_bytes -= len(message.data)
+        self._unacknowledged.append(message.reply)
         return delivery.stored_at != position.stored_at
 
     async def _subscribe(self) -> None:
@@ -236,6 +273,9 @@ class JetStreamSource:
                 self._continuous_through = max(self._continuous_through, delivery.sequence)
                 self._buffer.append((message, delivery))
                 self._buffered_bytes += len(message.data)
+            elif self._acknowledges_each and delivery.sequence < self._first_sequence:
+                with contextlib.suppress(nats.errors.Error):
+                    await self._client.publish(message.reply, b"+ACK")
             await self._request()
         else:
             self._receive_status(message)
@@ -266,6 +306,7 @@ class JetStreamSource:
             taken.append(
                 SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
             )
-            self._unacknowledged = message.reply
+            self._unacknowledged.append(message.reply)
+            self._newest_stored_at = delivery.stored_at
         self._buffered_bytes -= size
         return taken

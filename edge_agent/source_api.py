@@ -4,6 +4,7 @@ Raw requests: nats-py knows neither CONSUMER.RESET nor the server's clock in rep
 a float.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,12 +16,15 @@ from edge_agent.ports import SourceUnavailable
 from shared.identifiers import SourcePosition
 from shared.instants import format_instant, parse_instant
 from shared.jetstream_api import NO_SUCH_CONSUMER, ApiError, RequestFailed, api_prefix, request_json
+from shared.subjects import covers
 
 T = TypeVar("T")
 
 REQUEST_DEADLINE = 5.0
 ACK_WAIT = 3_600 * 1_000_000_000
 NO_MESSAGE_FOUND = 10037
+FIRST_THAT_RESETS = (2, 14)
+WORK_QUEUE = "workqueue"
 LARGE_REGISTRATION = 256 << 10
 _NANOSECONDS = 1_000_000_000
 
@@ -71,6 +75,8 @@ class _StreamState(msgspec.Struct):
 
 
 class _StreamConfig(msgspec.Struct):
+    subjects: tuple[str, ...] = ()
+    retention: str = "limits"
     sealed: bool = False
     discard: str = "old"
     max_msgs: int = -1
@@ -104,6 +110,11 @@ class ConsumerInfo(msgspec.Struct):
     ts: str
 
     @property
+    def acknowledges_each(self) -> bool:
+        """Tell whether every message is acknowledged by itself, as a work queue wants it."""
+        return self.config.ack_policy == "explicit"
+
+    @property
     def at(self) -> int:
         """Give the server's clock when it answered, in microseconds."""
         return parse_instant(self.ts)
@@ -112,9 +123,10 @@ class ConsumerInfo(msgspec.Struct):
 def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
     """Say why a consumer that is there cannot serve, and what to do; "" where it can."""
     name, config = f"consumer {address.consumer} of stream {address.stream}", info.config
-    if config.ack_policy != "all" or config.deliver_subject:
+    if config.ack_policy not in ("all", "explicit") or config.deliver_subject:
         return (
-            f"{name} must be a pull consumer with ack policy all, it has {config.ack_policy}: delete it, or name "
+            f"{name} must be a pull consumer with ack policy all or explicit, and is "
+            f"{'a push consumer' if config.deliver_subject else f'one with {config.ack_policy}'}: delete it, or name "
             "another in stream.source.consumer"
         )
     if config.filter_subject != address.filter_subject:
@@ -138,10 +150,23 @@ def _headroom(max_bytes: int) -> int:
     return min(LARGE_REGISTRATION, max_bytes // 10)
 
 
+def resets_consumers(client: Client) -> bool:
+    """Tell whether the connected server knows CONSUMER.RESET; one that does not leaves it unanswered."""
+    version = client.connected_server_version
+    try:
+        return (version.major, version.minor) >= FIRST_THAT_RESETS
+    except ValueError:
+        # No release: somebody's own build, newer than any old one.
+        return True
+
+
 class SourceApi:
     """The API of one stream's domain, for one durable consumer."""
 
-    def __init__(self, client: Client, address: SourceAddress) -> None:
+    def __init__(
+        self, client: Client, address: SourceAddress, resets: Callable[[Client], bool] = resets_consumers
+    ) -> None:
+        self._resets = resets
         self._client = client
         self._address = address
         self._prefix = api_prefix(address.domain)
@@ -168,7 +193,7 @@ class SourceApi:
         """Ask for the consumer's progress."""
         return await self._request(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
 
-    async def ensure_consumer(self) -> None:
+    async def ensure_consumer(self) -> ConsumerInfo:
         """Create the durable consumer where it is missing and we may; refuse one that cannot serve."""
         try:
             info = await self._ask(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
@@ -180,31 +205,38 @@ class SourceApi:
                     f"consumer {self._consumer} of stream {self._stream} does not exist and create_consumer is false: "
                     "create it (durable, pull, ack policy all) or let the agent"
                 ) from error
-            info = await self._create_consumer()
+            info = await self._create_consumer((await self._config()).retention)
         problem = unsuitable(info, self._address)
         if problem:
             raise SourceUnavailable(problem)
+        return info
+
+    async def listens(self, subject: str) -> bool:
+        """Tell whether the stream stores what is published on a subject."""
+        return any(covers(pattern, subject) for pattern in (await self._config()).subjects)
 
     async def reset(self, sequence: int) -> int:
         """Let the consumer deliver from ``sequence`` on, its own sequence from 1; give how many messages wait."""
+        if not self._resets(self._client):
+            return await self._make_anew(sequence)
         subject = f"CONSUMER.RESET.{self._stream}.{self._consumer}"
-        try:
-            info = await request_json(
-                self._client,
-                f"{self._prefix}.{subject}",
-                {"seq": sequence},
-                ConsumerInfo,
-                deadline=REQUEST_DEADLINE,
-            )
-        except ApiError as error:
-            raise self._unavailable(error) from error
-        except RequestFailed:
-            # Servers before 2.14 do not know RESET and do not answer; a new consumer starts where we say.
-            if not self._address.creates_consumer:
-                raise
-            await self._request(f"CONSUMER.DELETE.{self._stream}.{self._consumer}", None, Any)
-            info = await self._create_consumer(deliver_policy="by_start_sequence", opt_start_seq=sequence)
-        return info.num_pending
+        return (await self._request(subject, {"seq": sequence}, ConsumerInfo)).num_pending
+
+    async def _make_anew(self, sequence: int) -> int:
+        """Do what RESET does on servers before 2.14: a new consumer starts where we say."""
+        why = f"this server cannot reset consumer {self._consumer} of stream {self._stream}, 2.14 can"
+        if not self._address.creates_consumer:
+            raise SourceUnavailable(f"{why}: upgrade it, or let create_consumer be true")
+        retention = (await self._config()).retention
+        if retention == "interest":
+            raise SourceUnavailable(f"{why}; without the consumer, the stream would drop what was not read: upgrade it")
+        await self._request(f"CONSUMER.DELETE.{self._stream}.{self._consumer}", None, Any)
+        # A work queue takes no other start than its first message.
+        start = {} if retention == WORK_QUEUE else {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
+        return (await self._create_consumer(retention, **start)).num_pending
+
+    async def _config(self) -> _StreamConfig:
+        return (await self._request(f"STREAM.INFO.{self._stream}", None, _StreamInfo)).config
 
     async def pull(self, inbox: str, messages: int, size: int, expires: float, heartbeat: float) -> None:
         """Ask for the next messages on ``inbox``; seconds, bytes."""
@@ -261,10 +293,10 @@ class SourceApi:
             raise self._unavailable(error) from error
         return reply.message.seq - 1
 
-    async def _create_consumer(self, **start: object) -> ConsumerInfo:
+    async def _create_consumer(self, retention: str, **start: object) -> ConsumerInfo:
         config = {
             "durable_name": self._consumer,
-            "ack_policy": "all",
+            "ack_policy": "explicit" if retention == WORK_QUEUE else "all",
             "ack_wait": ACK_WAIT,
             "max_ack_pending": -1,
             "max_deliver": -1,

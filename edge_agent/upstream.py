@@ -48,6 +48,10 @@ class JetStreamUpstream:
         self._broken = self._broken or reason
         self._arrived.set()
 
+    def takes_denial(self, _reason: str) -> bool:
+        """Leave every permission violation to break_off(): whatever may not be published waits."""
+        return False
+
     def poke(self) -> None:
         """Let acknowledgements() return: there is something to send."""
         self._arrived.set()

@@ -5,6 +5,7 @@ from typing import Any, Final
 from nats.aio.client import Client
 
 from shared.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
+from shared.subjects import covers
 
 _DEADLINE: Final = 5.0
 _MAX_AGE: Final = 7 * 24 * 3600 * 1_000_000_000
@@ -53,18 +54,3 @@ async def _create(client: Client, name: str, subject: str) -> None:
         await request_json(client, f"{api_prefix()}.STREAM.CREATE.{name}", config, dict[str, Any], deadline=_DEADLINE)
     except (ApiError, RequestFailed) as error:
         raise NoSuchStream(f"stream {name} could not be made: {error}") from error
-
-
-def covers(pattern: str, subject: str) -> bool:
-    """Tell whether a stream's subject takes every subject that another, perhaps itself a wildcard, stands for.
-
-    >>> covers("registration.>", "registration.dub1.*"), covers("registration.dub1", "registration.*")
-    (True, False)
-    """
-    wanted, found = pattern.split("."), subject.split(".")
-    for position, part in enumerate(wanted):
-        if part == ">":
-            return len(found) > position
-        if position >= len(found) or found[position] == ">" or part not in ("*", found[position]):
-            return False
-    return len(wanted) == len(found)

@@ -191,11 +191,10 @@ async def test_a_first_sequence_that_does_not_exist_yet_is_waited_for(site: Site
     ("config", "reason"),
     [
         (
-            {"ack_policy": "explicit"},
-            "must be a pull consumer with ack policy all, it has explicit: delete it, or name",
+            {"ack_policy": "none"},
+            "must be a pull consumer with ack policy all or explicit, and is one with none: delete it, or name",
         ),
-        ({"ack_policy": "none"}, "must be a pull consumer with ack policy all, it has none"),
-        ({"ack_policy": "all", "deliver_subject": "push"}, "must be a pull consumer with ack policy all"),
+        ({"ack_policy": "all", "deliver_subject": "push"}, "with ack policy all or explicit, and is a push consumer"),
         ({"ack_policy": "all", "filter_subject": SUBJECT}, f"filters '{SUBJECT}', the settings say ''"),
     ],
 )

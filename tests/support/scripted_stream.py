@@ -105,6 +105,9 @@ class ScriptedStream:
     async def acknowledge(self) -> None:
         """Nothing depends on what the server believes was read."""
 
+    async def comes_back(self, _within: float) -> bool:
+        return True
+
     def _fail_if_broken(self) -> None:
         if self._is_broken:
             raise SourceUnavailable("the consumer is gone")

@@ -12,13 +12,14 @@ from nats.aio.client import Client
 
 from edge_agent.core.observation import SourceMessage
 from edge_agent.ports import Opened, SourceUnavailable
+from edge_agent.probe import Probe, ProbePhase
 from edge_agent.source import JetStreamSource
-from edge_agent.source_api import SourceAddress, SourceApi
+from edge_agent.source_api import SourceAddress, SourceApi, resets_consumers
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import SourcePosition
 from shared.jetstream_api import request_json
-from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
+from shared.nats_connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
 from tests.support.waiting import until
 
 STREAM = "REGISTRATION"
@@ -131,16 +132,38 @@ async def running_site(directory: Path, extra_config: str = "") -> AsyncIterator
         yield Site(server, client, link)
 
 
+class ProbeSettings(msgspec.Struct, frozen=True):
+    """How a reader probes; without a subject it does not."""
+
+    subject: str = ""
+    origin: str = "eu-west.dub1.nodes"
+    interval: int = 500_000
+
+
+NO_PROBE = ProbeSettings()
+
+
 class Reader:
     """Reads a site's stream, and keeps what it committed: every message of a batch that take() was called for."""
 
-    def __init__(self, client: Client, address: SourceAddress) -> None:
+    def __init__(self, client: Client, address: SourceAddress, probe: ProbeSettings, *, resets: bool = True) -> None:
         self.client = client
-        self.source = JetStreamSource(client, SourceApi(client, address), SETTLE)
+        self.probe_reports: list[tuple[ProbePhase, str]] = []
+        api = SourceApi(client, address, resets_consumers if resets else lambda _client: False)
+        self.source = JetStreamSource(client, api, SETTLE, self._probe(probe))
         self.received: list[SourceMessage] = []
         self.opened: list[Opened] = []
         self.position: SourcePosition
         self.read_through = 0
+
+    def _probe(self, probe: ProbeSettings) -> Probe | None:
+        if not probe.subject:
+            return None
+
+        def report(phase: ProbePhase, reason: str) -> None:
+            self.probe_reports.append((phase, reason))
+
+        return Probe(self.client, probe.subject, probe.origin, probe.interval, report)
 
     async def open(self) -> Opened:
         """Open the source behind what was committed, and take over what it says about the past."""
@@ -167,14 +190,15 @@ class Reader:
         await until(opens, "the source opens", deadline)
         return self.opened[-1]
 
-    async def take(self, messages: Sequence[SourceMessage]) -> None:
+    async def take(self, messages: Sequence[SourceMessage], *, acknowledges: bool = True) -> None:
         """Commit a batch and acknowledge it."""
         if messages:
             self.received += messages
             last = messages[-1]
             self.position = SourcePosition(STREAM, self.position.incarnation, last.sequence, last.stored_at)
             self.read_through = max(self.read_through, last.sequence)
-            await self.source.acknowledge()
+            if acknowledges:
+                await self.source.acknowledge()
 
     async def read_on(self, sequence: int, deadline: float = DEADLINE) -> None:
         """Read and commit until ``sequence`` is reached, whatever happens to the connection."""
@@ -195,19 +219,31 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(site: Site, address: SourceAddress | None = None) -> AsyncIterator[Reader]:
-    """Connect a reader over the link and open it at its configured start."""
+async def reading(
+    site: Site,
+    address: SourceAddress | None = None,
+    *,
+    probe: ProbeSettings = NO_PROBE,
+    resets: bool = True,
+    auth: AuthSettings | None = None,
+) -> AsyncIterator[Reader]:
+    """Connect a reader over the link and open it at its configured start.
+
+    Without ``resets`` it takes the server for one that does not know CONSUMER.RESET.
+    """
     readers: list[Reader] = []
 
     def on_state(state: LinkState) -> None:
-        if state.event is not LinkEvent.RETRY_FAILED:
-            for reader in readers:
-                reader.source.break_off(str(state.event))
+        if state.event is LinkEvent.RETRY_FAILED:
+            return
+        for reader in readers:
+            if not (state.event is LinkEvent.DENIED and reader.source.takes_denial(state.reason)):
+                reader.source.break_off(state.reason or str(state.event))
 
-    settings = ConnectionSettings(servers=(site.link.url,))
+    settings = ConnectionSettings(servers=(site.link.url,), auth=auth or AuthSettings())
     client = await connect(settings, name="reader", deadline=DEADLINE, on_state=on_state)
     try:
-        reader = Reader(client, address or SourceAddress(STREAM, CONSUMER))
+        reader = Reader(client, address or SourceAddress(STREAM, CONSUMER), probe, resets=resets)
         readers.append(reader)
         facts, sequence = await reader.source.resolve_start()
         reader.position = SourcePosition(STREAM, facts.incarnation(), sequence)

@@ -1,0 +1,209 @@
+"""A probe shows that a quiet stream stores; where it is refused, silence proves nothing; nobody is taken for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_agent import probe as probe_module
+from edge_agent.probe import ProbePhase
+from edge_agent.source_api import SourceAddress
+from shared.nats_connection import AuthSettings
+from tests.support.one_server import written
+from tests.support.source_site import CONSUMER, STREAM, ProbeSettings, Reader, Site, reading, running_site
+from tests.support.waiting import until
+
+PROBE = ProbeSettings("registration.probe")
+MINUTE = 60_000_000
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+async def proves(reader: Reader) -> bool:
+    """Read what there is, check as the agent does, and tell whether the check is a proof."""
+    await reader.take(await reader.source.read(0.05))
+    return (await reader.source.check()).caught_up_through > 0
+
+
+def origins(reader: Reader) -> list[str]:
+    return [(message.headers or {}).get("Muster-Probe", "") for message in reader.received]
+
+
+async def test_a_quiet_stream_is_probed_and_the_probe_is_read_back(site: Site) -> None:
+    await site.make_stream()
+    async with reading(site, probe=PROBE) as reader:
+        assert not await proves(reader), "nothing was ever stored"
+        await until(lambda: proves(reader), "the probe is read and the check counts")
+        assert origins(reader) == ["eu-west.dub1.nodes"]
+        assert reader.received[0].subject == "registration.probe"
+        assert msgspec.json.decode(reader.received[0].payload) == {
+            "protocol": "muster:probe:1",
+            "origin": "eu-west.dub1.nodes",
+        }
+        assert reader.probe_reports == [(ProbePhase.STORED, "")]
+
+
+async def test_probes_go_on_while_nobody_registers(site: Site) -> None:
+    await site.make_stream()
+    async with reading(site, probe=PROBE) as reader:
+
+        async def several() -> bool:
+            await proves(reader)
+            return len(reader.received) >= 4
+
+        await until(several, "four probes are read")
+        instants = [message.stored_at for message in reader.received]
+        assert all(later - before >= PROBE.interval for before, later in pairwise(instants))
+
+
+async def test_a_stream_on_which_senders_register_is_not_probed(site: Site) -> None:
+    await site.make_stream()
+    async with reading(site, probe=ProbeSettings("registration.probe", interval=MINUTE)) as reader:
+        await site.publish(b'{"sender":"a"}')
+        for _ in range(5):
+            assert await proves(reader)
+        assert await site.last_sequence() == 1
+
+
+@pytest.mark.parametrize("refusal", ["full", "sealed"])
+async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_proved(site: Site, refusal: str) -> None:
+    await site.make_stream(discard="new", max_msgs=3)
+    async with reading(site, probe=PROBE) as reader:
+        await site.publish(b'{"sender":"a"}')
+        await until(lambda: proves(reader), "the check counts")
+        if refusal == "full":
+            while (missing := 3 - await site.last_sequence()) > 0:
+                await site.publish(*[b'{"sender":"a"}'] * missing)
+        else:
+            await site.update_stream(sealed=True)
+
+        async def is_told() -> bool:
+            assert not await proves(reader)
+            return bool(reader.probe_reports) and reader.probe_reports[-1][0] is ProbePhase.NOT_STORED
+
+        await until(is_told, "it is said")
+        assert reader.probe_reports[-1][1] == (
+            "registration.probe: the stream is full, or sealed; silence proves nothing meanwhile"
+        )
+        last = await site.last_sequence()
+        assert not await proves(reader)
+        assert await site.last_sequence() == last
+
+
+async def test_a_probe_that_the_stream_refuses_proves_nothing_until_one_is_stored(site: Site) -> None:
+    # What STREAM.INFO does not show as full: one message for each subject, and no other in its place.
+    await site.make_stream(discard="new", discard_new_per_subject=True, max_msgs_per_subject=1)
+    async with reading(site, probe=PROBE) as reader:
+        await until(lambda: proves(reader), "the first probe is stored and the check counts")
+
+        async def is_told() -> bool:
+            proven = await proves(reader)
+            return not proven and reader.probe_reports[-1][0] is ProbePhase.NOT_STORED
+
+        await until(is_told, "the next is refused and checks do not count")
+        assert "maximum messages per subject exceeded" in reader.probe_reports[-1][1]
+        await site.api(f"STREAM.PURGE.{STREAM}")
+        await until(lambda: proves(reader), "a probe is stored again")
+        assert reader.probe_reports[-1] == (ProbePhase.STORED, "")
+
+
+async def test_a_probe_without_an_answer_is_said_and_sent_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_module, "PATIENCE", 0.5)
+    await site.make_stream(no_ack=True)
+    async with reading(site, probe=PROBE) as reader:
+
+        async def is_told() -> bool:
+            await proves(reader)
+            return bool(reader.probe_reports)
+
+        await until(is_told, "it is said")
+        assert reader.probe_reports[0] == (
+            ProbePhase.NOT_STORED,
+            "registration.probe: no answer within 0.5 s; silence proves nothing meanwhile",
+        )
+        # What comes back proves all the same: it was stored.
+        await until(lambda: proves(reader), "what was stored proves")
+
+
+async def test_others_probes_are_proofs_too(site: Site) -> None:
+    await site.make_stream()
+    other = SourceAddress(STREAM, "muster-dub1-other")
+    theirs = ProbeSettings("registration.other.probe", "eu-west.dub1.other")
+    async with reading(site, probe=PROBE) as one, reading(site, other, probe=theirs) as two:
+
+        async def both() -> bool:
+            proven = [await proves(one), await proves(two)]
+            return all(proven) and len(set(origins(one))) == len(set(origins(two))) == 2
+
+        await until(both, "both read both")
+        assert set(origins(one)) == set(origins(two)) == {"eu-west.dub1.nodes", "eu-west.dub1.other"}
+
+
+async def test_a_probe_passes_the_filter_that_covers_it(site: Site) -> None:
+    await site.make_stream(subjects=["registration.>", "other.>"])
+    address = SourceAddress(STREAM, CONSUMER, filter_subject="registration.*")
+    async with reading(site, address, probe=PROBE) as reader:
+        await site.publish(b"of others", subject="other.one")
+        await until(lambda: proves(reader), "the probe is read and the check counts")
+        assert origins(reader) == ["eu-west.dub1.nodes"]
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+async def test_a_stream_that_keeps_only_what_is_unread_is_probed(site: Site, retention: str) -> None:
+    await site.make_stream(retention=retention)
+    async with reading(site, probe=PROBE) as reader:
+        await until(lambda: proves(reader), "the probe is read and the check counts")
+
+        async def is_empty() -> bool:
+            return int((await site.api(f"STREAM.INFO.{STREAM}"))["state"]["messages"]) == 0
+
+        await until(is_empty, "it is acknowledged and gone")
+
+
+async def test_a_subject_that_the_stream_does_not_take_is_said_and_checks_count_without_probes(site: Site) -> None:
+    await site.make_stream()
+    async with reading(site, probe=ProbeSettings("probes.dub1")) as reader:
+        assert await proves(reader)
+        assert reader.probe_reports == [
+            (ProbePhase.OFF, "the stream does not listen on probes.dub1: add it to its subjects")
+        ]
+
+
+async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tmp_path: Path) -> None:
+    permissions = """
+    authorization { users: [
+      { user: admin, password: secret }
+      { user: agent, password: secret, permissions: { publish: { allow: ["$JS.API.>", "$JS.ACK.>"] } } }
+    ] }
+    no_auth_user: admin
+    """
+    password = written(tmp_path / "password", "secret")
+    async with running_site(tmp_path, permissions) as site:
+        await site.make_stream()
+        auth = AuthSettings(user="agent", password_file=password)
+        async with reading(site, probe=PROBE, auth=auth) as reader:
+
+            async def is_told() -> bool:
+                await proves(reader)
+                return bool(reader.probe_reports)
+
+            await until(is_told, "it is said")
+            assert reader.probe_reports == [
+                (
+                    ProbePhase.OFF,
+                    "not permitted: publish on registration.probe; allow it, or take probe_subject out",
+                )
+            ]
+            assert await proves(reader)
+            await site.publish(b'{"sender":"a"}')
+            await reader.read_on(1)
+            await asyncio.sleep(0)
+            assert len(reader.opened) == 1
+            assert len(reader.probe_reports) == 1
