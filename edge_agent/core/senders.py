@@ -57,6 +57,23 @@ class SenderChanges(msgspec.Struct, frozen=True):
     retired: list[SenderState]
 
 
+class SenderPage(msgspec.Struct, frozen=True):
+    """Senders as a store gives them back, column by column: slots rise, from page to page, too."""
+
+    slots: Sequence[int]
+    sender_ids: Sequence[str]
+    phases: Sequence[int]
+    last_seen_at: Sequence[int]
+    last_sequences: Sequence[int]
+    opening_incarnations: Sequence[Incarnation]
+    opening_sequences: Sequence[int]
+    last_forwarded_at: Sequence[int]
+    forwarded_sizes: Sequence[int]
+    forwarded_digests: Sequence[int]
+    first_intervals: Sequence[int]
+    stale_observed_at: Sequence[int]
+
+
 class SenderList:
     """A doubly linked list of slots; its links live in two columns that the lists of a table share."""
 
@@ -90,6 +107,11 @@ class SenderList:
         else:
             self._previous[after] = before
         self.count -= 1
+
+    def fill(self, slots: Iterable[int]) -> None:
+        """Put slots that are in no list at the end, in their order."""
+        for slot in slots:
+            self.append(slot)
 
     def after(self, slot: int) -> int:
         """Give the slot that follows, or NOBODY."""
@@ -165,8 +187,9 @@ class SenderTable:
 
     def adopt(self, heard: Sequence[SenderState], stale: Sequence[SenderState], retired: Iterable[SenderState]) -> None:
         """Replace what a committed draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
+        known = len(self.sender_ids)
         reused = sum(
-            state.slot < len(self.sender_ids) and state.sender_id not in self.slots for state in (*heard, *stale)
+            state.slot < known and state.sender_id not in self.slots for states in (heard, stale) for state in states
         )
         if reused:
             del self._free[-reused:]
@@ -175,28 +198,58 @@ class SenderTable:
             del self.slots[state.sender_id]
             self.sender_ids[state.slot] = ""
             self._free.append(state.slot)
+        self._grow(max((state.slot + 1 for states in (heard, stale) for state in states), default=0))
         for states, ordered in ((heard, self.heard), (stale, self.stale)):
             for state in states:
                 self._unlink(state.slot)
                 self._write(state)
                 ordered.append(state.slot)
 
-    def restore(self, states: Iterable[SenderState]) -> None:
-        """Fill an empty table from a store, whatever the order of its rows."""
-        for state in states:
-            self._write(state)
-        self._free = [slot for slot in reversed(range(len(self.sender_ids))) if not self.sender_ids[slot]]
-        stale = [slot for slot in self.slots.values() if self._flags[slot] & 1]
-        heard = [slot for slot in self.slots.values() if not self._flags[slot] & 1]
-        for slot in sorted(heard, key=self.last_seen_at.__getitem__):
-            self.heard.append(slot)
-        for slot in sorted(stale, key=self.stale_observed_at.__getitem__):
-            self.stale.append(slot)
+    def take_page(self, page: SenderPage) -> None:
+        """Take back what a store has kept, page by page; put_in_order() ends it."""
+        first, past = page.slots[0], page.slots[-1] + 1
+        self._grow(past)
+        incarnations = {each: self._incarnation_index(each) for each in set(page.opening_incarnations)}
+        flags = [
+            phase | (2 if is_first else 0) for phase, is_first in zip(page.phases, page.first_intervals, strict=True)
+        ]
+        columns: tuple[tuple[array[int], Iterable[int]], ...] = (
+            (self.last_seen_at, page.last_seen_at),
+            (self._last_sequence, page.last_sequences),
+            (self._last_forwarded_at, page.last_forwarded_at),
+            (self._forwarded_size, page.forwarded_sizes),
+            (self._forwarded_digest, page.forwarded_digests),
+            (self._opening_sequence, page.opening_sequences),
+            (self._opening_incarnation, [incarnations[each] for each in page.opening_incarnations]),
+            (self._flags, flags),
+            (self.stale_observed_at, page.stale_observed_at),
+        )
+        if past - first == len(page.slots):
+            self.sender_ids[first:past] = page.sender_ids
+            for column, values in columns:
+                column[first:past] = array(column.typecode, values)
+        else:
+            for slot, sender_id in zip(page.slots, page.sender_ids, strict=True):
+                self.sender_ids[slot] = sender_id
+            for column, values in columns:
+                for slot, value in zip(page.slots, values, strict=True):
+                    column[slot] = value
+        self.slots.update(zip(page.sender_ids, page.slots, strict=True))
+
+    def put_in_order(self) -> None:
+        """Order the senders that take_page() took by their deadlines, and note which slots are free."""
+        if len(self.slots) < len(self.sender_ids):
+            self._free = [slot for slot in reversed(range(len(self.sender_ids))) if not self.sender_ids[slot]]
+        flags = self._flags
+        stale = [slot for slot in self.slots.values() if flags[slot] & 1]
+        heard = [slot for slot in self.slots.values() if not flags[slot] & 1]
+        heard.sort(key=self.last_seen_at.__getitem__)
+        stale.sort(key=self.stale_observed_at.__getitem__)
+        self.heard.fill(heard)
+        self.stale.fill(stale)
 
     def _write(self, state: SenderState) -> None:
         slot = state.slot
-        if slot >= len(self.sender_ids):
-            self._grow(slot + 1)
         if state.sender_id not in self.slots:
             self.slots[state.sender_id] = slot
             self.sender_ids[slot] = state.sender_id
@@ -212,12 +265,13 @@ class SenderTable:
 
     def _grow(self, size: int) -> None:
         missing = size - len(self.sender_ids)
-        self.sender_ids.extend([""] * missing)
-        for column in self._columns:
-            column.frombytes(bytes(column.itemsize * missing))
+        if missing > 0:
+            self.sender_ids.extend([""] * missing)
+            for column in self._columns:
+                column.frombytes(bytes(column.itemsize * missing))
 
     def _unlink(self, slot: int) -> None:
-        if slot < len(self.sender_ids) and self.sender_ids[slot] in self.slots:
+        if self.sender_ids[slot]:
             (self.stale if self._flags[slot] & 1 else self.heard).remove(slot)
 
     def _incarnation_index(self, incarnation: Incarnation) -> int:

@@ -96,9 +96,7 @@ class SqliteStore:
             return None
         state = msgspec.json.decode(row[1], type=BlockState)
         self._block_counters[name] = state.counters
-        senders = SenderTable()
-        senders.restore(await load_senders(self._database, row[0], self._incarnations))
-        return state, senders
+        return state, await load_senders(self._database, row[0], self._incarnations)
 
     async def commit(self, batch: BatchCommit) -> None:
         """Make one batch durable; raise StoreFull, having changed nothing, where the disk is full."""

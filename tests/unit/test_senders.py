@@ -1,6 +1,6 @@
 """The table of senders: slots are used again, lists stay in the order of deadlines, and a restart changes nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import msgspec
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edge_agent.core.senders import NOBODY, SenderList, SenderPhase, SenderState, SenderTable
+from edge_agent.core.senders import NOBODY, SenderList, SenderPage, SenderPhase, SenderState, SenderTable
 from shared.identifiers import Incarnation
 
 SENDERS = "abcdefgh"
@@ -31,11 +31,35 @@ def free_slots(table: SenderTable, count: int) -> list[int]:
     return list(islice(table.free_slots(), count))
 
 
+def page_of(states: Sequence[SenderState]) -> SenderPage:
+    """Write senders as a store gives them back."""
+    return SenderPage(
+        slots=[state.slot for state in states],
+        sender_ids=[state.sender_id for state in states],
+        phases=[int(state.phase) for state in states],
+        last_seen_at=[state.last_seen_at for state in states],
+        last_sequences=[state.last_sequence for state in states],
+        opening_incarnations=[state.opening_incarnation for state in states],
+        opening_sequences=[state.opening_sequence for state in states],
+        last_forwarded_at=[state.last_forwarded_at for state in states],
+        forwarded_sizes=[state.forwarded_size for state in states],
+        forwarded_digests=[state.forwarded_digest for state in states],
+        first_intervals=[int(state.first_interval) for state in states],
+        stale_observed_at=[state.stale_observed_at for state in states],
+    )
+
+
+def table_of(*states: SenderState, page_size: int = 2) -> SenderTable:
+    """Read senders back as a store would: page by page, by slot."""
+    table = SenderTable()
+    for first in range(0, len(states), page_size):
+        table.take_page(page_of(states[first : first + page_size]))
+    table.put_in_order()
+    return table
+
+
 def restored(table: SenderTable) -> SenderTable:
-    """Read a table back as a store would: by slot."""
-    other = SenderTable()
-    other.restore(table.load(slot) for slot in sorted(table.slots.values()))
-    return other
+    return table_of(*(table.load(slot) for slot in sorted(table.slots.values())))
 
 
 @pytest.fixture
@@ -183,22 +207,19 @@ def test_incarnations_are_kept_once_however_many_senders_were_opened_in_them(abc
 
 
 def test_restored_senders_are_in_the_order_of_their_deadlines_whatever_the_order_of_rows() -> None:
-    table = SenderTable()
-    table.restore(
-        [heard("late", 0, seen=9), stale("second", 1, since=5), heard("early", 2, seen=3), stale("first", 3, since=4)]
+    table = table_of(
+        heard("late", 0, seen=9), stale("second", 1, since=5), heard("early", 2, seen=3), stale("first", 3, since=4)
     )
     assert (names(table, table.heard), names(table, table.stale)) == (["early", "late"], ["first", "second"])
 
 
 def test_slots_that_no_row_has_are_free_after_a_restart() -> None:
-    table = SenderTable()
-    table.restore([heard("c", 4), heard("a", 1)])
+    table = table_of(heard("a", 1), heard("c", 4))
     assert free_slots(table, 5) == [0, 2, 3, 5, 6]
 
 
 def test_table_restored_from_nothing_is_empty() -> None:
-    table = SenderTable()
-    table.restore([])
+    table = table_of()
     assert (len(table), list(table.heard), list(table.stale), free_slots(table, 1)) == (0, [], [], [0])
 
 
