@@ -10,7 +10,7 @@ Columns, not objects: a million senders as objects took 457 MB, as columns 207 M
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import count
+from itertools import count, pairwise
 
 import msgspec
 
@@ -108,10 +108,15 @@ class SenderList:
             self._previous[after] = before
         self.count -= 1
 
-    def fill(self, slots: Iterable[int]) -> None:
-        """Put slots that are in no list at the end, in their order."""
-        for slot in slots:
-            self.append(slot)
+    def fill(self, slots: Sequence[int]) -> None:
+        """Make slots that are in no list all of an empty one, in their order."""
+        if not slots:
+            return
+        for before, slot in pairwise(slots):
+            self._following[before] = slot
+            self._previous[slot] = before
+        self.head, self._tail, self.count = slots[0], slots[-1], len(slots)
+        self._previous[self.head] = self._following[self._tail] = NOBODY
 
     def after(self, slot: int) -> int:
         """Give the slot that follows, or NOBODY."""
