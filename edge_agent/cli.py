@@ -1,8 +1,8 @@
 """The command ``muster-agent``: run it, check its settings, look at it."""
 
 import asyncio
-import logging
 import os
+import shutil
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from edge_agent import config
+from edge_agent.log_lines import LOG_FORMATS, LogFormat, log_to_standard_error
 from shared.settings import SettingsError
 
 LAZY_COMMANDS = {
@@ -19,6 +20,9 @@ LAZY_COMMANDS = {
     "doctor": "edge_agent.doctor.command",
     "simulate": "edge_agent.simulator.commands",
 }
+
+# click fills the lines of a paragraph, unless \b stands alone before them.
+EXAMPLES = "\b\nExamples:\n  "
 
 config_option = click.option(
     "--config",
@@ -50,32 +54,47 @@ class _Commands(click.Group):
 def cli(context: click.Context, debug: bool) -> None:
     """Watch a site's registrations: forward a sample, say who is new, stale, recovered or retired."""
     context.obj = debug
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.INFO,
-        format="time=%(asctime)s level=%(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("aiosqlite").setLevel(logging.INFO)
+    log_to_standard_error(debug=debug)
 
 
-@cli.command()
+@cli.command(
+    epilog=f"{EXAMPLES}muster-agent run --config agent.toml\n  "
+    "muster-agent run --log-format json 2>> /var/log/muster-agent.log"
+)
 @config_option
-def run(config_path: Path) -> None:
-    """Run the agent until it is told to stop."""
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    show_default=True,
+    help="How lines of the log are written to standard error: key=value, or a JSON object each.",
+)
+@click.pass_obj
+def run(debug: bool, config_path: Path, log_format: LogFormat) -> None:
+    """Run the agent until it is told to stop by SIGTERM or SIGINT.
+
+    Ends with 0 then, and with 1 after one line that says why it cannot go on.
+    """
     import uvloop
 
     from edge_agent.daemon import run as run_agent
 
     settings = config.load(config_path)
+    log_to_standard_error(log_format, debug=debug, site=settings.site, region=settings.region)
     # A context manager, not uvloop.run(): the agent handles its own signals.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_agent(settings))
 
 
-@cli.command("check-config")
+@cli.command("check-config", epilog=f"{EXAMPLES}muster-agent check-config --config agent.toml")
 @config_option
 def check_config(config_path: Path) -> None:
-    """Read the settings file and say what is wrong with it, or what it amounts to."""
+    """Read the settings file and say what is wrong with it, or what will be in effect, defaults included.
+
+    Looks at nothing but the file: muster-agent doctor looks at the rest. Ends with 0, or 1 where something is wrong.
+    """
+    from edge_agent.effective_settings import render_settings
+
     settings = config.load(config_path)
     click.echo(f"{config_path}: good")
     click.echo(f"  site {settings.site}, region {settings.region}, agent {settings.agent_name}")
@@ -83,24 +102,47 @@ def check_config(config_path: Path) -> None:
         source = ", ".join(block.source.servers)
         click.echo(f"  {block.name}: {block.source.stream} at {source}, consumer {settings.consumer_of(block)}")
     click.echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}")
+    click.echo(f"\nIn effect, defaults included:\n\n{render_settings(settings)}")
 
 
-@cli.command()
+@cli.command(
+    epilog=f"{EXAMPLES}muster-agent status --config agent.toml\n  watch muster-agent status\n  "
+    "muster-agent status --check || echo look at it"
+)
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(config_path: Path, as_json: bool) -> None:
-    """Show on one screen what the agent does, also while it or its links are down."""
-    from edge_agent.status_report import read_status, render_status
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; instants and durations are in microseconds.")
+@click.option("--check", is_flag=True, help="Print what is wrong, a line each, and end with 0, 1 or 2.")
+def status(config_path: Path, as_json: bool, check: bool) -> None:
+    """Show on one screen what the agent does, also while it or its links are down.
 
-    report = read_status(Path(config.load(config_path).store.path))
-    click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report))
+    Ends with 0 where there was something to show, 1 where not. With --check: 0 useful, 1 something is wrong, 2 not
+    running, or nothing known.
+    """
+    from edge_agent.status_page import UNWRAPPED, render_status
+    from edge_agent.status_report import read_status
+    from edge_agent.store.reading import StoreUnreadable
+
+    path = Path(config.load(config_path).store.path)
+    if check:
+        try:
+            report = read_status(path)
+        except StoreUnreadable as error:
+            click.echo(str(error))
+            sys.exit(2)
+        click.echo("\n".join(report.problems) or "useful")
+        sys.exit(0 if not report.problems else 1 if report.is_running else 2)
+    report = read_status(path)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNWRAPPED
+    click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width))
 
 
 def main() -> None:
     """Run the command; a person gets one clear line, never a traceback, unless --debug asks for it."""
+    # Whoever adds --debug to a command that failed adds it at the end.
     debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        cli(standalone_mode=False)
+        cli(["--debug", *arguments] if debug else arguments, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

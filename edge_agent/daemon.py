@@ -20,11 +20,11 @@ from edge_agent.monitor import serve_monitor
 from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
 from edge_agent.source_api import SourceAddress, SourceApi
-from edge_agent.status_board import StatusBoard
+from edge_agent.status_board import UPSTREAM, StatusBoard, source_part, stream_part
 from edge_agent.store.files import Prepared, held, prepare, site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
-from edge_agent.supervisor import keep_supervisor_informed
+from edge_agent.supervisor import announce_stopping, keep_supervisor_informed
 from edge_agent.uploader import Uploader
 from edge_agent.upstream import JetStreamUpstream
 from shared.nats_connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
@@ -85,13 +85,15 @@ class Agent:
                 tasks.create_task(self._board.keep_written(self._store), name="status"),
                 tasks.create_task(self._upload(), name="upstream"),
                 *(tasks.create_task(self._read(block), name=block.name) for block in self._settings.stream),
-                tasks.create_task(keep_supervisor_informed(), name="supervisor"),
+                tasks.create_task(keep_supervisor_informed(self._board), name="supervisor"),
             ]
             if self._settings.monitor.listen:
                 listen = self._settings.monitor.listen
-                parts.append(tasks.create_task(serve_monitor(listen, self._board, self._store), name="monitor"))
+                path = Path(self._settings.store.path)
+                parts.append(tasks.create_task(serve_monitor(listen, self._board, self._store, path), name="monitor"))
             await stopping.wait()
             log.info("stopping")
+            announce_stopping()
             await cancelled(parts)
 
     async def close(self) -> None:
@@ -99,10 +101,11 @@ class Agent:
         self._board.mute()
         for client in self._clients:
             await client.close()
+        await self._board.write_last(self._store)
         await self._store.close()
 
     async def _upload(self) -> None:
-        report = self._board.reporter("upstream")
+        report = self._board.reporter(UPSTREAM)
         adapters: list[_Adapter] = []
         client = await self._connect(self._settings.upstream, "upstream", adapters, report)
         upstream = JetStreamUpstream(client)
@@ -116,14 +119,16 @@ class Agent:
                 report("not accepted", problem)
 
         bandwidth = self._settings.upstream.max_bandwidth
-        await Uploader(self._store, upstream, bytes_per_second=bandwidth, report=report_upload).run()
+        uploader = Uploader(self._store, upstream, bytes_per_second=bandwidth, report=report_upload)
+        self._board.publishes = uploader.publishes
+        await uploader.run()
 
     async def _read(self, block: StreamSettings) -> None:
         settings, source_settings = self._settings, block.source
         known = await self._store.load_block(block.name)
-        report = self._board.reporter(f"stream {block.name}")
+        report = self._board.reporter(stream_part(block.name))
         adapters: list[_Adapter] = []
-        link_report = self._board.reporter(f"source of {block.name}")
+        link_report = self._board.reporter(source_part(block.name))
         client = await self._connect(source_settings, f"source of {block.name}", adapters, link_report)
         address = SourceAddress(
             stream=source_settings.stream,
@@ -139,7 +144,9 @@ class Agent:
         adapters.append(source)
         mode = mode_of(settings, block, self._identity)
         decider = mode.decides(*known) if known else None
-        await Ingest(self._block(block, mode), source, self._store, decider, report).run()
+        ingest = Ingest(self._block(block, mode), source, self._store, decider, report)
+        self._board.watch(block.name, ingest)
+        await ingest.run()
 
     def _block(self, block: StreamSettings, mode: Mode) -> Block:
         return Block(

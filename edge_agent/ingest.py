@@ -83,7 +83,8 @@ class Ingest:
         self._watermark_due_at = 0.0
         self._watermark_through = 0
         self._server_at = 0
-        self._pending = 0
+        self._checked: Checked | None = None
+        self._checked_at = 0.0
 
     @property
     def decider(self) -> Decider:
@@ -94,10 +95,19 @@ class Ingest:
     @property
     def progress(self) -> Progress | None:
         """Tell how far reading has come; None before the first check."""
-        if self._decider is None or not self._server_at:
+        if self._decider is None or self._checked is None:
             return None
-        state = self._decider.state
-        return Progress(self._pending, self._server_at, state.observed_through, self._decider.sender_counts())
+        state, checked = self._decider.state, self._checked
+        ago = int((asyncio.get_running_loop().time() - self._checked_at) * SECOND)
+        return Progress(
+            pending=checked.pending,
+            server_at=checked.facts.server_at + ago,
+            checked_ago=ago,
+            observed_through=state.observed_through,
+            senders=self._decider.sender_counts(),
+            mode=state.mode,
+            blind_after=state.policy.blind_after,
+        )
 
     async def run(self) -> None:
         """Read for ever; whatever the source does, go on from the committed position."""
@@ -145,7 +155,10 @@ class Ingest:
                 await self._source.acknowledge()
             if loop.time() >= check_at:
                 check_at = loop.time() + self._check_interval
-                await self._take_check(await self._source.check())
+                checked = await self._source.check()
+                await self._take_check(checked)
+                # Not before: what a check shows is behind until the check has been taken.
+                self._checked, self._checked_at = checked, loop.time()
             if loop.time() >= self._watermark_due_at and await self._emit_watermark():
                 self._watermark_due_at = loop.time() + self._watermark_interval
 
@@ -165,7 +178,7 @@ class Ingest:
 
     async def _take_check(self, checked: Checked) -> None:
         state, facts = self.decider.state, checked.facts
-        self._server_at, self._pending = facts.server_at, checked.pending
+        self._server_at = facts.server_at
         if past_change(state.position, facts) is not None:
             raise SourceUnavailable("the stream's past has changed")
         if is_gap(max(state.read_through, self._source.delivered_sequence), facts):

@@ -1,35 +1,56 @@
-"""Answer ``/healthz`` and ``/metrics`` over HTTP: is the agent alive, is it useful, how much did it count.
+"""Answer ``/healthz``, ``/readyz`` and ``/metrics`` over HTTP: is the agent alive, is it useful, what did it count.
 
-``/healthz`` is 200 while every part does its work, 503 with the reasons otherwise. Metrics are in Prometheus' text
-format.
+``/healthz`` is 200 whenever the agent's loop runs: restarting helps against nothing else. ``/readyz`` is 200 while the
+agent is useful, else 503. Both say both, and the reasons, as one JSON object.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
+
+from edge_agent import host
 from edge_agent.core.outgoing import Lane
-from edge_agent.status_board import StatusBoard
+from edge_agent.exposition import CONTENT_TYPE, expose
+from edge_agent.metrics import LaneNumbers, Numbers, metrics_of
+from edge_agent.outbox_ages import oldest_at
+from edge_agent.status_board import StatusBoard, now
+from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
 
-REQUEST_DEADLINE = 5.0
-HEALTHY = frozenset({"connected", "reading", "stored"})
+REQUEST_DEADLINE = 10.0
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+
+Answer = tuple[str, str, str]
 
 
-async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore) -> None:
+class Health(msgspec.Struct, frozen=True):
+    """What both health pages say; ``problems`` is empty while the agent is useful."""
+
+    alive: bool
+    useful: bool
+    problems: list[str]
+
+
+async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore, path: Path) -> None:
     """Serve until cancelled. An address that cannot be had is reported, and does not stop the agent."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(TimeoutError, OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
             async with asyncio.timeout(REQUEST_DEADLINE):
                 request = (await reader.readuntil(b"\r\n\r\n")).split()
-                writer.write(_response(request[1].decode("latin-1") if len(request) > 1 else "", board, store))
+                method, target = (
+                    (request[0].decode("latin-1"), request[1].decode("latin-1")) if request[1:] else ("", "")
+                )
+                writer.write(_written(method, await _answer(method, target, board, store, path)))
                 await writer.drain()
         writer.close()
 
-    host, _, port = listen.rpartition(":")
+    host_name, _, port = listen.rpartition(":")
     try:
-        server = await asyncio.start_server(answer, host.strip("[]"), int(port))
+        server = await asyncio.start_server(answer, host_name.strip("[]"), int(port))
     except OSError as error:
         board.reporter("monitor")("not listening", f"{listen}: {error.strerror or error}")
         return
@@ -37,39 +58,59 @@ async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore) -> 
         await server.serve_forever()
 
 
-def _response(path: str, board: StatusBoard, store: SqliteStore) -> bytes:
-    match path.partition("?")[0]:
-        case "/healthz":
-            wrong = [
-                f"{name}: {part.phase}{part.reason and f': {part.reason}'}"
-                for name, part in board.parts.items()
-                if part.phase not in HEALTHY
-            ]
-            if not board.parts:
-                wrong = ["starting"]
-            status, body = ("503 Service Unavailable", "\n".join(wrong)) if wrong else ("200 OK", "ok")
+async def _answer(method: str, target: str, board: StatusBoard, store: SqliteStore, path: Path) -> Answer:
+    if method not in ("GET", "HEAD"):
+        return "405 Method Not Allowed", _TEXT, "only GET is known here\n"
+    match target.partition("?")[0]:
+        case "/healthz" | "/readyz" as page:
+            wrong = board.problems()
+            status = "200 OK" if page == "/healthz" or not wrong else "503 Service Unavailable"
+            return status, _JSON, msgspec.json.encode(Health(True, not wrong, wrong)).decode() + "\n"
         case "/metrics":
-            status, body = "200 OK", "\n".join(_metrics(board, store))
+            lanes = await asyncio.to_thread(_oldest, path)
+            agent = board.agent
+            numbers = _numbers(board, store, lanes)
+            return "200 OK", CONTENT_TYPE, expose(metrics_of(numbers), {"region": agent.region, "site": agent.site})
         case _:
-            status, body = "404 Not Found", "known here: /healthz, /metrics"
-    payload = f"{body}\n".encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-    return f"{head}Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n".encode() + payload
+            return "404 Not Found", _TEXT, "known here: /healthz, /readyz, /metrics\n"
 
 
-def _metrics(board: StatusBoard, store: SqliteStore) -> Iterator[str]:
-    yield "# TYPE muster_agent_part_up gauge"
-    for name, part in board.parts.items():
-        yield f'muster_agent_part_up{{part="{name}"}} {int(part.phase in HEALTHY)}'
+def _written(method: str, answer: Answer) -> bytes:
+    status, content_type, body = answer
+    payload = body.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(payload)}\r\n"
+    return f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + (
+        b"" if method == "HEAD" else payload
+    )
+
+
+def _oldest(path: Path) -> dict[Lane, int]:
+    """Look up the oldest record of each lane; beside the store's own connection, which must not wait for a scrape."""
+    try:
+        with reading(path) as database:
+            return {lane: oldest_at(database, lane) for lane in Lane}
+    except StoreUnreadable:
+        return {}
+
+
+def _numbers(board: StatusBoard, store: SqliteStore, oldest: dict[Lane, int]) -> Numbers:
     depths = store.depths()
-    yield "# TYPE muster_agent_outbox_rows gauge"
-    for lane in Lane:
-        yield f'muster_agent_outbox_rows{{lane="{lane.name.lower()}"}} {depths[lane].rows}'
-    yield "# TYPE muster_agent_outbox_bytes gauge"
-    for lane in Lane:
-        yield f'muster_agent_outbox_bytes{{lane="{lane.name.lower()}"}} {depths[lane].size}'
-    yield "# TYPE muster_agent_events_total counter"
-    for block, counters in store.counters().items():
-        for what, causes in counters.items():
-            for cause, count in causes.items():
-                yield f'muster_agent_events_total{{stream="{block}",what="{what}",cause="{cause}"}} {count}'
+    return Numbers(
+        at=now(),
+        agent=board.agent,
+        parts=board.parts,
+        progress=board.progress(),
+        counters=store.counters(),
+        lanes={
+            lane.name.lower(): LaneNumbers(depth.rows, depth.size, oldest.get(lane, 0))
+            for lane, depth in depths.items()
+        },
+        reconnects=board.reconnects,
+        acknowledged=board.publishes.done,
+        refused=board.publishes.failed,
+        commits=store.commits.done,
+        failed_commits=store.commits.failed,
+        commit_seconds=store.commits.seconds,
+        usage=host.usage(),
+        is_useful=not board.problems(),
+    )

@@ -11,6 +11,7 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.core.senders import SenderChanges
+from edge_agent.core.shipment import Answer, Shipment
 from shared.identifiers import BlockId, SourcePosition
 
 EVERYTHING = (1 << 63) - 1
@@ -112,13 +113,22 @@ class Checked(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """How far a block's reading has come, for people; instants are the stream's own time, 0 where there was none yet.
 
-    ``pending`` messages waited to be read when the server's clock showed ``checked_at``.
+    ``pending`` messages waited to be read when the stream was last looked at, ``checked_ago`` microseconds before;
+    ``server_at`` is the server's clock now, counted on from there.
     """
 
     pending: int
-    checked_at: int
+    server_at: int
+    checked_ago: int
     observed_through: int
     senders: dict[str, int]
+    mode: str = "sample"
+    blind_after: int = 0
+
+    @property
+    def behind(self) -> int:
+        """Give how far reading lies behind the server's clock, in microseconds."""
+        return max(self.server_at - self.observed_through, 0) if self.observed_through else 0
 
 
 class Source(Protocol):
@@ -151,26 +161,17 @@ class UpstreamUnavailable(Exception):
     """The upstream takes nothing now; the message says why. Everything unacknowledged is to be sent again."""
 
 
-class Acknowledgement(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one publish. ``refused`` is empty, or why; ``is_final`` where sending it again cannot help."""
-
-    lane: Lane
-    row_id: int
-    refused: str = ""
-    is_final: bool = False
-
-
 class Upstream(Protocol):
     """What the uploader needs of the region. Everything may raise UpstreamUnavailable."""
 
     async def ready(self) -> None:
         """Wait until there is a connection; what was in flight on an older one is lost."""
 
-    async def publish(self, row: OutboxRow) -> None:
-        """Send a row without waiting for its acknowledgement."""
+    async def send(self, shipment: Shipment) -> None:
+        """Publish without waiting for the answer. One that no server takes is answered at once."""
 
-    async def acknowledgements(self, patience: float) -> Sequence[Acknowledgement]:
+    async def answers(self, patience: float) -> Sequence[Answer]:
         """Give what was answered since the last call; none if none came within ``patience`` seconds or poke()."""
 
     def poke(self) -> None:
-        """Let acknowledgements() return: there is something to send."""
+        """Let answers() return: there is something to send."""

@@ -1,4 +1,4 @@
-"""Collect what people are told about the agent, and write it into the store, where it outlives the agent.
+"""Collect what people are told about the agent: log lines, and a status that the store keeps and outlives the agent.
 
 Read back by ``muster-agent status``, also while the agent or its links are down.
 """
@@ -8,20 +8,32 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
-from edge_agent.ports import StoreFull
+from edge_agent.fault_log import FaultLog, LogLine
+from edge_agent.ports import Progress, StoreFull
 from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.tallies import Tally
+from edge_agent.usefulness import PartStatus, problems
+from shared.instants import SECOND
 
 WRITE_INTERVAL = 2.0
+UPSTREAM = "upstream"
+CONNECTED = "connected"
+DISCONNECTED = "not connected"
+_SOURCE, _STREAM = "source of ", "stream "
 
 log = logging.getLogger("muster.agent")
 
 
 class AgentStatus(msgspec.Struct, frozen=True):
-    """Which run of which agent wrote the status. Instants are the agent's own clock, microseconds."""
+    """Which run of which agent wrote the status. Instants are the agent's own clock, microseconds.
+
+    ``stopped_at`` is when it ended because it was told to; 0 while it runs, and where it was killed.
+    """
 
     agent: str
     region: str
@@ -32,14 +44,12 @@ class AgentStatus(msgspec.Struct, frozen=True):
     started_at: int
     written_at: int
     max_outbox: int
+    stopped_at: int = 0
 
 
-class PartStatus(msgspec.Struct, frozen=True):
-    """What one part of the agent does, since when, and why."""
-
-    phase: str
-    reason: str = ""
-    since: int = 0
+class _Reader(Protocol):
+    @property
+    def progress(self) -> Progress | None: ...
 
 
 def now() -> int:
@@ -47,12 +57,35 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
+def source_part(block: str) -> str:
+    """Name the part that is a block's link to its site."""
+    return _SOURCE + block
+
+
+def stream_part(block: str) -> str:
+    """Name the part that reads a block's stream."""
+    return _STREAM + block
+
+
+def block_of(part: str) -> str:
+    """Name the block that a part belongs to; "" for the agent's own.
+
+    >>> block_of("source of nodes"), block_of("stream nodes"), block_of("upstream")
+    ('nodes', 'nodes', '')
+    """
+    return next((part.removeprefix(prefix) for prefix in (_SOURCE, _STREAM) if part.startswith(prefix)), "")
+
+
 class StatusBoard:
-    """The parts' phases; each change is logged once."""
+    """The parts' phases, and how far each block has read. Changes are logged as ``fault_log`` says."""
 
     def __init__(self, agent: str, region: str, site: str, version: str, boot_id: str, max_outbox: int) -> None:
-        self._agent = AgentStatus(agent, region, site, version, boot_id, os.getpid(), now(), 0, max_outbox)
+        self.agent = AgentStatus(agent, region, site, version, boot_id, os.getpid(), now(), 0, max_outbox)
+        self.publishes = Tally()
+        self.reconnects: dict[str, int] = {}
         self._parts: dict[str, PartStatus] = {}
+        self._faults: dict[str, FaultLog] = {}
+        self._readers: dict[str, _Reader] = {}
         self._last_problem: PartStatus | None = None
         self._changed = asyncio.Event()
         self._is_muted = False
@@ -66,18 +99,44 @@ class StatusBoard:
         """Give every part's phase, by name."""
         return self._parts
 
+    def watch(self, block: str, reader: _Reader) -> None:
+        """Ask ``reader`` from now on how far a block has come."""
+        self._readers[block] = reader
+
+    def progress(self) -> dict[str, Progress]:
+        """Tell how far each block has come, of those that have looked at their stream."""
+        found = {block: reader.progress for block, reader in self._readers.items()}
+        return {block: progress for block, progress in found.items() if progress is not None}
+
+    def problems(self) -> list[str]:
+        """Say in a line each why the agent is not useful now; nothing where it is."""
+        return list(problems(self._parts, self.progress(), now()))
+
+    def in_a_line(self) -> str:
+        """Say what the agent does, for a supervisor's list."""
+        wrong = self.problems()
+        reading = sum(part.phase == "reading" for name, part in self._parts.items() if name.startswith(_STREAM))
+        senders = sum(sum(each.senders.values()) for each in self.progress().values())
+        return "; ".join(wrong) if wrong else f"reading {reading} of {len(self._readers)} streams, {senders:,} senders"
+
     def reporter(self, part: str) -> Callable[[str, str], None]:
         """Give what a part calls with its phase and, where something is wrong, the reason."""
+        faults = self._faults.setdefault(part, FaultLog(part))
 
         def report(phase: str, reason: str = "") -> None:
             before = self._parts.get(part)
-            if self._is_muted or (before is not None and (before.phase, before.reason) == (phase, reason)):
+            is_known = before is not None and (before.phase, before.reason) == (phase, reason)
+            if self._is_muted or (is_known and not reason):
                 return
+            self._write_lines(part, faults.report(now(), phase, reason))
+            if is_known:
+                return
+            if before is not None and (before.phase, phase) == (DISCONNECTED, CONNECTED):
+                self.reconnects[part] = self.reconnects.get(part, 0) + 1
             since = before.since if before is not None and before.phase == phase else now()
             self._parts[part] = PartStatus(phase, reason, since)
             if reason:
                 self._last_problem = PartStatus(part, reason, now())
-            log.log(logging.WARNING if reason else logging.INFO, "%s: %s%s", part, phase, reason and f": {reason}")
             self._changed.set()
 
         return report
@@ -89,13 +148,34 @@ class StatusBoard:
                 async with asyncio.timeout(WRITE_INTERVAL):
                     await self._changed.wait()
             self._changed.clear()
-            with contextlib.suppress(StoreFull):
-                await store.write_status(self._contents())
+            for part, faults in self._faults.items():
+                self._write_lines(part, faults.pass_time(now()))
+            await self._write(store, self.agent)
 
-    def _contents(self) -> dict[str, object]:
-        agent = msgspec.structs.replace(self._agent, written_at=now())
-        return {
-            "agent": agent,
-            "last_problem": self._last_problem,
-            **{f"part:{name}": part for name, part in self._parts.items()},
-        }
+    async def write_last(self, store: SqliteStore) -> None:
+        """Write that the agent was told to stop: who asks later can tell that from a death."""
+        await self._write(store, msgspec.structs.replace(self.agent, stopped_at=now()))
+
+    async def _write(self, store: SqliteStore, agent: AgentStatus) -> None:
+        # Of a full disk the log tells, and ``status`` by the age of what it finds.
+        with contextlib.suppress(StoreFull):
+            await store.write_status(
+                {
+                    "agent": msgspec.structs.replace(agent, written_at=now()),
+                    "last_problem": self._last_problem,
+                    **{f"part:{name}": part for name, part in self._parts.items()},
+                    **{f"progress:{name}": progress for name, progress in self.progress().items()},
+                }
+            )
+
+    def _write_lines(self, part: str, lines: Iterable[LogLine]) -> None:
+        block = block_of(part)
+        for line in lines:
+            fields = {
+                **({"stream": block} if block else {}),
+                "part": part,
+                "phase": line.phase,
+                **({"repeated": line.repeated} if line.repeated else {}),
+                **({"lasted_s": round(line.lasted / SECOND, 1)} if line.lasted else {}),
+            }
+            log.log(logging.WARNING if line.is_fault else logging.INFO, line.text, extra={"fields": fields})

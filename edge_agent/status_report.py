@@ -1,112 +1,192 @@
-"""Read what the agent wrote into its store, and show it on one screen; works while the agent or its links are down."""
+"""Read what the agent wrote into its store, and tell whether it runs; works while the agent or its links are down."""
 
 import os
 import sqlite3
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState, Counters
+from edge_agent.core.block_state import BlockState, Counters, counted
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.senders import SenderPhase
-from edge_agent.status_board import AgentStatus, PartStatus, now
+from edge_agent.outbox_ages import oldest_at
+from edge_agent.ports import Progress
+from edge_agent.status_board import AgentStatus, now
 from edge_agent.store import schema
 from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.senders import slot_range
-from shared.instants import SECOND, format_duration, format_instant
-from shared.sizes import format_size
+from edge_agent.usefulness import PartStatus, problems
+from shared.instants import SECOND
 
 SIGN_OF_LIFE = 10 * SECOND
-LABEL = 17
+_LOCKS = Path("/proc/locks")
+
+
+class Life(StrEnum):
+    """What can be said of the agent's process.
+
+    SILENT: the process is there, and has written nothing for ``SIGN_OF_LIFE``: it hangs, is suspended, or cannot write.
+    """
+
+    RUNNING = "running"
+    SILENT = "silent"
+    STOPPED = "stopped"
+    DIED = "died"
 
 
 class BlockReport(msgspec.Struct, frozen=True):
-    """One stream block as committed: its state and its senders by phase."""
+    """One stream block as committed: its state, its senders by phase, how far it had read when that was last told.
+
+    ``counters`` are those of the block and of its records in the outbox.
+    """
 
     name: str
     state: BlockState
     senders: dict[str, int]
+    counters: Counters = {}
+    progress: Progress | None = None
 
 
 class LaneReport(msgspec.Struct, frozen=True):
-    """What waits in one lane of the outbox, in rows and bytes."""
+    """What waits in one lane of the outbox, in rows and bytes, and the instant that the oldest speaks of (or 0)."""
 
     rows: int
     size: int
+    oldest_at: int = 0
 
 
 class StatusReport(msgspec.Struct, frozen=True):
-    """Everything that status shows; also its JSON form."""
+    """Everything that status shows; also its JSON form. Instants and durations are microseconds.
+
+    ``room`` is what is left of ``store.max_outbox``, in bytes. ``problems`` says why the agent is not useful now.
+    """
 
     agent: AgentStatus
-    is_running: bool
+    life: Life
     parts: dict[str, PartStatus]
     last_problem: PartStatus | None
     blocks: list[BlockReport]
     outbox: dict[str, LaneReport]
     outbox_counters: Counters
+    room: int
+    problems: list[str] = []
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether the agent lives and says so."""
+        return self.life is Life.RUNNING
 
 
 def read_status(path: Path) -> StatusReport:
     """Read the store without disturbing the agent; raise StoreUnreadable."""
     with reading(path) as database:
-        return read_report(database)
+        database.execute("BEGIN")
+        return read_report(database, is_held=is_held(path))
 
 
-def read_report(database: sqlite3.Connection) -> StatusReport:
-    """Read the status from a store that is open; raise StoreUnreadable where it holds none yet."""
-    agent, parts, last_problem = _read_status(database)
+def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) -> StatusReport:
+    """Read the status from a store that is open; raise StoreUnreadable where it holds none yet.
+
+    ``is_held`` says whether an agent has the store now, where that is known.
+    """
+    bodies = dict(database.execute("SELECT name, body FROM status"))
+    agent = _agent_of(bodies)
     if agent is None:
         raise StoreUnreadable("the agent has not written a status yet; try again in some seconds")
-    counters: Counters = {}
-    lanes = {lane.name.lower(): database.execute(schema.rows_through(lane), (schema.EVERY_ROW,)) for lane in Lane}
-    for what, cause, count in database.execute(
-        "SELECT what, cause, SUM(count) FROM outbox_counter GROUP BY what, cause"
-    ):
-        counters.setdefault(what, {})[cause] = count
+    outbox = {lane.name.lower(): _read_lane(database, lane) for lane in Lane}
+    blocks = list(_read_blocks(database, bodies))
+    life, parts, progress = _life(agent, is_held), _parts_of(bodies), {each.name: each.progress for each in blocks}
+    total: Counters = {}
+    for additions in _outbox_counters(database).values():
+        total = counted(total, additions)
+    known = {name: reached for name, reached in progress.items() if reached is not None}
     return StatusReport(
         agent=agent,
-        is_running=_is_running(agent),
+        life=life,
         parts=parts,
-        last_problem=last_problem,
-        blocks=[_read_block(database, *row) for row in database.execute("SELECT number, name, state FROM block")],
-        outbox={lane: LaneReport(*depth.fetchone()) for lane, depth in lanes.items()},
-        outbox_counters=counters,
+        last_problem=msgspec.json.decode(bodies.get("last_problem", "null"), type=PartStatus | None),
+        blocks=blocks,
+        outbox=outbox,
+        outbox_counters=total,
+        room=max(agent.max_outbox - sum(lane.size for lane in outbox.values()), 0),
+        problems=list(problems(parts, known, now())) if life is Life.RUNNING else [f"the agent is not running: {life}"],
     )
-
-
-def _read_block(database: sqlite3.Connection, number: int, name: str, state: str) -> BlockReport:
-    counts = dict(
-        database.execute(
-            "SELECT phase, COUNT(*) FROM sender WHERE row_id BETWEEN ? AND ? GROUP BY phase", slot_range(number)
-        )
-    )
-    senders = {phase.name.lower(): counts.get(phase, 0) for phase in SenderPhase}
-    return BlockReport(name, msgspec.json.decode(state, type=BlockState), senders)
 
 
 def read_phases(database: sqlite3.Connection) -> dict[str, str]:
     """Read what the parts of a running agent do, by name; nothing of one that does not run."""
-    agent, parts, _ = _read_status(database)
-    return {name: part.phase for name, part in parts.items()} if agent and _is_running(agent) else {}
-
-
-def _read_status(
-    database: sqlite3.Connection,
-) -> tuple[AgentStatus | None, dict[str, PartStatus], PartStatus | None]:
     bodies = dict(database.execute("SELECT name, body FROM status"))
-    agent = msgspec.json.decode(bodies.get("agent", "null"), type=AgentStatus | None)
-    parts = {
+    agent = _agent_of(bodies)
+    if agent is None or _life(agent, None) is not Life.RUNNING:
+        return {}
+    return {name: part.phase for name, part in _parts_of(bodies).items()}
+
+
+def is_held(path: Path) -> bool | None:
+    """Tell whether a process holds the store's lock; None where the kernel does not say. Takes no lock itself."""
+    try:
+        wanted = path.with_name(path.name + ".lock").stat().st_ino
+        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
+    except FileNotFoundError as error:
+        return None if error.filename == str(_LOCKS) else False
+    except OSError:
+        return None
+    return any("FLOCK" in fields and fields[5].rpartition(":")[2] == str(wanted) for fields in locks if len(fields) > 5)
+
+
+def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:
+    rows, size = database.execute(schema.rows_through(lane), (schema.EVERY_ROW,)).fetchone()
+    return LaneReport(rows, size, oldest_at(database, lane))
+
+
+def _read_blocks(database: sqlite3.Connection, bodies: dict[str, str]) -> Iterator[BlockReport]:
+    of_outbox = _outbox_counters(database)
+    for number, name, body in database.execute("SELECT number, name, state FROM block ORDER BY number").fetchall():
+        counts = dict(
+            database.execute(
+                "SELECT phase, COUNT(*) FROM sender WHERE row_id BETWEEN ? AND ? GROUP BY phase", slot_range(number)
+            )
+        )
+        state = msgspec.json.decode(body, type=BlockState)
+        yield BlockReport(
+            name=name,
+            state=state,
+            senders={phase.name.lower(): counts.get(phase, 0) for phase in SenderPhase},
+            counters={**state.counters, **of_outbox.get(name, {})},
+            progress=msgspec.json.decode(bodies.get(f"progress:{name}", "null"), type=Progress | None),
+        )
+
+
+def _outbox_counters(database: sqlite3.Connection) -> dict[str, Counters]:
+    counters: dict[str, Counters] = {}
+    for block, what, cause, count in database.execute("SELECT block, what, cause, count FROM outbox_counter"):
+        counters.setdefault(block, {}).setdefault(what, {})[cause] = count
+    return counters
+
+
+def _agent_of(bodies: dict[str, str]) -> AgentStatus | None:
+    return msgspec.json.decode(bodies.get("agent", "null"), type=AgentStatus | None)
+
+
+def _parts_of(bodies: dict[str, str]) -> dict[str, PartStatus]:
+    return {
         name.removeprefix("part:"): msgspec.json.decode(body, type=PartStatus)
         for name, body in sorted(bodies.items())
         if name.startswith("part:")
     }
-    return agent, parts, msgspec.json.decode(bodies.get("last_problem", "null"), type=PartStatus | None)
 
 
-def _is_running(agent: AgentStatus) -> bool:
-    return now() - agent.written_at < SIGN_OF_LIFE and _is_alive(agent.pid)
+def _life(agent: AgentStatus, is_held: bool | None) -> Life:
+    if agent.stopped_at and not is_held:
+        return Life.STOPPED
+    if is_held is False or not _is_alive(agent.pid):
+        return Life.DIED
+    if now() - agent.written_at < SIGN_OF_LIFE:
+        return Life.RUNNING
+    # Without a word of the kernel about the lock, the number may long be another process's.
+    return Life.SILENT if is_held else Life.DIED
 
 
 def _is_alive(pid: int) -> bool:
@@ -117,58 +197,3 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def render_status(report: StatusReport) -> str:
-    """Show the report on one screen."""
-    return "\n".join(_lines(report))
-
-
-def _lines(report: StatusReport) -> Iterator[str]:
-    agent = report.agent
-    life = (
-        f"running for {format_duration(now() - agent.started_at)}, pid {agent.pid}"
-        if report.is_running
-        else f"NOT RUNNING, last sign of life {_ago(agent.written_at)}"
-    )
-    yield f"{agent.agent}, site {agent.site}, region {agent.region}: {life}, muster-agent {agent.version}"
-    yield ""
-    for name, part in report.parts.items():
-        if not report.is_running:
-            break
-        since = f"for {format_duration(now() - part.since)}" if part.since else ""
-        yield f"{name:{LABEL}} {part.phase} {since}{f': {part.reason}' if part.reason else ''}"
-    for block in report.blocks:
-        yield from _block_lines(block)
-    yield from _outbox_lines(report)
-    if report.last_problem:
-        problem = report.last_problem
-        yield f"{'last problem':{LABEL}} {_ago(problem.since)}, {problem.phase}: {problem.reason}"
-
-
-def _block_lines(block: BlockReport) -> Iterator[str]:
-    state = block.state
-    seen = (
-        f"{format_instant(state.observed_through)} ({_ago(state.observed_through)})" if state.observed_through else "-"
-    )
-    since = f", without a gap since {format_instant(state.observed_since)}" if state.observed_since else ""
-    yield f"{'observed through':{LABEL}} {seen}{since}"
-    yield f"{'position':{LABEL}} {state.position.stream} sequence {state.position.sequence}"
-    yield f"{'senders':{LABEL}} {block.senders['heard']} heard, {block.senders['stale']} stale"
-    for what, causes in sorted(state.counters.items()):
-        yield f"{what:{LABEL}} {', '.join(f'{cause} {count}' for cause, count in sorted(causes.items()))}"
-
-
-def _outbox_lines(report: StatusReport) -> Iterator[str]:
-    waiting = [f"{lane.rows} {name} ({format_size(lane.size)})" for name, lane in report.outbox.items() if lane.rows]
-    if waiting:
-        limit = format_size(report.agent.max_outbox)
-        yield f"{'outbox':{LABEL}} {' and '.join(waiting)} wait for the region's acknowledgement; room for {limit}"
-    else:
-        yield f"{'outbox':{LABEL}} empty: the region has acknowledged everything"
-    for what, causes in sorted(report.outbox_counters.items()):
-        yield f"{what:{LABEL}} {', '.join(f'{cause} {count}' for cause, count in sorted(causes.items()))}"
-
-
-def _ago(at: int) -> str:
-    return f"{format_duration(max(now() - at, 0))} ago"

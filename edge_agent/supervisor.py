@@ -1,4 +1,4 @@
-"""Tell systemd that the agent is ready and alive, from its event loop: a loop that hangs sends nothing.
+"""Tell systemd that the agent is ready, alive, and what it does, from its event loop: a loop that hangs says nothing.
 
 Protocol: sd_notify(3), datagrams to the socket that NOTIFY_SOCKET names.
 """
@@ -7,17 +7,43 @@ import asyncio
 import contextlib
 import os
 import socket
+from typing import Protocol
 
-IDLE = 3_600.0
+STATUS_INTERVAL = 5.0
+_SHORTEST_INTERVAL = 0.05
 
 
-async def keep_supervisor_informed() -> None:
-    """Say READY, then WATCHDOG at half of what the supervisor asks for; without a supervisor, only wait."""
+class _Told(Protocol):
+    def in_a_line(self) -> str: ...
+
+
+async def keep_supervisor_informed(board: _Told) -> None:
+    """Say READY, then WATCHDOG at half of what the supervisor asks for, and STATUS where it has changed."""
     _notify("READY=1")
-    interval = int(os.environ.get("WATCHDOG_USEC") or "0") / 2e6 or IDLE
+    watchdog = _watchdog_interval()
+    interval = min(watchdog or STATUS_INTERVAL, STATUS_INTERVAL)
+    said = ""
     while True:
+        status = board.in_a_line()
+        if status != said:
+            _notify(f"STATUS={status}")
+            said = status
         await asyncio.sleep(interval)
-        _notify("WATCHDOG=1")
+        if watchdog:
+            _notify("WATCHDOG=1")
+
+
+def announce_stopping() -> None:
+    """Say that the agent ends because it was told to."""
+    _notify("STOPPING=1\nSTATUS=stopping")
+
+
+def _watchdog_interval() -> float:
+    """Give half of the time, in seconds, within which the supervisor wants to hear of this process; 0: never."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return 0.0
+    asked = os.environ.get("WATCHDOG_USEC", "")
+    return max(int(asked) / 2e6, _SHORTEST_INTERVAL) if asked.isdecimal() and int(asked) else 0.0
 
 
 def _notify(state: str) -> None:
@@ -29,4 +55,6 @@ def _notify(state: str) -> None:
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier,
     ):
+        # The loop must not wait for a supervisor whose queue is full.
+        notifier.setblocking(False)
         notifier.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)

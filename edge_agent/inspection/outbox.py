@@ -13,10 +13,10 @@ import msgspec
 from edge_agent.core.block_state import Counters
 from edge_agent.core.outgoing import Lane
 from edge_agent.inspection.moments import moment, relative
+from edge_agent.outbox_ages import instant_of
 from edge_agent.status_report import read_report
 from edge_agent.store import schema
 from edge_agent.store.reading import StoreUnreadable
-from shared import wire
 from shared.sizes import format_size
 from shared.tables import Column, format_table
 
@@ -38,7 +38,6 @@ SELECT block, 'copies', COUNT(*), SUM(size), MIN(row_id), MAX(row_id)
 FROM copy_outbox GROUP BY block ORDER BY MIN(row_id)
 """,
 }
-_CHORIA_MILLISECONDS = 1_000
 
 
 class WaitingRecords(msgspec.Struct, frozen=True):
@@ -75,8 +74,8 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
             records,
             count,
             size,
-            oldest_at=_instant_of(database, lane, first),
-            newest_at=_instant_of(database, lane, last),
+            oldest_at=instant_of(database, lane, first),
+            newest_at=instant_of(database, lane, last),
         )
         for lane, statement in WAITING.items()
         for block, records, count, size, first, last in database.execute(statement).fetchall()
@@ -90,18 +89,6 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
         upstream=f"{upstream.phase}: {upstream.reason}" if upstream and upstream.reason and status.is_running else "",
         counters=status.outbox_counters,
     )
-
-
-def _instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
-    row = database.execute(schema.pending_rows(lane), (row_id - 1, 1)).fetchone()
-    _, _, _, watermark_since, _, headers, payload = row
-    if lane is not Lane.ADVISORIES:
-        source = msgspec.json.decode(headers, type=dict[str, str]).get(wire.SOURCE_HEADER, "0")
-        return int(source.rpartition(" ")[2]) * _CHORIA_MILLISECONDS
-    if watermark_since:
-        return wire.decode_watermark(payload).observed_through_us
-    advisory = wire.decode_advisory(payload)
-    return advisory.at_us if isinstance(advisory, wire.Advisory) else 0
 
 
 def render_outbox(report: OutboxReport, at: int) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from aggregator.demo.ports import free_ports
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import Stage, agent_stage, registering
 from tests.support.running_agent import agent_process
@@ -145,51 +144,4 @@ async def test_an_agent_that_is_told_to_stop_ends_quickly_and_well(stage: Stage,
         told_at = time.monotonic()
         assert await agent.stop() == 0
         assert time.monotonic() - told_at < 2 * QUICKLY
-        assert agent.log.splitlines()[-1].endswith("level=INFO stopping"), agent.log
-
-
-# Health
-
-
-async def test_health_and_metrics_tell_whether_the_agent_is_useful(stage: Stage) -> None:
-    (port,) = free_ports(1)
-    stage.write_settings(listen=f"127.0.0.1:{port}")
-    async with registering(stage.site, "a"), agent_process(stage.config_path):
-        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
-        await until(lambda: is_well(port), "it is healthy")
-        status, metrics = await asked(port, "/metrics")
-        samples = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
-        assert status == 200
-        assert samples['muster_agent_part_up{part="upstream"}'] == "1"
-        assert samples['muster_agent_events_total{stream="nodes",what="advisories",cause="new"}'] == "1"
-        assert int(samples['muster_agent_events_total{stream="nodes",what="valid",cause="registrations"}']) >= 1
-
-        await stage.region.link.cut()
-        await until(lambda: is_unwell(port), "the cut is noticed")
-        status, body = await asked(port, "/healthz")
-        assert (status, body.startswith("upstream: not connected: ")) == (503, True), body
-        _, metrics = await asked(port, "/metrics")
-        assert 'muster_agent_part_up{part="upstream"} 0' in metrics.splitlines()
-        assert (await asked(port, "/nothing"))[0] == 404
-
-
-async def asked(port: int, path: str) -> tuple[int, str]:
-    """Ask over HTTP; give the status and the body, (0, "") where nobody answers."""
-    try:
-        async with asyncio.timeout(QUICKLY):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n".encode())
-            head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-            writer.close()
-            await writer.wait_closed()
-    except OSError:
-        return 0, ""
-    return int(head.split()[1]), body
-
-
-async def is_well(port: int) -> bool:
-    return await asked(port, "/healthz") == (200, "ok\n")
-
-
-async def is_unwell(port: int) -> bool:
-    return (await asked(port, "/healthz"))[0] == 503
+        assert agent.log.splitlines()[-1].endswith("level=INFO site=dub1 region=eu-west msg=stopping"), agent.log

@@ -1,6 +1,8 @@
 """What an operator sees of the agent: it says what is going on, ends when told to, and refuses what cannot work."""
 
 import asyncio
+import contextlib
+import json
 import re
 import signal
 import socket
@@ -9,17 +11,19 @@ import urllib.request
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edge_agent.store import schema
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
+from tests.support.exposition import parsed
 from tests.support.fleet_region import STREAM as FLEET
 from tests.support.waiting import until
 
 NAMES = [f"node{number}.example.net" for number in range(5)]
 BODIES = [b'{"sender":"%s"}' % name.encode() for name in NAMES]
-METRIC = re.compile(r'[a-z_]+\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\} \d+')
 
 
 @pytest.fixture
@@ -62,10 +66,12 @@ async def test_status_says_what_a_cut_link_means_and_that_it_is_over(deployment:
     upstream = rf"^upstream +not connected for [\w. ]+: {place}: connection refused, nothing listens there$"
     assert re.search(upstream, status, re.MULTILINE)
     assert re.search(r"^stream nodes +reading for ", status, re.MULTILINE)
-    assert re.search(r"^observed through +20\S+Z \([\w. ]+ ago\)", status, re.MULTILINE)
-    assert re.search(r"^senders +25 heard, 0 stale$", status, re.MULTILINE)
+    assert re.search(r"^  lag +\d messages to read, \d+s behind the stream's clock$", status, re.MULTILINE)
+    assert re.search(r"^  watched +through 20\S+Z \([\w. ]+ ago\), without a gap since 20", status, re.MULTILINE)
+    assert re.search(r"^  senders +25 heard, 0 stale$", status, re.MULTILINE)
     waits = (
-        r"^outbox +2\d advisories \(.*\) and 20 registrations \(.*\) wait for the region's acknowledgement; room for "
+        r"^outbox +2\d advisories \(.*, the oldest \S+ ago\) and 20 registrations \(.*\) wait for the region's "
+        r"acknowledgement; room for .* more$"
     )
     assert re.search(waits, status, re.MULTILINE)
 
@@ -84,8 +90,8 @@ async def test_status_tells_of_an_agent_that_does_not_run_any_more(deployment: D
     await until_running(deployment)
     deployment.agent.kill()
     status = await deployment.agent.status()
-    assert "NOT RUNNING, last sign of life " in status
-    assert re.search(r"^senders +5 heard, 0 stale$", status, re.MULTILINE)
+    assert re.search(r"NOT RUNNING, last sign of life .* ago: killed or crashed", status)
+    assert re.search(r"^  senders +5 heard, 0 stale$", status, re.MULTILINE)
 
 
 async def test_a_region_without_a_stream_is_named_in_status(deployment: Deployment) -> None:
@@ -118,27 +124,28 @@ def asked(deployment: Deployment, path: str) -> tuple[int, str]:
         return 0, ""
 
 
-async def test_health_is_good_while_everything_works_and_names_what_does_not(deployment: Deployment) -> None:
+async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment: Deployment) -> None:
     await until_running(deployment)
 
-    async def health() -> tuple[int, str]:
-        return await asyncio.to_thread(asked, deployment, "/healthz")
+    async def page(path: str) -> tuple[int, dict[str, Any]]:
+        code, body = await asyncio.to_thread(asked, deployment, path)
+        return code, json.loads(body or "{}")
 
-    assert await health() == (200, "ok\n")
-    await deployment.region.link.cut()
+    async def is_useful() -> bool:
+        return await page("/readyz") == (200, {"alive": True, "useful": True, "problems": []})
 
-    async def is_bad() -> bool:
-        return await health() != (200, "ok\n")
+    await until(is_useful, "the agent is useful")
+    await deployment.site.link.cut()
 
-    await until(is_bad, "health tells of the cut")
-    code, text = await health()
-    assert (code, text.startswith("upstream: not connected: ")) == (503, True)
-    await deployment.region.link.restore()
+    async def is_useless() -> bool:
+        return (await page("/readyz"))[0] == 503
 
-    async def is_good() -> bool:
-        return await health() == (200, "ok\n")
-
-    await until(is_good, "health is good again")
+    await until(is_useless, "the cut is noticed")
+    code, health = await page("/healthz")
+    assert (code, health["alive"], health["useful"]) == (200, True, False)
+    assert any(problem.startswith("source of nodes: not connected") for problem in health["problems"])
+    await deployment.site.link.restore()
+    await until(is_useful, "the agent is useful again")
     assert (await asyncio.to_thread(asked, deployment, "/elsewhere"))[0] == 404
 
 
@@ -146,28 +153,59 @@ async def test_metrics_count_what_was_read_forwarded_and_said(deployment: Deploy
     await until_running(deployment)
     await deployment.site.publish(b"not JSON", b'{"sender":""}')
 
-    async def metrics() -> dict[str, int]:
+    async def metrics() -> dict[str, float]:
         _, text = await asyncio.to_thread(asked, deployment, "/metrics")
-        lines = [line for line in text.splitlines() if not line.startswith("#")]
-        assert all(METRIC.fullmatch(line) for line in lines)
-        return {name: int(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+        return {f"{name}{dict(labels)}": value for (name, labels), value in parsed(text).items()}
 
-    event = 'muster_agent_events_total{{stream="nodes",what="{}",cause="{}"}}'.format
+    def named(name: str, **labels: str) -> str:
+        return f"muster_agent_{name}{ {'region': 'eu-west', 'site': 'dub1', **labels} }"
+
     expected = {
-        event("valid", "registrations"): 5,
-        event("advisories", "new"): 5,
-        event("forwarded", "new"): 5,
-        event("forwarded", "copy"): 2,
-        event("rejected", "not_a_json_object"): 1,
-        event("rejected", "no_sender"): 1,
-        'muster_agent_part_up{part="upstream"}': 1,
-        'muster_agent_part_up{part="stream nodes"}': 1,
+        named("valid_total", stream="nodes", what="registrations"): 5,
+        named("advisories_total", stream="nodes", kind="new"): 5,
+        named("advisories_total", stream="nodes", kind="retired"): 0,
+        named("forwarded_total", stream="nodes", reason="new"): 5,
+        named("forwarded_total", stream="nodes", reason="copy"): 2,
+        named("rejected_total", stream="nodes", cause="not_a_json_object"): 1,
+        named("rejected_total", stream="nodes", cause="no_sender"): 1,
+        named("senders", stream="nodes", state="heard"): 5,
+        named("lag_messages", stream="nodes"): 0,
+        named("stream_reading", stream="nodes"): 1,
+        named("link_up", link="source", stream="nodes"): 1,
+        named("link_up", link="upstream", stream=""): 1,
+        named("reconnects_total", link="upstream", stream=""): 0,
+        named("useful"): 1,
+        named("publishes_failed_total"): 0,
+        named("outbox_rows", lane="registrations"): 0,
     }
 
     async def shows() -> bool:
         return expected.items() <= (await metrics()).items()
 
     await until(shows, f"metrics show {expected}")
+    found = await metrics()
+    assert found[named("publishes_acknowledged_total")] >= 12
+    assert found[named("store_commit_duration_seconds_count")] > 0
+    own = {"region": "eu-west", "site": "dub1"}
+    assert 10 << 20 < found[f"process_resident_memory_bytes{own}"] < 1 << 30
+    await deployment.region.link.cut()
+
+    async def is_down() -> bool:
+        return (await metrics())[named("link_up", link="upstream", stream="")] == 0
+
+    await until(is_down, "the link is down")
+    await deployment.site.publish(b'{"sender":"newcomer"}')
+
+    async def grows() -> bool:
+        return (await metrics())[named("outbox_oldest_age_seconds", lane="registrations")] > 0.5
+
+    await until(grows, "what waits grows older")
+    await deployment.region.link.restore()
+
+    async def is_back() -> bool:
+        return (await metrics())[named("reconnects_total", link="upstream", stream="")] == 1
+
+    await until(is_back, "the link is back")
 
 
 # Ending
@@ -195,7 +233,7 @@ async def test_an_agent_that_is_told_to_ends_within_seconds_and_without_a_compla
         deployment.agent.signal(signal.SIGTERM)
         assert await deployment.agent.ended(deadline=10) == 0
     assert "Traceback" not in deployment.agent.log
-    assert deployment.agent.log.splitlines()[-1].endswith("level=INFO stopping")
+    assert deployment.agent.log.splitlines()[-1].endswith("level=INFO site=dub1 region=eu-west msg=stopping")
 
 
 async def test_an_agent_under_load_ends_cleanly_each_time(deployment: Deployment) -> None:
@@ -218,7 +256,6 @@ async def test_an_agent_under_load_ends_cleanly_each_time(deployment: Deployment
         ('site = "dub1"', 'site = "dub.1"', r"the site 'dub\.1' is not usable in a subject"),
         ('stale_after = "4s"', 'stale_afer = "4s"', "there is no such key, did you mean stale_after?"),
         ('retire_after = "1h"', 'retire_after = "3s"', r"stale_after \(4s\) must be shorter than retire_after \(3s\)"),
-        ('name = "nodes"', 'name = "nodes"\nmode = "copy"', 'mode = "copy" is not supported by this version'),
         ('json_path = "sender"', "", "exactly one of json_path, header, subject_token, subject is needed, found none"),
         ('listen = ""', "listen = 8787", "monitor.listen: expected text in quotes, found a whole number"),
         ("[upstream]", "[upstream", "not valid TOML"),
@@ -293,15 +330,50 @@ async def test_a_store_of_a_newer_version_is_refused_in_one_clear_line(deploymen
         file.seek(60)
         file.write((99).to_bytes(4, "big"))
     code, output, errors = await deployment.agent.run_command("run", "--config", str(deployment.agent.config))
-    expected = f"muster-agent: store {deployment.agent.store}: version 99, this agent reads 1; use a newer agent\n"
-    assert (code, output, errors) == (1, "", expected)
+    said = f"version 99, this agent reads {schema.VERSION}; use a newer agent"
+    assert (code, output, errors) == (1, "", f"muster-agent: store {deployment.agent.store}: {said}\n")
 
 
-async def test_a_supervisor_hears_that_the_agent_is_ready_and_alive(deployment: Deployment, tmp_path: Path) -> None:
-    address = tmp_path / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
-        supervisor.bind(str(address))
-        supervisor.settimeout(10)
-        deployment.agent.start({"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"})
-        heard = [await asyncio.to_thread(supervisor.recv, 100) for _ in range(3)]
-    assert heard == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+async def test_a_supervisor_hears_that_the_agent_is_ready_alive_and_stopping(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    with supervisor_socket(tmp_path / "notify") as supervisor:
+        deployment.agent.start({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"})
+        heard: list[bytes] = []
+
+        async def hears(*wanted: bytes) -> None:
+            while not all(any(each.startswith(start) for each in heard) for start in wanted):
+                heard.append(await asyncio.to_thread(supervisor.recv, 1_000))
+
+        await hears(b"READY=1", b"WATCHDOG=1")
+        await deployment.site.publish(*BODIES)
+        await hears(b"STATUS=reading 1 of 1 streams, 5 senders")
+        await deployment.site.link.cut()
+        await hears(b"STATUS=source of nodes: not connected")
+        deployment.agent.signal(signal.SIGTERM)
+        await hears(b"STOPPING=1\nSTATUS=stopping")
+        assert await deployment.agent.ended() == 0
+    assert heard[0] == b"READY=1"
+
+
+async def test_an_agent_that_hangs_feeds_no_watchdog(deployment: Deployment, tmp_path: Path) -> None:
+    with supervisor_socket(tmp_path / "notify") as supervisor:
+        deployment.agent.start({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"})
+        while await asyncio.to_thread(supervisor.recv, 1_000) != b"WATCHDOG=1":
+            pass
+        deployment.agent.signal(signal.SIGSTOP)
+        # What was sent before it stopped is still in the socket; then there is nothing.
+        supervisor.settimeout(2)
+        with contextlib.suppress(TimeoutError):
+            while await asyncio.to_thread(supervisor.recv, 1_000):
+                pass
+        deployment.agent.signal(signal.SIGCONT)
+        supervisor.settimeout(30)
+        assert (await asyncio.to_thread(supervisor.recv, 1_000)).split(b"=")[0] in (b"WATCHDOG", b"STATUS")
+
+
+def supervisor_socket(address: Path) -> socket.socket:
+    supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    supervisor.bind(str(address))
+    supervisor.settimeout(30)
+    return supervisor

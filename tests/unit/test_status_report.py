@@ -4,17 +4,22 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from textwrap import dedent
 
 import msgspec
 import pytest
 
-from edge_agent.core.block_state import BlockState
+from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.policy import Policy
-from edge_agent.status_board import AgentStatus, PartStatus, now
-from edge_agent.status_report import BlockReport, LaneReport, StatusReport, read_report, render_status
+from edge_agent.ports import Progress
+from edge_agent.status_board import AgentStatus, now
+from edge_agent.status_page import render_status
+from edge_agent.status_report import BlockReport, LaneReport, Life, StatusReport, is_held, read_report
 from edge_agent.store import schema
+from edge_agent.store.files import held
 from edge_agent.store.reading import StoreUnreadable
+from edge_agent.usefulness import PartStatus
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 
@@ -36,7 +41,7 @@ def ago(hours: int, minutes: int) -> int:
     return now() - hours * HOUR - minutes * MINUTE - HALF
 
 
-def agent_status(*, written_at: int = 0, pid: int = 4242) -> AgentStatus:
+def agent_status(*, written_at: int = 0, pid: int = 4242, stopped_at: int = 0) -> AgentStatus:
     return AgentStatus(
         agent="dub1-a",
         region="eu-west",
@@ -47,27 +52,51 @@ def agent_status(*, written_at: int = 0, pid: int = 4242) -> AgentStatus:
         started_at=ago(26, 5),
         written_at=written_at or now(),
         max_outbox=2 << 30,
+        stopped_at=stopped_at,
     )
+
+
+WORKING = {
+    "source of nodes": PartStatus("connected", "", ago(3, 11)),
+    "stream nodes": PartStatus("reading", "", ago(3, 10)),
+    "upstream": PartStatus("connected", "", ago(2, 4)),
+}
+
+
+def progress(pending: int = 0, behind: int = 5 * SECOND) -> Progress:
+    server_at = STATE.observed_through + behind
+    return Progress(pending, server_at, 0, STATE.observed_through, {"heard": 598, "stale": 2}, "sample", 3 * MINUTE)
+
+
+def block_report(
+    name: str = "nodes", state: BlockState = STATE, reached: Progress | None = None, outbox: Counters | None = None
+) -> BlockReport:
+    counters = {**state.counters, **(outbox or {})}
+    return BlockReport(name, state, {"heard": 598, "stale": 2}, counters, reached or progress())
 
 
 def report(
     *,
-    is_running: bool = True,
-    written_at: int = 0,
+    life: Life = Life.RUNNING,
+    agent: AgentStatus | None = None,
     parts: dict[str, PartStatus] | None = None,
     last_problem: PartStatus | None = None,
-    state: BlockState = STATE,
+    blocks: list[BlockReport] | None = None,
     waiting: tuple[int, int] = (0, 0),
-    outbox_counters: dict[str, dict[str, int]] | None = None,
 ) -> StatusReport:
+    taken = 2048 * (waiting[0] > 0) + (3 << 20) * (waiting[1] > 0)
     return StatusReport(
-        agent=agent_status(written_at=written_at),
-        is_running=is_running,
-        parts=parts if parts is not None else {"stream nodes": PartStatus("reading", "", ago(3, 10))},
+        agent=agent or agent_status(),
+        life=life,
+        parts=WORKING if parts is None else parts,
         last_problem=last_problem,
-        blocks=[BlockReport("nodes", state, {"heard": 598, "stale": 2})],
-        outbox={"advisories": LaneReport(waiting[0], 2048), "registrations": LaneReport(waiting[1], 3 << 20)},
-        outbox_counters=outbox_counters or {},
+        blocks=[block_report()] if blocks is None else blocks,
+        outbox={
+            "advisories": LaneReport(waiting[0], 2048, ago(0, 9)),
+            "registrations": LaneReport(waiting[1], 3 << 20, ago(5, 1)),
+        },
+        outbox_counters={},
+        room=(2 << 30) - taken,
     )
 
 
@@ -76,69 +105,140 @@ def report(
 
 def test_running_agent_is_shown_on_one_screen() -> None:
     state = msgspec.structs.replace(STATE, observed_through=ago(1, 2))
-    seen = f"{format_instant(state.observed_through)} (1h 2m ago)"
-    parts = {"stream nodes": PartStatus("reading", "", ago(3, 10)), "upstream": PartStatus("connected", "", ago(2, 4))}
-    assert render_status(report(parts=parts, state=state)) == dedent(f"""\
+    seen = f"{format_instant(state.observed_through // SECOND * SECOND)} (1h 2m ago)"
+    assert render_status(report(blocks=[block_report(state=state)])) == dedent(f"""\
         dub1-a, site dub1, region eu-west: running for 1d 2h, pid 4242, muster-agent 0.1.0
 
-        stream nodes      reading for 3h 10m
         upstream          connected for 2h 4m
-        observed through  {seen}, without a gap since 2026-01-31T00:00:00Z
-        position          REGISTRATION sequence 4711
-        senders           598 heard, 2 stale
-        rejected          no_sender 3, not_a_json_object 1
-        valid             registrations 4000
-        outbox            empty: the region has acknowledged everything""")
+        outbox            empty: the region has acknowledged everything
+
+        stream nodes      reading for 3h 10m
+          source          connected for 3h 11m
+          lag             0 messages to read, 5s behind the stream's clock
+          position        REGISTRATION sequence 4,711
+          watched         through {seen}, without a gap since 2026-01-31T00:00:00Z
+          senders         598 heard, 2 stale
+          valid           registrations 4,000
+          rejected        no_sender 3, not_a_json_object 1""")
 
 
-def test_cut_link_is_named_with_what_waits_for_it() -> None:
-    lines = render_status(
+def test_cut_link_is_named_with_what_waits_for_it_and_the_room_that_is_left() -> None:
+    counters = {"dropped": {"outbox_full": 4}, "compacted": {"newer_sample": 120}}
+    cut = PartStatus("not connected", "nats://10.0.0.1:4222: connection refused", ago(3, 10))
+    page = render_status(
         report(
-            parts={"upstream": PartStatus("disconnected", "nats://10.0.0.1:4222: connection refused", ago(3, 10))},
-            last_problem=PartStatus("upstream", "nats://10.0.0.1:4222: connection refused", ago(3, 10)),
+            parts={**WORKING, "upstream": cut},
+            last_problem=PartStatus("upstream", cut.reason, cut.since),
+            blocks=[block_report(outbox=counters)],
             waiting=(7, 300),
-            outbox_counters={"dropped": {"outbox_full": 4}, "compacted": {"newer_sample": 120}},
         )
-    ).splitlines()
-    assert lines[2] == "upstream          disconnected for 3h 10m: nats://10.0.0.1:4222: connection refused"
-    assert lines[-4:] == [
+    )
+    lines = page.splitlines()
+    assert lines[2:4] == [
+        "upstream          not connected for 3h 10m: nats://10.0.0.1:4222: connection refused",
         (
-            "outbox            7 advisories (2 KiB) and 300 registrations (3 MiB)"
-            " wait for the region's acknowledgement; room for 2 GiB"
+            "outbox            7 advisories (2 KiB, the oldest 9m 30s ago) and 300 registrations (3 MiB, "
+            "the oldest 5h 1m ago) wait for the region's acknowledgement; room for 2 GiB more"
         ),
-        "compacted         newer_sample 120",
-        "dropped           outbox_full 4",
+    ]
+    assert lines[-4:] == [
+        "  compacted       newer_sample 120",
+        "  dropped         outbox_full 4",
+        "",
         "last problem      3h 10m ago, upstream: nats://10.0.0.1:4222: connection refused",
     ]
 
 
+def test_room_is_what_is_left_of_the_limit() -> None:
+    nearly_full = msgspec.structs.replace(report(waiting=(0, 300)), room=40 << 10)
+    assert "room for 40 KiB more" in render_status(nearly_full)
+
+
 def test_lane_that_is_empty_is_not_shown_as_waiting() -> None:
-    last = render_status(report(waiting=(0, 300))).splitlines()[-1]
-    assert last.startswith("outbox            300 registrations (3 MiB) wait")
+    assert "outbox            300 registrations (3 MiB" in render_status(report(waiting=(0, 300)))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_lines_are_as_long_as_the_terminal_at_most(width: int) -> None:
+    reason = "cannot connect within 10 s to 10.0.0.1:4222: connection refused; 10.0.0.2:4222: no answer, and no more"
+    cut = PartStatus("not connected", reason, ago(0, 5))
+    whole = report(parts={**WORKING, "upstream": cut}, last_problem=PartStatus("upstream", reason, 1), waiting=(7, 300))
+    lines = render_status(whole, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == " ".join(render_status(whole).split())
 
 
 def test_dead_agent_is_shown_by_its_last_sign_of_life_and_without_what_it_did() -> None:
-    dead = report(is_running=False, written_at=ago(5, 1))
-    lines = render_status(dead).splitlines()
-    assert lines[0] == (
-        "dub1-a, site dub1, region eu-west: NOT RUNNING, last sign of life 5h 1m ago, muster-agent 0.1.0"
+    lines = render_status(report(life=Life.DIED, agent=agent_status(written_at=ago(5, 1)))).splitlines()
+    dead = "NOT RUNNING, last sign of life 5h 1m ago: killed or crashed, muster-agent 0.1.0"
+    assert lines[0] == f"dub1-a, site dub1, region eu-west: {dead}"
+    assert lines[2:6] == [
+        "outbox            empty: the region has acknowledged everything",
+        "",
+        "stream nodes      not read now",
+        ("  lag             not known now; 0 messages waited to be read when the stream was last looked at, 5h 1m ago"),
+    ]
+
+
+def test_agent_that_was_stopped_is_told_from_one_that_died() -> None:
+    stopped = report(life=Life.STOPPED, agent=agent_status(stopped_at=ago(2, 3)))
+    assert ": NOT RUNNING, stopped 2h 3m ago as it was told, " in render_status(stopped)
+
+
+def test_agent_that_hangs_is_shown_as_such() -> None:
+    silent = report(life=Life.SILENT, agent=agent_status(written_at=ago(0, 12)))
+    assert ": SILENT for 12m 30s: process 4242 is there, but it hangs, is suspended, or cannot " in render_status(
+        silent
     )
-    assert lines[2].startswith("observed through  2026-01-31T01:00:00Z (")
 
 
 def test_agent_that_has_seen_nothing_yet_says_so() -> None:
     state = msgspec.structs.replace(STATE, observed_since=0, observed_through=0, counters={})
-    assert render_status(report(parts={}, state=state)).splitlines()[2:] == [
-        "observed through  -",
-        "position          REGISTRATION sequence 4711",
-        "senders           598 heard, 2 stale",
-        "outbox            empty: the region has acknowledged everything",
+    fresh = BlockReport("nodes", state, {"heard": 0, "stale": 0})
+    assert render_status(report(blocks=[fresh])).splitlines()[5:] == [
+        "stream nodes      reading for 3h 10m",
+        "  source          connected for 3h 11m",
+        "  lag             not known: the stream has not been looked at yet",
+        "  position        REGISTRATION sequence 4,711",
+        "  watched         not yet",
+        "  senders         0 heard, 0 stale",
     ]
+
+
+def test_stream_that_was_never_reached_is_shown_by_its_parts() -> None:
+    parts = {
+        "source of nodes": PartStatus("not connected", "no answer", ago(0, 5)),
+        "upstream": PartStatus("connected", "", ago(2, 4)),
+    }
+    assert render_status(report(parts=parts, blocks=[])).splitlines()[4:] == [
+        "source of nodes   not connected for 5m 30s: no answer"
+    ]
+
+
+def test_every_stream_has_a_paragraph_and_a_copy_says_nothing_about_senders() -> None:
+    copied = msgspec.structs.replace(
+        STATE, mode="copy", counters={"forwarded": {"copy": 9}}, observed_through=ago(0, 5)
+    )
+    through = format_instant(copied.observed_through // SECOND * SECOND)
+    parts = {**WORKING, "stream events": PartStatus("reading", "", ago(1, 1))}
+    page = render_status(report(parts=parts, blocks=[block_report(), block_report("events", copied, progress(7))]))
+    assert page.split("\n\n")[-1].splitlines() == [
+        "stream events (copy) reading for 1h 1m",
+        "  lag             7 messages to read, 5s behind the stream's clock",
+        "  position        REGISTRATION sequence 4,711",
+        f"  read            through {through} (5m 30s ago)",
+        "  forwarded       copy 9",
+    ]
+
+
+def test_blind_stream_is_called_so_while_it_is_read() -> None:
+    page = render_status(report(blocks=[block_report(reached=progress(0, 9 * MINUTE))]))
+    assert "  lag             nothing waits, but BLIND for 9m: nothing proves that the stream can store" in page
 
 
 def test_instant_that_lies_ahead_of_the_agents_clock_was_no_time_ago() -> None:
     state = msgspec.structs.replace(STATE, observed_through=now() + HOUR)
-    assert "(0s ago)" in render_status(report(state=state))
+    assert "(0s ago)" in render_status(report(blocks=[block_report(state=state)]))
 
 
 def test_report_has_a_json_form_that_reads_back() -> None:
@@ -172,26 +272,48 @@ def test_report_is_what_the_agent_wrote(database: sqlite3.Connection) -> None:
         database.execute(schema.PUT_SENDER, (row_id, f"n{row_id}", phase, *(1,) * 9))
     for block, cause, count in [("nodes", "newer_sample", 4), ("others", "newer_sample", 3)]:
         database.execute(schema.ADD_COUNT, (block, "compacted", cause, count))
+    put_status(database, "progress:nodes", progress(3))
+    compacted = {"compacted": {"newer_sample": 4}}
     assert read_report(database) == StatusReport(
         agent=written,
-        is_running=True,
+        life=Life.RUNNING,
         parts={"stream nodes": PartStatus("reading", "", 4), "upstream": PartStatus("connected", "", 3)},
         last_problem=problem,
-        blocks=[BlockReport("nodes", STATE, {"heard": 2, "stale": 1})],
-        outbox={"advisories": LaneReport(0, 0), "registrations": LaneReport(0, 0)},
+        blocks=[BlockReport("nodes", STATE, {"heard": 2, "stale": 1}, {**STATE.counters, **compacted}, progress(3))],
+        outbox={name: LaneReport(0, 0) for name in ("advisories", "registrations", "copies")},
         outbox_counters={"compacted": {"newer_sample": 7}},
+        room=2 << 30,
     )
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pid", "answer"),
-    [(0, os.getpid(), True), (5, os.getpid(), True), (11, os.getpid(), False), (0, NOBODY, False), (0, 1, True)],
+    ("seconds", "pid", "stopped_at", "is_held", "answer"),
+    [
+        (0, os.getpid(), 0, True, Life.RUNNING),
+        (5, os.getpid(), 0, None, Life.RUNNING),
+        (11, os.getpid(), 0, True, Life.SILENT),
+        (11, os.getpid(), 0, None, Life.DIED),
+        (0, os.getpid(), 0, False, Life.DIED),
+        (0, NOBODY, 0, None, Life.DIED),
+        (0, 1, 0, None, Life.RUNNING),
+        (0, os.getpid(), 5, False, Life.STOPPED),
+        (0, NOBODY, 5, None, Life.STOPPED),
+    ],
 )
 def test_agent_runs_where_its_process_lives_and_wrote_within_ten_seconds(
-    database: sqlite3.Connection, seconds: int, pid: int, answer: bool
+    database: sqlite3.Connection, seconds: int, pid: int, stopped_at: int, is_held: bool | None, answer: Life
 ) -> None:
-    put_status(database, "agent", agent_status(written_at=now() - seconds * SECOND, pid=pid))
-    assert read_report(database).is_running is answer
+    written = agent_status(written_at=now() - seconds * SECOND, pid=pid, stopped_at=stopped_at)
+    put_status(database, "agent", written)
+    assert read_report(database, is_held=is_held).life is answer
+
+
+def test_store_is_held_while_an_agent_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    assert is_held(path) is False
+    with held(path):
+        assert is_held(path) is True
+    assert is_held(path) is False
 
 
 def test_store_without_a_problem_has_none(database: sqlite3.Connection) -> None:

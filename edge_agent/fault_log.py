@@ -1,0 +1,111 @@
+"""Decide which of a part's reports become lines of the log: the first of a fault at once, repetitions as one summary.
+
+The rules, for each part (a link, a stream's reading):
+
+1. A fault (a report with a reason) that begins is a line at once, and so is its end, with how long it lasted.
+2. For ``FIRST_QUIET`` from there, what repeats is counted: the same reason again, or the whole fault ending and
+   beginning anew. Another reason, not yet told in this fault, is a line at once.
+3. When that time is over: a fault that lasts, or came again meanwhile, is one line with the count, and the next quiet
+   time is twice as long, up to ``LONGEST_QUIET``. Otherwise all is forgotten, and the next fault is told at once.
+
+Pure: instants are given, in microseconds.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from shared.instants import HOUR, MINUTE, format_duration
+
+FIRST_QUIET = MINUTE
+LONGEST_QUIET = HOUR
+REASONS_TOLD = 8
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line: what to say of a part; how often it happened unsaid since the last line, and how long it lasted."""
+
+    phase: str
+    text: str
+    is_fault: bool
+    repeated: int = 0
+    lasted: int = 0
+
+
+class FaultLog:
+    """What one part has reported, and what has been told of it."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self._phase = ""
+        self._reason = ""
+        self._began_at = 0
+        self._is_told = False
+        self._told_reasons: set[str] = set()
+        self._repeated = 0
+        self._quiet = 0
+        self._quiet_until = 0
+
+    def report(self, at: int, phase: str, reason: str) -> Iterator[LogLine]:
+        """Take a report; give the lines that it is worth now."""
+        yield from self.pass_time(at)
+        was_fault = bool(self._reason)
+        self._phase, before = phase, self._reason
+        self._reason = reason
+        if reason and not was_fault:
+            self._began_at, self._told_reasons = at, set()
+            yield from self._begin(at)
+        elif reason:
+            yield from self._go_on(reason, before)
+        elif was_fault:
+            yield from self._end(at)
+        else:
+            yield LogLine(phase, f"{self._part}: {phase}", is_fault=False)
+
+    def pass_time(self, at: int) -> Iterator[LogLine]:
+        """Give the summary that is due, if one is."""
+        if not self._quiet or at < self._quiet_until:
+            return
+        if not self._reason and not self._repeated:
+            self._quiet = 0
+            return
+        repeated, self._repeated = self._repeated, 0
+        times = f", {repeated:,} more times in {format_duration(self._quiet)}" if repeated else ""
+        self._be_quiet(at, min(self._quiet * 2, LONGEST_QUIET))
+        if self._reason:
+            self._is_told = True
+            lasted = at - self._began_at
+            text = f"{self._part}: still {self._phase} after {format_duration(lasted)}{times}: {self._reason}"
+            yield LogLine(self._phase, text, is_fault=True, repeated=repeated, lasted=lasted)
+        else:
+            text = f"{self._part}: {self._phase} now, but went wrong again{times}"
+            yield LogLine(self._phase, text, is_fault=True, repeated=repeated)
+
+    def _begin(self, at: int) -> Iterator[LogLine]:
+        self._is_told = not self._quiet
+        if not self._is_told:
+            self._repeated += 1
+            return
+        self._be_quiet(at, FIRST_QUIET)
+        yield self._fault()
+
+    def _go_on(self, reason: str, before: str) -> Iterator[LogLine]:
+        is_new = self._is_told and reason not in self._told_reasons and len(self._told_reasons) < REASONS_TOLD
+        if is_new:
+            yield self._fault()
+        elif reason != before or self._is_told:
+            self._repeated += 1
+
+    def _end(self, at: int) -> Iterator[LogLine]:
+        if self._is_told:
+            lasted = at - self._began_at
+            text = f"{self._part}: {self._phase} again after {format_duration(lasted)}"
+            yield LogLine(self._phase, text, is_fault=False, repeated=self._repeated, lasted=lasted)
+            self._repeated = 0
+
+    def _fault(self) -> LogLine:
+        self._told_reasons.add(self._reason)
+        return LogLine(self._phase, f"{self._part}: {self._phase}: {self._reason}", is_fault=True)
+
+    def _be_quiet(self, at: int, how_long: int) -> None:
+        self._quiet, self._quiet_until = how_long, at + how_long

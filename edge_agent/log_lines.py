@@ -1,0 +1,69 @@
+"""Write the log: one line for each record, as ``key=value`` or JSON, with the site, region and stream it is about.
+
+A record's own fields are given as ``extra={"fields": {...}}``. No secret comes this far: settings hold paths of
+secrets, never secrets, and addresses with a password in them are refused.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from typing import Literal, TextIO
+
+import msgspec
+
+from shared.instants import format_instant
+
+LogFormat = Literal["text", "json"]
+LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+
+_PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
+_MICROSECONDS = 1_000_000
+
+
+class LineFormatter(logging.Formatter):
+    """Lay records out; ``site`` and ``region`` stand in every line, where they are known."""
+
+    def __init__(self, form: LogFormat, context: Mapping[str, object]) -> None:
+        super().__init__()
+        self._form = form
+        self._context = context
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give one line, whatever the message holds."""
+        at = int(record.created * 1000) * 1000
+        fields: dict[str, object] = {
+            "time": format_instant(at - at % _MICROSECONDS)[:-1] + f".{at // 1000 % 1000:03d}Z",
+            "level": record.levelname,
+            **self._context,
+            "msg": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if not record.name.startswith("muster"):
+            fields["logger"] = record.name
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        if self._form == "json":
+            return msgspec.json.encode(fields, enc_hook=str).decode()
+        return " ".join(f"{key}={_value(value)}" for key, value in fields.items())
+
+
+def _value(value: object) -> str:
+    """Write a value so that a line can be taken apart again: in JSON's quotes, unless it is one plain word."""
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else msgspec.json.encode(text).decode()
+
+
+def log_to(stream: TextIO, form: LogFormat = "text", *, debug: bool = False, **context: object) -> None:
+    """Send everything that is logged in this process to ``stream``, with what ``context`` says in every line."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter(form, context))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if debug else logging.INFO)
+    logging.getLogger("aiosqlite").setLevel(logging.INFO)
+
+
+def log_to_standard_error(form: LogFormat = "text", *, debug: bool = False, **context: object) -> None:
+    """Send everything that is logged to standard error, from where a supervisor takes it."""
+    log_to(sys.stderr, form, debug=debug, **context)

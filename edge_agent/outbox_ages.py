@@ -1,0 +1,31 @@
+"""Tell how old what waits in the outbox is: by the instant that a record speaks of, which outlives restarts."""
+
+import sqlite3
+
+import msgspec
+
+from edge_agent.core.outgoing import Lane
+from edge_agent.store import schema
+from shared import wire
+
+_CHORIA_MILLISECONDS = 1_000
+
+
+def oldest_at(database: sqlite3.Connection, lane: Lane) -> int:
+    """Give the instant of a lane's first record; 0 where none waits, or it does not say."""
+    return instant_of(database, lane, 1)
+
+
+def instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
+    """Give the instant that the first record from ``row_id`` on speaks of; 0 where there is none, or it says none."""
+    row = database.execute(schema.pending_rows(lane), (row_id - 1, 1)).fetchone()
+    if row is None:
+        return 0
+    _, _, _, watermark_since, _, headers, payload = row
+    if lane is not Lane.ADVISORIES:
+        source = msgspec.json.decode(headers, type=dict[str, str]).get(wire.SOURCE_HEADER, "0")
+        return int(source.rpartition(" ")[2]) * _CHORIA_MILLISECONDS
+    if watermark_since:
+        return wire.decode_watermark(payload).observed_through_us
+    advisory = wire.decode_advisory(payload)
+    return advisory.at_us if isinstance(advisory, wire.Advisory) else 0

@@ -1,0 +1,159 @@
+"""Lay the status out on one screen: what is wrong, what leaves, and for each stream what is read and known."""
+
+import textwrap
+from collections.abc import Iterator
+
+from edge_agent.status_board import UPSTREAM, now, source_part, stream_part
+from edge_agent.status_report import BlockReport, LaneReport, Life, StatusReport
+from edge_agent.usefulness import PartStatus, is_blind
+from shared.instants import MINUTE, SECOND, format_duration, format_instant
+from shared.sizes import format_size
+
+LABEL = 17
+NARROWEST = 60
+UNWRAPPED = 100_000
+# In the order in which a message meets them.
+COUNTERS = ("valid", "rejected", "advisories", "forwarded", "withheld", "compacted", "dropped", "blind", "clamped")
+
+_Line = tuple[str, str]
+
+
+def render_status(report: StatusReport, width: int = UNWRAPPED) -> str:
+    """Show the report in lines of at most ``width`` columns, where words allow it."""
+    lines: list[str] = []
+    for label, text in _lines(report):
+        lines += _wrapped(label, text, max(width, NARROWEST)) if label or text else [""]
+    return "\n".join(lines)
+
+
+def _wrapped(label: str, text: str, width: int) -> list[str]:
+    indent = " " * (LABEL + 1)
+    head = f"{label:{LABEL}} " if label and not label.endswith(":") else f"{label} ".lstrip()
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _lines(report: StatusReport) -> Iterator[_Line]:
+    agent = report.agent
+    yield f"{agent.agent}, site {agent.site}, region {agent.region}:", f"{_life(report)}, muster-agent {agent.version}"
+    yield "", ""
+    if report.is_running:
+        upstream = report.parts.get(UPSTREAM)
+        if upstream:
+            yield UPSTREAM, _part(upstream)
+        if "monitor" in report.parts:
+            yield "monitor", _part(report.parts["monitor"])
+    yield "outbox", _outbox(report)
+    for block in report.blocks:
+        yield "", ""
+        yield from _block_lines(report, block)
+    yield from _unread_parts(report)
+    if report.last_problem:
+        problem = report.last_problem
+        yield "", ""
+        yield "last problem", f"{_ago(problem.since)}, {problem.phase}: {problem.reason}"
+
+
+def _life(report: StatusReport) -> str:
+    agent = report.agent
+    match report.life:
+        case Life.RUNNING:
+            return f"running for {_rough(now() - agent.started_at)}, pid {agent.pid}"
+        case Life.SILENT:
+            return (
+                f"SILENT for {_rough(now() - agent.written_at)}: process {agent.pid} is there, but it hangs, "
+                "is suspended, or cannot write its store"
+            )
+        case Life.STOPPED:
+            return f"NOT RUNNING, stopped {_ago(agent.stopped_at)} as it was told"
+        case Life.DIED:
+            return f"NOT RUNNING, last sign of life {_ago(agent.written_at)}: killed or crashed"
+
+
+def _part(part: PartStatus) -> str:
+    lasted = f" for {_rough(now() - part.since)}" if part.since else ""
+    return f"{part.phase}{lasted}{part.reason and f': {part.reason}'}"
+
+
+def _outbox(report: StatusReport) -> str:
+    waiting = [f"{lane.rows:,} {name} ({_measure(lane)})" for name, lane in report.outbox.items() if lane.rows]
+    if not waiting:
+        return "empty: the region has acknowledged everything"
+    room = f"room for {format_size(report.room)} more"
+    return f"{' and '.join(waiting)} wait for the region's acknowledgement; {room}"
+
+
+def _measure(lane: LaneReport) -> str:
+    return format_size(lane.size) + (f", the oldest {_ago(lane.oldest_at)}" if lane.oldest_at else "")
+
+
+def _block_lines(report: StatusReport, block: BlockReport) -> Iterator[_Line]:
+    state = block.state
+    reading, source = report.parts.get(stream_part(block.name)), report.parts.get(source_part(block.name))
+    mode = "" if state.mode == "sample" else f" ({state.mode})"
+    phase = _part(reading) if reading and report.is_running else "not read now"
+    yield f"stream {block.name}{mode}", phase
+    if source and report.is_running:
+        yield "  source", _part(source)
+    yield "  lag", _lag(report, block)
+    yield "  position", f"{state.position.stream} sequence {state.position.sequence:,}"
+    if state.mode == "sample":
+        since = f", without a gap since {_instant(state.observed_since)}" if state.observed_since else ""
+        through = _observed_through(block)
+        yield "  watched", f"through {_instant(through)} ({_ago(through)}){since}" if through else "not yet"
+        senders = block.senders
+        yield "  senders", f"{senders['heard']:,} heard, {senders['stale']:,} stale"
+    elif state.observed_through:
+        yield "  read", f"through {_instant(state.observed_through)} ({_ago(state.observed_through)})"
+    for what in (*COUNTERS, *sorted(block.counters.keys() - set(COUNTERS))):
+        causes = block.counters.get(what)
+        if causes:
+            yield f"  {what}", ", ".join(f"{cause} {count:,}" for cause, count in sorted(causes.items()))
+
+
+def _observed_through(block: BlockReport) -> int:
+    """Give what the agent told last, where that is later than what it had to commit."""
+    told = block.progress.observed_through if block.progress else 0
+    return max(told, block.state.observed_through)
+
+
+def _lag(report: StatusReport, block: BlockReport) -> str:
+    reached = block.progress
+    if reached is None:
+        return "not known: the stream has not been looked at yet"
+    reading = report.parts.get(stream_part(block.name))
+    pending = f"{reached.pending:,} messages" if reached.pending != 1 else "1 message"
+    if not report.is_running or reading is None or not reading.is_working:
+        looked = _ago(report.agent.written_at - reached.checked_ago)
+        return f"not known now; {pending} waited to be read when the stream was last looked at, {looked}"
+    if is_blind(reached):
+        return f"nothing waits, but BLIND for {_rough(reached.behind)}: nothing proves that the stream can store"
+    return f"{pending} to read, {_rough(reached.behind)} behind the stream's clock"
+
+
+def _unread_parts(report: StatusReport) -> Iterator[_Line]:
+    """Tell of streams that the store knows nothing of: their servers or streams have never been reached."""
+    known = {block.name for block in report.blocks}
+    for name, part in report.parts.items() if report.is_running else ():
+        kind, _, block = name.rpartition(" ")
+        if kind in ("stream", "source of") and block not in known:
+            yield name, _part(part)
+
+
+def _instant(at: int) -> str:
+    return format_instant(at - at % SECOND)
+
+
+def _ago(at: int) -> str:
+    return f"{_rough(max(now() - at, 0))} ago"
+
+
+def _rough(duration: int) -> str:
+    """Write a duration to the second, beyond some minutes to what matters."""
+    return format_duration(duration // SECOND * SECOND if duration < 10 * MINUTE else duration)

@@ -1,0 +1,54 @@
+"""Tell an agent that is alive from one that is useful: its streams are watched, and what it has to say leaves. Pure.
+
+- Not useful at once: a stream is not being read, whatever the cause (its link, the stream, a full disk, a full outbox);
+  or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind.
+- Not useful after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
+- Useful: behind, and catching up. A monitor that does not listen concerns nobody who can ask.
+
+An agent that is not useful gains nothing from being started again.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from edge_agent.ports import Progress
+from shared.instants import MINUTE, SECOND, format_duration
+
+DRAIN_PATIENCE = 1 * MINUTE
+WORKING = frozenset({"connected", "reading", "stored"})
+_UPSTREAM, _MONITOR, _STREAM = "upstream", "monitor", "stream "
+
+
+class PartStatus(msgspec.Struct, frozen=True):
+    """What one part of the agent does, since when, and why."""
+
+    phase: str
+    reason: str = ""
+    since: int = 0
+
+    @property
+    def is_working(self) -> bool:
+        """Tell whether it does what it is there for."""
+        return self.phase in WORKING
+
+
+def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], at: int) -> Iterator[str]:
+    """Say in a line each why the agent is not useful at ``at``, by its own clock; nothing where it is."""
+    if not any(name.startswith(_STREAM) for name in parts):
+        yield "starting: no stream is read yet"
+    for name, part in parts.items():
+        patience = DRAIN_PATIENCE if name == _UPSTREAM else 0
+        if name != _MONITOR and not part.is_working and at - part.since >= patience:
+            lasted = f" for {format_duration((at - part.since) // SECOND * SECOND)}" if part.since else ""
+            yield f"{name}: {part.phase}{lasted}{part.reason and f': {part.reason}'}"
+    for block, reached in progress.items():
+        if is_blind(reached):
+            behind = format_duration(reached.behind // SECOND * SECOND)
+            yield f"stream {block}: blind for {behind}: all is read, but nothing proves that the stream can store"
+
+
+def is_blind(reached: Progress) -> bool:
+    """Tell whether a block's stream has been read to its end, and still nothing proves its time."""
+    watches = reached.mode == "sample" and reached.blind_after > 0
+    return watches and not reached.pending and reached.behind - reached.checked_ago > reached.blind_after
