@@ -10,6 +10,8 @@ from edge_agent.core.copier import Copier, CopyEmitter, CopyIntake
 from edge_agent.core.decider import Decider, MessageIntake, RecordWriter
 from edge_agent.core.intake import Intake
 from edge_agent.core.outgoing import Emitter
+from edge_agent.core.relay import Relay
+from edge_agent.core.relaying import RelayEmitter, RelayIntake
 from edge_agent.core.senders import SenderTable
 from edge_agent.core.tracker import Tracker
 from edge_agent.stream_settings import StreamSettings
@@ -42,6 +44,9 @@ def mode_of(settings: AgentSettings, block: StreamSettings, identity: AgentIdent
                 CopyEmitter(block_id, identity.key),
                 lambda state, _senders: Copier(state),
             )
+        case "relay":
+            intake = Intake(block.sender_rule())
+            return Mode(RelayIntake(intake), RelayEmitter(block_id, identity.key), Relay)
         case _:
             rule = block.sender_rule()
             emitter = Emitter(

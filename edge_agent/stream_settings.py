@@ -250,6 +250,8 @@ class StreamSettings(Settings, frozen=True):
     def _check_relaying(self) -> None:
         if self.sender is None:
             raise ValueError('mode "relay" needs [stream.sender]: what identifies a sender, as at the sites')
+        if self.sender.subject or self.sender.subject_token:
+            raise ValueError('mode "relay" tells senders by json_path or header: subjects there are the fleet\'s')
         if self.target != TargetSettings():
             raise ValueError('target has no effect in mode "relay", which keeps subjects as they are: take it out')
         if self.heartbeat != HeartbeatSettings():

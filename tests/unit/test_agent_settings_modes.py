@@ -20,6 +20,10 @@ def in_mode(mode: str, lines: str = "", *, sender: bool = True) -> str:
             'mode "relay" needs [stream.sender]: what identifies a sender, as at the sites',
         ),
         (
+            in_mode("relay").replace('json_path = "sender"', "subject_token = 3"),
+            "mode \"relay\" tells senders by json_path or header: subjects there are the fleet's",
+        ),
+        (
             in_mode("sample", '[stream.target]\nremove = "choria"'),
             'target.remove takes a part out of copied subjects, and mode "sample" has none: take it out',
         ),

@@ -1,0 +1,199 @@
+"""A relay samples by origin, remembers each for as long as it is heard, and passes nothing on twice."""
+
+import pytest
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decision import BlindCause, EpochBegun, Forward
+from edge_agent.core.intake import Intake, SenderByPath
+from edge_agent.core.observation import PROBE_HEADER, SourceMessage
+from edge_agent.core.outgoing import Lane, WatermarkContext
+from edge_agent.core.policy import Policy
+from edge_agent.core.relay import Relay
+from edge_agent.core.relaying import RelayEmitter, RelayIntake
+from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
+from shared.instants import DAY, MINUTE, SECOND
+from shared.subjects import advisory_subject, copy_subject, registration_subject, watermark_subject
+from shared.wire import origin_header
+
+START = 1_700_000_000 * SECOND
+FLEET_PAST = Incarnation(START - DAY, 1_700_000_000_000)
+SITE_PAST = Incarnation(START - 2 * DAY, 1_699_000_000_000)
+OTHER_PAST = Incarnation(START - 2 * DAY, 1_699_000_000_001)
+POLICY = Policy(sample_interval=MINUTE, stale_after=2 * MINUTE, retire_after=10 * MINUTE, blind_after=30 * SECOND)
+DUB1, LON1 = BlockId("eu-west", "dub1", "nodes"), BlockId("eu-west", "lon1", "nodes")
+CONTEXT = WatermarkContext({}, {}, {})
+
+
+class RelaySite:
+    """A relay that commits after every message. Instants are seconds after START."""
+
+    def __init__(self) -> None:
+        position = SourcePosition("FLEET", FLEET_PAST, 0)
+        self.relay = Relay(BlockState(position, POLICY, mode="relay"))
+        self._intake = RelayIntake(Intake(SenderByPath("sender")))
+        self._sequence = 0
+
+    def meets(
+        self, subject: str, origin: str, at: float, body: bytes = b'{"sender":"a"}', *, too_old: bool = False
+    ) -> list[Forward]:
+        """Read one message; give what goes on."""
+        self._sequence += 1
+        headers = {"Muster-Origin": origin} if origin else None
+        draft = self.relay.draft()
+        message = SourceMessage(subject, body, headers, self._sequence, START + round(at * SECOND))
+        assert self._intake.give(draft, message, too_old=too_old)
+        self.relay.adopt(draft)
+        return [decision for decision in draft.decisions if isinstance(decision, Forward)]
+
+    def hears(
+        self, sequence: int, at: float, block_id: BlockId = DUB1, *, sender: str = "a", past: Incarnation = SITE_PAST
+    ) -> str:
+        """Read a registration; give the reason for which it goes on, or nothing."""
+        body = b'{"sender":"%s"}' % sender.encode()
+        went_on = self.meets(registration_subject(block_id), origin_header(block_id, past, sequence), at, body)
+        return str(went_on[0].reason) if went_on else ""
+
+    @property
+    def counters(self) -> dict[str, dict[str, int]]:
+        return self.relay.state.counters
+
+
+def test_first_registration_of_an_origin_goes_on_and_the_next_after_the_interval() -> None:
+    site = RelaySite()
+    assert site.hears(1, 0) == "new"
+    # The first interval is shortened by a hash of the origin; no interval is longer than a minute.
+    assert site.hears(2, 60) == "interval"
+    assert [site.hears(3, 90), site.hears(4, 119.9), site.hears(5, 120)] == ["", "", "interval"]
+    assert site.counters == {"forwarded": {"new": 1, "interval": 2}, "skipped": {"sampled": 2}}
+
+
+def test_first_intervals_are_spread() -> None:
+    intervals = {POLICY.first_interval(f"{DUB1}.node{number}") // SECOND for number in range(200)}
+    assert len(intervals) > 40
+
+
+def test_senders_of_one_name_at_two_sites_are_two_origins() -> None:
+    site = RelaySite()
+    assert [site.hears(1, 0, DUB1), site.hears(1, 1, LON1), site.hears(2, 1, DUB1)] == ["new", "new", ""]
+    assert site.relay.sender_counts() == {"heard": 2}
+
+
+def test_record_that_comes_round_again_goes_on_once() -> None:
+    site = RelaySite()
+    assert [site.hears(7, 0), site.hears(7, 100), site.hears(6, 200)] == ["new", "", ""]
+    assert site.counters["skipped"] == {"repeated": 2}
+    assert site.hears(1, 300, past=OTHER_PAST) == "interval"
+
+
+def test_origin_that_is_not_heard_for_retire_after_is_forgotten() -> None:
+    site = RelaySite()
+    site.hears(1, 0, sender="silent")
+    site.hears(2, 300, sender="heard")
+    site.hears(3, 600, sender="heard")
+    assert site.relay.sender_counts() == {"heard": 2}
+    site.hears(4, 601, sender="heard")
+    assert site.relay.sender_counts() == {"heard": 1}
+    assert site.hears(5, 602, sender="silent") == "new"
+
+
+def test_origins_are_forgotten_while_nothing_is_stored() -> None:
+    site = RelaySite()
+    site.hears(1, 0)
+    early, late = site.relay.draft(), site.relay.draft()
+    early.prove(START + 600 * SECOND)
+    late.prove(START + 601 * SECOND)
+    assert (early.changes_nothing, late.changes_nothing) == (True, False)
+    site.relay.adopt(late)
+    assert site.relay.sender_counts() == {"heard": 0}
+
+
+def test_slots_of_the_forgotten_are_used_again() -> None:
+    site = RelaySite()
+    for number in range(3):
+        site.hears(number + 1, number, sender=f"node{number}")
+    site.hears(10, 700, sender="later")
+    site.hears(11, 701, sender="latest")
+    assert (len(site.relay.origins), len(site.relay.origins.sender_ids)) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("subject", "cause"),
+    [
+        (advisory_subject(DUB1, AdvisoryKind.STALE), "advisory"),
+        (watermark_subject(DUB1), "watermark"),
+        (copy_subject(DUB1, "registration.a"), "copy"),
+        ("nodes.registration", "other_record"),
+    ],
+)
+def test_other_records_go_no_further(subject: str, cause: str) -> None:
+    site = RelaySite()
+    assert site.meets(subject, origin_header(DUB1, SITE_PAST, 1), 0) == []
+    assert site.counters == {"skipped": {cause: 1}}
+
+
+@pytest.mark.parametrize(
+    ("origin", "cause"),
+    [("", "no_origin"), ("eu-west.dub1", "no_origin"), (origin_header(LON1, SITE_PAST, 1), "origin_disagrees")],
+)
+def test_registration_whose_origin_cannot_be_believed_goes_no_further(origin: str, cause: str) -> None:
+    site = RelaySite()
+    assert site.meets(registration_subject(DUB1), origin, 0) == []
+    assert site.counters == {"rejected": {cause: 1}}
+
+
+def test_registration_without_a_sender_goes_on_unsampled() -> None:
+    site = RelaySite()
+    for sequence in (1, 2):
+        (went_on,) = site.meets(registration_subject(DUB1), origin_header(DUB1, SITE_PAST, sequence), 0, b"[]")
+        assert (went_on.sender_id, went_on.reason) == ("", "copy")
+    assert site.counters["rejected"] == {"not_a_json_object": 2}
+
+
+def test_registration_that_is_too_old_is_withheld() -> None:
+    site = RelaySite()
+    assert site.meets(registration_subject(DUB1), origin_header(DUB1, SITE_PAST, 1), 0, too_old=True) == []
+    assert site.counters == {"withheld": {"max_age": 1}}
+
+
+def test_probe_goes_no_further() -> None:
+    site = RelaySite()
+    draft = site.relay.draft()
+    headers = {"Muster-Origin": origin_header(DUB1, SITE_PAST, 1), PROBE_HEADER: "eu-west.dub1.nodes"}
+    message = SourceMessage(registration_subject(DUB1), b'{"sender":"a"}', headers, 1, START)
+    assert RelayIntake(Intake(SenderByPath("sender"))).give(draft, message, too_old=False)
+    assert (draft.decisions, draft.state().counters) == ([], {"skipped": {"probe": 1}})
+
+
+def test_changed_past_begins_an_epoch_and_forgets_nobody() -> None:
+    site = RelaySite()
+    site.hears(5, 0)
+    draft = site.relay.draft()
+    later = Incarnation(FLEET_PAST.created_at, FLEET_PAST.epoch_ms + 1)
+    assert draft.begin_epoch(later, 0)
+    site.relay.adopt(draft)
+    state = site.relay.state
+    assert (state.position, state.pending_blind) == (SourcePosition("FLEET", later, 0), BlindCause.NEW_EPOCH)
+    assert draft.recorded == [EpochBegun(later, START, 1)]
+    assert site.hears(5, 100) == ""
+
+
+def test_record_keeps_its_subject_bytes_and_headers() -> None:
+    origin = origin_header(DUB1, SITE_PAST, 7)
+    headers = {"Muster-Origin": origin, "Choria-SR-Source": "R 7 dub1 nodes 1", "Nats-Stream-Source": "x", "X": "y"}
+    message = SourceMessage(registration_subject(DUB1), b'{"sender":"a"}', headers, 1, START)
+    emitter = RelayEmitter(BlockId("eu", "paris", "up"), bytes(32))
+    state = BlockState(SourcePosition("FLEET", FLEET_PAST, 1), POLICY)
+    relay = Relay(state)
+    draft = relay.draft()
+    RelayIntake(Intake(SenderByPath("sender"))).give(draft, message, too_old=False)
+    (row,) = emitter.rows(draft.decisions, state, CONTEXT)
+    (again,) = emitter.rows(draft.decisions, state, CONTEXT)
+    assert (row.lane, row.block, row.subject, row.payload) == (
+        Lane.REGISTRATIONS,
+        "up",
+        registration_subject(DUB1),
+        b'{"sender":"a"}',
+    )
+    assert row.sender_id == "eu-west.dub1.nodes.a"
+    kept = {"Muster-Origin": origin, "Choria-SR-Source": "R 7 dub1 nodes 1", "X": "y"}
+    assert row.headers == {**kept, "Nats-Msg-Id": again.headers["Nats-Msg-Id"]}
