@@ -48,7 +48,7 @@ def plan(config_path: Path, as_json: bool) -> None:
 
     todo = asyncio.run(_connected(topology, planned))
     click.echo(_json(plan_as_json(todo)) if as_json else format_plan(todo))
-    _end(todo.problems)
+    _end(todo.problems or todo.refused)
 
 
 @click.command()
@@ -66,6 +66,8 @@ def apply(config_path: Path, force: bool, as_json: bool) -> None:
 
     async def applied(opened: Connections) -> Plan:
         todo = make_plan(wanted, await observe(wanted, opened))
+        if todo.refused:
+            raise click.ClickException(f"nothing was changed: {'; '.join(todo.refused)}")
         if todo.destructive and not force:
             losses = (f"{each.place}: {each.action} {each.stream}, which {each.destroys}" for each in todo.destructive)
             raise click.ClickException(f"nothing was changed, this asks for --force: {'; '.join(losses)}")

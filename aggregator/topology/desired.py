@@ -8,68 +8,25 @@ carry a message everywhere, and two streams that both listen to ``fleet.>`` woul
 """
 
 from collections.abc import Iterator
-from typing import Any
 
-import msgspec
-
-from aggregator.topology.settings import RegionSettings, SiteSettings, StreamSettings, TopologySettings
-from shared.jetstream_api import api_prefix
+from aggregator.topology.free_streams import free_fields
+from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
+from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
+from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
 from shared.subjects import ROOT
 
-Config = dict[str, Any]
-
-HUB = ""
 ARCHIVE_CONSUMER = "muster-archive"
-DURABLE_SOURCING_LEVEL = 4
 _HEARTBEAT = 1_000_000_000
 _MOST_UNACKNOWLEDGED = 10_000
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
-    """One JetStream API: ``connection`` is HUB or a site's name, ``domain`` "" where it is the connection's own."""
-
-    connection: str
-    domain: str
-
-    @property
-    def api(self) -> str:
-        """``$JS.<domain>.API``, or ``$JS.API``."""
-        return api_prefix(self.domain)
-
-    def __str__(self) -> str:
-        return self.connection or self.domain or "hub"
-
-
-class DesiredStream(msgspec.Struct, frozen=True):
-    """A stream that should be; ``config`` holds the managed fields."""
-
-    place: Place
-    name: str
-    config: Config
-
-
-class DesiredConsumer(msgspec.Struct, frozen=True):
-    """The durable consumer on a region's FLEET from which ``archive`` sources; not wanted where sourcing is plain."""
-
-    place: Place
-    stream: str
-    name: str
-    config: Config
-    archive: tuple[Place, str]
-    wanted: bool = True
-
-
-Desired = DesiredStream | DesiredConsumer
-
-
 def desired(topology: TopologySettings) -> tuple[Desired, ...]:
     """List what should be, in the order of its making: from the sites to the hub, origins before what copies them."""
-    hub = Place(HUB, topology.hub.domain)
     return (
         *(_registration(site) for site in topology.sites if site.server is not None),
         *(each for region in topology.regions for each in _region(topology, region)),
-        DesiredStream(hub, topology.archive.name, _archive(topology)),
-        DesiredStream(hub, topology.report.name, _report(topology)),
+        *(_hub_streams(topology) if topology.regions else ()),
+        *_origins_first([_free_stream(topology, each) for each in topology.streams]),
     )
 
 
@@ -83,6 +40,47 @@ def _registration(site: SiteSettings) -> DesiredStream:
     wanted = site.registration
     extra = {"subjects": list(wanted.subjects), "retention": wanted.retention}
     return DesiredStream(Place(site.name, site.server.domain), wanted.name, _common(wanted) | extra)
+
+
+def _hub_streams(topology: TopologySettings) -> Iterator[DesiredStream]:
+    hub = Place(HUB, topology.hub.domain)
+    fleets = tuple(Origin(region_place(region), topology.fleet_of(region).name) for region in topology.regions)
+    yield DesiredStream(hub, topology.archive.name, _archive(topology), fleets)
+    yield DesiredStream(hub, topology.report.name, _report(topology), (Origin(hub, topology.archive.name),))
+
+
+def _free_stream(topology: TopologySettings, wanted: FreeStreamSettings) -> DesiredStream:
+    place = _place_of(topology, wanted.place)
+    origins = tuple(_origin(place, each) for each in wanted.origins)
+    return DesiredStream(place, wanted.name, _common(wanted) | free_fields(wanted, place.domain), origins)
+
+
+def _place_of(topology: TopologySettings, name: str) -> Place:
+    if name == HUB_PLACE:
+        return Place(HUB, topology.hub.domain)
+    for region in topology.regions:
+        if region.name == name:
+            return region_place(region)
+    servers = {site.name: site.server for site in topology.sites}
+    server = servers[name]
+    assert server is not None
+    return Place(name, server.domain)
+
+
+def _origin(copier: Place, origin: OriginSettings) -> Origin:
+    """Ask for an origin where its copier is asked for."""
+    subjects = (origin.filter_subject,) if origin.filter_subject else tuple(each.source for each in origin.transforms)
+    return Origin(Place(copier.connection, origin.domain or copier.domain), origin.name, subjects, origin.allow)
+
+
+def _origins_first(streams: list[DesiredStream]) -> Iterator[DesiredStream]:
+    """Order streams so that what is copied comes before its copies; a circle stays as it was written."""
+    waiting = list(streams)
+    while waiting:
+        names = {(each.place, each.name) for each in waiting}
+        ready = [each for each in waiting if not any((origin.place, origin.name) in names for origin in each.origins)]
+        yield from ready or waiting
+        waiting = [each for each in waiting if each not in ready] if ready else []
 
 
 def _region(topology: TopologySettings, region: RegionSettings) -> Iterator[Desired]:

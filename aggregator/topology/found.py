@@ -1,13 +1,17 @@
 """Hold what was found: JetStream's own answers as they came, so that nothing in them is lost on the way back."""
 
-from typing import Any
-
 import msgspec
 
-from aggregator.topology.desired import Config, Place
+from aggregator.topology.words import Config, Place
 
 StreamKey = tuple[Place, str]
 ConsumerKey = tuple[Place, str, str]
+
+
+class LostMessages(msgspec.Struct, frozen=True):
+    """What the server found missing in its own store."""
+
+    msgs: list[int] = []
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -19,6 +23,9 @@ class StreamState(msgspec.Struct, frozen=True):
     first_ts: str = ""
     last_seq: int = 0
     last_ts: str = ""
+    num_deleted: int = 0
+    consumer_count: int = 0
+    lost: LostMessages = LostMessages()
 
 
 class External(msgspec.Struct, frozen=True):
@@ -42,10 +49,45 @@ class Replication(msgspec.Struct, frozen=True):
 
     name: str
     external: External = External()
+    filter_subject: str = ""
+    subject_transforms: list[dict[str, str]] = []
     active: int = -1
     lag: int = 0
     seq: int = 0
     error: ApiFailure | None = None
+
+    @property
+    def source(self) -> Config:
+        """Say what is copied as a stream's configuration says it."""
+        return {
+            "name": self.name,
+            "external": {"api": self.external.api},
+            "filter_subject": self.filter_subject,
+            "subject_transforms": self.subject_transforms,
+        }
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Which of the origin's subjects are taken; none: all."""
+        return (self.filter_subject,) if self.filter_subject else tuple(each["src"] for each in self.subject_transforms)
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """One of a stream's followers; ``active`` is nanoseconds since it was last heard of."""
+
+    name: str
+    current: bool = False
+    offline: bool = False
+    active: int = 0
+    lag: int = 0
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """Where a stream lives; "" for a leader where there is none."""
+
+    name: str = ""
+    leader: str = ""
+    replicas: list[Replica] = []
 
 
 class FoundStream(msgspec.Struct, frozen=True):
@@ -56,6 +98,7 @@ class FoundStream(msgspec.Struct, frozen=True):
     state: StreamState = StreamState()
     sources: list[Replication] = []
     mirror: Replication | None = None
+    cluster: Cluster = Cluster()
     ts: str = ""
 
 
@@ -67,34 +110,52 @@ class FoundConsumer(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What there is. What is not there has no entry; ``unreachable`` places say why in one line."""
+    """What there is. What is not there has no entry; ``unreachable`` places say why in one line.
+
+    ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
+    """
 
     streams: dict[StreamKey, FoundStream]
     consumers: dict[ConsumerKey, FoundConsumer]
     levels: dict[Place, int]
     unreachable: dict[Place, str]
+    last_matching: dict[tuple[StreamKey, str], int] = {}
 
-    def taken(self, archive: FoundStream, key: "SourceKey") -> int:
-        """Give the origin's sequence that a source of ``archive`` has come to, 0 for none.
+    def taken(self, copier: FoundStream, source: Config) -> int:
+        """Give the origin's sequence that a source of ``copier`` has come to, 0 for none.
 
         What it was told to start behind counts as taken: until its first message the server reports 0.
         """
-        sequences = [source.seq for source in archive.sources if (source.name, source.external.api) == key]
-        for source in archive.config.get("sources") or []:
-            if source_key(source) == key:
-                sequences.append(source.get("opt_start_seq", 1) - 1)
-                consumer_name = (source.get("consumer") or {}).get("name", "")
+        sequences = [each.seq for each in copier.sources if is_same_source(source, each.source)]
+        for each in sources_of(copier):
+            if is_same_source(source, each):
+                sequences.append(each.get("opt_start_seq", 1) - 1)
+                consumer_name = (each.get("consumer") or {}).get("name", "")
                 sequences += [
                     consumer.config.get("opt_start_seq", 1) - 1
                     for (place, stream, name), consumer in self.consumers.items()
-                    if (stream, place.api) == key and name == consumer_name
+                    if (stream, place.api) == (each["name"], api_of(each)) and name == consumer_name
                 ]
         return max(sequences, default=0)
 
 
-SourceKey = tuple[str, str]
+def sources_of(stream: FoundStream) -> list[Config]:
+    """Give the sources that a stream is configured with."""
+    return stream.config.get("sources") or []
 
 
-def source_key(source: dict[str, Any]) -> SourceKey:
-    """Tell sources of one name apart by the API they read from."""
-    return str(source["name"]), str((source.get("external") or {}).get("api", ""))
+def api_of(source: Config) -> str:
+    """Give the API that a source or mirror reads from, "" for that of its own domain."""
+    return str((source.get("external") or {}).get("api", ""))
+
+
+def is_same_source(wanted: Config, found: Config) -> bool:
+    """Tell whether two configurations are one source to the server: another filter or transform makes another one.
+
+    Where ``wanted`` does not speak of filters, any will do: that is the operator's.
+    """
+    return (wanted["name"], api_of(wanted)) == (found["name"], api_of(found)) and all(
+        (wanted[field] or None) == (found.get(field) or None)
+        for field in ("filter_subject", "subject_transforms")
+        if field in wanted
+    )

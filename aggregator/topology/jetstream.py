@@ -5,22 +5,23 @@ Every request has a deadline; a place that does not answer is reported, and does
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.desired import HUB, Config, Desired, DesiredConsumer, DesiredStream, Place
 from aggregator.topology.found import Found, FoundConsumer, FoundStream
 from aggregator.topology.plan import Action, Change, Plan
 from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM
 from shared.nats_connection import ApiError, ConnectFailed, RequestFailed, connect, request_json
 
 CONNECT_DEADLINE = 5.0
 REQUEST_DEADLINE = 5.0
+NO_SUCH_MESSAGE = 10037
 
 Connections = dict[str, Client | str]
 
@@ -35,6 +36,14 @@ class _Api(msgspec.Struct, frozen=True):
 
 class _AccountInfo(msgspec.Struct, frozen=True):
     api: _Api = _Api()
+
+
+class _Message(msgspec.Struct, frozen=True):
+    seq: int
+
+
+class _MessageAnswer(msgspec.Struct, frozen=True):
+    message: _Message
 
 
 @asynccontextmanager
@@ -56,29 +65,52 @@ async def connections(topology: TopologySettings) -> AsyncIterator[Connections]:
 
 
 async def observe(wanted: Iterable[Desired], opened: Connections) -> Found:
-    """Ask every place, all at once, for what it has of what is wanted."""
+    """Ask every place, all at once, for what it has of what is wanted, and of what that copies."""
     found = Found({}, {}, {}, {})
-    by_place: dict[Place, list[Desired]] = {}
-    for each in wanted:
+    by_place: dict[Place, list[Desired | Origin]] = {}
+    for each in _asked(wanted):
         by_place.setdefault(each.place, []).append(each)
     await asyncio.gather(*(_observe_place(place, asked, opened, found) for place, asked in by_place.items()))
     return found
 
 
+def _asked(wanted: Iterable[Desired]) -> Iterator[Desired | Origin]:
+    """List what is wanted, and what that copies: an origin is asked for where it is not wanted too, or is filtered."""
+    managed = set()
+    origins: dict[Origin, None] = {}
+    for each in wanted:
+        yield each
+        if isinstance(each, DesiredStream):
+            managed.add((each.place, each.name))
+            origins |= dict.fromkeys(each.origins)
+    yield from (each for each in origins if each.subjects or (each.place, each.name) not in managed)
+
+
 async def apply(plan: Plan, opened: Connections, on_done: Callable[[Change], None]) -> None:
-    """Carry out the plan step by step, telling of each; raise ApplyFailed at the first that does not work."""
+    """Carry out the plan step by step, telling of each; raise ApplyFailed at the first that does not work.
+
+    Streams that are replaced are deleted before anything else: a consumer that is made anew for a new archive must not
+    find the old one still listening.
+    """
     for change in plan.changes:
-        client = opened[change.place.connection]
-        assert isinstance(client, Client), "a place without a connection has no changes"
-        try:
-            await (_apply_to_consumer if change.consumer else _apply_to_stream)(client, change)
-        except (ApiError, RequestFailed) as error:
-            what = f"{change.stream}{' ' + change.consumer if change.consumer else ''}"
-            raise ApplyFailed(f"{change.place}: cannot {change.action} {what}: {error}") from error
+        if change.action is Action.REPLACE and not change.consumer:
+            await _carry_out(_delete_stream, change, opened)
+    for change in plan.changes:
+        await _carry_out(_apply_to_consumer if change.consumer else _apply_to_stream, change, opened)
         on_done(change)
 
 
-async def _observe_place(place: Place, asked: list[Desired], opened: Connections, found: Found) -> None:
+async def _carry_out(step: Callable[[Client, Change], Awaitable[None]], change: Change, opened: Connections) -> None:
+    client = opened[change.place.connection]
+    assert isinstance(client, Client), "a place without a connection has no changes"
+    try:
+        await step(client, change)
+    except (ApiError, RequestFailed) as error:
+        what = f"{change.stream}{' ' + change.consumer if change.consumer else ''}"
+        raise ApplyFailed(f"{change.place}: cannot {change.action} {what}: {error}") from error
+
+
+async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Connections, found: Found) -> None:
     client = opened[place.connection]
     if isinstance(client, str):
         found.unreachable[place] = client
@@ -87,15 +119,17 @@ async def _observe_place(place: Place, asked: list[Desired], opened: Connections
         info = await request_json(client, f"{place.api}.INFO", None, _AccountInfo, deadline=REQUEST_DEADLINE)
         found.levels[place] = info.api.level
         for each in asked:
-            if isinstance(each, DesiredStream):
-                await _observe_stream(client, each, found)
-            else:
+            if isinstance(each, DesiredConsumer):
                 await _observe_consumer(client, each, found)
+            else:
+                await _observe_stream(client, each, found)
+            if isinstance(each, Origin):
+                await _observe_last_matching(client, each, found)
     except (ApiError, RequestFailed) as error:
         found.unreachable[place] = str(error)
 
 
-async def _observe_stream(client: Client, asked: DesiredStream, found: Found) -> None:
+async def _observe_stream(client: Client, asked: DesiredStream | Origin, found: Found) -> None:
     subject = f"{asked.place.api}.STREAM.INFO.{asked.name}"
     try:
         answer = await request_json(client, subject, None, FoundStream, deadline=REQUEST_DEADLINE)
@@ -104,6 +138,22 @@ async def _observe_stream(client: Client, asked: DesiredStream, found: Found) ->
             raise
     else:
         found.streams[asked.place, asked.name] = answer
+
+
+async def _observe_last_matching(client: Client, asked: Origin, found: Found) -> None:
+    """Ask for the last message that a source with a filter could take: the origin's own last one need not match."""
+    key = asked.place, asked.name
+    for subject in asked.subjects if key in found.streams else ():
+        request = {"last_by_subj": subject}
+        api = f"{asked.place.api}.STREAM.MSG.GET.{asked.name}"
+        try:
+            answer = await request_json(client, api, request, _MessageAnswer, deadline=REQUEST_DEADLINE)
+        except ApiError as error:
+            if error.err_code != NO_SUCH_MESSAGE:
+                raise
+            found.last_matching[key, subject] = 0
+        else:
+            found.last_matching[key, subject] = answer.message.seq
 
 
 async def _observe_consumer(client: Client, asked: DesiredConsumer, found: Found) -> None:
@@ -117,14 +167,13 @@ async def _observe_consumer(client: Client, asked: DesiredConsumer, found: Found
         found.consumers[asked.place, asked.stream, asked.name] = answer
 
 
+async def _delete_stream(client: Client, change: Change) -> None:
+    await _request(client, f"{change.place.api}.STREAM.DELETE.{change.stream}", None)
+
+
 async def _apply_to_stream(client: Client, change: Change) -> None:
-    api = f"{change.place.api}.STREAM"
-    if change.action in (Action.DELETE, Action.REPLACE):
-        await _request(client, f"{api}.DELETE.{change.stream}", None)
-    if change.action in (Action.CREATE, Action.REPLACE):
-        await _request(client, f"{api}.CREATE.{change.stream}", change.config)
-    if change.action is Action.UPDATE:
-        await _request(client, f"{api}.UPDATE.{change.stream}", change.config)
+    action = "UPDATE" if change.action is Action.UPDATE else "CREATE"
+    await _request(client, f"{change.place.api}.STREAM.{action}.{change.stream}", change.config)
 
 
 async def _apply_to_consumer(client: Client, change: Change) -> None:

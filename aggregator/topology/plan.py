@@ -6,22 +6,16 @@ unless told otherwise. Only managed fields are compared; an update carries every
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
-from aggregator.topology.desired import (
-    DURABLE_SOURCING_LEVEL,
-    Config,
-    Desired,
-    DesiredConsumer,
-    DesiredStream,
-    Place,
-)
-from aggregator.topology.found import Found, FoundStream, source_key
-from shared.instants import parse_instant
+from aggregator.topology.differences import FieldChange, differences, losses, source_pairs
+from aggregator.topology.found import Found, FoundStream, is_same_source, sources_of
+from aggregator.topology.refusals import refusals
+from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
 
-_UNCHANGEABLE = ("storage", "retention", "mirror")
+DURABLE_SOURCING_LEVEL = 4
+
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
 _SET_BY_START = ("opt_start_seq", "opt_start_time", "filter_subject", "subject_transforms")
 
@@ -33,14 +27,6 @@ class Action(StrEnum):
     UPDATE = "update"
     REPLACE = "replace"
     DELETE = "delete"
-
-
-class FieldChange(msgspec.Struct, frozen=True):
-    """One managed field, in JetStream's words and units; None is not set."""
-
-    field: str
-    before: Any
-    after: Any
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -56,10 +42,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The steps from found to desired, and for each place that cannot be planned for, why."""
+    """The steps from found to desired, and for each place that cannot be planned for, why.
+
+    With ``refused`` lines, nothing of it may be carried out.
+    """
 
     changes: tuple[Change, ...]
     problems: dict[Place, str]
+    refused: tuple[str, ...] = ()
 
     @property
     def destructive(self) -> tuple[Change, ...]:
@@ -69,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
+    wanted = tuple(wanted)
+    anew = {(each.place, each.name) for each in wanted if isinstance(each, DesiredStream) and _begins_anew(each, found)}
     problems = dict(found.unreachable)
     changes: list[Change] = []
     for each in wanted:
@@ -82,46 +74,91 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
                 ' update it, or set sourcing = "plain" in [archive]'
             )
         else:
-            changes.extend(_consumer_changes(each, found))
-    return Plan(tuple(sorted(changes, key=lambda change: change.action is Action.DELETE)), problems)
+            changes.extend(_consumer_changes(each, found, anew=each.archive in anew))
+    in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
+    return Plan(tuple(in_order), problems, tuple(refusals(wanted, found)))
 
 
 def _stream_changes(wanted: DesiredStream, found: Found) -> Iterator[Change]:
     current = found.streams.get((wanted.place, wanted.name))
     if current is None:
-        config = {key: value for key, value in wanted.config.items() if value != []}
+        config = _created(wanted.config)
         fields = tuple(FieldChange(key, None, value) for key, value in config.items() if key != "name")
         yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config)
         return
-    fields = tuple(_differences(wanted.config, current.config))
+    fields = tuple(differences(wanted.config, current.config))
     if not fields:
         return
-    if any(change.field in _UNCHANGEABLE for change in fields):
-        config = {key: value for key, value in wanted.config.items() if value != []}
+    if _begins_anew(wanted, found):
+        config = _created(wanted.config)
         loss = f"deletes its {current.state.messages:,} messages" if current.state.messages else ""
         yield Change(Action.REPLACE, wanted.place, wanted.name, "", fields, config, loss)
         return
     config = current.config | wanted.config
     if "sources" in wanted.config:
         config["sources"] = _merged_sources(wanted.config["sources"], current, found)
-    losses = ", ".join(_losses(fields, current))
-    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, config, losses)
+    lost = ", ".join(losses(fields, current))
+    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, _sent(config), lost)
 
 
-def _consumer_changes(wanted: DesiredConsumer, found: Found) -> Iterator[Change]:
+def _begins_anew(wanted: DesiredStream, found: Found) -> bool:
+    """Tell whether a stream is to be made, or made again."""
+    if wanted.place in found.unreachable:
+        return False
+    current = found.streams.get((wanted.place, wanted.name))
+    return current is None or any(_needs_another_stream(each) for each in differences(wanted.config, current.config))
+
+
+def _needs_another_stream(change: FieldChange) -> bool:
+    """Tell what needs a new stream: the server lets a mirror become a stream of its own, but not turn back."""
+    if change.field == "mirror":
+        return change.after is not None
+    if change.field in ("deny_delete", "deny_purge"):
+        return not change.after
+    return change.field in ("storage", "retention")
+
+
+def _created(config: Config) -> Config:
+    return {key: value for key, value in _sent(config).items() if value != []}
+
+
+def _sent(config: Config) -> Config:
+    """Leave out what is not set, in the stream and in what it copies."""
+    given = _given(config)
+    for key in ("mirror", "placement"):
+        if key in given:
+            given[key] = _given(given[key])
+    if "sources" in given:
+        given["sources"] = [_given(source) for source in given["sources"]]
+    return given
+
+
+def _given(config: Config) -> Config:
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> Iterator[Change]:
+    """Make, mend or remove the consumer of an archive.
+
+    ``anew``: the archive is to be made, or made again. A consumer that is there already has been acknowledged what an
+    archive before it had, and would not give it to this one.
+    """
     current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
+    start = {"deliver_policy": "all"} if anew else _start(wanted, found)
     if current is None:
         if wanted.wanted:
-            config = wanted.config | _start(wanted, found)
+            config = wanted.config | start
             fields = tuple(FieldChange(key, None, value) for key, value in config.items())
             yield Change(Action.CREATE, wanted.place, wanted.stream, wanted.name, fields, config)
         return
     if not wanted.wanted:
         yield Change(Action.DELETE, wanted.place, wanted.stream, wanted.name, (), {})
         return
-    fields = tuple(_differences(wanted.config, current.config))
-    if any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
-        config = wanted.config | _start(wanted, found)
+    fields = tuple(differences(wanted.config, current.config))
+    if anew:
+        fields = (*fields, FieldChange("starts", "where it was", "with everything"))
+    if anew or any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
+        config = wanted.config | start
         yield Change(Action.REPLACE, wanted.place, wanted.stream, wanted.name, fields, config)
     elif fields:
         config = current.config | wanted.config
@@ -134,15 +171,11 @@ def _start(wanted: DesiredConsumer, found: Found) -> Config:
     A source that gets a consumer is a new one to the server: without this, it would take everything once more.
     """
     archive = found.streams.get(wanted.archive)
-    key = (wanted.stream, wanted.place.api)
-    if archive is None or any(source_key(each) == key and each.get("consumer") for each in _sources(archive)):
+    source = {"name": wanted.stream, "external": {"api": wanted.place.api}}
+    if archive is None or any(is_same_source(source, each) and each.get("consumer") for each in sources_of(archive)):
         return {"deliver_policy": "all"}
-    taken = found.taken(archive, key)
+    taken = found.taken(archive, source)
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": taken + 1} if taken else {"deliver_policy": "all"}
-
-
-def _sources(stream: FoundStream) -> list[Config]:
-    return stream.config.get("sources") or []
 
 
 def _merged_sources(wanted: list[Config], current: FoundStream, found: Found) -> list[Config]:
@@ -150,60 +183,15 @@ def _merged_sources(wanted: list[Config], current: FoundStream, found: Found) ->
 
     A source that loses its consumer starts behind what it had taken; one that gets one must not say where to start.
     """
-    before = {source_key(source): source for source in _sources(current)}
     merged = []
-    for source in wanted:
-        key = source_key(source)
-        old = dict(before.get(key, {}))
+    for before, source in source_pairs(wanted, sources_of(current)):
+        if source is None:
+            continue
+        old = dict(before or {})
         if "consumer" in source:
             old = {name: value for name, value in old.items() if name not in _SET_BY_START}
         elif old.pop("consumer", None):
-            old["opt_start_seq"] = found.taken(current, key) + 1
-        external = (old.get("external") or {}) | source.get("external", {})
+            old["opt_start_seq"] = found.taken(current, source) + 1
+        external = (old.get("external") or {}) | (source.get("external") or {})
         merged.append(old | source | ({"external": external} if external else {}))
     return merged
-
-
-def _differences(wanted: Config, current: Config) -> Iterator[FieldChange]:
-    for field, after in wanted.items():
-        before = current.get(field)
-        if field == "sources":
-            yield from _source_differences(after, before or [])
-        elif isinstance(after, dict) and isinstance(before, dict):
-            if any(before.get(key) != value for key, value in after.items()):
-                yield FieldChange(field, before, after)
-        elif isinstance(after, list) and sorted(after) != sorted(before or []):
-            yield FieldChange(field, before or [], after)
-        elif not isinstance(after, list) and after != before and (after or before):
-            yield FieldChange(field, before, after)
-
-
-def _source_differences(wanted: list[Config], current: list[Config]) -> Iterator[FieldChange]:
-    """One change for each source that comes, goes, or gets or loses its consumer."""
-    before = {source_key(source): source for source in current}
-    after = {source_key(source): source for source in wanted}
-    for key in [*after, *(key for key in before if key not in after)]:
-        old, new = before.get(key), after.get(key)
-        if old is None or new is None or (old.get("consumer") or None) != new.get("consumer"):
-            yield FieldChange(f"source {key[0]} of {key[1] or 'this domain'}", old, new)
-
-
-def _losses(fields: Iterable[FieldChange], current: FoundStream) -> Iterator[str]:
-    """Say what an update would lose now, not what it may let go of later."""
-    for change in fields:
-        if change.field.startswith("source ") and change.after is None:
-            yield f"takes nothing more from {change.field.removeprefix('source ')}"
-        elif change.field == "subjects":
-            gone = sorted(set(change.before) - set(change.after))
-            if gone:
-                yield f"refuses messages on {', '.join(gone)}"
-        elif change.field == "max_age" and _reaches_back_further(current, change.after):
-            yield "deletes messages older than the new max_age"
-        elif change.field == "max_bytes" and 0 < change.after < current.state.bytes:
-            yield "deletes messages beyond the new max_bytes"
-
-
-def _reaches_back_further(current: FoundStream, max_age: int) -> bool:
-    if not max_age or not current.state.messages:
-        return False
-    return parse_instant(current.state.first_ts) < parse_instant(current.ts) - max_age // 1000

@@ -3,11 +3,20 @@
 from collections.abc import Iterator
 from typing import Any
 
-from aggregator.topology.plan import Action, Change, FieldChange, Plan
+from aggregator.topology.differences import FieldChange
+from aggregator.topology.found import api_of
+from aggregator.topology.plan import Action, Change, Plan
 from shared.instants import format_duration
 from shared.sizes import format_size
 
 _SIGNS = {Action.CREATE: "+", Action.UPDATE: "~", Action.REPLACE: "!", Action.DELETE: "-"}
+_LIMITS = {
+    "max_bytes": format_size,
+    "max_msg_size": format_size,
+    "max_msgs": "{:,}".format,
+    "max_msgs_per_subject": "{:,}".format,
+}
+_UNREMARKABLE = {"max_msg_size": -1, "max_msgs": -1, "max_msgs_per_subject": -1}
 _NANOSECONDS = ("max_age", "duplicate_window", "idle_heartbeat")
 
 
@@ -21,6 +30,7 @@ def format_plan(plan: Plan) -> str:
             lines.append(place)
         lines.extend(f"  {line}" for line in change_lines(change))
     lines.extend(f"{place}: {reason}" for place, reason in plan.problems.items())
+    lines.extend(f"refused: {reason}" for reason in plan.refused)
     return "\n".join([*lines, summary(plan)])
 
 
@@ -29,10 +39,16 @@ def change_lines(change: Change) -> Iterator[str]:
     what = f"consumer {change.consumer} on {change.stream}" if change.consumer else f"stream {change.stream}"
     yield f"{_SIGNS[change.action]} {change.action} {what}" + (f", which {change.destroys}" if change.destroys else "")
     for field in change.fields:
+        if change.action is Action.CREATE and _is_unremarkable(field):
+            continue
         if change.action is Action.CREATE:
             yield f"    {field.field}: {_shown(field.field, field.after)}"
         else:
             yield f"    {field.field}: {_shown(field.field, field.before)} -> {_shown(field.field, field.after)}"
+
+
+def _is_unremarkable(field: FieldChange) -> bool:
+    return field.after is False or (field.field in _UNREMARKABLE and field.after == _UNREMARKABLE[field.field])
 
 
 def summary(plan: Plan) -> str:
@@ -41,6 +57,8 @@ def summary(plan: Plan) -> str:
         return "nothing to do" + (" where there was an answer" if plan.problems else "")
     counts = {action: sum(change.action is action for change in plan.changes) for action in Action}
     text = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
+    if plan.refused:
+        text += f"; {len(plan.refused)} copies are refused: apply changes nothing"
     if plan.destructive:
         text += f"; {len(plan.destructive)} of them destructive: apply asks for --force"
     return text
@@ -62,6 +80,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
             for change in plan.changes
         ],
         "problems": {str(place): reason for place, reason in plan.problems.items()},
+        "refused": list(plan.refused),
     }
 
 
@@ -72,20 +91,40 @@ def _field_as_json(field: FieldChange) -> dict[str, Any]:
 def _shown(field: str, value: Any) -> str:
     if field in _NANOSECONDS:
         return format_duration(value // 1000) if value else "for ever" if field == "max_age" else "none"
-    if field == "max_bytes":
-        return format_size(value) if value is not None and value >= 0 else "unlimited"
-    if field == "sources":
-        return ", ".join(_source(source) for source in value)
-    if field.startswith("source ") and value is not None:
-        return "durable" if value.get("consumer") else "plain"
-    if field == "mirror" and value is not None:
-        return f"of {value['name']}"
+    if field in _LIMITS:
+        limited = value is not None and value >= 0
+        return _LIMITS[field](value) if limited else "unlimited"
+    if field in ("sources", "mirror", "placement") or field.startswith("source "):
+        return _shown_copy(field, value) if value else "none"
     return _plainly(value)
 
 
+def _shown_copy(field: str, value: Any) -> str:
+    if field == "sources":
+        return ", ".join(_source(source) for source in value)
+    if field == "placement":
+        return ", ".join([*filter(None, [value.get("cluster")]), *(value.get("tags") or [])])
+    if field == "mirror":
+        return f"of {_source(value)}" if api_of(value) or list(_taken(value)) else f"of {value['name']}"
+    return ", ".join(["durable" if value.get("consumer") else "plain", *_taken(value)])
+
+
 def _source(source: dict[str, Any]) -> str:
-    api = (source.get("external") or {}).get("api", "this domain")
-    return f"{source['name']} of {api}{' (durable)' if source.get('consumer') else ''}"
+    details = [*(["durable"] if source.get("consumer") else []), *_taken(source)]
+    shown = f" ({', '.join(details)})" if details else ""
+    return f"{source['name']} of {api_of(source) or 'this domain'}{shown}"
+
+
+def _taken(source: dict[str, Any]) -> Iterator[str]:
+    """Say what of an origin is taken, where it is not all."""
+    if source.get("opt_start_seq"):
+        yield f"from sequence {source['opt_start_seq']:,}"
+    if source.get("opt_start_time"):
+        yield f"from {source['opt_start_time']}"
+    if source.get("filter_subject"):
+        yield f"only {source['filter_subject']}"
+    for each in source.get("subject_transforms") or []:
+        yield f"{each['src']} as {each['dest']}"
 
 
 def _plainly(value: Any) -> str:

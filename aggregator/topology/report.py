@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aggregator.topology.desired import Desired, DesiredStream, Place
-from aggregator.topology.found import Found, FoundStream, Replication, source_key
+from aggregator.topology.found import Cluster, Found, FoundStream, Replication, StreamKey, is_same_source, sources_of
+from aggregator.topology.words import Desired, DesiredStream, Place
 from shared.instants import format_duration, format_instant, parse_instant
 from shared.jetstream_api import api_prefix
 from shared.sizes import format_size
@@ -20,7 +20,11 @@ _SECOND = 1_000_000
 
 
 class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream that should be; ``error`` says why the rest is empty. Sizes in bytes, ``created`` RFC 3339."""
+    """One stream that should be; ``error`` says why the rest is empty. Sizes in bytes, ``created`` RFC 3339.
+
+    ``deleted`` counts holes between first and last message, ``lost`` what the server misses in its own store;
+    ``servers`` are those of a cluster that hold it.
+    """
 
     name: str
     place: str
@@ -31,15 +35,27 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     first_sequence: int = 0
     last_sequence: int = 0
+    consumers: int = 0
+    deleted: int = 0
+    lost: int = 0
+    placement: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+    leader: str = ""
     created: str = ""
     error: str = ""
+
+    @property
+    def cluster(self) -> str:
+        """Name the servers that hold it, the leader with a star; "" where there is no choice."""
+        return ", ".join(f"{name}*" if name == self.leader else name for name in self.servers)
 
 
 class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     """One copying of one stream into another.
 
     ``silent_us``: microseconds since the origin was last heard of, -1 for never. ``taken`` and ``origin_last`` are the
-    origin's sequences; ``behind`` their difference; None where the origin did not answer.
+    origin's sequences, the latter of its last message that this copying takes; ``behind`` their difference; None where
+    the origin did not answer. ``takes`` says which of the origin's subjects, where not all.
     """
 
     stream: str
@@ -52,6 +68,7 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     taken: int
     origin_last: int | None
     behind: int | None
+    takes: tuple[str, ...] = ()
     error: str = ""
 
     @property
@@ -103,7 +120,7 @@ def format_report(report: Report) -> str:
 
 
 def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
-    kind = "mirror" if "mirror" in wanted.config else "sourced" if "sources" in wanted.config else "origin"
+    kind = "mirror" if wanted.config.get("mirror") else "sourced" if wanted.config.get("sources") else "origin"
     stream = found.streams.get((wanted.place, wanted.name))
     if stream is None:
         missing = "unreachable" if wanted.place in found.unreachable else "is missing: apply creates it"
@@ -118,6 +135,12 @@ def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
         bytes=stream.state.bytes,
         first_sequence=stream.state.first_seq,
         last_sequence=stream.state.last_seq,
+        consumers=stream.state.consumer_count,
+        deleted=stream.state.num_deleted,
+        lost=len(stream.state.lost.msgs),
+        placement=tuple((stream.config.get("placement") or {}).get("tags") or ()),
+        servers=_servers(stream.cluster),
+        leader=stream.cluster.leader,
         created=format_instant(parse_instant(stream.created) // _SECOND * _SECOND),
     )
 
@@ -128,17 +151,15 @@ def _replication_rows(wanted: DesiredStream, found: Found) -> Iterable[Replicati
         return
     if stream.mirror is not None:
         yield _replication_row(wanted, found, stream.mirror, "mirror", stream.state.last_seq)
-    durable = {source_key(source) for source in stream.config.get("sources") or [] if source.get("consumer")}
     for source in stream.sources:
-        key = source.name, source.external.api
-        kind = "durable source" if key in durable else "source"
-        yield _replication_row(wanted, found, source, kind, found.taken(stream, key))
+        config = next((each for each in sources_of(stream) if is_same_source(source.source, each)), {})
+        kind = "durable source" if config.get("consumer") else "source"
+        yield _replication_row(wanted, found, source, kind, found.taken(stream, source.source))
 
 
 def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, kind: str, taken: int) -> ReplicationRow:
     api = copied.external.api or wanted.place.api
-    origin = _origin(found, wanted.place, copied)
-    last = origin.state.last_seq if origin is not None else None
+    last = _last(found, wanted.place, copied)
     return ReplicationRow(
         stream=wanted.name,
         place=str(wanted.place),
@@ -150,17 +171,34 @@ def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, k
         taken=taken,
         origin_last=last,
         behind=None if last is None else max(0, last - taken),
+        takes=copied.subjects,
         error=copied.error.description if copied.error is not None else "",
     )
 
 
-def _origin(found: Found, copier: Place, copied: Replication) -> FoundStream | None:
+def _last(found: Found, copier: Place, copied: Replication) -> int | None:
+    """Give the origin's sequence that a copy shall come to; None where the origin, or the filter's last, is unknown."""
+    origin = origin_of(found, copier, copied)
+    if origin is None or not copied.subjects:
+        return origin[1].state.last_seq if origin is not None else None
+    matching = [found.last_matching.get((origin[0], subject)) for subject in copied.subjects]
+    return None if None in matching else max(each for each in matching if each is not None)
+
+
+def origin_of(found: Found, copier: Place, copied: Replication) -> tuple[StreamKey, FoundStream] | None:
     """Find the stream that is copied: of the same connection, by the API that it is read through."""
     for (place, name), stream in found.streams.items():
         same_api = api_prefix(place.domain) == (copied.external.api or copier.api)
         if name == copied.name and same_api and place.connection == copier.connection:
-            return stream
+            return (place, name), stream
     return None
+
+
+def _servers(cluster: Cluster) -> tuple[str, ...]:
+    """Name the servers of a cluster that hold a stream; none where a server stands alone."""
+    return (
+        tuple(sorted({*(replica.name for replica in cluster.replicas), cluster.leader} - {""})) if cluster.name else ()
+    )
 
 
 def _silence(row: ReplicationRow) -> str:
@@ -177,6 +215,11 @@ _STREAM_COLUMNS: tuple[Column[StreamRow], ...] = (
     Column("size", lambda row: format_size(row.bytes) if row.storage else "", right=True),
     Column("first", lambda row: f"{row.first_sequence:,}" if row.storage else "", right=True),
     Column("last", lambda row: f"{row.last_sequence:,}" if row.storage else "", right=True),
+    Column("deleted", lambda row: f"{row.deleted:,}" if row.deleted else "", right=True),
+    Column("lost", lambda row: f"{row.lost:,}" if row.lost else "", right=True),
+    Column("consumers", lambda row: str(row.consumers) if row.storage else "", right=True),
+    Column("placement", lambda row: ", ".join(row.placement)),
+    Column("cluster", lambda row: row.cluster),
     Column("created", lambda row: row.created),
 )
 _REPLICATION_COLUMNS: tuple[Column[ReplicationRow], ...] = (
@@ -184,6 +227,7 @@ _REPLICATION_COLUMNS: tuple[Column[ReplicationRow], ...] = (
     Column("kind", lambda row: row.kind),
     Column("api", lambda row: row.api),
     Column("source", lambda row: row.source),
+    Column("takes", lambda row: ", ".join(row.takes)),
     Column("heard", _silence),
     Column("lag", lambda row: f"{row.lag:,}", right=True),
     Column("taken", lambda row: f"{row.taken:,}", right=True),

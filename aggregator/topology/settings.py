@@ -1,53 +1,27 @@
 """Say how ``topology.toml`` is written: hub, regions, sites, and the streams that carry records from one to the next.
 
-Everything about streams has a default; a file that names the hub and the regions is complete.
+Everything about streams has a default; a file that names the hub and the regions is complete. Where there is no region
+there is no fleet, and only the streams are made that stand in the file.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from shared.identifiers import InvalidIdentifier, validated_token
+from aggregator.topology.stream_settings import (
+    HUB_PLACE,
+    FreeStreamSettings,
+    Retention,
+    StreamSettings,
+    check_name,
+    refuse_repeated,
+)
 from shared.nats_settings import ConnectionSettings
-from shared.settings import Duration, Settings, Size
+from shared.settings import Duration, Settings
 
-Storage = Literal["file", "memory"]
 Sourcing = Literal["durable", "plain"]
-
-
-def _check_name(name: str, what: str) -> None:
-    try:
-        validated_token(name, what)
-    except InvalidIdentifier as error:
-        raise ValueError(str(error)) from None
-
-
-def _refuse_repeated(what: str, names: Iterable[str]) -> None:
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"{what} {repeated[0]!r} stands here more than once")
-
-
-class StreamSettings(Settings, frozen=True):
-    """What every stream has. Messages go when they are older than ``max_age`` or beyond ``max_bytes``."""
-
-    name: Annotated[str, Meta(description="the stream's name")]
-    storage: Annotated[Storage, Meta(description="file or memory")] = "file"
-    replicas: Annotated[int, Meta(ge=1, le=5, description="copies within the cluster")] = 1
-    max_age: Annotated[Duration, Meta(description="how long messages are kept; 0s = for ever")] = Duration(0)
-    max_bytes: Annotated[Size, Meta(description="how much is kept; 0 = unlimited")] = Size(0)
-    duplicate_window: Annotated[
-        Duration, Meta(description="how long a message id is remembered; 0s = the server's default")
-    ] = Duration(0)
-    compression: Annotated[Literal["none", "s2"], Meta(description="of files: none or s2")] = "none"
-
-    def __post_init__(self) -> None:
-        _check_name(self.name, "stream")
-        if self.max_age and self.duplicate_window > self.max_age:
-            raise ValueError("duplicate_window must not exceed max_age")
 
 
 class FleetSettings(StreamSettings, frozen=True):
@@ -83,7 +57,7 @@ class RegistrationSettings(StreamSettings, frozen=True):
 
     name: Annotated[str, Meta(description="the stream's name")] = "REGISTRATION"
     subjects: Annotated[tuple[str, ...], Meta(min_length=1, description="what nodes publish on")] = ("registration.>",)
-    retention: Annotated[Literal["limits", "workqueue", "interest"], Meta(description="when messages go")] = "limits"
+    retention: Annotated[Retention, Meta(description="when messages go")] = "limits"
     max_age: Annotated[Duration, Meta(description="how long the agent may be away; 0s = for ever")] = Duration.of("7d")
 
 
@@ -95,8 +69,8 @@ class RegionSettings(Settings, frozen=True):
     fleet: Annotated[FleetSettings | None, Meta(description="instead of the [fleet] of all regions")] = None
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "region")
-        _check_name(self.jetstream_domain, "domain")
+        check_name(self.name, "region")
+        check_name(self.jetstream_domain, "domain")
 
     @property
     def jetstream_domain(self) -> str:
@@ -115,11 +89,11 @@ class SiteSettings(Settings, frozen=True):
     )
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "site")
+        check_name(self.name, "site")
 
 
 class TopologySettings(Settings, frozen=True):
-    """The whole: one hub, its regions, their sites."""
+    """The whole: one hub, its regions, their sites, and whatever other streams there shall be."""
 
     hub: Annotated[ConnectionSettings, Meta(description="the hub's servers; regions are managed through them")]
     fleet: Annotated[FleetSettings, Meta(description="the FLEET stream of every region")] = FleetSettings()
@@ -131,19 +105,41 @@ class TopologySettings(Settings, frozen=True):
     sites: Annotated[tuple[SiteSettings, ...], Meta(description="one table for each site")] = msgspec.field(
         default=(), name="site"
     )
+    streams: Annotated[tuple[FreeStreamSettings, ...], Meta(description="one table for each further stream")] = (
+        msgspec.field(default=(), name="stream")
+    )
 
     def __post_init__(self) -> None:
-        _refuse_repeated("region", (region.name for region in self.regions))
-        _refuse_repeated("site", (site.name for site in self.sites))
-        _refuse_repeated(
-            "stream", (f"{region.jetstream_domain}/{self.fleet_of(region).name}" for region in self.regions)
-        )
+        refuse_repeated("region", (region.name for region in self.regions))
+        refuse_repeated("site", (site.name for site in self.sites))
         known = {region.name for region in self.regions}
         for site in self.sites:
             if site.region not in known:
                 raise ValueError(f"site {site.name!r} names the region {site.region!r}, there is no such [[region]]")
         if self.archive.name == self.report.name:
             raise ValueError(f"archive and report cannot both be called {self.archive.name!r}")
+        places = {HUB_PLACE, *known, *(site.name for site in self.sites if site.server is not None)}
+        for stream in self.streams:
+            if stream.place not in places:
+                raise ValueError(
+                    f"stream {stream.name!r} is placed at {stream.place!r}: neither {HUB_PLACE!r}, nor a region,"
+                    " nor a site with a server"
+                )
+        refuse_repeated("stream", self._streams_by_place())
+
+    def _streams_by_place(self) -> Iterator[str]:
+        """Name every stream by the JetStream that it is in."""
+        domains = {HUB_PLACE: self.hub.domain} | {region.name: region.jetstream_domain for region in self.regions}
+        for region in self.regions:
+            yield f"{region.jetstream_domain}/{self.fleet_of(region).name}"
+        if self.regions:
+            yield f"{self.hub.domain}/{self.archive.name}"
+            yield f"{self.hub.domain}/{self.report.name}"
+        for site in self.sites:
+            if site.server is not None:
+                yield f"site {site.name}/{site.registration.name}"
+        for stream in self.streams:
+            yield f"{domains.get(stream.place, f'site {stream.place}')}/{stream.name}"
 
     def fleet_of(self, region: RegionSettings) -> FleetSettings:
         """Give the settings of a region's FLEET stream."""

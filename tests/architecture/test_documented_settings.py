@@ -18,6 +18,7 @@ from shared.settings import Duration, FilePath, Size, parse_settings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 OPERATORS = DOCS / "operators.md"
+TOPOLOGIES = DOCS / "topologies.md"
 FILES: list[tuple[type[msgspec.Struct], str]] = [
     (AgentSettings, "The top of the agent's file"),
     (TopologySettings, "The top of the topology file"),
@@ -31,6 +32,14 @@ BY_HAND: list[tuple[str, type[msgspec.Struct]]] = [
 ]
 _REPEATED = ("stream", "region", "site")
 _STREAMS = ("fleet", "archive", "report", "site.registration")
+_FREE = {
+    "stream": "[[stream]]",
+    "stream.placement": "[stream.placement]",
+    "stream.source": "[[stream.source]]` and `[stream.mirror]",
+    "stream.mirror": "[[stream.source]]` and `[stream.mirror]",
+    "stream.source.transforms": "Transforms",
+    "stream.mirror.transforms": "Transforms",
+}
 _CONNECTION = ("servers", "domain", "auth", "tls")
 
 Row = dict[str, str]
@@ -62,12 +71,12 @@ def settings_of(node: inspect.Type, table: str = "") -> Iterator[Setting]:
             yield from settings_of(field.type, f"{table}.{field.encode_name}" if table else field.encode_name)
 
 
-def documented() -> dict[str, dict[str, Row]]:
+def documented(path: Path) -> dict[str, dict[str, Row]]:
     """Read the tables that begin with ``key``: by heading, then key, then the column's title."""
     found: dict[str, dict[str, Row]] = {}
     heading = ""
     titles: list[str] = []
-    for line in OPERATORS.read_text().splitlines():
+    for line in path.read_text().splitlines():
         if line.startswith("#"):
             heading = line.lstrip("# ").strip("`")
         elif line.startswith("| key |"):
@@ -121,11 +130,12 @@ def is_same(default: Any, cell: str) -> bool:
 
 @pytest.mark.parametrize(("model", "top"), FILES, ids=[model.__name__ for model, _ in FILES])
 def test_operators_are_told_of_every_key_and_its_default(model: type[msgspec.Struct], top: str) -> None:
-    known = documented()
+    known = {path: documented(path) for path in (OPERATORS, TOPOLOGIES)}
     missing, wrong = [], []
     for setting in settings_of(inspect.type_info(model)):
-        heading, column = place_of(setting, top)
-        row = known.get(heading, {}).get(setting.name)
+        free = model is TopologySettings and setting.table.startswith("stream")
+        heading, column = (_FREE[setting.table], "default") if free else place_of(setting, top)
+        row = known[TOPOLOGIES if free else OPERATORS].get(heading, {}).get(setting.name)
         if row is None or not row["meaning"]:
             missing.append(f"{heading} {setting.name}")
         elif not is_same(setting.default, row[column]):
@@ -136,7 +146,8 @@ def test_operators_are_told_of_every_key_and_its_default(model: type[msgspec.Str
 
 def test_operators_are_told_of_no_key_that_is_not_there() -> None:
     keys = {setting.name for model, _ in FILES for setting in settings_of(inspect.type_info(model))}
-    assert {key for rows in documented().values() for key in rows} <= keys
+    told = [rows for path in (OPERATORS, TOPOLOGIES) for rows in documented(path).values()]
+    assert {key for rows in told for key in rows} <= keys
 
 
 def test_the_settings_files_in_the_document_are_good() -> None:

@@ -1,11 +1,8 @@
 """On real servers: what is planned is made, what is made carries every byte to the hub, and outages pass."""
 
-import asyncio
 import base64
 import json
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,31 +11,14 @@ import pytest
 from nats.aio.client import Client
 
 from shared.nats_connection import request_json
-from tests.support.regions import REGIONS, Federation, answers, client_of, federation
+from tests.support.aggregator_command import ran, refused
+from tests.support.regions import REGIONS, Federation, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
 HEADERS = {"Nats-Msg-Id": "one", "Muster-Reason": "new", "X-Odd": "Zürich, café"}
+# After a consumer was missing, the hub's server tries again after 10 s, 20 s, 30 s and so on.
+RETRIED = 150.0
 BODY = bytes(range(256)) * 40
-
-
-async def muster(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run the command beside the servers and links of this process."""
-    program = "from aggregator.cli import main; main()"
-    command = [sys.executable, "-c", program, *arguments]
-    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
-
-
-async def ran(*arguments: str | Path) -> str:
-    answer = await muster(*arguments)
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
-
-
-async def refused(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    answer = await muster(*arguments)
-    assert answer.returncode == 1, answer.stdout
-    assert "Traceback" not in answer.stderr
-    return answer
 
 
 async def applied(servers: Federation, extra_toml: str = "") -> str:
@@ -50,16 +30,6 @@ async def publish(client: Client, region: str, count: int, body: bytes = BODY) -
     for _ in range(count):
         await client.publish(f"fleet.{region}.dub1.nodes.registration", body)
     await client.flush()
-
-
-async def stream(client: Client, name: str, api: str = "$JS.API") -> dict[str, Any]:
-    return await request_json(client, f"{api}.STREAM.INFO.{name}", None, dict[str, Any], deadline=5)
-
-
-async def holds(client: Client, name: str, count: int) -> bool:
-    messages: int = (await stream(client, name))["state"]["messages"]
-    assert messages <= count, "a message came twice"
-    return messages == count
 
 
 async def test_apply_is_idempotent_and_plan_agrees(tmp_path: Path) -> None:
@@ -133,7 +103,7 @@ async def test_a_fleet_that_was_made_anew_flows_again_after_apply(tmp_path: Path
             assert "FLEET is missing" in (await refused("report", "--config", servers.topology_path)).stdout
             assert "applied 2 changes" in await applied(servers)
             await publish(agent, "us-east", 2)
-            await until(partial(holds, hub, "ARCHIVE", 5), "the new stream's messages are archived", deadline=30)
+            await until(partial(holds, hub, "ARCHIVE", 5), "the new stream's messages are archived", RETRIED)
 
 
 async def test_sourcing_changes_its_sort_without_losing_anything(tmp_path: Path) -> None:
@@ -228,7 +198,7 @@ async def test_a_region_that_is_away_is_said_to_be_and_the_rest_is_done(tmp_path
             await until(partial(answers, hub, "eu-west"), "the region is back")
             assert "applied 2 changes" in await ran("apply", *config)
             await publish(agent, "eu-west", 3)
-            await until(partial(holds, hub, "REPORT", 3), "its messages are reported", deadline=30)
+            await until(partial(holds, hub, "REPORT", 3), "its messages are reported", RETRIED)
 
 
 async def test_an_unreachable_hub_is_one_clear_line(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 
@@ -74,3 +74,15 @@ async def answers(client: Client, domain: str) -> bool:
     except (ApiError, RequestFailed):
         return False
     return True
+
+
+async def stream(client: Client, name: str, api: str = "$JS.API") -> dict[str, Any]:
+    """Give what STREAM.INFO says."""
+    return await request_json(client, f"{api}.STREAM.INFO.{name}", None, dict[str, Any], deadline=5)
+
+
+async def holds(client: Client, name: str, count: int) -> bool:
+    """Tell whether a stream holds so many messages; more are an error."""
+    messages: int = (await stream(client, name))["state"]["messages"]
+    assert messages <= count, "a message came twice"
+    return messages == count

@@ -1,65 +1,24 @@
 """What should be follows from the settings, and the plan is the ordered difference to what was found."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aggregator.topology.desired import HUB, Desired, DesiredConsumer, DesiredStream, Place, desired
-from aggregator.topology.found import ApiFailure, External, Found, FoundConsumer, FoundStream, Replication, StreamState
-from aggregator.topology.plan import Action, Change, FieldChange, Plan, plan
+from aggregator.topology.desired import desired
+from aggregator.topology.differences import FieldChange
+from aggregator.topology.found import ApiFailure, External, Replication, StreamState
+from aggregator.topology.plan import Action, Change, Plan, plan
 from aggregator.topology.plan_text import format_plan, plan_as_json
 from aggregator.topology.report import format_report, report
 from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import DesiredConsumer, DesiredStream, Place
 from shared.settings import SettingsError, parse_settings
-
-HUB_PLACE = Place(HUB, "hub")
-EU, US = Place(HUB, "eu-west"), Place(HUB, "us-east")
-LEVEL = 5
-DAY = 86_400 * 10**9
-TWO_REGIONS = """
-    [hub]
-    servers = ["nats://hub:4222"]
-    domain = "hub"
-    [[region]]
-    name = "eu-west"
-    [[region]]
-    name = "us-east"
-"""
+from tests.support.topologies import DAY, EU, HUB_PLACE, TWO_REGIONS, US, as_applied, nothing, topology, with_state
 
 
-def topology(text: str = "") -> TopologySettings:
-    return parse_settings(TWO_REGIONS + text, TopologySettings, Path("topology.toml"))
-
-
-def nothing(*places: Place) -> Found:
-    return Found({}, {}, dict.fromkeys(places or (HUB_PLACE, EU, US), LEVEL), {})
-
-
-def as_applied(wanted: tuple[Desired, ...], **changed: dict[str, Any]) -> Found:
-    """Answer as a server would after ``wanted`` was applied; ``changed`` lays other configuration over a stream's."""
-    found = nothing(*{each.place for each in wanted})
-    for each in wanted:
-        if isinstance(each, DesiredStream):
-            config = {"placement": {"tags": ["operator's"]}, **each.config, **changed.get(each.name, {})}
-            found.streams[each.place, each.name] = FoundStream(
-                config, "2026-01-01T00:00:00Z", ts="2026-01-31T00:00:00Z"
-            )
-        elif each.wanted:
-            found.consumers[each.place, each.stream, each.name] = FoundConsumer(
-                each.config | {"deliver_policy": "all"}, "2026-01-01T00:00:00Z"
-            )
-    return found
-
-
-def with_state(found: Found, place: Place, name: str, state: StreamState, *sources: Replication) -> None:
-    stream = found.streams[place, name]
-    found.streams[place, name] = FoundStream(stream.config, stream.created, state, list(sources), ts=stream.ts)
-
-
-def only_change(todo: Plan) -> Change:
-    assert len(todo.changes) == 1
-    return todo.changes[0]
+def only_change(todo: Plan, of: str = "") -> Change:
+    (change,) = (change for change in todo.changes if not of or change.stream == of)
+    return change
 
 
 # What should be
@@ -186,6 +145,27 @@ def test_a_consumer_that_went_with_its_stream_is_made_again_from_the_start() -> 
     assert change.config["deliver_policy"] == "all"
 
 
+@pytest.mark.parametrize("text", ["", '[archive]\nstorage = "memory"\n'], ids=["gone", "replaced"])
+def test_the_consumers_of_an_archive_that_is_made_again_start_with_everything(text: str) -> None:
+    found = as_applied(desired(topology()))
+    if not text:
+        del found.streams[HUB_PLACE, "ARCHIVE"]
+    todo = plan(desired(topology(text)), found)
+    assert [(change.action, change.place, change.consumer) for change in todo.changes] == [
+        (Action.REPLACE, EU, "muster-archive"),
+        (Action.REPLACE, US, "muster-archive"),
+        (Action.REPLACE if text else Action.CREATE, HUB_PLACE, ""),
+    ]
+    assert {change.config["deliver_policy"] for change in todo.changes[:2]} == {"all"}
+
+
+def test_the_consumers_of_an_archive_that_does_not_answer_are_left_alone() -> None:
+    found = as_applied(desired(topology()))
+    del found.streams[HUB_PLACE, "ARCHIVE"]
+    found.unreachable[HUB_PLACE] = "nobody answers"
+    assert plan(desired(topology()), found).changes == ()
+
+
 def test_becoming_durable_starts_behind_what_was_taken() -> None:
     found = as_applied(desired(topology('[archive]\nsourcing = "plain"\n')))
     source = Replication("FLEET", External(EU.api), active=5, seq=41)
@@ -245,7 +225,7 @@ def test_becoming_durable_again_before_any_message_came_still_starts_behind_what
 def test_a_change_that_loses_messages_says_so(text: str, name: str, state: StreamState, loss: str) -> None:
     found = as_applied(desired(topology()))
     with_state(found, HUB_PLACE, name, state)
-    change = only_change(plan(desired(topology(text)), found))
+    change = only_change(plan(desired(topology(text)), found), of="ARCHIVE")
     assert change.destroys.startswith(loss)
     assert bool(change.destroys) is bool(loss)
 
@@ -319,6 +299,7 @@ def test_a_plan_as_json_keeps_jetstreams_values() -> None:
             }
         ],
         "problems": {},
+        "refused": [],
     }
 
 

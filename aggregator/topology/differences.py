@@ -1,0 +1,108 @@
+"""Compare a stream's managed fields with what was found, and say what changing them would lose. Pure."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from aggregator.topology.found import FoundStream, api_of, is_same_source
+from aggregator.topology.words import Config
+from shared.instants import parse_instant
+
+_STARTS = ("opt_start_seq", "opt_start_time")
+_BEYOND = {
+    "max_age": "older than the new max_age",
+    "max_bytes": "beyond the new max_bytes",
+    "max_msgs": "beyond the new max_messages",
+    "max_msgs_per_subject": "of subjects that hold more than the new max_messages_per_subject",
+}
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """One managed field, in JetStream's words and units; None is not set."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+def differences(wanted: Config, current: Config) -> Iterator[FieldChange]:
+    """List the managed fields that are not as wanted, each source for itself."""
+    for field, after in wanted.items():
+        before = current.get(field)
+        if field == "sources":
+            yield from _source_differences(after, before or [])
+        elif not _agrees(after, before):
+            yield FieldChange(field, before or ([] if isinstance(after, list) else before), after)
+
+
+def source_pairs(wanted: list[Config], current: list[Config]) -> list[tuple[Config | None, Config | None]]:
+    """Pair found sources with wanted ones, (found, wanted): None where there is no such one."""
+    left = list(current)
+    pairs: list[tuple[Config | None, Config | None]] = []
+    for source in wanted:
+        old = next((each for each in left if is_same_source(source, each)), None)
+        if old is not None:
+            left.remove(old)
+        pairs.append((old, source))
+    return [*pairs, *((each, None) for each in left)]
+
+
+def losses(fields: Iterable[FieldChange], current: FoundStream) -> Iterator[str]:
+    """Say what an update would lose now, not what it may let go of later."""
+    for change in fields:
+        if change.field.startswith("source ") and change.after is None:
+            yield f"takes nothing more from {change.field.removeprefix('source ')}"
+        elif change.field == "mirror" and change.after is None:
+            yield f"takes nothing more from {change.before['name']} and goes its own way, for good"
+        elif change.field == "subjects":
+            gone = sorted(set(change.before) - set(change.after))
+            if gone:
+                yield f"refuses messages on {', '.join(gone)}"
+        elif _is_exceeded(change, current):
+            yield f"deletes messages {_BEYOND[change.field]}"
+
+
+def _is_exceeded(change: FieldChange, current: FoundStream) -> bool:
+    """Tell whether a new limit is below what there is; what single subjects hold nobody says: taken to be so."""
+    if change.field not in _BEYOND or change.after <= 0:
+        return False
+    if change.field == "max_age":
+        return _reaches_back_further(current, change.after)
+    if change.field == "max_msgs_per_subject":
+        was_lower = change.before is not None and 0 < change.before < change.after
+        return current.state.messages > 0 and not was_lower
+    held = current.state.messages if change.field == "max_msgs" else current.state.bytes
+    return bool(change.after < held)
+
+
+def _source_differences(wanted: list[Config], current: list[Config]) -> Iterator[FieldChange]:
+    """One change for each source that comes, goes, gets or loses its consumer, or starts elsewhere."""
+    for old, new in source_pairs(wanted, current):
+        if old is None or new is None or not _is_as_wanted(new, old):
+            yield FieldChange(f"source {_title(new or old or {})}", old, new)
+
+
+def _is_as_wanted(new: Config, old: Config) -> bool:
+    starts = all(_agrees(new[field], old.get(field)) for field in _STARTS if field in new)
+    return starts and (old.get("consumer") or None) == new.get("consumer")
+
+
+def _title(source: Config) -> str:
+    taken = source.get("filter_subject") or ", ".join(each["src"] for each in source.get("subject_transforms") or [])
+    return f"{source['name']} of {api_of(source) or 'this domain'}{f' ({taken})' if taken else ''}"
+
+
+def _agrees(after: Any, before: Any) -> bool:
+    """Compare a managed value with the found one: nothing, empty and not set are the same."""
+    if isinstance(after, dict) and isinstance(before, dict):
+        return all(_agrees(value, before.get(key)) for key, value in after.items())
+    if isinstance(after, list) and all(isinstance(each, str) for each in after):
+        return sorted(after) == sorted(before or [])
+    return bool(after == before or (not after and not before))
+
+
+def _reaches_back_further(current: FoundStream, max_age: int) -> bool:
+    if not current.state.messages:
+        return False
+    return parse_instant(current.state.first_ts) < parse_instant(current.ts) - max_age // 1000

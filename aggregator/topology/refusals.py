@@ -1,0 +1,40 @@
+"""Refuse copies that NATS accepts and does not keep its word on, unless the settings say ``allow = true``. Pure.
+
+Source: "Source and Mirror Streams" of the NATS documentation, sections on WorkQueue and Interest retention. The server
+itself refuses nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from aggregator.topology.found import Found
+from aggregator.topology.words import Desired, DesiredStream, Origin
+
+_REMEDY = "give it retention limits, or say allow = true where it is copied"
+
+
+def refusals(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
+    """Say, one line each, which copies are refused and why."""
+    streams = [each for each in wanted if isinstance(each, DesiredStream)]
+    retentions = {(each.place.domain, each.name): each.config["retention"] for each in streams}
+    for stream in streams:
+        for origin in stream.origins:
+            existing = found.streams.get((origin.place, origin.name))
+            retention = existing.config.get("retention") if existing is not None else None
+            retention = retentions.get((origin.place.domain, origin.name), retention)
+            why = "" if origin.allow else _why(retention, _crosses_a_leaf_link(stream, origin))
+            if why:
+                yield f"{stream.place}: {stream.name} shall copy {origin.name} of {origin.place}, {why}: {_REMEDY}"
+
+
+def _why(retention: str | None, crosses: bool) -> str:
+    if retention == "interest":
+        return "whose retention is interest: what comes while nobody reads, the copy included, is lost"
+    if retention == "workqueue" and crosses:
+        return (
+            "a workqueue behind a leaf link: while the link is down others may take and remove what the copy then lacks"
+        )
+    return ""
+
+
+def _crosses_a_leaf_link(stream: DesiredStream, origin: Origin) -> bool:
+    return stream.place.domain != origin.place.domain

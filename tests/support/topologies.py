@@ -1,0 +1,52 @@
+"""Write topologies for tests, and answer as servers would on which they were applied."""
+
+from pathlib import Path
+from typing import Any
+
+from aggregator.topology.found import Found, FoundConsumer, FoundStream, Replication, StreamState
+from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import HUB, Desired, DesiredStream, Place
+from shared.settings import parse_settings
+
+HUB_PLACE = Place(HUB, "hub")
+EU, US = Place(HUB, "eu-west"), Place(HUB, "us-east")
+LEVEL = 5
+DAY = 86_400 * 10**9
+TWO_REGIONS = """
+    [hub]
+    servers = ["nats://hub:4222"]
+    domain = "hub"
+    [[region]]
+    name = "eu-west"
+    [[region]]
+    name = "us-east"
+"""
+
+
+def topology(text: str = "") -> TopologySettings:
+    return parse_settings(TWO_REGIONS + text, TopologySettings, Path("topology.toml"))
+
+
+def nothing(*places: Place) -> Found:
+    return Found({}, {}, dict.fromkeys(places or (HUB_PLACE, EU, US), LEVEL), {})
+
+
+def as_applied(wanted: tuple[Desired, ...], **changed: dict[str, Any]) -> Found:
+    """Answer as a server would after ``wanted`` was applied; ``changed`` lays other configuration over a stream's."""
+    found = nothing(*{each.place for each in wanted})
+    for each in wanted:
+        if isinstance(each, DesiredStream):
+            config = {"placement": {"tags": ["operator's"]}, **each.config, **changed.get(each.name, {})}
+            found.streams[each.place, each.name] = FoundStream(
+                config, "2026-01-01T00:00:00Z", ts="2026-01-31T00:00:00Z"
+            )
+        elif each.wanted:
+            found.consumers[each.place, each.stream, each.name] = FoundConsumer(
+                each.config | {"deliver_policy": "all"}, "2026-01-01T00:00:00Z"
+            )
+    return found
+
+
+def with_state(found: Found, place: Place, name: str, state: StreamState, *sources: Replication) -> None:
+    stream = found.streams[place, name]
+    found.streams[place, name] = FoundStream(stream.config, stream.created, state, list(sources), ts=stream.ts)
