@@ -18,8 +18,9 @@ _PAGE = 4096
 class SmallDisk:
     """A directory; ``is_small`` where it is a disk of its own. Else it cannot be filled."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_wanted: bool = True) -> None:
         self.path = path
+        self._is_wanted = is_wanted
         self.is_small = False
         self._is_full = False
         self._full_until = 0.0
@@ -32,7 +33,8 @@ class SmallDisk:
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(self.path)]
-        self.is_small = os.geteuid() == 0 and shutil.which("mount") is not None and not _fails(command)
+        may_mount = os.geteuid() == 0 and shutil.which("mount") is not None
+        self.is_small = self._is_wanted and may_mount and not _fails(command)
         return self
 
     def __exit__(self, *_exception: object) -> None:

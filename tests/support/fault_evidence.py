@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import msgspec
@@ -67,10 +67,12 @@ class Evidence(msgspec.Struct, kw_only=True):
         return self.state.policy
 
 
-class _Info(msgspec.Struct):
-    class _State(msgspec.Struct):
-        messages: int
+class _State(msgspec.Struct):
+    messages: int
+    last_seq: int
 
+
+class _Info(msgspec.Struct):
     state: _State
 
 
@@ -144,9 +146,8 @@ def read_store(path: Path) -> _StoreContents:
 
 async def stored(server: EmbeddedNats, stream: str) -> AsyncIterator[Msg]:
     """Read a whole stream, in order."""
-    client = await connect(ConnectionSettings(servers=(server.url,)), name="evidence", deadline=DEADLINE)
-    try:
-        left = await message_count(client, stream)
+    async with client_of(server) as client:
+        left = (await state_of(client, stream)).messages
         config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True)
         subscription = await client.jetstream().pull_subscribe(">", stream=stream, config=config)
         while left > 0:
@@ -154,11 +155,24 @@ async def stored(server: EmbeddedNats, stream: str) -> AsyncIterator[Msg]:
                 left -= 1
                 yield message
         await subscription.unsubscribe()
+
+
+async def last_sequence(server: EmbeddedNats, stream: str) -> int:
+    """Give the sequence of the last message that a stream has stored."""
+    async with client_of(server) as client:
+        return (await state_of(client, stream)).last_seq
+
+
+async def state_of(client: Client, stream: str) -> _State:
+    """Ask for a stream's state."""
+    return (await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, _Info, deadline=DEADLINE)).state
+
+
+@asynccontextmanager
+async def client_of(server: EmbeddedNats) -> AsyncIterator[Client]:
+    """Connect to a server, for as long as the block lasts."""
+    client = await connect(ConnectionSettings(servers=(server.url,)), name="evidence", deadline=DEADLINE)
+    try:
+        yield client
     finally:
         await client.close()
-
-
-async def message_count(client: Client, stream: str) -> int:
-    """Count a stream's messages."""
-    info = await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, _Info, deadline=DEADLINE)
-    return info.state.messages

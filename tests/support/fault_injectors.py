@@ -132,7 +132,7 @@ async def _disk_full(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
 
 def _between(bounds: tuple[float, float], detail: float) -> float:
     low, high = bounds
-    return low * (high / low) ** detail
+    return low * float((high / low) ** detail)
 
 
 def _source_link(stage: FaultStage) -> EmbeddedLink:

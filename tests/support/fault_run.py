@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.status_report import read_status
-from edge_agent.store.reading import StoreUnreadable
-from tests.support.fault_evidence import gather
+from edge_agent.store.reading import StoreUnreadable, reading
+from tests.support.fault_evidence import gather, last_sequence
 from tests.support.fault_fleet import FaultFleet, connected_fleet
 from tests.support.fault_injectors import kinds_left_out, play
 from tests.support.fault_schedule import FaultKind, counts, draw_schedule
-from tests.support.fault_stage import FaultStage, fault_stage
+from tests.support.fault_stage import STREAM, FaultStage, fault_stage
 from tests.support.fault_verdict import Verdict, judge
 from tests.support.waiting import until
 
@@ -92,7 +92,8 @@ async def run_faults(directory: Path, seed: int, count: int, say: Callable[[str]
 async def drain(stage: FaultStage, fleet: FaultFleet) -> None:
     """Wait until the senders are all forgotten: from then on there is nothing more to decide."""
     await until(fleet.settle, "what was published is stored", DRAIN_DEADLINE)
-    await until(lambda: _has_said_everything(stage), "everything is decided and delivered", DRAIN_DEADLINE)
+    last = await last_sequence(stage.site, STREAM)
+    await until(lambda: has_said_everything(stage, last), "everything is decided and delivered", DRAIN_DEADLINE)
 
 
 def keep_store(stage: FaultStage) -> None:
@@ -101,19 +102,25 @@ def keep_store(stage: FaultStage) -> None:
         shutil.copy(path, stage.directory / path.name)
 
 
-def _has_said_everything(stage: FaultStage) -> bool:
+def has_said_everything(stage: FaultStage, last: int) -> bool:
+    """Tell whether everything up to ``last`` is read, nobody is left to say anything of, and all that was said arrived.
+
+    Watermarks come and go.
+    """
     try:
         status = read_status(stage.store_path)
+        if not status.blocks:
+            return False
+        block = status.blocks[0]
+        if block.state.position.sequence < last or any(block.senders.values()):
+            return False
+        with reading(stage.store_path) as database:
+            ((waiting,),) = database.execute(
+                "SELECT COUNT(*) FROM advisory_outbox WHERE watermark_since = 0"
+            ).fetchall()
     except StoreUnreadable:
         return False
-    outbox = status.outbox
-    return (
-        any(block.state.observed_through for block in status.blocks)
-        and not any(sum(block.senders.values()) for block in status.blocks)
-        and outbox["registrations"].rows == 0
-        # Watermarks come and go.
-        and outbox["advisories"].rows <= 1
-    )
+    return waiting == 0 and status.outbox["registrations"].rows == 0
 
 
 def wrong_conduct(stage: FaultStage) -> Iterator[str]:

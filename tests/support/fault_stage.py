@@ -67,7 +67,7 @@ class Down(NamedTuple):
 class UnaskedEnd(NamedTuple):
     """The agent ended though nobody ended it."""
 
-    code: int
+    code: int | None
     last_words: str
     disk_was_full: bool
 
@@ -128,11 +128,17 @@ class FaultStage:
         """Do what a service manager does: start an agent that ended by itself again, a moment later."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            if self._is_wanted and (code := self.agent.process.poll()) is not None:
+            if self._is_missing:
+                code = self.agent.process.returncode
                 self.unasked_ends.append(UnaskedEnd(code, _last_words(self.agent.log), self.disk.was_full_lately))
                 await asyncio.sleep(RESTART_AFTER)
-                if self._is_wanted and self.agent.process.poll() is not None:
+                # Meanwhile a fault may have ended it in order, or started it.
+                if self._is_missing:
                     self.start_agent()
+
+    @property
+    def _is_missing(self) -> bool:
+        return self._is_wanted and self.agent.process.poll() is not None
 
     # The site's server
 
@@ -145,13 +151,14 @@ class FaultStage:
 
 
 @asynccontextmanager
-async def fault_stage(directory: Path, *, atomic: bool) -> AsyncIterator[FaultStage]:
+async def fault_stage(directory: Path, *, atomic: bool, small_disk: bool = True) -> AsyncIterator[FaultStage]:
     """Start servers and links, make the streams, write the settings; the agent is not started.
 
-    ``atomic``: whether the region's stream takes atomic batches.
+    ``atomic``: whether the region's stream takes atomic batches. ``small_disk``: whether the store lies on a disk of
+    its own, where this machine permits that.
     """
     async with AsyncExitStack() as stack:
-        disk = stack.enter_context(SmallDisk(directory / "disk"))
+        disk = stack.enter_context(SmallDisk(directory / "disk", is_wanted=small_disk))
         servers = tuple(
             EmbeddedNats(ServerSettings(name=name, store_dir=directory / name, sync_always=True))
             for name in ("site", "region")

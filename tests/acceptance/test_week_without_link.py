@@ -1,0 +1,106 @@
+"""A week without a link, in accelerated form: what waits is bounded, no advisory is lost, and the space comes back.
+
+Twenty senders register as often as in a week of five-minute intervals, a tenth of them silent in turn; many more with
+large registrations come, go, and are forgotten. Meanwhile the region cannot be reached.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from nats.aio.client import Client
+
+from edge_agent.status_report import StatusReport, read_status
+from edge_agent.store.reading import StoreUnreadable
+from edge_agent.store.sqlite_store import FREE_PAGES_KEPT, PAGE_SIZE
+from tests.support.fault_evidence import client_of, gather, last_sequence
+from tests.support.fault_run import has_said_everything
+from tests.support.fault_stage import STREAM, FaultStage, fault_stage
+from tests.support.fault_verdict import judge
+from tests.support.waiting import until
+
+ROUNDS = 7 * 24 * 12
+SENDERS = 20
+SILENT = 2
+SILENT_FOR = ROUNDS // 7
+PAUSE = 0.012
+SUBJECT = "registration.nodes"
+VISITORS = 2_000
+VISITS = 2
+VISITORS_PER_ROUND = 1 + 2 * VISITORS * VISITS // ROUNDS
+VISITOR_FILLING = "x" * 20_000
+LOOK_EVERY = 0.5
+DEADLINE = 120.0
+MOST_KEPT = FREE_PAGES_KEPT * PAGE_SIZE + (8 << 20)
+
+
+async def test_a_week_without_a_link_costs_one_registration_of_each_sender_and_no_advisory(tmp_path: Path) -> None:
+    async with fault_stage(tmp_path, atomic=True, small_disk=False) as stage, client_of(stage.site) as client:
+        await stage.uplink.cut()
+        stage.start_agent()
+        watching = asyncio.create_task(watch(stage))
+        published = await live_for_a_week(client)
+        assert await last_sequence(stage.site, STREAM) == published
+        await until(lambda: has_read(stage, published), "everything is read", DEADLINE)
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        size = stage.store_path.stat().st_size
+        assert size > 2 * MOST_KEPT, "too little to see that space is given back"
+
+        await stage.uplink.restore()
+        await until(lambda: has_said_everything(stage, published), "everything has arrived", DEADLINE)
+        await until(lambda: stage.store_path.stat().st_size < MOST_KEPT, "the space is given back", DEADLINE)
+        assert await stage.stop_agent() == 0
+        verdict = judge(await gather(stage, set()))
+    assert verdict.is_clean, (verdict.line, verdict.lost[:5], verdict.duplicated[:5], verdict.wrong[:5])
+    assert verdict.counts["registrations read"] == published
+    assert verdict.counts["advisories: stale"] >= SENDERS
+
+
+async def live_for_a_week(client: Client) -> int:
+    """Publish what a week's registrations are; give how many."""
+    published = 0
+    for number in range(ROUNDS):
+        first_silent = number // SILENT_FOR * SILENT
+        silent = range(first_silent, first_silent + SILENT)
+        names = [(f"node-{each:02}", "") for each in range(SENDERS) if each not in silent]
+        if number < ROUNDS // 2:
+            visitors = range(number * VISITORS_PER_ROUND, (number + 1) * VISITORS_PER_ROUND)
+            names += [(f"visitor-{each % VISITORS:04}", VISITOR_FILLING) for each in visitors]
+        bodies = [
+            msgspec.json.encode({"sender": name, "number": number, "filling": filling}) for name, filling in names
+        ]
+        for body in bodies[1:]:
+            await client.publish(SUBJECT, body)
+        # The answer to the last one paces us by the server: it stores them in order.
+        await client.request(SUBJECT, bodies[0], timeout=DEADLINE)
+        published += len(bodies)
+        await asyncio.sleep(PAUSE)
+    return published
+
+
+async def watch(stage: FaultStage) -> None:
+    """See, again and again, that at most one registration of each sender waits, and what the store takes for it."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY)
+        status = status_of(stage)
+        if status is None:
+            continue
+        outbox = status.outbox
+        assert outbox["registrations"].rows <= SENDERS + VISITORS
+        most = 2 * (outbox["registrations"].size + outbox["advisories"].size) + MOST_KEPT
+        assert stage.store_path.stat().st_size < most, "the file grows with what was replaced"
+
+
+def status_of(stage: FaultStage) -> StatusReport | None:
+    try:
+        return read_status(stage.store_path)
+    except StoreUnreadable:
+        return None
+
+
+def has_read(stage: FaultStage, through: int) -> bool:
+    status = status_of(stage)
+    return status is not None and any(block.state.position.sequence >= through for block in status.blocks)
