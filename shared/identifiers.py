@@ -7,6 +7,7 @@ pair, and in a reader that checks it (DESIGN: ids are derived, never drawn).
 import hashlib
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -45,6 +46,12 @@ class BlockId(msgspec.Struct, frozen=True, order=True):
         return f"{self.region}.{self.site}.{self.block}"
 
 
+@lru_cache(maxsize=16)
+def _incarnation_text(created_at: int, epoch_ms: int) -> str:
+    """Write an incarnation once: it stands five times in the records of every sighting that is forwarded."""
+    return f"{created_at}-{epoch_ms}"
+
+
 class Incarnation(msgspec.Struct, frozen=True, order=True):
     """Tell one past of a source stream from another.
 
@@ -56,7 +63,7 @@ class Incarnation(msgspec.Struct, frozen=True, order=True):
     epoch_ms: int
 
     def __str__(self) -> str:
-        return f"{self.created_at}-{self.epoch_ms}"
+        return _incarnation_text(self.created_at, self.epoch_ms)
 
     @classmethod
     def parse(cls, text: str) -> "Incarnation":
@@ -115,4 +122,12 @@ def message_id(key: bytes, *identity: str | int) -> str:
     ``key`` is the site's secret (16 to 64 bytes). Without it another site could publish the id first and have the
     real message swallowed as a duplicate. Readers never use this id.
     """
-    return hashlib.blake2b(msgspec.json.encode(identity), digest_size=16, key=key).hexdigest()
+    keyed = _keyed_hash(key).copy()
+    keyed.update(msgspec.json.encode(identity))
+    return keyed.hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _keyed_hash(key: bytes) -> hashlib.blake2b:
+    """Hash the key once: as much work as the rest of a message id."""
+    return hashlib.blake2b(digest_size=16, key=key)

@@ -2,6 +2,7 @@
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -31,11 +32,13 @@ class FleetSubject(msgspec.Struct, frozen=True):
     copied_subject: str = ""
 
 
+@lru_cache(maxsize=64)
 def registration_subject(block_id: BlockId, prefix: str = "") -> str:
     """``fleet.<region>.<site>.<block>.registration``, or ``<prefix>.registration``."""
     return f"{prefix or _own(block_id)}.registration"
 
 
+@lru_cache(maxsize=64)
 def advisory_subject(block_id: BlockId, kind: AdvisoryKind, prefix: str = "") -> str:
     """``fleet.<region>.<site>.<block>.advisory.<kind>``, or ``<prefix>.advisory.<kind>``."""
     return f"{prefix or _own(block_id)}.advisory.{kind}"

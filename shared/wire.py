@@ -5,6 +5,7 @@ consumers keep working. Instants on the wire end in ``_us``: integer microsecond
 """
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Literal, Self
 
 import msgspec
@@ -68,7 +69,7 @@ class ChoriaAdvisory(msgspec.Struct, frozen=True):
         return KINDS_BY_CHORIA_EVENT[self.event]
 
 
-class Advisory(msgspec.Struct, frozen=True, kw_only=True):
+class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Say that a sender became new, stale, recovered or retired at ``at_us``.
 
     ``age`` and ``seen`` are whole seconds, as Choria's consumers expect them; of a ``recovered`` they, and
@@ -117,26 +118,52 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True):
         rebuilt: bool = False,
     ) -> Self:
         """Fill in what follows from the rest: the id and Choria's fields."""
-        return cls(
+        return msgspec.structs.replace(
+            cls._blank(block_id, kind, inspect_field, stream, incarnation, rebuilt),
             event_id=advisory_event_id(block_id, opening, sender_id, kind, at),
-            inspect_field=inspect_field,
             value=sender_id,
             age=-1 if kind is AdvisoryKind.NEW else (at - last_seen_at) // SECOND,
             seen=last_seen_at // SECOND,
-            replicator=block_id.site,
             timestamp=at // SECOND,
+            at_us=at,
+            last_seen_us=last_seen_at,
+            sequence=sequence,
+            opening_sequence=opening[1],
+            ordinal=ordinal,
+        )
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _blank(
+        cls,
+        block_id: BlockId,
+        kind: AdvisoryKind,
+        inspect_field: str,
+        stream: str,
+        incarnation: Incarnation,
+        rebuilt: bool,
+    ) -> Self:
+        """Fill in once what a block's advisories of one kind have in common: most of their fields."""
+        return cls(
+            event_id="",
+            inspect_field=inspect_field,
+            value="",
+            age=0,
+            seen=0,
+            replicator=block_id.site,
+            timestamp=0,
             event=CHORIA_EVENTS[kind],  # type: ignore[arg-type]
             kind=kind,
             region=block_id.region,
             site=block_id.site,
             block=block_id.block,
-            at_us=at,
-            last_seen_us=last_seen_at,
+            at_us=0,
+            last_seen_us=0,
             stream=stream,
             incarnation=str(incarnation),
-            sequence=sequence,
-            opening_sequence=opening[1],
-            ordinal=ordinal,
+            sequence=0,
+            opening_sequence=0,
+            ordinal=0,
             rebuilt=rebuilt,
         )
 
