@@ -18,6 +18,7 @@ from edge_agent.status_board import UPSTREAM, AgentStatus, block_of
 from edge_agent.usefulness import PartStatus
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
+from shared.subjects import RecordType
 from shared.wire import ForwardReason
 
 
@@ -30,15 +31,16 @@ class Counted(msgspec.Struct, frozen=True):
     help: str
 
 
+# What the modes copy and relay reject stands beside what sampling does.
+_REJECTED = (*RejectReason, "subject_not_usable", "no_origin", "origin_disagrees")
+_SKIPPED = ("sampled", "repeated", "probe", "other_record", *RecordType)
+
 COUNTED = {
     "valid": Counted(
         "muster_agent_valid_total", "what", ("registrations",), "Messages read that were what their block expects."
     ),
     "rejected": Counted(
-        "muster_agent_rejected_total",
-        "cause",
-        tuple(RejectReason),
-        "Messages without a usable sender, forwarded as is.",
+        "muster_agent_rejected_total", "cause", _REJECTED, "Messages that were not what their block expects."
     ),
     "forwarded": Counted(
         "muster_agent_forwarded_total", "reason", tuple(ForwardReason), "Messages chosen to go on to the region."
@@ -46,6 +48,8 @@ COUNTED = {
     "withheld": Counted(
         "muster_agent_withheld_total", "cause", ("max_age",), "Messages that were not forwarded though they were due."
     ),
+    "skipped": Counted("muster_agent_skipped_total", "cause", _SKIPPED, "Messages that a relay does not pass on."),
+    "probes": Counted("muster_agent_probes_total", "sender", ("own", "others"), "Probes read back from the stream."),
     "advisories": Counted(
         "muster_agent_advisories_total", "kind", tuple(AdvisoryKind), "Advisories issued about senders."
     ),

@@ -70,10 +70,10 @@ def stream_part(block: str) -> str:
 def block_of(part: str) -> str:
     """Name the block that a part belongs to; "" for the agent's own.
 
-    >>> block_of("source of nodes"), block_of("stream nodes"), block_of("upstream")
-    ('nodes', 'nodes', '')
+    >>> block_of("source of nodes"), block_of("probe of nodes"), block_of("stream nodes"), block_of("upstream")
+    ('nodes', 'nodes', 'nodes', '')
     """
-    return next((part.removeprefix(prefix) for prefix in (_SOURCE, _STREAM) if part.startswith(prefix)), "")
+    return part.removeprefix(_STREAM) if part.startswith(_STREAM) else part.partition(" of ")[2]
 
 
 class StatusBoard:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
-from edge_agent.status_board import UPSTREAM, now, source_part, stream_part
+from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
 from edge_agent.status_report import BlockReport, LaneReport, Life, StatusReport
 from edge_agent.usefulness import PartStatus, is_blind
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
@@ -13,7 +13,19 @@ LABEL = 17
 NARROWEST = 60
 UNWRAPPED = 100_000
 # In the order in which a message meets them.
-COUNTERS = ("valid", "rejected", "advisories", "forwarded", "withheld", "compacted", "dropped", "blind", "clamped")
+COUNTERS = (
+    "valid",
+    "rejected",
+    "advisories",
+    "forwarded",
+    "withheld",
+    "skipped",
+    "probes",
+    "compacted",
+    "dropped",
+    "blind",
+    "clamped",
+)
 
 _Line = tuple[str, str]
 
@@ -95,12 +107,14 @@ def _measure(lane: LaneReport) -> str:
 
 def _block_lines(report: StatusReport, block: BlockReport) -> Iterator[_Line]:
     state = block.state
-    reading, source = report.parts.get(stream_part(block.name)), report.parts.get(source_part(block.name))
+    reading = report.parts.get(stream_part(block.name))
     mode = "" if state.mode == "sample" else f" ({state.mode})"
     phase = _part(reading) if reading and report.is_running else "not read now"
     yield f"stream {block.name}{mode}", phase
-    if source and report.is_running:
-        yield "  source", _part(source)
+    for name, part in report.parts.items() if report.is_running else ():
+        kind, is_of_block, of = name.partition(" of ")
+        if is_of_block and of == block.name:
+            yield f"  {kind}", _part(part)
     yield "  lag", _lag(report, block)
     yield "  position", f"{state.position.stream} sequence {state.position.sequence:,}"
     if state.mode == "sample":
@@ -141,8 +155,7 @@ def _unread_parts(report: StatusReport) -> Iterator[_Line]:
     """Tell of streams that the store knows nothing of: their servers or streams have never been reached."""
     known = {block.name for block in report.blocks}
     for name, part in report.parts.items() if report.is_running else ():
-        kind, _, block = name.rpartition(" ")
-        if kind in ("stream", "source of") and block not in known:
+        if block_of(name) not in {"", *known}:
             yield name, _part(part)
 
 

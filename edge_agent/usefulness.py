@@ -3,7 +3,7 @@
 - Not useful at once: a stream is not being read, whatever the cause (its link, the stream, a full disk, a full outbox);
   or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind.
 - Not useful after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
-- Useful: behind, and catching up. A monitor that does not listen concerns nobody who can ask.
+- Useful: behind, and catching up. A probe or heartbeat in trouble shows as time that is blind, where it matters.
 
 An agent that is not useful gains nothing from being started again.
 """
@@ -17,7 +17,7 @@ from shared.instants import MINUTE, SECOND, format_duration
 
 DRAIN_PATIENCE = 1 * MINUTE
 WORKING = frozenset({"connected", "reading", "stored"})
-_UPSTREAM, _MONITOR, _STREAM = "upstream", "monitor", "stream "
+_UPSTREAM, _SOURCE, _STREAM = "upstream", "source of ", "stream "
 
 
 class PartStatus(msgspec.Struct, frozen=True):
@@ -39,7 +39,8 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
         yield "starting: no stream is read yet"
     for name, part in parts.items():
         patience = DRAIN_PATIENCE if name == _UPSTREAM else 0
-        if name != _MONITOR and not part.is_working and at - part.since >= patience:
+        counts = name.startswith((_UPSTREAM, _SOURCE, _STREAM))
+        if counts and not part.is_working and at - part.since >= patience:
             lasted = f" for {format_duration((at - part.since) // SECOND * SECOND)}" if part.since else ""
             yield f"{name}: {part.phase}{lasted}{part.reason and f': {part.reason}'}"
     for block, reached in progress.items():
