@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
+
 from edge_agent.store import schema
 
 BUSY_PATIENCE = 5.0
@@ -32,6 +34,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
                     f"store {path}: version {version}, this muster-agent reads {schema.VERSION}; {remedy}"
                 )
             yield database
+    except msgspec.MsgspecError as error:
+        raise StoreUnreadable(f"store {path}: another version of the agent wrote it ({error}); use that one") from error
     except (sqlite3.Error, PermissionError) as error:
         raise StoreUnreadable(f"store {path}: {error}; may you read it, and its directory?") from error
 
