@@ -10,6 +10,7 @@ import msgspec
 
 from aggregator.topology.desired import desired
 from aggregator.topology.found import Found
+from aggregator.topology.graph import replication_graph
 from aggregator.topology.jetstream import ApplyFailed, Connections, connections, observe
 from aggregator.topology.jetstream import apply as apply_plan
 from aggregator.topology.plan import Change, Plan
@@ -90,8 +91,14 @@ def apply(config_path: Path, force: bool, as_json: bool) -> None:
 @click.group(invoke_without_command=True)
 @config_option
 @json_option
+@click.option(
+    "--dot",
+    "dot_path",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Write what copies what for GraphViz into this file; - prints it instead of the tables.",
+)
 @click.pass_context
-def report(context: click.Context, config_path: Path, as_json: bool) -> None:
+def report(context: click.Context, config_path: Path, as_json: bool, dot_path: Path | None) -> None:
     """Show how the streams are, and how far each copy has come."""
     if context.invoked_subcommand is not None:
         return
@@ -102,7 +109,12 @@ def report(context: click.Context, config_path: Path, as_json: bool) -> None:
         return await observe(wanted, opened)
 
     found = make_report(wanted, asyncio.run(_connected(topology, observed)))
-    click.echo(_json(found) if as_json else format_report(found))
+    if dot_path is not None and str(dot_path) != "-":
+        _write(dot_path, replication_graph(found))
+    if dot_path is not None and str(dot_path) == "-":
+        click.echo(replication_graph(found), nl=False)
+    else:
+        click.echo(_json(found) if as_json else format_report(found))
     _end(not found.complete)
 
 
@@ -117,6 +129,13 @@ def load(config_path: Path) -> TopologySettings:
 async def _connected(topology: TopologySettings, work: Callable[[Connections], Awaitable[T]]) -> T:
     async with connections(topology) as opened:
         return await work(opened)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _json(data: object) -> str:

@@ -63,6 +63,7 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     api: str
     source: str
+    source_place: str
     silent_us: int
     lag: int
     taken: int
@@ -159,6 +160,7 @@ def _replication_rows(wanted: DesiredStream, found: Found) -> Iterable[Replicati
 
 def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, kind: str, taken: int) -> ReplicationRow:
     api = copied.external.api or wanted.place.api
+    origin = origin_of(found, wanted.place, copied)
     last = _last(found, wanted.place, copied)
     return ReplicationRow(
         stream=wanted.name,
@@ -166,6 +168,7 @@ def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, k
         kind=kind,
         api=api,
         source=copied.name,
+        source_place=str(origin[0][0]) if origin is not None else _place_of(api),
         silent_us=copied.active // 1000 if copied.active >= 0 else -1,
         lag=copied.lag,
         taken=taken,
@@ -199,6 +202,11 @@ def _servers(cluster: Cluster) -> tuple[str, ...]:
     return (
         tuple(sorted({*(replica.name for replica in cluster.replicas), cluster.leader} - {""})) if cluster.name else ()
     )
+
+
+def _place_of(api: str) -> str:
+    """Name the domain of an API, or the API where it is another account's."""
+    return api.removeprefix("$JS.").removesuffix(".API") if api != api_prefix() else "hub"
 
 
 def _silence(row: ReplicationRow) -> str:
