@@ -12,8 +12,10 @@ from typing import Protocol
 
 from nats.aio.client import Client
 
+from edge_agent.belonging import check_belonging
 from edge_agent.config import AgentSettings
 from edge_agent.core.senders import SenderTable
+from edge_agent.heartbeat import Heartbeat
 from edge_agent.ingest import Block, Ingest
 from edge_agent.modes import AgentIdentity, Mode, mode_of
 from edge_agent.monitor import serve_monitor
@@ -21,12 +23,13 @@ from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
 from edge_agent.source_api import SourceAddress, SourceApi
 from edge_agent.status_board import UPSTREAM, StatusBoard, source_part, stream_part
-from edge_agent.store.files import Prepared, held, prepare, site_key
+from edge_agent.store.files import Prepared, StoreUnusable, held, prepare, site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
 from edge_agent.supervisor import announce_stopping, keep_supervisor_informed
 from edge_agent.uploader import Uploader
 from edge_agent.upstream import JetStreamUpstream
+from shared.nats_client import EdgeClient
 from shared.nats_connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
 
 CONNECT_DEADLINE = 10.0
@@ -50,6 +53,11 @@ async def run(settings: AgentSettings) -> None:
         _say_what_was_found(path, prepared)
         key = site_key(settings.id_key_path)
         store = await SqliteStore.open(path, int(settings.store.max_outbox))
+        try:
+            check_belonging(path, settings, await store.known_blocks())
+        except StoreUnusable:
+            await store.close()
+            raise
         agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -146,7 +154,14 @@ class Agent:
         decider = mode.decides(*known) if known else None
         ingest = Ingest(self._block(block, mode), source, self._store, decider, report)
         self._board.watch(block.name, ingest)
-        await ingest.run()
+        heartbeat = self._heartbeat(block, client)
+        if heartbeat is None:
+            await ingest.run()
+            return
+        adapters.append(heartbeat)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ingest.run(), name=f"stream {block.name}")
+            tasks.create_task(heartbeat.run(lambda: ingest.read_at), name=f"heartbeat of {block.name}")
 
     def _block(self, block: StreamSettings, mode: Mode) -> Block:
         return Block(
@@ -168,13 +183,20 @@ class Agent:
             client, block.source.probe_subject, origin, interval, self._board.reporter(f"probe of {block.name}")
         )
 
+    def _heartbeat(self, block: StreamSettings, client: Client) -> Heartbeat | None:
+        subject, interval = block.heartbeat.subject, int(block.heartbeat.interval)
+        if not subject:
+            return None
+        origin, report = str(self._settings.block_id(block)), self._board.reporter(f"heartbeat of {block.name}")
+        return Heartbeat(client, subject, interval, origin=origin, agent=self._settings.agent_name, report=report)
+
     async def _connect(
         self,
         settings: ConnectionSettings,
         part: str,
         adapters: list[_Adapter],
         report: Callable[[str, str], None],
-    ) -> Client:
+    ) -> EdgeClient:
         """Connect, however long it takes; afterwards let the adapters know of every change."""
         retry_after = 1.0
         report("connecting", "")

@@ -6,7 +6,7 @@ Derived from reading nats-py 2.16.0; every override names the behaviour that it 
 import asyncio
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import nats.errors
@@ -70,6 +70,25 @@ class EdgeClient(Client):
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    async def publish_framed(self, parts: Iterable[bytes]) -> None:
+        """Publish messages that are written as the protocol has them; nothing is held while disconnected."""
+        if self.is_closed:
+            raise nats.errors.ConnectionClosedError
+        if not self.is_connected:
+            raise nats.errors.OutboundBufferLimitError
+        before = len(self._pending)
+        self._pending.extend(parts)
+        self._pending_data_size += sum(map(len, self._pending[before:]))
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
+
+    async def drained(self) -> None:
+        """Wait until the connection has taken what was published, the server unasked; raise FlushTimeoutError."""
+        waiting = self._pending_data_size
+        await self._flush_pending(force_flush=True)
+        if waiting and self._pending_data_size >= waiting:
+            raise nats.errors.FlushTimeoutError
 
     async def _connect_to_server(self, s: Srv) -> None:
         """Drop what a failed attempt left behind (nats-py leaks its socket), and note whom we try."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import nats.errors
-from nats.aio.client import Client
 from nats.protocol.parser import PERMISSIONS_ERR
 
 from shared.jetstream_api import ApiError, RequestFailed, api_prefix, request_json
@@ -76,7 +75,7 @@ async def connect(
     inbox_prefix: str = "_INBOX",
     on_state: Callable[[LinkState], None] | None = None,
     pending_size: int = PENDING_SIZE,
-) -> Client:
+) -> EdgeClient:
     """Connect to one of the servers within ``deadline`` seconds; raise ConnectFailed.
 
     Servers that cannot be reached are tried again until the deadline; when every server has refused us for a reason

@@ -5,6 +5,7 @@ again under the same ids. A watermark is a barrier: it leaves only when everythi
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 
 class UploadWindow:
@@ -12,7 +13,7 @@ class UploadWindow:
 
     def __init__(self, message_limit: int, byte_limit: int) -> None:
         self._message_limit = message_limit
-        self._byte_limit = byte_limit
+        self.byte_limit = byte_limit
         self._sizes: OrderedDict[int, int] = OrderedDict()
         self._acknowledged: set[int] = set()
         self._bytes = 0
@@ -24,7 +25,7 @@ class UploadWindow:
         """Tell whether a row may be sent now. One row is always admitted, however large."""
         if not self._sizes:
             return True
-        return not is_barrier and len(self._sizes) < self._message_limit and self._bytes + size <= self._byte_limit
+        return not is_barrier and len(self._sizes) < self._message_limit and self._bytes + size <= self.byte_limit
 
     def sent(self, row_id: int, size: int) -> None:
         """Note a row as in flight; rows are sent in the order of their ids."""
@@ -42,6 +43,16 @@ class UploadWindow:
             self._acknowledged.remove(first_id)
             self._bytes -= self._sizes.pop(first_id)
         return through
+
+    def is_first(self, row_id: int) -> bool:
+        """Tell whether everything before a row in flight is acknowledged."""
+        return next(iter(self._sizes), 0) == row_id
+
+    def take_back(self, row_ids: Iterable[int]) -> None:
+        """Forget rows that were refused, as if they had never been sent; those behind them stay in flight."""
+        for row_id in row_ids:
+            self._bytes -= self._sizes.pop(row_id, 0)
+            self._acknowledged.discard(row_id)
 
     def rewind(self) -> None:
         """Forget what is in flight: it will be read and sent again."""

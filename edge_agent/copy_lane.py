@@ -1,0 +1,158 @@
+"""Take copies to the region in the source's order, also when publishes fail.
+
+A batch leaves when the one before it is acknowledged; or before that, on the condition, which the server checks, that
+it comes to stand directly behind it: then a batch that is refused has all that follow it refused. The condition says
+where the one before will end, which holds while nobody else writes to the stream; where somebody does, batches go one
+after the other for a while. A row that goes alone goes with nothing else in flight.
+
+What an earlier connection, or an earlier run of the agent, has delivered without hearing of it is asked for before
+anything is sent: the rows that the region knows are the first ones that wait.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice, takewhile
+
+from edge_agent.core.flight_limit import FlightLimit
+from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
+from edge_agent.ports import OutboxStore
+from edge_agent.tallies import Tally
+from edge_agent.upload_lane import BATCH_ROWS, Terms, UploadLane, jitter, loop_time
+
+MOST_ASKED = 1_000
+ASKED_FACTOR = 8
+BUSY_PAUSE = 0.25
+LONGEST_TURN = 64
+
+
+class CopyLane(UploadLane):
+    """The lane whose rows never pass each other.
+
+    ``_end`` is where the last shipment ends, if nobody else writes in between. ``_returned`` were refused in a batch,
+    and go again, in their order, when nothing is in flight; the first ``_alone`` of them one by one. ``_turns`` batches
+    go without another behind them, after the condition failed.
+    """
+
+    def __init__(self, store: OutboxStore, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
+        super().__init__(Lane.COPIES, store, terms, flight_limit, publishes)
+        self._longest_turn = 1
+        self._turns = 0
+        self._forget_what_is_under_way()
+
+    def rewind(self) -> None:
+        """Begin again behind the acknowledged prefix, by asking what is known of it."""
+        super().rewind()
+        self._forget_what_is_under_way()
+
+    def _forget_what_is_under_way(self) -> None:
+        self._end: Place | None = None
+        self._returned: list[OutboxRow] = []
+        self._alone = 0
+        self._is_doubtful = True
+        self._to_ask: deque[OutboxRow] = deque()
+        self._asked_at_once = 1
+        self._known_through = 0
+        self._has_met_unknown = False
+
+    def _chosen(self) -> Shipment | None:
+        if self._returned and not self._in_flight:
+            self._ready.extendleft(sorted(self._returned, key=lambda row: row.row_id, reverse=True))
+            self._returned = []
+        if self._returned or not (self._ready or self._to_ask):
+            return None
+        if self._is_doubtful and self._terms.takes_batches is not False:
+            return self._question()
+        self._is_doubtful = False
+        if not self._in_flight:
+            return self._leader()
+        return self._follower() if self._end and not self._turns and len(self._in_flight) == 1 else None
+
+    def _leader(self) -> Shipment:
+        rows = [self._ready[0]]
+        if self._alone:
+            self._alone -= 1
+        elif self._terms.takes_batches:
+            rows, _ = self._batch()
+        self._end = Place(rows[-1].subject, self._end.sequence + len(rows)) if self._end else None
+        return self._shipped(rows, Form.BATCH if len(rows) > 1 else Form.SINGLE)
+
+    def _follower(self) -> Shipment | None:
+        rows, _ = self._batch()
+        if len(rows) < BATCH_ROWS // 2 and sum(row.size for row in rows) < self._flight_limit.limit // 4:
+            # What has come by the time the one in flight is answered makes a fuller batch.
+            return None
+        assert self._end is not None
+        behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
+        return self._shipped(rows, Form.BATCH, behind)
+
+    async def _settle(self, shipment: Shipment, answer: Answer) -> None:
+        rows = shipment.rows
+        if shipment.form is Form.QUESTION:
+            self._take_word(rows[0], answer)
+        elif answer.outcome is Outcome.STORED:
+            self._acknowledge(rows)
+            if shipment.behind:
+                self._longest_turn = max(self._longest_turn // 2, 1)
+            elif self._turns:
+                self._turns -= 1
+            if not self._in_flight:
+                self._end = Place(rows[-1].subject, answer.sequence) if answer.sequence else None
+        elif shipment.form is Form.SINGLE:
+            self._refuse(rows[0], answer)
+        else:
+            self._take_back(rows, answer)
+
+    def _take_back(self, rows: Sequence[OutboxRow], answer: Answer) -> None:
+        self._window.take_back(row.row_id for row in rows)
+        self._returned.extend(rows)
+        self._end = None
+        match answer.outcome:
+            case Outcome.MISPLACED:
+                self._turns = self._longest_turn
+                self._longest_turn = min(self._longest_turn * 2, LONGEST_TURN)
+            case Outcome.DUPLICATE:
+                self._is_doubtful, self._asked_at_once = True, len(rows)
+            case Outcome.BUSY:
+                self._rests_until = loop_time() + BUSY_PAUSE * jitter()
+            case Outcome.NO_BATCHES:
+                pass
+            case _:
+                # One of them is what the stream does not take: alone, it is told why.
+                self._alone = len(rows)
+
+    def _question(self) -> Shipment | None:
+        if not self._to_ask:
+            if self._in_flight:
+                return None
+            self._to_ask.extend(islice(self._ready, self._asked_at_once))
+        return self._shipment((self._to_ask.popleft(),), Form.QUESTION)
+
+    def _take_word(self, row: OutboxRow, answer: Answer) -> None:
+        match answer.outcome:
+            case Outcome.DUPLICATE | Outcome.STORED:
+                self._known_through = max(self._known_through, row.row_id)
+            case Outcome.MISPLACED:
+                self._has_met_unknown = True
+            case Outcome.BUSY:
+                self._rests_until = loop_time() + BUSY_PAUSE * jitter()
+                self._to_ask.append(row)
+            case Outcome.NO_BATCHES:
+                self._to_ask.clear()
+                self._is_doubtful = False
+            case _:
+                self._refuse(row, answer)
+                return
+        if not (self._to_ask or self._in_flight):
+            self._leave_out_known_rows()
+
+    def _leave_out_known_rows(self) -> None:
+        """Count what is known as acknowledged, and all before it: none was ever sent before the one in front of it."""
+        known = list(takewhile(lambda row: row.row_id <= self._known_through, self._ready))
+        for row in known:
+            self._ready.popleft()
+            self._window.sent(row.row_id, row.size)
+        self._acknowledge(known)
+        self._is_doubtful = self._is_doubtful and not self._has_met_unknown
+        self._has_met_unknown = False
+        self._asked_at_once = min(self._asked_at_once * ASKED_FACTOR, MOST_ASKED) if self._is_doubtful else 1

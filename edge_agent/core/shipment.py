@@ -1,0 +1,62 @@
+"""Name what goes to the region and is answered as one, and the answers that there are."""
+
+from collections.abc import Sequence
+from enum import Enum, auto
+
+import msgspec
+
+from edge_agent.core.outgoing import Lane, OutboxRow
+
+
+class Form(Enum):
+    """How rows are published.
+
+    A batch is stored whole or not at all, each of its rows behind the one before. A question stores nothing: it is
+    answered with DUPLICATE where the region knows the row, with MISPLACED where it does not.
+    """
+
+    SINGLE = auto()
+    BATCH = auto()
+    QUESTION = auto()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the last message of a subject stands in the stream: what is to follow it is refused otherwise."""
+
+    subject: str
+    sequence: int
+
+
+class Shipment(msgspec.Struct, frozen=True, gc=False):
+    """Rows of one lane and block. ``number`` is never used again; a batch may have to stand ``behind`` another row."""
+
+    number: int
+    lane: Lane
+    rows: Sequence[OutboxRow]
+    form: Form = Form.SINGLE
+    behind: Place | None = None
+
+
+class Outcome(Enum):
+    """What became of a shipment. Everything but STORED stored nothing of it.
+
+    A single row that the region knows already is STORED; a batch with such a row is a DUPLICATE. MISPLACED: it would
+    not stand where it has to. NO_BATCHES: the stream, or its server, takes none. BUSY: not now. TOO_LARGE: never.
+    """
+
+    STORED = auto()
+    DUPLICATE = auto()
+    MISPLACED = auto()
+    NO_BATCHES = auto()
+    BUSY = auto()
+    TOO_LARGE = auto()
+    REFUSED = auto()
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one shipment: ``sequence`` is where its last row is stored, ``reason`` why it was refused."""
+
+    number: int
+    outcome: Outcome
+    sequence: int = 0
+    reason: str = ""

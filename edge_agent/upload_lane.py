@@ -1,0 +1,238 @@
+"""Take one lane's rows to the region: read ahead, ship, settle the answers, and let the acknowledged prefix go.
+
+Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
+which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on.
+
+Rows may pass each other when a publish fails. A watermark may not: it leaves only when everything before it in its
+lane is acknowledged, or stands before it in the same batch, which is stored in its order or not at all.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from edge_agent.core.flight_limit import FlightLimit
+from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
+from edge_agent.core.upload_window import UploadWindow
+from edge_agent.ports import OutboxStore
+from edge_agent.tallies import Tally
+
+WINDOW_MESSAGES = 4_096
+BATCH_ROWS = 1_000
+WORTH_A_BATCH = 16
+READ_ROWS = 1_000
+TOO_LARGE = "too_large"
+FIRST_RETRY = 0.25
+LONGEST_RETRY = 5.0
+BUSY_PAUSE = 2.0
+
+
+class Terms:
+    """What the region takes, as far as this connection has shown; and numbers for shipments.
+
+    ``takes_batches`` is None until it was asked: a trial with rows would have them arrive behind later ones.
+    """
+
+    def __init__(self) -> None:
+        self.takes_batches: bool | None = None
+        self.is_asked = False
+        self._number = 0
+
+    def forget(self) -> None:
+        """Expect nothing of another connection."""
+        self.takes_batches, self.is_asked = None, False
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take what the answer to a question or to a batch says."""
+        match outcome:
+            case Outcome.NO_BATCHES:
+                self.takes_batches = False
+            case Outcome.STORED | Outcome.DUPLICATE | Outcome.MISPLACED if self.takes_batches is None:
+                self.takes_batches = True
+        self.is_asked = self.takes_batches is not None
+
+    def next_number(self) -> int:
+        """Give a number that no shipment had."""
+        self._number += 1
+        return self._number
+
+
+class UploadLane:
+    """One lane, whose rows may pass each other when a publish fails."""
+
+    def __init__(
+        self, lane: Lane, store: OutboxStore, terms: Terms, flight_limit: FlightLimit, publishes: Tally
+    ) -> None:
+        self.lane = lane
+        self.problem = ""
+        self._store = store
+        self._terms = terms
+        self._flight_limit = flight_limit
+        self._publishes = publishes
+        self._window = UploadWindow(WINDOW_MESSAGES, flight_limit.limit)
+        self._ready: deque[OutboxRow] = deque()
+        self._again: deque[OutboxRow] = deque()
+        self._in_flight: dict[int, tuple[Shipment, float]] = {}
+        self._read_through = 0
+        self._acknowledged_through = 0
+        self._appends_read = -1
+        self._rests_until = 0.0
+        self._batches_from = 0.0
+        self._retry_after = FIRST_RETRY
+
+    @property
+    def in_flight(self) -> int:
+        """Count the shipments that wait for their answer."""
+        return len(self._in_flight)
+
+    @property
+    def rests_until(self) -> float:
+        """Give the instant of the loop's clock until which nothing leaves, because something was refused."""
+        return self._rests_until
+
+    def sent_at(self) -> float:
+        """Give when the oldest shipment in flight was sent."""
+        return next(iter(self._in_flight.values()))[1]
+
+    async def next_shipment(self, appends: int) -> Shipment | None:
+        """Give what may leave now, noted as sent; ``appends`` tells whether reading again is worth it."""
+        now = loop_time()
+        if now < self._rests_until:
+            return None
+        await self._read_ahead(appends)
+        shipment = self._chosen()
+        if shipment is not None:
+            self._in_flight[shipment.number] = (shipment, now)
+        return shipment
+
+    async def settle(self, answer: Answer) -> None:
+        """Take an answer to a shipment; one that is no longer in flight means nothing."""
+        shipment, sent_at = self._in_flight.pop(answer.number, (None, 0.0))
+        if shipment is None:
+            return
+        self._flight_limit.answered(sum([row.size for row in shipment.rows]), loop_time() - sent_at)
+        self._window.byte_limit = self._flight_limit.limit
+        if answer.outcome is Outcome.STORED:
+            self.problem, self._retry_after = "", FIRST_RETRY
+        if shipment.form is not Form.SINGLE:
+            self._terms.learn(answer.outcome)
+        await self._settle(shipment, answer)
+
+    def rewind(self) -> None:
+        """Begin again behind the acknowledged prefix: what is in flight is lost, or known when it comes again."""
+        self._window.rewind()
+        self._ready.clear()
+        self._again.clear()
+        self._in_flight.clear()
+        self._read_through, self._appends_read = self._acknowledged_through, -1
+        self._flight_limit.restart()
+        self._window.byte_limit = self._flight_limit.limit
+        self._store.release(self.lane)
+
+    # For lanes of other rules
+
+    def _chosen(self) -> Shipment | None:
+        if self._again:
+            return self._chosen_again()
+        if len(self._ready) >= WORTH_A_BATCH and not self._terms.is_asked:
+            self._terms.is_asked = True
+            return self._shipment((self._ready[0],), Form.QUESTION)
+        if self._terms.takes_batches and loop_time() >= self._batches_from and len(self._ready) >= WORTH_A_BATCH:
+            rows, waits = self._batch()
+            if len(rows) >= WORTH_A_BATCH or (len(rows) > 1 and not len(self._window)):
+                return self._shipped(rows, Form.BATCH)
+            if waits:
+                return None
+        if self._ready and self._window.admits(self._ready[0].size, is_barrier=self._ready[0].is_watermark):
+            return self._shipped((self._ready[0],))
+        return None
+
+    def _chosen_again(self) -> Shipment | None:
+        row = self._again[0]
+        if row.is_watermark and not self._window.is_first(row.row_id):
+            return None
+        return self._shipment((self._again.popleft(),))
+
+    async def _settle(self, shipment: Shipment, answer: Answer) -> None:
+        rows = shipment.rows
+        if shipment.form is Form.QUESTION:
+            return
+        if answer.outcome is Outcome.STORED:
+            self._acknowledge(rows)
+        elif shipment.form is Form.BATCH:
+            if answer.outcome is Outcome.BUSY:
+                self._batches_from = loop_time() + BUSY_PAUSE * jitter()
+            self._again.extend(rows)
+        elif answer.outcome is Outcome.TOO_LARGE and self.lane is Lane.REGISTRATIONS:
+            self._publishes.failed += 1
+            await self._store.discard(rows[0], TOO_LARGE)
+            self._acknowledge(rows, done=0)
+        else:
+            self._refuse(rows[0], answer)
+
+    def _refuse(self, row: OutboxRow, answer: Answer) -> None:
+        """Let the lane rest, and begin again; a row that may not be dropped waits until somebody has helped."""
+        self._publishes.failed += 1
+        waits = "; it is never dropped, so its lane waits" if answer.outcome is Outcome.TOO_LARGE else ""
+        self.problem = f"{row.subject}: {answer.reason}{waits}"
+        self._rests_until = loop_time() + self._retry_after * jitter()
+        self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
+        self.rewind()
+
+    def _acknowledge(self, rows: Iterable[OutboxRow], done: int | None = None) -> None:
+        through = count = 0
+        for row in rows:
+            through = self._window.acknowledge(row.row_id) or through
+            count += 1
+        self._publishes.done += count if done is None else done
+        if through:
+            self._acknowledged_through = through
+            self._store.delete_through(self.lane, through)
+
+    def _batch(self) -> tuple[list[OutboxRow], bool]:
+        """Choose rows for a batch; tell whether there will be more of them when the window is empty.
+
+        All are of one block: another's may go into another stream.
+        """
+        rows: list[OutboxRow] = []
+        size, block = 0, self._ready[0].block
+        admits, is_idle = self._window.admits, not len(self._window)
+        for row in self._ready:
+            size += row.size
+            if row.block != block or len(rows) == BATCH_ROWS or (size > self._flight_limit.limit // 2 and rows):
+                break
+            if not (is_idle or admits(size)) or (row.is_watermark and not is_idle):
+                return rows, True
+            rows.append(row)
+        return rows, False
+
+    def _shipped(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
+        """Move the first of the ready rows into the window."""
+        for row in rows:
+            self._ready.popleft()
+            self._window.sent(row.row_id, row.size)
+        return self._shipment(rows, form, behind)
+
+    def _shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
+        return Shipment(self._terms.next_number(), self.lane, rows, form, behind)
+
+    async def _read_ahead(self, appends: int) -> None:
+        if len(self._ready) < READ_ROWS // 2 and appends != self._appends_read:
+            rows = await self._store.pending(self.lane, self._read_through, READ_ROWS)
+            if rows:
+                self._read_through = rows[-1].row_id
+                self._ready.extend(rows)
+            else:
+                self._appends_read = appends
+
+
+def loop_time() -> float:
+    """Read the loop's clock, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
+def jitter() -> float:
+    """Give a part of a wait, between its half and its whole, so that many agents do not come back in step."""
+    return random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret

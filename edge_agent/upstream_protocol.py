@@ -1,0 +1,125 @@
+"""Write shipments as NATS' protocol has them, and read JetStream's answers: bytes in, bytes out.
+
+Atomic batches are ADR-50's: every message names the batch and its place in it, the last one commits and is answered.
+Tried on nats-server 2.15.1: messages without a reply subject are staged in silence; a batch is accepted or refused as a
+whole when it is committed; of a subject's last sequence that is not as expected, the answer comes before that for a
+duplicate where messages go alone, and after it in a batch.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
+from shared.wire import MESSAGE_ID_HEADER
+
+NEVER = (1 << 63) - 1
+"""A sequence that no message has: what is to be stored behind it is never stored."""
+
+_VERSION = "NATS/1.0\r\n"
+_NEWLINES = str.maketrans("\r\n", "  ")
+
+_ROOM_FOR_BATCH = 512
+"""What a batch's own headers take at most."""
+
+MESSAGE_TOO_LARGE = 10054
+_OUTCOMES = {
+    MESSAGE_TOO_LARGE: Outcome.TOO_LARGE,
+    10071: Outcome.MISPLACED,
+    10158: Outcome.BUSY,
+    10164: Outcome.MISPLACED,
+    10174: Outcome.NO_BATCHES,
+    10201: Outcome.DUPLICATE,
+    10210: Outcome.BUSY,
+    10211: Outcome.BUSY,
+}
+
+
+class _Failure(msgspec.Struct):
+    err_code: int = 0
+    description: str = ""
+
+
+class _PubAck(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    batch: str = ""
+    error: _Failure | None = None
+
+
+_decoder = msgspec.json.Decoder(_PubAck)
+
+
+def header_lines(headers: Mapping[str, str]) -> str:
+    """Write headers as lines; a value's line ends become spaces, as clients send them."""
+    return "".join([f"{name}: {_one_line(value)}\r\n" for name, value in headers.items()])
+
+
+def framed(shipment: Shipment, reply: str, batch_id: str) -> Iterator[bytes]:
+    """Write a shipment's messages, in parts; the last one is answered on ``reply``."""
+    rows = shipment.rows
+    match shipment.form:
+        case Form.SINGLE:
+            yield from _message(rows[0].subject, reply, header_lines(rows[0].headers), rows[0].payload)
+        case Form.QUESTION:
+            lines = (
+                f"{MESSAGE_ID_HEADER}: {rows[0].headers[MESSAGE_ID_HEADER]}\r\n"
+                f"Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: 1\r\nNats-Batch-Commit: 1\r\n"
+                f"Nats-Expected-Last-Subject-Sequence: {NEVER}\r\n"
+            )
+            yield from _message(rows[0].subject, reply, lines, b"")
+        case Form.BATCH:
+            yield from _batch(shipment, reply, batch_id)
+
+
+def _batch(shipment: Shipment, reply: str, batch_id: str) -> Iterator[bytes]:
+    rows, behind = shipment.rows, shipment.behind
+    condition = (
+        f"Nats-Expected-Last-Subject-Sequence: {behind.sequence}\r\n"
+        f"Nats-Expected-Last-Subject-Sequence-Subject: {behind.subject}\r\n"
+        if behind
+        else ""
+    )
+    last = len(rows)
+    for place, row in enumerate(rows, 1):
+        lines = f"{condition}Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: {place}\r\n{header_lines(row.headers)}"
+        condition = ""
+        if place == last:
+            yield from _message(row.subject, reply, f"{lines}Nats-Batch-Commit: 1\r\n", row.payload)
+        else:
+            yield from _message(row.subject, "", lines, row.payload)
+
+
+def _message(subject: str, reply: str, lines: str, payload: bytes) -> tuple[bytes, bytes, bytes]:
+    head = f"{_VERSION}{lines}\r\n".encode()
+    sizes = f"{len(head)} {len(head) + len(payload)}\r\n"
+    command = f"HPUB {subject} {reply} {sizes}".encode() if reply else f"HPUB {subject} {sizes}".encode()
+    return command + head, payload, b"\r\n"
+
+
+def wire_size(row: OutboxRow) -> int:
+    """Count the bytes of a row that count against a server's limit, those of a batch's headers included."""
+    return len(row.payload) + len(header_lines(row.headers).encode()) + _ROOM_FOR_BATCH
+
+
+def answer_to(shipment_number: int, form: Form, body: bytes) -> Answer:
+    """Read what a stream answered to a shipment."""
+    try:
+        reply = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        return Answer(shipment_number, Outcome.REFUSED, reason=f"not an acknowledgement: {error}")
+    if reply.error is not None:
+        reason = reply.error.description or str(reply.error.err_code)
+        return Answer(shipment_number, _OUTCOMES.get(reply.error.err_code, Outcome.REFUSED), reason=reason)
+    if not reply.stream:
+        return Answer(shipment_number, Outcome.REFUSED, reason="the answer names no stream: it was not stored")
+    if form is Form.BATCH and not reply.batch:
+        # A server that knows nothing of batches has stored the rows one by one, the last of them for certain.
+        return Answer(shipment_number, Outcome.NO_BATCHES, reason="the server takes no batches")
+    return Answer(shipment_number, Outcome.STORED, reply.seq)
+
+
+def _one_line(value: str) -> str:
+    value = value.strip()
+    return value.translate(_NEWLINES) if "\r" in value or "\n" in value else value
