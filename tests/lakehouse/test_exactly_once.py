@@ -99,5 +99,5 @@ def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
 
 def die_after(commits: int, hub: Hub, warehouse: Path) -> None:
     command = [sys.executable, "-m", "tests.lakehouse.dying_rollup", hub.server.url, str(warehouse), str(commits)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr

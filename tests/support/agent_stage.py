@@ -19,7 +19,7 @@ from shared.wire import Advisory, Watermark
 from tests.support.source_site import STREAM, Site, StoredMessage, running_site
 
 FLEET = "FLEET"
-DEADLINE = 10.0
+DEADLINE = 90.0
 REGISTER_EVERY = 0.25
 
 

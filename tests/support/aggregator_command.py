@@ -10,7 +10,7 @@ async def muster(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Run the command beside the servers and links of this process."""
     program = "from aggregator.cli import main; main()"
     command = [sys.executable, "-c", program, *arguments]
-    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=600, check=False)
 
 
 async def ran(*arguments: str | Path) -> str:

@@ -21,7 +21,7 @@ from shared.jetstream_api import request_json
 from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
 
 STREAM = "FLEET"
-DEADLINE = 10.0
+DEADLINE = 90.0
 EMPTY = {lane: LaneDepth() for lane in Lane}
 FETCH = 500
 

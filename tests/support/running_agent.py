@@ -13,8 +13,8 @@ import msgspec
 from edge_agent.status_report import StatusReport
 
 PROGRAM = str(Path(sys.executable).parent / "muster-agent")
-END_DEADLINE = 15.0
-ASK_DEADLINE = 20.0
+END_DEADLINE = 90.0
+ASK_DEADLINE = 90.0
 
 
 class AgentProcess:

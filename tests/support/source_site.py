@@ -26,7 +26,7 @@ STREAM = "REGISTRATION"
 SUBJECT = "registration.nodes"
 CONSUMER = "muster-dub1-nodes"
 SETTLE = 1_000_000
-DEADLINE = 10.0
+DEADLINE = 90.0
 
 
 class StoredMessage(msgspec.Struct, frozen=True):

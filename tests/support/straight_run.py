@@ -19,7 +19,7 @@ from shared.instants import parse_instant
 from shared.jetstream_api import request_json
 from tests.support.source_site import StoredMessage
 
-DEADLINE = 10.0
+DEADLINE = 90.0
 
 
 class _Reply(msgspec.Struct):
