@@ -53,7 +53,9 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
 
 def _lines(report: StatusReport) -> Iterator[_Line]:
     agent = report.agent
-    yield f"{agent.agent}, site {agent.site}, region {agent.region}:", f"{_life(report)}, muster-agent {agent.version}"
+    yield f"{agent.agent}, site {agent.site}, region {agent.region}:", _life(report)
+    started = f", started {_instant(agent.started_at)}" if agent.started_at else ""
+    yield "muster-agent", f"{agent.version}{started}"
     yield "", ""
     if report.is_running:
         upstream = report.parts.get(UPSTREAM)

@@ -11,6 +11,7 @@ from edge_agent.core.decision import BlindSpan, Clamped, RecordedInput
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
+from edge_agent.inspection.similar import similar_senders
 from edge_agent.store.reading import StoreUnreadable
 from shared.identifiers import AdvisoryKind
 
@@ -19,9 +20,6 @@ SELECT row_id, phase, last_seen_at, last_sequence, opening_sequence, last_forwar
   stale_observed_at
 FROM sender WHERE sender_id = ?
 """
-SIMILAR = (
-    "SELECT sender_id FROM sender WHERE sender_id LIKE '%' || ? || '%' ORDER BY length(sender_id), sender_id LIMIT 4"
-)
 RECORDED = "SELECT body FROM recorded_input WHERE block = ? ORDER BY row_id"
 LOG_BEGINS = "SELECT MIN(at) FROM (SELECT at FROM advisory_log ORDER BY row_id LIMIT 1)"
 
@@ -77,7 +75,7 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
         history = list(_history(decided, recorded, tracked))
         explanations.append(Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at))
     if not explanations:
-        similar = [row[0] for row in database.execute(SIMILAR, (sender_id,))]
+        similar = similar_senders(database, sender_id)
         hint = f"did you mean {', '.join(similar)}?" if similar else "muster-agent senders --match lists those it knows"
         raise StoreUnreadable(f"sender {sender_id}: not known to this store, and nothing was decided of it; {hint}")
     return explanations

@@ -12,7 +12,7 @@ import msgspec
 
 from edge_agent.core.block_state import Counters
 from edge_agent.core.outgoing import Lane
-from edge_agent.inspection.moments import moment, relative
+from edge_agent.inspection.moments import relative
 from edge_agent.outbox_ages import instant_of
 from edge_agent.status_report import read_report
 from edge_agent.store import schema
@@ -110,7 +110,6 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
                 Column("size", lambda each: format_size(each.size), right=True),
                 Column("oldest", lambda each: relative(each.oldest_at, at), right=True),
                 Column("newest", lambda each: relative(each.newest_at, at), right=True),
-                Column("oldest at", lambda each: moment(each.oldest_at)),
             ],
             report.waiting,
         )

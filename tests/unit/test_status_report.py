@@ -106,8 +106,11 @@ def report(
 def test_running_agent_is_shown_on_one_screen() -> None:
     state = msgspec.structs.replace(STATE, observed_through=ago(1, 2))
     seen = f"{format_instant(state.observed_through // SECOND * SECOND)} (1h 2m ago)"
-    assert render_status(report(blocks=[block_report(state=state)])) == dedent(f"""\
-        dub1-a, site dub1, region eu-west: running for 1d 2h, pid 4242, muster-agent 0.1.0
+    agent = agent_status()
+    started = format_instant(agent.started_at // SECOND * SECOND)
+    assert render_status(report(agent=agent, blocks=[block_report(state=state)])) == dedent(f"""\
+        dub1-a, site dub1, region eu-west: running for 1d 2h, pid 4242
+        muster-agent      0.1.0, started {started}
 
         upstream          connected for 2h 4m
         outbox            empty: the region has acknowledged everything
@@ -134,7 +137,7 @@ def test_cut_link_is_named_with_what_waits_for_it_and_the_room_that_is_left() ->
         )
     )
     lines = page.splitlines()
-    assert lines[2:4] == [
+    assert lines[3:5] == [
         "upstream          not connected for 3h 10m: nats://10.0.0.1:4222: connection refused",
         (
             "outbox            7 advisories (2 KiB, the oldest 9m 30s ago) and 300 registrations (3 MiB, "
@@ -170,9 +173,9 @@ def test_lines_are_as_long_as_the_terminal_at_most(width: int) -> None:
 
 def test_dead_agent_is_shown_by_its_last_sign_of_life_and_without_what_it_did() -> None:
     lines = render_status(report(life=Life.DIED, agent=agent_status(written_at=ago(5, 1)))).splitlines()
-    dead = "NOT RUNNING, last sign of life 5h 1m ago: killed or crashed, muster-agent 0.1.0"
+    dead = "NOT RUNNING, last sign of life 5h 1m ago: killed or crashed"
     assert lines[0] == f"dub1-a, site dub1, region eu-west: {dead}"
-    assert lines[2:6] == [
+    assert lines[3:7] == [
         "outbox            empty: the region has acknowledged everything",
         "",
         "stream nodes      not read now",
@@ -182,7 +185,7 @@ def test_dead_agent_is_shown_by_its_last_sign_of_life_and_without_what_it_did() 
 
 def test_agent_that_was_stopped_is_told_from_one_that_died() -> None:
     stopped = report(life=Life.STOPPED, agent=agent_status(stopped_at=ago(2, 3)))
-    assert ": NOT RUNNING, stopped 2h 3m ago as it was told, " in render_status(stopped)
+    assert ": NOT RUNNING, stopped 2h 3m ago as it was told\n" in render_status(stopped)
 
 
 def test_agent_that_hangs_is_shown_as_such() -> None:
@@ -195,7 +198,7 @@ def test_agent_that_hangs_is_shown_as_such() -> None:
 def test_agent_that_has_seen_nothing_yet_says_so() -> None:
     state = msgspec.structs.replace(STATE, observed_since=0, observed_through=0, counters={})
     fresh = BlockReport("nodes", state, {"heard": 0, "stale": 0})
-    assert render_status(report(blocks=[fresh])).splitlines()[5:] == [
+    assert render_status(report(blocks=[fresh])).splitlines()[6:] == [
         "stream nodes      reading for 3h 10m",
         "  source          connected for 3h 11m",
         "  lag             not known: the stream has not been looked at yet",
@@ -210,7 +213,7 @@ def test_stream_that_was_never_reached_is_shown_by_its_parts() -> None:
         "source of nodes": PartStatus("not connected", "no answer", ago(0, 5)),
         "upstream": PartStatus("connected", "", ago(2, 4)),
     }
-    assert render_status(report(parts=parts, blocks=[])).splitlines()[4:] == [
+    assert render_status(report(parts=parts, blocks=[])).splitlines()[5:] == [
         "source of nodes   not connected for 5m 30s: no answer"
     ]
 
