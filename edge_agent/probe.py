@@ -104,7 +104,7 @@ class Probe:
         """Take a permission violation, where a probe has caused it: checks count without probes then."""
         if f'publish to "{self.subject}"' not in reason.lower():
             return False
-        self._is_off = True
+        self._is_off, self._is_unanswered = True, False
         self._report(ProbePhase.OFF, f"not permitted: publish on {self.subject}; allow it, or take probe_subject out")
         return True
 

@@ -7,7 +7,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Copy, Decision
-from edge_agent.core.observation import SourceMessage
+from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers
 from edge_agent.core.progress import ProgressDraft
 from shared import wire
@@ -82,6 +82,8 @@ class CopyIntake:
 
     def give(self, draft: CopyDraft, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft, which takes it always."""
+        if message.headers and PROBE_HEADER in message.headers:
+            return draft.skip(message, "skipped", "probe")
         if too_old:
             return draft.skip(message, "withheld", "max_age")
         subject = self._target.of(message.subject)

@@ -26,7 +26,7 @@ from tests.support.source_site import STREAM, SUBJECT, Site, running_site
 from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-agent"))
-DEADLINE = 15.0
+DEADLINE = 90.0
 
 SETTINGS = """
 site = "dub1"
@@ -207,9 +207,14 @@ class Deployment:
 
 
 @asynccontextmanager
-async def deployed(directory: Path, settings: str = SETTINGS, listen: str = "") -> AsyncIterator[Deployment]:
-    """Start servers and make streams; write the agent's settings, and end it in the end, if it was started."""
-    async with running_site(directory) as site, running_region(directory) as region:
+async def deployed(
+    directory: Path, settings: str = SETTINGS, listen: str = "", site_config: str = ""
+) -> AsyncIterator[Deployment]:
+    """Start servers and make streams; write the agent's settings, and end it in the end, if it was started.
+
+    ``site_config`` are further lines of the configuration of the site's server.
+    """
+    async with running_site(directory, site_config) as site, running_region(directory) as region:
         await site.make_stream()
         await region.make_stream()
         config = directory / "agent.toml"

@@ -292,3 +292,18 @@ def test_path_with_an_empty_key_is_refused(table: str, key: str, value: str, pat
     assert f"{key} {path!r} has an empty key in it: write keys joined by single dots" in complaint(
         with_line(table, key, f"{key} = {value}")
     )
+
+
+@pytest.mark.parametrize("subject", ["registration.>", "registration.*", "a b", "a..b", "$SYS.probe"])
+def test_probe_subject_that_cannot_be_published_on_is_refused(subject: str) -> None:
+    said = complaint(with_line("stream.source", "probe_subject", f'probe_subject = "{subject}"'))
+    assert f"probe_subject {subject!r} cannot be published on: write tokens and single dots" in said
+
+
+def test_probe_that_the_filter_would_not_let_through_is_refused() -> None:
+    text = with_line("stream.source", "probe_subject", 'probe_subject = "registration.probe"')
+    text = text.replace('filter_subject = ""', 'filter_subject = "registration.nodes.>"')
+    assert (
+        "source.probe_subject 'registration.probe' does not pass source.filter_subject 'registration.nodes.>'"
+        in complaint(text)
+    )
