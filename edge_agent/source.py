@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import SourceMessage
@@ -24,6 +22,7 @@ from edge_agent.ports import Checked, Opened, SourceUnavailable
 from edge_agent.probe import Probe
 from edge_agent.source_api import Delivery, SourceApi, delivery_of
 from shared.identifiers import SourcePosition
+from shared.nats_direct import DirectClient, Received
 
 PULL_MESSAGES = 1_000
 PULLS = 4
@@ -47,7 +46,7 @@ _ENDED_DESCRIPTIONS = ("Batch Completed", _TOO_LARGE)
 class JetStreamSource:
     """One stream block's reader on an open connection. ``settle`` is in microseconds."""
 
-    def __init__(self, client: Client, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
+    def __init__(self, client: DirectClient, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
         self._probe = probe
         self._newest_stored_at = 0
         self._client = client
@@ -59,7 +58,7 @@ class JetStreamSource:
 
     def _reset_state(self) -> None:
         self._generation += 1
-        self._buffer: deque[tuple[Msg, Delivery]] = deque()
+        self._buffer: deque[tuple[Received, Delivery]] = deque()
         self._buffered_bytes = 0
         self._arrived = asyncio.Event()
         self._consumer_sequence = 0
@@ -70,6 +69,7 @@ class JetStreamSource:
         self._hole_after: int | None = None
         self._broken = ""
         self._unacknowledged: list[str] = []
+        self._committed: list[str] = []
         self._acknowledges_each = False
         self._first_sequence = 0
         self._heard_at = asyncio.get_running_loop().time()
@@ -145,10 +145,9 @@ class JetStreamSource:
         patient_until = loop.time() + patience
         await self._request()
         while not self._buffer and not self._broken and loop.time() < patient_until:
-            self._arrived.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(patient_until, self._heard_at + SILENCE_LIMIT)):
-                    await self._arrived.wait()
+                    await self._next_arrival()
             if loop.time() - self._heard_at >= SILENCE_LIMIT:
                 self.break_off(f"the server has been silent for {SILENCE_LIMIT:g} s")
         if self._buffer:
@@ -196,8 +195,7 @@ class JetStreamSource:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 while len(self._buffer) < BATCH_MESSAGES and not self._broken:
-                    self._arrived.clear()
-                    await self._arrived.wait()
+                    await self._next_arrival()
 
     async def _look_into_hole(self, hole_after: int) -> None:
         """Let reading end at a hole that retention made, so that open() tells of it; others are normal."""
@@ -213,8 +211,7 @@ class JetStreamSource:
         try:
             async with asyncio.timeout(OPEN_DEADLINE):
                 while not self._buffer and not self._broken and self._consumer_sequence < pending:
-                    self._arrived.clear()
-                    await self._arrived.wait()
+                    await self._next_arrival()
         except TimeoutError:
             raise SourceUnavailable(f"nothing was delivered within {OPEN_DEADLINE:g} s of a reset") from None
         if self._broken:
@@ -232,11 +229,21 @@ class JetStreamSource:
     async def _subscribe(self) -> None:
         self._inbox = self._client.new_inbox()
         try:
-            self._subscription = await self._client.subscribe(
-                self._inbox, cb=partial(self._receive, self._generation), pending_msgs_limit=-1, pending_bytes_limit=-1
+            self._subscription = await self._client.subscribe_directly(
+                self._inbox, partial(self._receive, self._generation)
             )
         except nats.errors.Error as error:
             raise SourceUnavailable(f"cannot listen for messages: {error}") from error
+
+    async def _next_arrival(self) -> None:
+        """Wait until something arrives, with enough asked for; what had been committed long ago is acknowledged."""
+        self._arrived.clear()
+        replies, self._committed = self._committed, []
+        for reply in replies:
+            with contextlib.suppress(nats.errors.Error):
+                await self._client.publish(reply, b"+ACK")
+        await self._request()
+        await self._arrived.wait()
 
     async def _request(self) -> None:
         """Keep enough pull requests under way, within the bounds of what may be buffered."""
@@ -253,7 +260,7 @@ class JetStreamSource:
             self._requested += messages
             await self._api.pull(self._inbox, messages, size, PULL_EXPIRES, HEARTBEAT)
 
-    async def _receive(self, generation: int, message: Msg) -> None:
+    def _receive(self, generation: int, message: Received) -> None:
         if generation != self._generation:
             return
         self._heard_at = asyncio.get_running_loop().time()
@@ -274,14 +281,12 @@ class JetStreamSource:
                 self._buffer.append((message, delivery))
                 self._buffered_bytes += len(message.data)
             elif self._acknowledges_each and delivery.sequence < self._first_sequence:
-                with contextlib.suppress(nats.errors.Error):
-                    await self._client.publish(message.reply, b"+ACK")
-            await self._request()
+                self._committed.append(message.reply)
         else:
             self._receive_status(message)
         self._arrived.set()
 
-    def _receive_status(self, message: Msg) -> None:
+    def _receive_status(self, message: Received) -> None:
         headers = message.headers or {}
         status, description = headers.get("Status", ""), headers.get("Description", "")
         if status == _HEARTBEAT_STATUS:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import nats.errors
-from nats.aio.client import Client, Server, Srv
+from nats.aio.client import Server, Srv
 from nats.aio.msg import Msg
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
+from shared.nats_direct import DirectClient
 from shared.nats_secrets import Login, sign, tls_context
 from shared.nats_settings import TlsSettings
 
@@ -23,7 +24,7 @@ _LIVED = 10.0
 _CLOSE_DEADLINE = 2.0
 
 
-class EdgeClient(Client):
+class EdgeClient(DirectClient):
     """A NATS client that reconnects for ever, and whose every wait ends.
 
     ``on_disconnect`` is told why a connection ended, before nats-py forgets it.

@@ -20,6 +20,7 @@ from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import SourcePosition
 from shared.jetstream_api import request_json
 from shared.nats_connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
+from shared.nats_direct import DirectClient
 from tests.support.waiting import until
 
 STREAM = "REGISTRATION"
@@ -146,7 +147,9 @@ NO_PROBE = ProbeSettings()
 class Reader:
     """Reads a site's stream, and keeps what it committed: every message of a batch that take() was called for."""
 
-    def __init__(self, client: Client, address: SourceAddress, probe: ProbeSettings, *, resets: bool = True) -> None:
+    def __init__(
+        self, client: DirectClient, address: SourceAddress, probe: ProbeSettings, *, resets: bool = True
+    ) -> None:
         self.client = client
         self.probe_reports: list[tuple[ProbePhase, str]] = []
         api = SourceApi(client, address, resets_consumers if resets else lambda _client: False)

@@ -1,0 +1,88 @@
+"""Messages are read whole from a connection, however their bytes arrive, and go straight to who waits for them."""
+
+import asyncio
+
+import pytest
+from nats.aio.subscription import Subscription
+from nats.errors import ProtocolError
+
+from shared.nats_direct import DirectClient, Received
+
+DIRECT, QUEUED = 1, 2
+STREAM = (
+    b"MSG a.b 1 reply.1 5\r\nhello\r\n"
+    b"PONG\r\n"
+    b"MSG a.c 1 0\r\n\r\n"
+    b"+OK\r\n"
+    b"MSG q 2 4\r\n\r\n\r\n\r\n"
+    b"HMSG a.d 1 reply.2 23 27\r\nNATS/1.0\r\nname: one\r\n\r\nMSG \r\n"
+    b"HMSG a.e 1 16 16\r\nNATS/1.0 404\r\n\r\n\r\n"
+    b"MSG a.\xff 1 2\r\n{}\r\n"
+)
+DIRECTLY = [
+    Received("a.b", "reply.1", b"hello", None),
+    Received("a.c", "", b"", None),
+    Received("a.d", "reply.2", b"MSG ", {"name": "one"}),
+    Received("a.e", "", b"", {"Status": "404"}),
+    Received("a.\\xff", "", b"{}", None),
+]
+
+
+class Connection:
+    """A client without a server: bytes come in, what it makes of them can be looked at."""
+
+    def __init__(self) -> None:
+        self.client = DirectClient()
+        self.direct: list[Received] = []
+        self.queued = Subscription(self.client, QUEUED, "q")
+        self.client._subs[QUEUED] = self.queued
+        self.client._receivers[DIRECT] = self.direct.append
+
+    async def arrives(self, data: bytes) -> None:
+        await self.client._ps.parse(data)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 20, len(STREAM)])
+async def test_messages_are_the_same_however_their_bytes_arrive(size: int) -> None:
+    connection = Connection()
+    for first in range(0, len(STREAM), size):
+        await connection.arrives(STREAM[first : first + size])
+    assert connection.direct == DIRECTLY
+    assert [message.data for message in [await connection.queued.next_msg(1)]] == [b"\r\n\r\n"]
+
+
+async def test_what_an_old_connection_left_behind_is_not_read_on_a_new_one() -> None:
+    connection = Connection()
+    await connection.arrives(b"MSG a.b 1 5\r\nhel")
+    connection.client._ps.reset()
+    await connection.arrives(b"MSG a.c 1 3\r\nnew\r\n")
+    assert connection.direct == [Received("a.c", "", b"new", None)]
+
+
+async def test_nothing_more_is_taken_from_a_connection_that_a_message_ended() -> None:
+    connection = Connection()
+
+    def end(message: Received) -> None:
+        connection.direct.append(message)
+        connection.client._ps.reset()
+
+    connection.client._receivers[DIRECT] = end
+    await connection.arrives(b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n2\r\n")
+    await connection.arrives(b"MSG a 1 1\r\n3\r\n")
+    assert [message.data for message in connection.direct] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("line", [b"MSG a 1\r\n", b"MSG a one 1\r\n1\r\n", b"HMSG a 1 5\r\n", b"NONSENSE\r\n"])
+async def test_what_is_no_protocol_ends_the_connection(line: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        await Connection().arrives(line)
+
+
+def test_one_loop_serves_many_messages_without_a_task() -> None:
+    async def count_tasks() -> int:
+        connection = Connection()
+        await connection.arrives(b"MSG a 1 1\r\n1\r\n" * 100)
+        assert len(connection.direct) == 100
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(count_tasks()) == 1
