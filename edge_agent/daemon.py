@@ -187,8 +187,8 @@ class Agent:
         subject, interval = block.heartbeat.subject, int(block.heartbeat.interval)
         if not subject:
             return None
-        origin, report = str(self._settings.block_id(block)), self._board.reporter(f"heartbeat of {block.name}")
-        return Heartbeat(client, subject, interval, origin=origin, agent=self._settings.agent_name, report=report)
+        report = self._board.reporter(f"heartbeat of {block.name}")
+        return Heartbeat(client, subject, interval, self._settings.agent_name, report)
 
     async def _connect(
         self,

@@ -83,6 +83,7 @@ class Ingest:
         self._watermark_due_at = 0.0
         self._watermark_through = 0
         self._server_at = 0
+        self.read_at = 0.0
         self._checked: Checked | None = None
         self._checked_at = 0.0
 
@@ -151,6 +152,7 @@ class Ingest:
             await self._wait_for_room()
             messages = await self._source.read(max(check_at - loop.time(), 0.0))
             if messages:
+                self.read_at = loop.time()
                 await self._take(messages)
                 await self._source.acknowledge()
             if loop.time() >= check_at:

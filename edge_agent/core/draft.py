@@ -112,7 +112,7 @@ class Draft:
         if not self._advance(probe.message.stored_at):
             return False
         self._read(probe.message)
-        self._count("probes", "own" if probe.is_own else "others")
+        self._count("probes", probe.cause)
         return True
 
     def prove(self, at: int, examined_sequence: int = 0) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 
 from edge_agent.core.draft import Draft
 from edge_agent.core.observation import (
+    HEARTBEAT_HEADER,
     PROBE_HEADER,
     Observation,
     ProbeSighting,
@@ -99,6 +100,8 @@ class Intake:
         """Identify the sender and what else decides about forwarding; the payload itself is left as it is."""
         if message.headers and PROBE_HEADER in message.headers:
             return ProbeSighting(message, message.headers[PROBE_HEADER] == self._probe_origin)
+        if message.headers and HEARTBEAT_HEADER in message.headers:
+            return ProbeSighting(message, is_own=False, is_heartbeat=True)
         body: Any = None
         if self._reads_body:
             try:

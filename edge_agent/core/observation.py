@@ -6,6 +6,8 @@ from enum import StrEnum
 import msgspec
 
 PROBE_HEADER = "Muster-Probe"
+# What the peer's heartbeats carry, and ours.
+HEARTBEAT_HEADER = "Choria-SR-Originator"
 
 
 class SourceMessage(msgspec.Struct, frozen=True, gc=False):
@@ -33,11 +35,17 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
 class ProbeSighting(msgspec.Struct, frozen=True, gc=False):
     """A message that an agent stored to see that the stream stores: a proof of time, nobody's registration.
 
-    ``is_own`` tells whether our own block sent it; others' prove as much.
+    ``is_own`` tells whether our own block sent it; others' prove as much, and so do heartbeats.
     """
 
     message: SourceMessage
     is_own: bool
+    is_heartbeat: bool = False
+
+    @property
+    def cause(self) -> str:
+        """Name what it is, as counters do."""
+        return "heartbeat" if self.is_heartbeat else "own" if self.is_own else "others"
 
 
 class RejectReason(StrEnum):

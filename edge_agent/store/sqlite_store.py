@@ -25,6 +25,7 @@ from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import Incarnations, load_senders, sender_row, slot_range
 from edge_agent.tallies import Tally
+from shared.identifiers import BlockId
 from shared.sizes import format_size
 
 FLUSH_INTERVAL = 0.5
@@ -97,6 +98,11 @@ class SqliteStore:
         state = msgspec.json.decode(row[1], type=BlockState)
         self._block_counters[name] = state.counters
         return state, await load_senders(self._database, row[0], self._incarnations)
+
+    async def known_blocks(self) -> list[tuple[BlockId, BlockState]]:
+        """Read whose blocks the store holds, and their states."""
+        rows = await self._database.execute_fetchall("SELECT region, site, name, state FROM block")
+        return [(BlockId(*row[:3]), msgspec.json.decode(row[3], type=BlockState)) for row in rows]
 
     async def commit(self, batch: BatchCommit) -> None:
         """Make one batch durable; raise StoreFull, having changed nothing, where the disk is full."""

@@ -21,7 +21,7 @@ def in_mode(mode: str, lines: str = "", *, sender: bool = True) -> str:
         ),
         (
             in_mode("relay").replace('json_path = "sender"', "subject_token = 3"),
-            "mode \"relay\" tells senders by json_path or header: subjects there are the fleet's",
+            'mode "relay" tells senders by json_path or header: subjects there are the fleet\'s',
         ),
         (
             in_mode("sample", '[stream.target]\nremove = "choria"'),

@@ -182,6 +182,11 @@ def test_probe_is_nobodys_registration_whatever_it_says(rule: SenderRule, origin
     assert Intake(rule, probe_origin="eu-west.dub1.nodes").read(probe) == ProbeSighting(probe, is_own)
 
 
+def test_heartbeat_is_nobodys_registration_whoever_sends_it() -> None:
+    heartbeat = message(b'{"sender":"n1"}', headers={"Choria-SR-Originator": "n1", "Choria-SR-Subject": "a.b"})
+    assert Intake(SenderByPath("sender")).read(heartbeat) == ProbeSighting(heartbeat, is_own=False, is_heartbeat=True)
+
+
 # Whether it is urgent
 
 

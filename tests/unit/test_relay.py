@@ -161,7 +161,7 @@ def test_probe_goes_no_further() -> None:
     headers = {"Muster-Origin": origin_header(DUB1, SITE_PAST, 1), PROBE_HEADER: "eu-west.dub1.nodes"}
     message = SourceMessage(registration_subject(DUB1), b'{"sender":"a"}', headers, 1, START)
     assert RelayIntake(Intake(SenderByPath("sender"))).give(draft, message, too_old=False)
-    assert (draft.decisions, draft.state().counters) == ([], {"skipped": {"probe": 1}})
+    assert (draft.decisions, draft.state().counters) == ([], {"probes": {"others": 1}})
 
 
 def test_changed_past_begins_an_epoch_and_forgets_nobody() -> None:

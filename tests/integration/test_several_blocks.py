@@ -1,0 +1,129 @@
+"""Several blocks in one agent: each reads, remembers and reports for itself, and none waits for another."""
+
+from pathlib import Path
+
+import pytest
+
+from shared.identifiers import AdvisoryKind
+from tests.support.agent_process import Deployment, deployed
+from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.waiting import until
+
+PATIENCE = 60.0
+OTHERS = block("others", "copy", stream="OTHERS")
+SAMPLED = block("nodes", "sample", SAMPLING)
+COPIED = block("all", "copy")
+
+
+async def records(deployment: Deployment, part: str, count: int) -> list[bytes]:
+    """Wait until the region holds so many records with ``part`` in their subjects; give their bodies."""
+    found: list[bytes] = []
+
+    async def there() -> bool:
+        found[:] = [record.payload for record in await deployment.region.stored() if part in record.subject]
+        return len(found) >= count
+
+    await until(there, f"{count} records on {part}", PATIENCE)
+    return found
+
+
+async def test_one_stream_is_sampled_and_copied_and_another_copied(tmp_path: Path) -> None:
+    async with deployed(tmp_path, ABOVE_BLOCKS + SAMPLED + COPIED + OTHERS) as deployment:
+        await deployment.site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
+        said = [b'{"sender":"a"}', b'{"sender":"b"}', b'{"sender":"a"}']
+        await deployment.site.publish(*said)
+        await deployment.site.client.publish("others.x", b"else")
+        deployment.agent.start()
+        assert await records(deployment, ".all.copy.registration.nodes", 3) == said
+        assert await records(deployment, ".others.copy.others.x", 1) == [b"else"]
+        assert await records(deployment, ".nodes.registration", 2) == said[:2]
+        advisories = await deployment.advisories()
+        assert [(each.kind, each.value) for each in advisories] == [(AdvisoryKind.NEW, "a"), (AdvisoryKind.NEW, "b")]
+        blocks = (await deployment.agent.status_json())["blocks"]
+        assert {each["name"]: each["state"]["position"]["sequence"] for each in blocks} == {
+            "nodes": 3,
+            "all": 3,
+            "others": 1,
+        }
+
+
+async def test_a_block_whose_stream_is_missing_holds_up_no_other(tmp_path: Path) -> None:
+    async with deployed(tmp_path, ABOVE_BLOCKS + OTHERS + COPIED) as deployment:
+        deployment.agent.start()
+        await deployment.site.publish(b"1", b"2")
+        assert await records(deployment, ".all.copy.", 2) == [b"1", b"2"]
+        parts = (await deployment.agent.status_json())["parts"]
+        assert parts["stream others"]["phase"] == "source unavailable"
+        assert parts["stream all"]["phase"] == "reading"
+        await deployment.site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
+        await deployment.site.client.publish("others.x", b"late")
+        assert await records(deployment, ".others.copy.", 1) == [b"late"]
+
+
+async def test_a_block_whose_server_is_down_holds_up_no_other(tmp_path: Path) -> None:
+    elsewhere = OTHERS.replace("{source}", "nats://127.0.0.1:1")
+    async with deployed(tmp_path, ABOVE_BLOCKS + elsewhere + COPIED) as deployment:
+        deployment.agent.start()
+        await deployment.site.publish(b"1", b"2")
+        assert await records(deployment, ".all.copy.", 2) == [b"1", b"2"]
+        parts = (await deployment.agent.status_json())["parts"]
+        assert parts["source of others"]["phase"] in ("connecting", "not connected")
+
+
+async def test_each_block_goes_on_from_its_own_position_after_a_kill(tmp_path: Path) -> None:
+    async with deployed(tmp_path, ABOVE_BLOCKS + COPIED + OTHERS) as deployment:
+        await deployment.site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
+        deployment.agent.start()
+        await deployment.site.publish(b"1", b"2")
+        await records(deployment, ".all.copy.", 2)
+        deployment.agent.kill()
+        await deployment.site.publish(b"3")
+        await deployment.site.client.publish("others.x", b"4")
+        deployment.agent.start()
+        assert await records(deployment, ".others.copy.", 1) == [b"4"]
+        assert await records(deployment, ".all.copy.", 3) == [b"1", b"2", b"3"]
+
+
+# A store that was written under other names
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'site = "dub1"',
+            'site = "dub2"',
+            "belongs to site dub1 of region eu-west, the settings say site dub2 of region eu-west: name them as before",
+        ),
+        (
+            'region = "eu-west"',
+            'region = "eu"',
+            "belongs to site dub1 of region eu-west, the settings say site dub1 of region eu: name them as before",
+        ),
+        (
+            'stream = "REGISTRATION"',
+            'stream = "OTHERS"',
+            "block all had stream REGISTRATION in store {store}, the settings say OTHERS: give it another name",
+        ),
+        (
+            'mode = "copy"',
+            'mode = "sample"',
+            "block all had mode copy in store {store}, the settings say sample: give it another name",
+        ),
+    ],
+    ids=["site", "region", "stream", "mode"],
+)
+async def test_a_store_of_other_names_is_refused_in_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    async with deployed(tmp_path, ABOVE_BLOCKS + block("all", "copy", SAMPLING)) as deployment:
+        await deployment.site.publish(b"1")
+        deployment.agent.start()
+        await records(deployment, ".all.copy.", 1)
+        deployment.agent.kill()
+        config = deployment.agent.config
+        config.write_text(config.read_text().replace(old, new))
+        code, output, errors = await deployment.agent.run_command("run", "--config", str(config))
+        assert (code, output) == (1, "")
+        store = deployment.agent.store
+        line = errors.strip()
+        assert said.format(store=store) in line
+        assert line.endswith(f"move {store} and agent.db.marker away to begin anew")
