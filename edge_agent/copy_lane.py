@@ -9,19 +9,16 @@ What an earlier connection, or an earlier run of the agent, has delivered withou
 anything is sent: the rows that the region knows are the first ones that wait.
 """
 
-from collections import deque
 from collections.abc import Sequence
-from itertools import islice, takewhile
 
 from edge_agent.core.flight_limit import FlightLimit
+from edge_agent.core.known_prefix import KnownPrefix
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.ports import OutboxStore
 from edge_agent.tallies import Tally
 from edge_agent.upload_lane import BATCH_ROWS, Terms, UploadLane, jitter, loop_time
 
-MOST_ASKED = 1_000
-ASKED_FACTOR = 8
 BUSY_PAUSE = 0.25
 LONGEST_TURN = 64
 
@@ -50,16 +47,14 @@ class CopyLane(UploadLane):
         self._returned: list[OutboxRow] = []
         self._alone = 0
         self._is_doubtful = True
-        self._to_ask: deque[OutboxRow] = deque()
-        self._asked_at_once = 1
-        self._known_through = 0
-        self._has_met_unknown = False
+        self._search: KnownPrefix | None = None
+        self._not_known = 0
 
     def _chosen(self) -> Shipment | None:
         if self._returned and not self._in_flight:
             self._ready.extendleft(sorted(self._returned, key=lambda row: row.row_id, reverse=True))
             self._returned = []
-        if self._returned or not (self._ready or self._to_ask):
+        if self._returned or not self._ready:
             return None
         if self._is_doubtful and self._terms.takes_batches is not False:
             return self._question()
@@ -111,48 +106,49 @@ class CopyLane(UploadLane):
             case Outcome.MISPLACED:
                 self._turns = self._longest_turn
                 self._longest_turn = min(self._longest_turn * 2, LONGEST_TURN)
-            case Outcome.DUPLICATE:
-                self._is_doubtful, self._asked_at_once = True, len(rows)
+            case Outcome.DUPLICATE if rows[0].row_id != self._not_known:
+                self._is_doubtful = True
             case Outcome.BUSY:
                 self._rests_until = loop_time() + BUSY_PAUSE * jitter()
             case Outcome.NO_BATCHES:
                 pass
             case _:
-                # One of them is what the stream does not take: alone, it is told why.
+                # One of them is what the stream does not take: alone, it is told why. Or the stream has forgotten the
+                # first of what it knows.
                 self._alone = len(rows)
 
     def _question(self) -> Shipment | None:
-        if not self._to_ask:
-            if self._in_flight:
-                return None
-            self._to_ask.extend(islice(self._ready, self._asked_at_once))
-        return self._shipment((self._to_ask.popleft(),), Form.QUESTION)
+        if self._in_flight:
+            return None
+        if self._search is None:
+            self._search = KnownPrefix(len(self._ready))
+        place = self._search.question
+        assert place is not None
+        return self._shipment((self._ready[place],), Form.QUESTION)
 
     def _take_word(self, row: OutboxRow, answer: Answer) -> None:
+        search = self._search
+        assert search is not None
         match answer.outcome:
-            case Outcome.DUPLICATE | Outcome.STORED:
-                self._known_through = max(self._known_through, row.row_id)
-            case Outcome.MISPLACED:
-                self._has_met_unknown = True
+            case Outcome.DUPLICATE | Outcome.STORED | Outcome.MISPLACED:
+                place = search.question
+                assert place is not None
+                search.learn(place, is_known=answer.outcome is not Outcome.MISPLACED)
+                if search.question is None:
+                    self._leave_out(search)
             case Outcome.BUSY:
                 self._rests_until = loop_time() + BUSY_PAUSE * jitter()
-                self._to_ask.append(row)
             case Outcome.NO_BATCHES:
-                self._to_ask.clear()
-                self._is_doubtful = False
+                self._search = None
             case _:
                 self._refuse(row, answer)
-                return
-        if not (self._to_ask or self._in_flight):
-            self._leave_out_known_rows()
 
-    def _leave_out_known_rows(self) -> None:
-        """Count what is known as acknowledged, and all before it: none was ever sent before the one in front of it."""
-        known = list(takewhile(lambda row: row.row_id <= self._known_through, self._ready))
+    def _leave_out(self, search: KnownPrefix) -> None:
+        """Count what is known as acknowledged."""
+        known = [self._ready.popleft() for _ in range(search.known)]
         for row in known:
-            self._ready.popleft()
             self._window.sent(row.row_id, row.size)
         self._acknowledge(known)
-        self._is_doubtful = self._is_doubtful and not self._has_met_unknown
-        self._has_met_unknown = False
-        self._asked_at_once = min(self._asked_at_once * ASKED_FACTOR, MOST_ASKED) if self._is_doubtful else 1
+        self._search = None
+        if search.has_met_unknown:
+            self._is_doubtful, self._not_known = False, self._ready[0].row_id

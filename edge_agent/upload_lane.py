@@ -21,7 +21,9 @@ from edge_agent.tallies import Tally
 
 WINDOW_MESSAGES = 4_096
 BATCH_ROWS = 1_000
-WORTH_A_BATCH = 16
+WORTH_A_BATCH = 100
+"""From how many rows on: a server makes files for every batch, which takes as long as to store some dozens of rows."""
+
 READ_ROWS = 1_000
 TOO_LARGE = "too_large"
 FIRST_RETRY = 0.25
