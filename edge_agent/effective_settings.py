@@ -36,6 +36,9 @@ def _table(name: str, table: msgspec.Struct, derived: Mapping[str, object], sett
                 line = f"{field.name} = {written(value)}"
                 yield f"{line:{_COMMENT_COLUMN}} {_DEFAULT}" if is_default else line
     for place, each in below:
+        if not any(msgspec.structs.astuple(each)):
+            # Nothing is asked for there: how to log in, another target.
+            continue
         yield ""
         yield f"[{place}]"
         inner = {**derived, **(_derived(settings, each) if isinstance(each, StreamSettings) else {})}

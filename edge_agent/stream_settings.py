@@ -125,7 +125,9 @@ class PolicySettings(Settings, frozen=True):
                 f"stale_after ({format_duration(self.stale_after)}) must be shorter than "
                 f"retire_after ({format_duration(self.retire_after)})"
             )
-        if self.blind_after is not None and not 0 < 2 * self.blind_after < self.stale_after:
+        if self.blind_after is not None and self.blind_after <= 0:
+            raise ValueError("blind_after must be longer than 0s: without it, it is a quarter of stale_after")
+        if self.blind_after is not None and 2 * self.blind_after >= self.stale_after:
             raise ValueError(
                 f"blind_after ({format_duration(self.blind_after)}) must be shorter than half of "
                 f"stale_after ({format_duration(self.stale_after)})"

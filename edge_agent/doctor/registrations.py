@@ -21,6 +21,9 @@ async def check_registrations(
     visit: Visit, settings: AgentSettings, block: StreamSettings, info: StreamInfo
 ) -> Sequence[Finding]:
     """Learn from the stream where we may read it, else from what the agent knows."""
+    if block.mode == "copy":
+        # It takes every message as it is, and watches nobody.
+        return []
     name, sample = f"settings of {block.name}", None
     findings: list[Finding] = []
     if info.state.messages and info.config.retention == "limits":
@@ -29,8 +32,11 @@ async def check_registrations(
     if sample is not None:
         findings.append(_identification(name, sample))
         cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
-        if cadence.interval:
+        if cadence.interval and block.mode == "sample":
             return [*findings, *judge(name, cadence, block.policy.policy())]
+    if block.mode == "relay":
+        # Who is late is said by the site that saw it.
+        return findings
     known = _cadence_of_store(Path(settings.store.path), block.name)
     return [*findings, *(judge(name, known, block.policy.policy()) if known else ())]
 

@@ -44,7 +44,7 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
         "ack_policy": "none",
         "inactive_threshold": FORGOTTEN_AFTER,
         "mem_storage": True,
-        **({"filter_subject": block.source.filter_subject} if block.source.filter_subject else {}),
+        **({"filter_subject": block.filter_subject} if block.filter_subject else {}),
     }
     sample = Sample([], Counter())
     try:

@@ -1,9 +1,10 @@
 """Look at one stream block's source: servers, stream, consumer, permissions, clock, and whether the settings fit."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.doctor.publishing import heard_on
 from edge_agent.doctor.registrations import check_registrations
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo, clock_finding
 from edge_agent.doctor.visit import Visit, check_servers, visiting
@@ -29,7 +30,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncI
     if not reached:
         return
     address = SourceAddress(
-        source.stream, settings.consumer_of(block), source.domain, source.create_consumer, source.filter_subject
+        source.stream, settings.consumer_of(block), source.domain, source.create_consumer, block.filter_subject
     )
     try:
         async with visiting(settings, source) as visit:
@@ -44,6 +45,8 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncI
             yield clock_finding(name, parse_instant(info.ts), asked_at, answered_at)
             yield _stream(name, source.stream, info, stores=stores)
             async for finding in _consumer(visit, name, address):
+                yield finding
+            for finding in await _own_messages(visit, name, block):
                 yield finding
             for finding in await check_registrations(visit, settings, block, info):
                 yield finding
@@ -103,6 +106,24 @@ async def _consumer(visit: Visit, name: str, address: SourceAddress) -> AsyncIte
     yield await _permissions(
         visit, name, [f"{prefix}.CONSUMER.MSG.NEXT.{tail}", f"{prefix}.CONSUMER.RESET.{tail}"], tail
     )
+
+
+async def _own_messages(visit: Visit, name: str, block: StreamSettings) -> Sequence[Finding]:
+    """See whether what the agent itself would store, probes and heartbeats, gets into the stream that it reads."""
+    wanted = {"source.probe_subject": block.source.probe_subject, "heartbeat.subject": block.heartbeat.subject}
+    keys = {subject: key for key, subject in wanted.items() if subject}
+    findings = []
+    for heard in await heard_on(visit, list(keys)):
+        key, subject, stream = keys[heard.subject], heard.subject, block.source.stream
+        if heard.is_denied:
+            remedy = f"allow the agent's user to publish there, or take {key} out"
+            findings.append(bad(name, f"not permitted: publish on {subject} ({key})", remedy))
+        elif stream not in heard.streams:
+            remedy = f"add it to the subjects of {stream}, or correct {key}"
+            findings.append(bad(name, f"stream {stream} does not listen on {subject} ({key})", remedy))
+        else:
+            findings.append(good(name, f"stream {stream} listens on {subject} ({key}), publishing is permitted"))
+    return findings
 
 
 async def _permissions(visit: Visit, name: str, subjects: list[str], tail: str) -> Finding:

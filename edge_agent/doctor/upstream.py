@@ -1,37 +1,21 @@
 """Look at the region: servers, what the agent may publish, which stream stores it, and whether it will go on to."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-
-import msgspec
 
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.doctor.publishing import heard_on, subjects_of
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo, clock_finding
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.status_board import now
-from shared import subjects
-from shared.identifiers import AdvisoryKind, BlockId
+from edge_agent.stream_settings import StreamSettings
 from shared.instants import parse_instant
 from shared.jetstream_api import ApiError, RequestFailed, api_prefix
 from shared.nats_connection import ConnectFailed
 from shared.sizes import format_size
 
 NAME = "region"
-# No stream has this name (a full stop is not allowed in one): whichever listens refuses to store, and says who it is.
-NOWHERE = {"Nats-Expected-Stream": "muster.doctor"}
-EXPECTED_REFUSAL = 10060
 LARGEST_REGISTRATION = 1 << 20
-
-
-class _Refusal(msgspec.Struct):
-    err_code: int = 0
-    description: str = ""
-
-
-class _Answer(msgspec.Struct):
-    stream: str = ""
-    error: _Refusal | None = None
 
 
 async def check_upstream(settings: AgentSettings) -> AsyncIterator[Finding]:
@@ -46,7 +30,7 @@ async def check_upstream(settings: AgentSettings) -> AsyncIterator[Finding]:
         async with visiting(settings, settings.upstream) as visit:
             streams: set[str] = set()
             for block in settings.stream:
-                for finding in await _subjects(visit, settings.block_id(block), streams):
+                for finding in await _subjects(visit, settings, block, streams):
                     yield finding
             for stream in sorted(streams):
                 for finding in await _stream(visit, settings, stream):
@@ -56,28 +40,16 @@ async def check_upstream(settings: AgentSettings) -> AsyncIterator[Finding]:
         yield bad(NAME, str(error), "try again: it could be reached a moment ago")
 
 
-def subjects_of(block_id: BlockId) -> list[str]:
-    """Name every subject that an agent publishes on for a block that samples."""
-    advisories = [subjects.advisory_subject(block_id, kind) for kind in AdvisoryKind]
-    return [*advisories, subjects.watermark_subject(block_id), subjects.registration_subject(block_id)]
-
-
-async def _subjects(visit: Visit, block_id: BlockId, streams: set[str]) -> Sequence[Finding]:
-    """Publish on every subject what no stream will store: who answers listens."""
-    unheard, denied, doubled = [], [], []
-    wanted = subjects_of(block_id)
-    answered = await asyncio.gather(*(visit.answers(subject, b"", NOWHERE) for subject in wanted))
-    for subject, answers in zip(wanted, answered, strict=True):
-        listening = {found for answer in answers if (found := _stream_of(answer.data))}
-        streams |= listening
-        if visit.is_denied(subject):
-            denied.append(subject)
-        elif not listening:
-            unheard.append(subject)
-        elif len(listening) > 1:
-            doubled.append(f"{subject} ({', '.join(sorted(listening))})")
+async def _subjects(
+    visit: Visit, settings: AgentSettings, block: StreamSettings, streams: set[str]
+) -> Sequence[Finding]:
+    wanted, whole = subjects_of(settings, block)
+    heard = await heard_on(visit, wanted)
+    streams |= {stream for each in heard for stream in each.streams}
+    denied = [each.subject for each in heard if each.is_denied]
+    unheard = [each.subject for each in heard if not each.is_denied and not each.streams]
+    doubled = [f"{each.subject} ({', '.join(sorted(each.streams))})" for each in heard if len(each.streams) > 1]
     findings = []
-    whole = f"{subjects.ROOT}.{block_id}.>"
     if denied:
         named = whole if denied == wanted else ", ".join(denied)
         findings.append(
@@ -85,24 +57,17 @@ async def _subjects(visit: Visit, block_id: BlockId, streams: set[str]) -> Seque
         )
     if unheard:
         named = whole if unheard == wanted else ", ".join(unheard)
-        remedy = f"create the stream with the subject {subjects.ROOT}.{block_id.region}.>, or correct region"
+        key, covering = ("target.prefix", whole) if block.target.prefix else ("region", f"fleet.{settings.region}.>")
+        remedy = f"create the stream with the subject {covering}, or correct {key}"
         findings.append(bad(NAME, f"no stream listens on {named}", remedy))
     if doubled:
         remedy = "let only the region's own stream listen: each must have its region in its subjects"
         findings.append(doubtful(NAME, f"several streams store {', '.join(doubled)}", remedy))
-    if not findings:
-        return [
-            good(NAME, f"{', '.join(sorted(streams))} listens on all subjects of {block_id}, publishing is permitted")
-        ]
-    return findings
-
-
-def _stream_of(body: bytes) -> str:
-    try:
-        answer = msgspec.json.decode(body, type=_Answer)
-    except msgspec.MsgspecError:
-        return ""
-    return answer.stream
+    if findings:
+        return findings
+    listening = ", ".join(sorted({stream for each in heard for stream in each.streams}))
+    what = f"listens on all subjects of {settings.block_id(block)}" if len(wanted) > 1 else f"listens on {whole}"
+    return [good(NAME, f"{listening} {what}, publishing is permitted")]
 
 
 async def _stream(visit: Visit, settings: AgentSettings, stream: str) -> Sequence[Finding]:

@@ -132,6 +132,46 @@ async def test_messages_without_a_sender_are_said(stage: Stage) -> None:
     )
 
 
+async def test_what_copies_probes_and_heartbeats_need_is_looked_at(stage: Stage) -> None:
+    await stage.site.publish(b'{"sender": "a"}', b"no JSON at all")
+    text = stage.config_path.read_text().replace('settle = "300ms"', 'settle = "300ms"\nprobe_subject = "probe.nodes"')
+    copying = f"""
+[[stream]]
+name = "events"
+mode = "copy"
+[stream.source]
+servers = ["{stage.site.link.url}"]
+stream = "{STREAM}"
+[stream.target]
+prefix = "elsewhere"
+[stream.heartbeat]
+interval = "5s"
+subject = "registration.heartbeat"
+"""
+    stage.config_path.write_text(text + copying)
+    code, wrong = await examined(stage.config_path)
+    assert code == 2
+    said = {text: remedy for level, text, remedy in wrong if level == "FAIL"}
+    assert said == {
+        f"stream {STREAM} does not listen on probe.nodes (source.probe_subject)": (
+            f"add it to the subjects of {STREAM}, or correct source.probe_subject"
+        ),
+        "no stream listens on elsewhere.>": (
+            "create the stream with the subject elsewhere.>, or correct target.prefix"
+        ),
+    }
+    stage.config_path.write_text(
+        text.replace("probe.nodes", "registration.probe") + copying.replace("elsewhere", "fleet.x")
+    )
+    _, page, _ = await OperatedAgent(stage.config_path).command("doctor")
+    page = " ".join(page.split())
+    assert f"stream {STREAM} listens on registration.probe (source.probe_subject), publishing is permitted" in page
+    assert f"stream {STREAM} listens on registration.heartbeat (heartbeat.subject), publishing is permitted" in page
+    assert f"{FLEET} listens on fleet.x.>, publishing is permitted" in page
+    assert "settings of events" not in page, "a copy names no senders"
+    assert (await stage.site.api(f"STREAM.INFO.{STREAM}"))["state"]["messages"] == 2, "nothing was stored by looking"
+
+
 async def test_a_consumer_that_cannot_serve_is_found(stage: Stage) -> None:
     text = stage.config_path.read_text()
     stage.config_path.write_text(text.replace('settle = "300ms"', 'settle = "300ms"\ncreate_consumer = false'))

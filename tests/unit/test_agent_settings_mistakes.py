@@ -181,6 +181,11 @@ def test_name_that_cannot_stand_in_a_subject_is_refused(table: str, key: str, va
     [
         ("0s", "3m", f"stream[0].policy: sample_interval and stale_after must be longer than 0s {POLICY}"),
         ("24h", "3m", f"stream[0].policy: stale_after (1d) must be shorter than retire_after (1d) {POLICY}"),
+        (
+            "12m",
+            "0s",
+            f"stream[0].policy: blind_after must be longer than 0s: without it, it is a quarter of stale_after {POLICY}",
+        ),
         ("12m", "6m", f"stream[0].policy: blind_after (6m) must be shorter than half of stale_after (12m) {POLICY}"),
         (
             "12m",

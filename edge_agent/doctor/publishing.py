@@ -1,0 +1,69 @@
+"""Name what an agent publishes on for a block, and find out who would store it: publishes that no stream accepts."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.visit import Visit
+from edge_agent.stream_settings import StreamSettings
+from shared import subjects
+from shared.identifiers import AdvisoryKind
+
+# No stream has this name (a full stop is not allowed in one): whichever listens refuses to store, and says who it is.
+NOWHERE = {"Nats-Expected-Stream": "muster.doctor"}
+ANYBODY = "muster-doctor"
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What becomes of a publish on a subject: which streams listen, and whether the server lets us."""
+
+    subject: str
+    streams: frozenset[str]
+    is_denied: bool
+
+
+class _Answer(msgspec.Struct):
+    stream: str = ""
+
+
+def subjects_of(settings: AgentSettings, block: StreamSettings) -> tuple[list[str], str]:
+    """Give subjects that a block's records go out on, and the pattern that a permission for all of them has.
+
+    Copies and relayed registrations keep subjects that only their messages know: one stands for all.
+    """
+    block_id, prefix = settings.block_id(block), block.target.prefix
+    match block.mode:
+        case "copy":
+            below = prefix or subjects.copy_prefix(block_id)
+            read = block.filter_subject or ANYBODY
+            known = read.replace("*", ANYBODY).replace(">", ANYBODY)
+            return [block.copy_subject(subjects.copy_prefix(block_id)).of(known) or f"{below}.{ANYBODY}"], f"{below}.>"
+        case "relay":
+            other_site = msgspec.structs.replace(block_id, site=ANYBODY)
+            return [subjects.registration_subject(other_site)], subjects.EVERY_REGISTRATION
+        case _:
+            advisories = [subjects.advisory_subject(block_id, kind, prefix) for kind in AdvisoryKind]
+            others = [subjects.watermark_subject(block_id, prefix), subjects.registration_subject(block_id, prefix)]
+            return [*advisories, *others], f"{prefix or f'{subjects.ROOT}.{block_id}'}.>"
+
+
+async def heard_on(visit: Visit, wanted: Sequence[str]) -> list[Heard]:
+    """Publish on every subject what no stream will store: who answers listens."""
+    answered = await asyncio.gather(*(visit.answers(subject, b"", NOWHERE) for subject in wanted))
+    return [
+        Heard(
+            subject,
+            frozenset(stream for answer in answers if (stream := _stream_of(answer.data))),
+            visit.is_denied(subject),
+        )
+        for subject, answers in zip(wanted, answered, strict=True)
+    ]
+
+
+def _stream_of(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Answer).stream
+    except msgspec.MsgspecError:
+        return ""

@@ -1,0 +1,64 @@
+"""What check-config prints is what will be in effect: it can be read back, and means the same."""
+
+from pathlib import Path
+
+import pytest
+
+from edge_agent.config import AgentSettings
+from edge_agent.effective_settings import render_settings, written
+from shared.instants import DAY, HOUR, SECOND
+from shared.settings import Duration, parse_settings
+from tests.support.agent_file import COMPLETE, parsed
+
+SMALLEST = """
+site = "dub1"
+region = "eu-west"
+[upstream]
+servers = ["nats://region.example:4222"]
+[[stream]]
+name = "nodes"
+[stream.source]
+servers = ["nats://site.example:4222"]
+stream = "REGISTRATION"
+[stream.sender]
+json_path = "sender"
+[[stream]]
+name = "events"
+mode = "copy"
+[stream.source]
+servers = ["nats://site.example:4222"]
+stream = "EVENTS"
+"""
+
+
+@pytest.mark.parametrize("text", [COMPLETE, SMALLEST], ids=["complete", "smallest"])
+def test_what_is_printed_reads_back_as_the_same_settings(text: str) -> None:
+    printed = render_settings(parsed(text))
+    again = parse_settings(printed, AgentSettings, Path("/elsewhere/agent.toml"))
+    assert [line.partition(" #")[0].rstrip() for line in render_settings(again).splitlines()] == [
+        line.partition(" #")[0].rstrip() for line in printed.splitlines()
+    ]
+
+
+def test_default_is_marked_and_what_is_derived_stands_with_its_value() -> None:
+    lines = [" ".join(line.split()) for line in render_settings(parsed(SMALLEST)).splitlines()]
+    assert {
+        'site = "dub1"',
+        'mode = "sample" # default',
+        'consumer = "muster-dub1-nodes" # default',
+        'consumer = "muster-dub1-events" # default',
+        'blind_after = "3m" # default',
+        'id_key_file = "/var/lib/muster-agent/agent.db.id-key" # default',
+        "max_outbox = 2147483648 # default",
+    } <= set(lines)
+    assert 'mode = "copy"' in lines
+    assert "[upstream.auth]" not in lines
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [(0, '"0s"'), (1, '"1us"'), (90 * SECOND, '"1m30s"'), (DAY + HOUR + 500_000, '"1d1h500ms"')],
+)
+def test_duration_is_written_exactly(duration: int, text: str) -> None:
+    assert written(Duration(duration)) == text
+    assert Duration.of(text.strip('"')) == duration
