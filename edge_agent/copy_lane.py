@@ -61,7 +61,8 @@ class CopyLane(UploadLane):
         self._is_doubtful = False
         if not self._in_flight:
             return self._leader()
-        return self._follower() if self._end and not self._turns and len(self._in_flight) == 1 else None
+        may_follow = self._terms.takes_batches and self._end and not self._turns and len(self._in_flight) == 1
+        return self._follower() if may_follow else None
 
     def _leader(self) -> Shipment:
         rows = [self._ready[0]]
