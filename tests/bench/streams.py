@@ -7,7 +7,6 @@ import msgspec
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import RetentionPolicy
 
 from shared.instants import parse_instant
 from shared.jetstream_api import request_json
@@ -60,10 +59,15 @@ async def connected(url: str) -> Client:
 
 
 async def make_stream(client: Client, name: str, subject: str) -> None:
-    """Make a stream for everything below a subject, kept on disk."""
-    await client.jetstream().add_stream(
-        name=name, subjects=[f"{subject}.>"], retention=RetentionPolicy.LIMITS, duplicate_window=120
-    )
+    """Make a stream for everything below a subject, kept on disk, that takes atomic batches as FLEET does."""
+    config = {
+        "name": name,
+        "subjects": [f"{subject}.>"],
+        "retention": "limits",
+        "duplicate_window": 120 * 10**9,
+        "allow_atomic": True,
+    }
+    await request_json(client, f"$JS.API.STREAM.CREATE.{name}", config, dict[str, object], deadline=API_DEADLINE)
 
 
 async def fill(client: Client, stream: str, subject: str, payloads: Iterable[bytes]) -> int:
