@@ -6,6 +6,7 @@ pair, and in a reader that checks it (DESIGN: ids are derived, never drawn).
 
 import hashlib
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 
@@ -125,6 +126,23 @@ def message_id(key: bytes, *identity: str | int) -> str:
     keyed = _keyed_hash(key).copy()
     keyed.update(msgspec.json.encode(identity))
     return keyed.hexdigest()
+
+
+def message_ids(key: bytes, *identity: str | int) -> Callable[[int], str]:
+    """Prepare ids of records whose identities differ in the last part alone: what message_id() gives, in half the time.
+
+    >>> message_ids(bytes(32), "eu-west", "dub1")(7) == message_id(bytes(32), "eu-west", "dub1", 7)
+    True
+    """
+    common = _keyed_hash(key).copy()
+    common.update(msgspec.json.encode(identity)[:-1] + b",")
+
+    def of(last: int) -> str:
+        keyed = common.copy()
+        keyed.update(b"%d]" % last)
+        return keyed.hexdigest()
+
+    return of
 
 
 @lru_cache(maxsize=4)

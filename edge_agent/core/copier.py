@@ -11,7 +11,7 @@ from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers
 from edge_agent.core.progress import ProgressDraft
 from shared import wire
-from shared.identifiers import BlockId, message_id
+from shared.identifiers import BlockId, message_ids
 from shared.wire import ForwardReason
 
 # A server ends the connection of a client whose subject does not fit into its control line (4 KiB).
@@ -100,22 +100,20 @@ class CopyEmitter(msgspec.Struct, frozen=True):
 
     def rows(self, decisions: list[Decision], state: BlockState, _watermark: WatermarkContext) -> list[OutboxRow]:
         """Write every copy as a row, in order; what they share is put together once."""
-        block_id, stream, incarnation = self.block_id, state.position.stream, state.position.incarnation
-        identity = (block_id.region, block_id.site, block_id.block, "copy", str(incarnation))
+        block_id, stream, incarnation = self.block_id, state.position.stream, str(state.position.incarnation)
+        site, block, origin = block_id.site, block_id.block, f"{block_id}.{incarnation}"
+        id_of = message_ids(self.key, block_id.region, site, block, "copy", incarnation)
         rows = []
         for decision in decisions:
             assert isinstance(decision, Copy)
             message = decision.message
-            headers = {
-                **(kept_headers(message.headers) if message.headers else {}),
-                wire.ORIGIN_HEADER: wire.origin_header(block_id, incarnation, message.sequence),
-                wire.SOURCE_HEADER: wire.source_header(
-                    stream, message.sequence, block_id.site, block_id.block, message.stored_at
-                ),
-                wire.REASON_HEADER: "copy",
-                wire.MESSAGE_ID_HEADER: message_id(self.key, *identity, message.sequence),
-            }
-            rows.append(OutboxRow(Lane.COPIES, block_id.block, decision.subject, headers, message.payload))
+            sequence = message.sequence
+            headers = kept_headers(message.headers) if message.headers else {}
+            headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
+            headers[wire.SOURCE_HEADER] = wire.source_header(stream, sequence, site, block, message.stored_at)
+            headers[wire.REASON_HEADER] = "copy"
+            headers[wire.MESSAGE_ID_HEADER] = id_of(sequence)
+            rows.append(OutboxRow(Lane.COPIES, block, decision.subject, headers, message.payload))
         return rows
 
     def watermark(self, _state: BlockState, _context: WatermarkContext) -> None:

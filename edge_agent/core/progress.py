@@ -99,8 +99,11 @@ class ProgressDraft:
         self._advance(message.stored_at)
 
     def _advance(self, at: int) -> None:
-        self._source_clock = max(self._source_clock, at)
-        self._through = max(self._through, at)
+        # Once for every message: comparing costs a third of calling max().
+        if at > self._source_clock:  # noqa: PLR1730
+            self._source_clock = at
+        if at > self._through:  # noqa: PLR1730
+            self._through = at
         if self._pending_blind is not None or not self._since:
             self._since, self._pending_blind = self._through, None
 

@@ -136,7 +136,7 @@ def test_monitor_listens_anywhere_or_nowhere(listen: str) -> None:
     ],
 )
 def test_sender_is_identified_in_one_of_four_ways(line: str, rule: object) -> None:
-    assert parsed(with_line("stream.sender", "json_path", line)).stream[0].sender.rule() == rule
+    assert parsed(with_line("stream.sender", "json_path", line)).stream[0].sender_rule() == rule
 
 
 @pytest.mark.parametrize(
