@@ -36,7 +36,10 @@ MOST_KEPT = FREE_PAGES_KEPT * PAGE_SIZE + (8 << 20)
 
 
 async def test_a_week_without_a_link_costs_one_registration_of_each_sender_and_no_advisory(tmp_path: Path) -> None:
-    async with fault_stage(tmp_path, atomic=True, small_disk=False) as stage, client_of(stage.site) as client:
+    async with (
+        fault_stage(tmp_path, atomic=True, copies=False, small_disk=False) as stage,
+        client_of(stage.site) as client,
+    ):
         await stage.uplink.cut()
         stage.start_agent()
         watching = asyncio.create_task(watch(stage))

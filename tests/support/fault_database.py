@@ -3,16 +3,19 @@
 A process of its own: ``python -m tests.support.fault_database rewrite|make_old PATH``. On a full disk nothing changes.
 """
 
+import json
 import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
 
 from edge_agent.store import schema
+from shared.wire import ORIGIN_HEADER, parse_origin_header
 
 # What takes back each step of edge_agent.store.migrations, by the version that the step leads to.
-TAKE_BACK = {2: "DROP TABLE copy_outbox;"}
+TAKE_BACK = {2: "DROP TABLE copy_outbox"}
 OLDEST = 1
+COPIES_SINCE = 2
 
 
 def rewrite(database: sqlite3.Connection) -> None:
@@ -22,10 +25,31 @@ def rewrite(database: sqlite3.Connection) -> None:
 
 
 def make_old(database: sqlite3.Connection) -> None:
-    """Make of it what the first version of the agent wrote, so that the next start brings it up to date."""
+    """Make of it what the first version of the agent wrote, so that the next start brings it up to date.
+
+    It knew no copies: those that wait are read from the site's stream again.
+    """
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    steps = "".join(TAKE_BACK[each] for each in range(version, OLDEST, -1))
-    database.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={OLDEST}; COMMIT;")
+    database.execute("BEGIN IMMEDIATE")
+    if version >= COPIES_SINCE:
+        _read_copies_again(database)
+    for each in range(version, OLDEST, -1):
+        database.execute(TAKE_BACK[each])
+    database.execute(f"PRAGMA user_version={OLDEST}")
+    database.execute("COMMIT")
+
+
+def _read_copies_again(database: sqlite3.Connection) -> None:
+    for name, state in database.execute("SELECT name, state FROM block").fetchall():
+        waiting = database.execute(
+            "SELECT headers FROM copy_outbox WHERE block = ? ORDER BY row_id", (name,)
+        ).fetchone()
+        if waiting:
+            origin = json.loads(waiting[0])[ORIGIN_HEADER]
+            body = json.loads(state)
+            body["position"] |= {"sequence": parse_origin_header(origin)[2] - 1, "stored_at": 0}
+            body["examined_sequence"] = 0
+            database.execute("UPDATE block SET state = ? WHERE name = ?", (json.dumps(body), name))
 
 
 def change(path: Path, how: str) -> None:

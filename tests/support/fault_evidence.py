@@ -44,7 +44,8 @@ class Evidence(msgspec.Struct, kw_only=True):
     ``messages``: the site's stream, with the sender of each ("" for none), ``acknowledged``: message ids that the
     senders know to be stored, ``stored_ids``: those that are. ``advisories`` and ``forwarded`` are those of a straight
     run, the latter bodies by their origin; ``fates`` says of forwarded registrations, by sequence, why they were let
-    go. ``downs``: when the site's server provably stored nothing.
+    go. ``downs``: when the site's server provably stored nothing. ``copied_through`` is the last message that the block
+    of copies has read.
     """
 
     block_id: BlockId
@@ -60,6 +61,8 @@ class Evidence(msgspec.Struct, kw_only=True):
     let_go_count: int = 0
     fleet: list[FleetRecord] = []
     downs: list[Down] = []
+    copies_id: BlockId | None = None
+    copied_through: int = 0
 
     @property
     def policy(self) -> Policy:
@@ -78,6 +81,7 @@ class _Info(msgspec.Struct):
 
 class _StoreContents(msgspec.Struct):
     state: BlockState
+    copies: BlockState | None
     recorded: list[RecordedInput]
     fates: dict[int, str]
     let_go_count: int
@@ -86,10 +90,10 @@ class _StoreContents(msgspec.Struct):
 async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
     """Read everything; the agent has ended, the servers run."""
     settings = config.load(stage.config_path)
-    block = settings.stream[0]
+    block, *others = settings.stream
     rule = block.sender_rule()
     intake = Intake(rule, block.policy.force_path, block.policy.digest_rule())
-    store = read_store(stage.store_path)
+    store = read_store(stage.store_path, block.name)
     incarnation = store.state.position.incarnation
     block_id = settings.block_id(block)
 
@@ -126,18 +130,26 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
             async for message in stored(stage.region, FLEET)
         ],
         downs=stage.downs,
+        copies_id=settings.block_id(others[0]) if others else None,
+        copied_through=store.copies.position.sequence if store.copies else 0,
     )
 
 
-def read_store(path: Path) -> _StoreContents:
+def read_store(path: Path, block: str) -> _StoreContents:
     """Read what an agent that has ended left: its state, what it recorded, and what became of what it forwarded."""
     with closing(sqlite3.connect(path)) as database:
-        ((state,),) = database.execute("SELECT state FROM block").fetchall()
-        recorded = database.execute("SELECT body FROM recorded_input ORDER BY row_id").fetchall()
+        states = {
+            name: msgspec.json.decode(state, type=BlockState)
+            for name, state in database.execute("SELECT name, state FROM block")
+        }
+        recorded = database.execute(
+            "SELECT body FROM recorded_input WHERE block = ? ORDER BY row_id", (block,)
+        ).fetchall()
         fates = dict(database.execute("SELECT sequence, fate FROM forward_log WHERE fate <> ''"))
         ((let_go,),) = database.execute("SELECT COALESCE(SUM(count), 0) FROM outbox_counter").fetchall()
     return _StoreContents(
-        msgspec.json.decode(state, type=BlockState),
+        states.pop(block),
+        next(iter(states.values()), None),
         [msgspec.json.decode(body, type=RecordedInput) for (body,) in recorded],
         fates,
         let_go,

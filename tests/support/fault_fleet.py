@@ -7,6 +7,7 @@ are the truth; what was acknowledged must be in it.
 import asyncio
 import contextlib
 import random
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-SENDERS = 40
+SENDERS = 100
 INTERVAL = 0.6
 TICK = 0.05
 CLOSE_DEADLINE = 10.0
@@ -24,6 +25,9 @@ REPEAT_AFTER = 1.0
 LIVES = (1.5, 14.0)
 # Too short to be noticed; noticed; long enough to be forgotten.
 SILENCES = ((0.8, 2.0), (3.5, 6.5), (9.0, 13.0))
+# Every so often half of the senders fall silent at once, and come back at once.
+BLACKOUT_EVERY = 25.0
+BLACKOUT = (8.0, 13.0)
 NAMELESS_ONE_IN = 200
 URGENT_ONE_IN = 40
 LARGEST_FILLING = 3_000
@@ -44,6 +48,8 @@ class Sender:
     def says(self, at: float) -> bytes | None:
         """Give what it publishes at ``at`` seconds, None while it has nothing to say."""
         draw = self._draw
+        if self._is_in_the_dark(at):
+            return None
         if at >= self._silent_at:
             self._due_at = at + draw.uniform(*draw.choice(SILENCES))
             self._silent_at = self._due_at + draw.uniform(*LIVES)
@@ -58,6 +64,11 @@ class Sender:
         urgent = draw.randrange(URGENT_ONE_IN) == 0
         body = {"sender": self.name, "number": self.number, "urgent": urgent, "filling": "x" * self._size}
         return msgspec.json.encode(body)
+
+    def _is_in_the_dark(self, at: float) -> bool:
+        turn, within = divmod(at, BLACKOUT_EVERY)
+        starts_at, ends_at = BLACKOUT
+        return starts_at <= within < ends_at and (zlib.crc32(self.name.encode()) >> int(turn) % 16) & 1 == 0
 
 
 class FaultFleet:

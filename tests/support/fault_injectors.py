@@ -5,11 +5,16 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from nats.aio.client import Client
+
 from shared.embedded_link import EmbeddedLink
+from shared.jetstream_api import request_json
+from tests.support.fault_evidence import DEADLINE, client_of, state_of
 from tests.support.fault_schedule import Fault, FaultKind
-from tests.support.fault_stage import FaultStage
+from tests.support.fault_stage import FLEET, FaultStage
 
 ROUND_TRIPS = (0.02, 1.0)
+FEW = 3
 BANDWIDTHS = (4_000, 400_000)
 # Below the agent's reserve, where it pauses, down to where nothing can be written at all.
 BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
@@ -86,6 +91,30 @@ async def _region_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[N
     stage.region.resume()
 
 
+@asynccontextmanager
+async def _region_full(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    """Let FLEET take nothing, then a few records, then nothing: of what is under way some are refused."""
+    is_over = asyncio.Event()
+    flapping = asyncio.create_task(_flap(stage, 0.01 + fault.detail / 10, is_over))
+    yield
+    is_over.set()
+    await flapping
+
+
+async def _flap(stage: FaultStage, pause: float, is_over: asyncio.Event) -> None:
+    async with client_of(stage.region) as client:
+        while not is_over.is_set():
+            for few in (0, FEW):
+                await _limit_fleet(stage, client, (await state_of(client, FLEET)).messages + few)
+                await asyncio.sleep(pause)
+        await _limit_fleet(stage, client, -1)
+
+
+async def _limit_fleet(stage: FaultStage, client: Client, messages: int) -> None:
+    config = {**stage.fleet_config, "max_msgs": messages or 1, "discard": "new"}
+    await request_json(client, f"$JS.API.STREAM.UPDATE.{FLEET}", config, dict[str, object], deadline=DEADLINE)
+
+
 def _cut(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
     @asynccontextmanager
     async def inject(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
@@ -153,6 +182,7 @@ INJECTORS: dict[FaultKind, Injector] = {
     FaultKind.SITE_SUSPENDED: _site_suspended,
     FaultKind.REGION_KILLED: _region_killed,
     FaultKind.REGION_SUSPENDED: _region_suspended,
+    FaultKind.REGION_FULL: _region_full,
     FaultKind.SOURCE_CUT: _cut(_source_link),
     FaultKind.SOURCE_STALLED: _stalled(_source_link),
     FaultKind.SOURCE_SLOW: _slow(_source_link),

@@ -39,6 +39,7 @@ class FaultKind(StrEnum):
     SITE_SUSPENDED = "site's server suspended"
     REGION_KILLED = "region's server killed"
     REGION_SUSPENDED = "region's server suspended"
+    REGION_FULL = "region's stream full"
     SOURCE_CUT = "link to the site cut"
     SOURCE_STALLED = "link to the site half-open"
     SOURCE_SLOW = "link to the site slow"
@@ -68,6 +69,7 @@ RULES = {
     FaultKind.SITE_SUSPENDED: Rule(Target.SITE, 4, 0.05, 3.0),
     FaultKind.REGION_KILLED: Rule(Target.REGION, 4, 0.02, 0.5),
     FaultKind.REGION_SUSPENDED: Rule(Target.REGION, 4, 0.05, 2.0),
+    FaultKind.REGION_FULL: Rule(Target.REGION, 2, 0.05, 1.0, may_be_long=False),
     FaultKind.SOURCE_CUT: Rule(Target.SOURCE_LINK, 4, 0.02, 1.5),
     FaultKind.SOURCE_STALLED: Rule(Target.SOURCE_LINK, 3, 0.05, 2.0),
     FaultKind.SOURCE_SLOW: Rule(Target.SOURCE_LINK, 2, 0.5, 2.0),

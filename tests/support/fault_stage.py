@@ -55,6 +55,15 @@ retire_after = "8s"
 blind_after = "1300ms"
 force_path = "urgent"
 """
+COPIES = """
+[[stream]]
+name = "copies"
+mode = "copy"
+[stream.source]
+servers = ["{site}"]
+stream = "REGISTRATION"
+settle = "200ms"
+"""
 
 
 class Down(NamedTuple):
@@ -89,6 +98,11 @@ class FaultStage:
         self.config_path = directory / "agent.toml"
         self.store_path = disk.path / "agent.db"
         self.agent = AgentProcess(self.config_path)
+        self.fleet_config: dict[str, object] = {
+            "name": FLEET,
+            "subjects": ["fleet.>"],
+            "duplicate_window": DUPLICATE_WINDOW,
+        }
         self.downs: list[Down] = []
         self.unasked_ends: list[UnaskedEnd] = []
         self.stop_codes: list[int] = []
@@ -151,11 +165,13 @@ class FaultStage:
 
 
 @asynccontextmanager
-async def fault_stage(directory: Path, *, atomic: bool, small_disk: bool = True) -> AsyncIterator[FaultStage]:
+async def fault_stage(
+    directory: Path, *, atomic: bool, copies: bool = True, small_disk: bool = True
+) -> AsyncIterator[FaultStage]:
     """Start servers and links, make the streams, write the settings; the agent is not started.
 
-    ``atomic``: whether the region's stream takes atomic batches. ``small_disk``: whether the store lies on a disk of
-    its own, where this machine permits that.
+    ``atomic``: whether the region's stream takes atomic batches. ``copies``: whether the agent also copies everything.
+    ``small_disk``: whether the store lies on a disk of its own, where this machine permits that.
     """
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(SmallDisk(directory / "disk", is_wanted=small_disk))
@@ -170,11 +186,12 @@ async def fault_stage(directory: Path, *, atomic: bool, small_disk: bool = True)
         for link in links:
             await stack.enter_async_context(link)
         await make_stream(site, {"name": STREAM, "subjects": ["registration.>"]})
-        fleet = {"name": FLEET, "subjects": ["fleet.>"], "duplicate_window": DUPLICATE_WINDOW, "allow_atomic": atomic}
-        await make_stream(region, fleet)
         stage = FaultStage(directory, disk, (site, region), links)
+        stage.fleet_config["allow_atomic"] = atomic
+        await make_stream(region, stage.fleet_config)
+        settings = SETTINGS + (COPIES if copies else "")
         stage.config_path.write_text(
-            SETTINGS.format(region=links[1].url, site=links[0].url, store=stage.store_path, directory=directory)
+            settings.format(region=links[1].url, site=links[0].url, store=stage.store_path, directory=directory)
         )
         stack.callback(stage.agent.end)
         yield stage

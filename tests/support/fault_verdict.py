@@ -6,6 +6,7 @@ Everything is a list of findings in words; none in any of the three is what must
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 
@@ -40,6 +41,7 @@ class _Held(msgspec.Struct):
 
     advisories: dict[str, bytes] = {}
     registrations: dict[str, bytes] = {}
+    copies: dict[str, bytes] = {}
     watermarks: list[Watermark] = []
 
 
@@ -50,6 +52,7 @@ def judge(evidence: Evidence) -> Verdict:
     _judge_stream(evidence, verdict)
     _judge_advisories(evidence, held, verdict)
     _judge_registrations(evidence, held, verdict)
+    _judge_copies(evidence, held, verdict)
     verdict.wrong += _wrong_accusations(evidence, held)
     verdict.wrong += _wrong_blindness(evidence)
     verdict.wrong += _wrong_coverage(evidence, held)
@@ -58,6 +61,7 @@ def judge(evidence: Evidence) -> Verdict:
         "registrations read": len(evidence.messages),
         "registrations forwarded": len(held.registrations),
         "registrations let go": evidence.let_go_count,
+        "messages copied": len(held.copies),
         "watermarks": len(held.watermarks),
         "blind spans": sum(1 for _ in _blind_spans(evidence)),
         "messages clamped": sum(isinstance(item, Clamped) for item in evidence.recorded),
@@ -74,6 +78,8 @@ def _sort(evidence: Evidence, verdict: Verdict) -> _Held:
     for record in evidence.fleet:
         if record.subject == subjects.registration_subject(evidence.block_id):
             _keep(held.registrations, record.headers.get(wire.ORIGIN_HEADER, ""), record, verdict)
+        elif evidence.copies_id and record.subject.startswith(subjects.copy_prefix(evidence.copies_id)):
+            _keep(held.copies, record.headers.get(wire.ORIGIN_HEADER, ""), record, verdict)
         elif record.subject == subjects.watermark_subject(evidence.block_id):
             mark = wire.decode_watermark(record.payload)
             identity = (mark.agent, mark.boot_id, mark.observed_through_us)
@@ -139,6 +145,23 @@ def _judge_registrations(evidence: Evidence, held: _Held, verdict: Verdict) -> N
             verdict.lost.append(f"registration {origin}")
     if len(evidence.fates) != evidence.let_go_count:
         verdict.wrong.append(f"{evidence.let_go_count} registrations counted as let go, they are {len(evidence.fates)}")
+
+
+def _judge_copies(evidence: Evidence, held: _Held, verdict: Verdict) -> None:
+    """Every message was copied, whole and in the stream's order."""
+    if evidence.copies_id is None:
+        return
+    published = {message.sequence: message.payload for _, message in evidence.messages}
+    copied = {wire.parse_origin_header(origin)[2]: payload for origin, payload in held.copies.items()}
+    verdict.lost += [f"copy of message {sequence}" for sequence in published if sequence not in copied]
+    for sequence, payload in copied.items():
+        if published.get(sequence) != payload:
+            verdict.wrong.append(f"the copy of message {sequence} is not what was published")
+    for before, after in pairwise(copied):
+        if after < before:
+            verdict.wrong.append(f"the copy of message {after} came behind that of {before}")
+    if len(copied) != len(held.copies):
+        verdict.wrong.append("messages were copied out of more than one past")
 
 
 def _wrong_accusations(evidence: Evidence, held: _Held) -> Iterator[str]:

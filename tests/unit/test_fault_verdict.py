@@ -15,6 +15,7 @@ from edge_agent.core.replay import replay
 from shared import wire
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.instants import SECOND
+from shared.subjects import copy_subject
 from tests.support.fault_evidence import Evidence, FleetRecord
 from tests.support.fault_schedule import FaultKind, counts, draw_schedule
 from tests.support.fault_stage import Down
@@ -22,6 +23,7 @@ from tests.support.fault_verdict import Verdict, judge
 
 BLOCK = BlockId("eu-west", "dub1", "nodes")
 PAST = Incarnation(created_at=1, epoch_ms=1)
+COPIES = BlockId("eu-west", "dub1", "copies")
 POLICY = Policy(sample_interval=2 * SECOND, stale_after=3 * SECOND, retire_after=8 * SECOND, blind_after=SECOND)
 THROUGH = 7 * SECOND
 # Both register at once; b, heard once more at 2.5 s, falls stale at 5.5 s.
@@ -239,6 +241,53 @@ def test_an_advisory_that_a_straight_run_does_not_know_is_wrong() -> None:
     body["event_id"] = "0" * 32
     known.fleet.append(FleetRecord(right.subject, msgspec.json.encode(body), {}))
     assert any("of which a straight run knows nothing" in finding for finding in judge(known).wrong)
+
+
+# Copies
+
+
+def copied() -> Evidence:
+    """Give what an agent leaves that copied everything besides."""
+    known = evidence()
+    known.copies_id = COPIES
+    known.fleet += [
+        FleetRecord(
+            copy_subject(COPIES, message.subject),
+            message.payload,
+            {wire.ORIGIN_HEADER: wire.origin_header(COPIES, PAST, message.sequence)},
+        )
+        for _, message in known.messages
+    ]
+    return known
+
+
+def test_copies_of_everything_are_what_must_be() -> None:
+    assert judge(copied()).is_clean
+    assert judge(copied()).counts["messages copied"] == len(HEARD)
+
+
+def test_a_copy_that_is_lost_is_found() -> None:
+    known = copied()
+    take_out(".copy.registration.nodes")(known)
+    assert judge(known).lost == [f"copy of message {len(HEARD)}"]
+
+
+def test_a_copy_that_comes_twice_is_found() -> None:
+    known = copied()
+    say_twice(".copy.registration.nodes")(known)
+    assert found(judge(known)) == (False, True, False)
+
+
+def test_a_copy_that_is_not_what_was_published_is_found() -> None:
+    known = copied()
+    falsify(".copy.registration.nodes", b"2", b"3")(known)
+    assert found(judge(known)) == (False, False, True)
+
+
+def test_a_copy_out_of_order_is_found() -> None:
+    known = copied()
+    known.fleet.insert(-3, known.fleet.pop())
+    assert found(judge(known)) == (False, False, True)
 
 
 # The schedule
