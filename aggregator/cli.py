@@ -22,6 +22,9 @@ COMMANDS = {
     ),
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
+    "scenario": LazyCommand(
+        "aggregator.scenarios.commands", "scenario", "Play a documented way of replication on servers of its own."
+    ),
     "demo": LazyCommand("aggregator.demo.commands", "demo", "Run a whole fleet on this machine."),
 }
 

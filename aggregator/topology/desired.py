@@ -50,7 +50,7 @@ def _hub_streams(topology: TopologySettings) -> Iterator[DesiredStream]:
 
 
 def _free_stream(topology: TopologySettings, wanted: FreeStreamSettings) -> DesiredStream:
-    place = _place_of(topology, wanted.place)
+    place = Place(HUB, wanted.domain) if wanted.domain else _place_of(topology, wanted.place)
     origins = tuple(_origin(place, each) for each in wanted.origins)
     return DesiredStream(place, wanted.name, _common(wanted) | free_fields(wanted, place.domain), origins)
 

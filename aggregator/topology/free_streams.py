@@ -20,7 +20,6 @@ def free_fields(wanted: FreeStreamSettings, own_domain: str) -> Config:
         "max_msgs_per_subject": wanted.max_messages_per_subject or -1,
         "max_msg_size": int(wanted.max_message_size) or -1,
         "allow_direct": wanted.allow_direct,
-        "mirror_direct": wanted.mirror_direct,
         "allow_atomic": wanted.allow_atomic,
         "allow_rollup_hdrs": wanted.allow_rollup,
         "deny_delete": wanted.deny_delete,
@@ -29,6 +28,9 @@ def free_fields(wanted: FreeStreamSettings, own_domain: str) -> Config:
         "sources": [_origin(source, own_domain) for source in wanted.sources],
         "mirror": _origin(wanted.mirror, own_domain) if wanted.mirror is not None else None,
     }
+    if wanted.mirror_direct:
+        # Not false otherwise: to a mirror in its origin's domain the server gives what the origin has.
+        config["mirror_direct"] = True
     if wanted.placement is not None:
         config["placement"] = {
             "cluster": wanted.placement.cluster or None,

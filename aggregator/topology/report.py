@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from aggregator.topology.found import Cluster, Found, FoundStream, Replication, StreamKey, is_same_source, sources_of
-from aggregator.topology.words import Desired, DesiredStream, Place
+from aggregator.topology.words import Config, Desired, DesiredStream, Place
 from shared.instants import format_duration, format_instant, parse_instant
 from shared.jetstream_api import api_prefix
 from shared.sizes import format_size
@@ -152,10 +152,20 @@ def _replication_rows(wanted: DesiredStream, found: Found) -> Iterable[Replicati
         return
     if stream.mirror is not None:
         yield _replication_row(wanted, found, stream.mirror, "mirror", stream.state.last_seq)
-    for source in stream.sources:
-        config = next((each for each in sources_of(stream) if is_same_source(source.source, each)), {})
+    for source, config in _in_order(stream):
         kind = "durable source" if config.get("consumer") else "source"
         yield _replication_row(wanted, found, source, kind, found.taken(stream, source.source))
+
+
+def _in_order(stream: FoundStream) -> Iterable[tuple[Replication, Config]]:
+    """Give the sources with their configuration, in its order: the server tells of them in any."""
+    configs = sources_of(stream)
+    found = []
+    for source in stream.sources:
+        position = next((n for n, each in enumerate(configs) if is_same_source(source.source, each)), len(configs))
+        found.append((position, source))
+    for position, source in sorted(found, key=lambda each: each[0]):
+        yield source, configs[position] if position < len(configs) else {}
 
 
 def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, kind: str, taken: int) -> ReplicationRow:

@@ -139,7 +139,7 @@ class TopologySettings(Settings, frozen=True):
             if site.server is not None:
                 yield f"site {site.name}/{site.registration.name}"
         for stream in self.streams:
-            yield f"{domains.get(stream.place, f'site {stream.place}')}/{stream.name}"
+            yield f"{stream.domain or domains.get(stream.place, f'site {stream.place}')}/{stream.name}"
 
     def fleet_of(self, region: RegionSettings) -> FleetSettings:
         """Give the settings of a region's FLEET stream."""

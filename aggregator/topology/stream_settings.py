@@ -110,6 +110,7 @@ class FreeStreamSettings(StreamSettings, frozen=True):
     """Any stream: where it is, what it takes from publishers, what it copies, what it keeps, what it forbids."""
 
     place: Annotated[str, Meta(description='"hub", a region, or a site with a server')] = HUB_PLACE
+    domain: Annotated[str, Meta(description="a JetStream domain that the hub reaches, where it is no region's")] = ""
     subjects: Annotated[tuple[str, ...], Meta(description="what it listens to; none: it only copies")] = ()
     retention: Annotated[Retention, Meta(description="when messages go: limits, workqueue or interest")] = "limits"
     discard: Annotated[Literal["old", "new"], Meta(description="at a limit, drop the oldest or refuse the newest")] = (
@@ -133,6 +134,10 @@ class FreeStreamSettings(StreamSettings, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.domain:
+            check_name(self.domain, "domain")
+            if self.place != HUB_PLACE:
+                raise ValueError(f"domain and place exclude each other: {self.place!r} has its own domain")
         refuse_repeated("source", (source.identity for source in self.sources))
         if self.mirror is not None and self.sources:
             raise ValueError("mirror and source exclude each other: a stream is a copy of one, or gathers several")
@@ -140,6 +145,10 @@ class FreeStreamSettings(StreamSettings, frozen=True):
             raise ValueError("a mirror listens to no subjects: leave out subjects, or use a source")
         if self.mirror is None and self.mirror_direct:
             raise ValueError("mirror_direct needs a mirror")
+        if self.max_messages_per_subject and not self.allow_direct:
+            raise ValueError(
+                "with max_messages_per_subject the server always answers direct gets: not allow_direct = false"
+            )
         if self.mirror is None and not self.sources and not self.subjects:
             raise ValueError(f"stream {self.name!r} takes nothing: give it subjects, a source or a mirror")
 

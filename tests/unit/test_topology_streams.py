@@ -85,7 +85,6 @@ def test_a_stream_becomes_jetstreams_own_words() -> None:
             "max_msgs_per_subject": 5,
             "max_msg_size": 1024,
             "allow_direct": True,
-            "mirror_direct": False,
             "allow_atomic": False,
             "allow_rollup_hdrs": True,
             "deny_delete": True,

@@ -1,0 +1,75 @@
+"""What a mirror keeps of its origin, and what is its own."""
+
+from aggregator.scenarios.semantics_sources import COUNT, ORIGIN
+from aggregator.scenarios.stage import JetStream, Topology
+from aggregator.scenarios.telling import Telling
+
+MIRRORS = """
+[[stream]]
+name = "MIRROR"
+[stream.mirror]
+name = "ORIGIN"
+
+[[stream]]
+name = "MIRROR_FROM_SIX"
+[stream.mirror]
+name = "ORIGIN"
+start_sequence = 6
+
+[[stream]]
+name = "MIRROR_OF_B"
+[stream.mirror]
+name = "ORIGIN"
+filter_subject = "o.b"
+
+[[stream]]
+name = "SHORT"
+storage = "memory"
+max_messages = 3
+[stream.mirror]
+name = "ORIGIN"
+"""
+
+
+async def play(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
+    """Mirror the origin of the sources, and change both sides."""
+    telling.chapter("Mirrors")
+    await topology.apply(ORIGIN + MIRRORS)
+    origin = await at_hub.messages("ORIGIN")
+    await telling.comes("MIRROR: subjects, sequences and times are the origin's", at_hub.is_now("MIRROR", origin), True)
+    await telling.comes("MIRROR_FROM_SIX: start_sequence = 6", at_hub.is_now("MIRROR_FROM_SIX", origin[5:]), True)
+    await telling.comes(
+        "MIRROR_OF_B: a filter, the origin's sequences",
+        at_hub.is_now("MIRROR_OF_B", [message for message in origin if message["subject"] == "o.b"]),
+        True,
+        note='elsewhere, that a mirror takes "no subject filter". Today it does',
+    )
+    await telling.comes("SHORT: a retention and storage of its own", at_hub.is_now("SHORT", origin[-3:]), True)
+    telling.show("clients cannot write to it", await at_hub.takes("MIRROR"), False)
+    await _delete(at_hub, telling)
+    await _consume(at_hub, telling)
+
+
+async def _delete(at_hub: JetStream, telling: Telling) -> None:
+    telling.chapter("Deletes stay where they are made")
+    await at_hub.request("STREAM.MSG.DELETE.ORIGIN", {"seq": 3})
+    await at_hub.request("STREAM.MSG.DELETE.MIRROR", {"seq": 5})
+    await at_hub.publish("o.a", "after the deletes")
+    await telling.comes("MIRROR goes on", lambda: at_hub.count("MIRROR"), await at_hub.count("ORIGIN"))
+    both = {name: [await at_hub.has(name, sequence) for sequence in (3, 5)] for name in ("ORIGIN", "MIRROR")}
+    telling.show(
+        "who has message 3, deleted in the origin, and 5, deleted in the mirror",
+        both,
+        {
+            "ORIGIN": [False, True],
+            "MIRROR": [True, False],
+        },
+    )
+
+
+async def _consume(at_hub: JetStream, telling: Telling) -> None:
+    telling.chapter("A mirror has consumers like any stream")
+    config = {"durable_name": "reader", "ack_policy": "explicit", "filter_subject": "o.b"}
+    await at_hub.request("CONSUMER.CREATE.MIRROR.reader", {"stream_name": "MIRROR", "config": config})
+    wanted = [str(number) for number in range(2, COUNT + 1, 2)]
+    telling.show("a consumer with a filter gets", await at_hub.fetch("MIRROR", "reader", len(wanted)), wanted)

@@ -1,0 +1,116 @@
+"""What a source takes of its origin: all of it, from a sequence, from a time, filtered, renamed."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aggregator.scenarios.stage import JetStream, Topology
+from aggregator.scenarios.telling import Telling
+from shared.instants import format_instant, parse_instant
+
+ORIGIN = '[[stream]]\nname = "ORIGIN"\nsubjects = ["o.>"]\n'
+COUNT = 10
+_ALL = [str(number) for number in range(1, COUNT + 1)]
+_BOTH_FILTER_AND_TRANSFORMS = 10144
+
+
+async def play(topology: Topology, at_hub: JetStream, as_app: JetStream, telling: Telling) -> None:
+    """Lay out an origin with ten messages on two subjects, and every sort of source of it."""
+    telling.chapter("Ten messages, on o.a and o.b in turn")
+    await topology.apply(ORIGIN)
+    for number in _ALL:
+        await at_hub.publish("o.a" if int(number) % 2 else "o.b", number)
+    await _options(topology, at_hub, telling)
+    await _fan_out(at_hub, telling)
+    await _listening(at_hub, as_app, telling)
+    await _late(topology, at_hub, telling)
+
+
+async def _options(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
+    telling.chapter("One origin, fanned out to many: each takes something else of it")
+    sixth = format_instant(parse_instant((await at_hub.messages("ORIGIN"))[5]["time"]))
+    await topology.apply(
+        ORIGIN
+        + _copy("FROM_SEQUENCE", "start_sequence = 6")
+        + _copy("FROM_TIME", f"start_time = {sixth}")
+        + _copy("FILTERED", 'filter_subject = "o.a"')
+        + _copy("RENAMED", 'transforms = [{ source = "o.a", destination = "new.a" }, { source = "o.b" }]')
+        + _copy("PARTLY", 'transforms = [{ source = "o.b", destination = "new.b" }]')
+        + _copy("GATHERED", "", 'subjects = ["gathered.>"]')
+    )
+    expected = {
+        "FROM_SEQUENCE": ("start_sequence = 6", _ALL[5:]),
+        "FROM_TIME": ("start_time = that of the sixth, which counts", _ALL[5:]),
+        "FILTERED": ("filter_subject = o.a", _ALL[::2]),
+        "RENAMED": ("transforms of o.a and o.b, in the origin's order", _ALL),
+        "PARTLY": ("a transform of o.b alone filters", _ALL[1::2]),
+        "GATHERED": ("everything", _ALL),
+    }
+    for name, (claim, bodies) in expected.items():
+        await telling.comes(f"{name}: {claim}", _bodies(at_hub, name), bodies)
+    telling.show("RENAMED: under the new names", await at_hub.subjects("RENAMED"), ["new.a", "o.b"] * (COUNT // 2))
+    sequences = [message["seq"] for message in await at_hub.messages("FROM_SEQUENCE")]
+    telling.show("FROM_SEQUENCE: sequences are its own", sequences, [1, 2, 3, 4, 5])
+    both = {"name": "ORIGIN", "filter_subject": "o.a", "subject_transforms": [{"src": "o.b", "dest": "b"}]}
+    refused = await at_hub.refusal("STREAM.CREATE.BOTH", {"name": "BOTH", "sources": [both]})
+    telling.show("a filter together with transforms is refused (error)", refused, _BOTH_FILTER_AND_TRANSFORMS)
+
+
+async def _fan_out(at_hub: JetStream, telling: Telling) -> None:
+    consumers = (await at_hub.request("CONSUMER.NAMES.ORIGIN"))["consumers"] or []
+    telling.show("the origin shows consumers of its copies", consumers, [])
+    await at_hub.request("STREAM.DELETE.PARTLY")
+    telling.show("and after one copy is gone", (await at_hub.info("ORIGIN"))["state"]["consumer_count"], 0)
+
+
+async def _listening(at_hub: JetStream, as_app: JetStream, telling: Telling) -> None:
+    telling.chapter("A stream with a source takes direct writes too, unless authorization takes the subject away")
+    await at_hub.publish("gathered.x", "directly")
+    await telling.comes("GATHERED: direct write", _last(at_hub, "GATHERED"), "directly")
+    await as_app.client.publish("gathered.x", b"as app, who may not")
+    await as_app.client.flush()
+
+    async def denied() -> bool:
+        return any("gathered.x" in reason for reason in as_app.denials)
+
+    await telling.comes("a client without the permission is denied", denied, True)
+    await at_hub.publish("o.a", "eleventh")
+    await telling.comes("GATHERED: what is sourced still comes", _last(at_hub, "GATHERED"), "eleventh")
+    telling.show("GATHERED: nothing of the denied client", await at_hub.count("GATHERED"), COUNT + 2)
+
+
+async def _late(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
+    telling.chapter("Sources by sequence, not by time, where the stream holds something already")
+    both = '[[stream]]\nname = "BY_TIME"\nsubjects = ["t"]\n[[stream]]\nname = "BY_SEQUENCE"\nsubjects = ["s"]\n'
+    await topology.apply(ORIGIN + both)
+    await at_hub.publish("t", "before")
+    await at_hub.publish("s", "before")
+    first = format_instant(parse_instant((await at_hub.messages("ORIGIN"))[0]["time"]))
+    await topology.apply(
+        ORIGIN
+        + _copy("BY_TIME", f"start_time = {first}", 'subjects = ["t"]')
+        + _copy("BY_SEQUENCE", "start_sequence = 1", 'subjects = ["s"]')
+    )
+    await at_hub.publish("o.a", "after")
+    await telling.comes(
+        "by start_time: what came before its own last message is skipped",
+        _bodies(at_hub, "BY_TIME"),
+        ["before", "after"],
+        note="any message equal to or newer than the start time is included",
+    )
+    whole = ["before", *_ALL, "eleventh", "after"]
+    await telling.comes("by start_sequence: everything comes", _bodies(at_hub, "BY_SEQUENCE"), whole)
+
+
+def _copy(name: str, takes: str, own: str = "") -> str:
+    return f'[[stream]]\nname = "{name}"\n{own}\n[[stream.source]]\nname = "ORIGIN"\n{takes}\n'
+
+
+def _bodies(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:
+    return lambda: jetstream.bodies(stream)
+
+
+def _last(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:
+    async def last() -> str:
+        return ((await jetstream.bodies(stream)) or [""])[-1]
+
+    return last

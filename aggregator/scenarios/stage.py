@@ -1,0 +1,167 @@
+"""What every scenario needs: Muster's own plan, apply and report on a ``topology.toml``, and a few raw requests."""
+
+from base64 import b64decode
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats.js.errors
+from nats.aio.client import Client
+
+from aggregator.topology.desired import desired
+from aggregator.topology.jetstream import apply, connections, observe
+from aggregator.topology.plan import Plan, plan
+from aggregator.topology.plan_text import change_lines
+from aggregator.topology.report import Report, report
+from aggregator.topology.settings import TopologySettings
+from shared.jetstream_api import ApiError, RequestFailed, api_prefix, request_json
+from shared.nats_connection import LinkEvent, LinkState, connect
+from shared.nats_settings import AuthSettings, ConnectionSettings
+from shared.settings import load_settings
+
+NO_SUCH_MESSAGE = 10037
+REQUEST_DEADLINE = 20.0
+CONNECT_DEADLINE = 20.0
+
+
+class Topology:
+    """One ``topology.toml`` whose ``head`` names the servers."""
+
+    def __init__(self, path: Path, head: str, tell: Callable[[str], None]) -> None:
+        self.path = path
+        self._head = head
+        self._tell = tell
+
+    async def plan(self, streams: str | None = None) -> Plan:
+        """Write the streams into the settings, where given, and say what apply would do."""
+        if streams is not None:
+            self.path.write_text(self._head + streams, encoding="utf-8")
+        topology = load_settings(self.path, TopologySettings)
+        wanted = desired(topology)
+        async with connections(topology) as opened:
+            return plan(wanted, await observe(wanted, opened))
+
+    async def apply(self, streams: str | None = None) -> Plan:
+        """Carry it out too, whatever that destroys; refused copies stay refused."""
+        todo = await self.plan(streams)
+        if not todo.refused:
+            async with connections(load_settings(self.path, TopologySettings)) as opened:
+                await apply(todo, opened, lambda change: self._tell(f"{change.place}: {next(change_lines(change))}"))
+        return todo
+
+    async def report(self) -> Report:
+        """Give both tables."""
+        topology = load_settings(self.path, TopologySettings)
+        wanted = desired(topology)
+        async with connections(topology) as opened:
+            return report(wanted, await observe(wanted, opened))
+
+
+@asynccontextmanager
+async def connected(url: str, auth: AuthSettings | None = None) -> AsyncIterator["JetStream"]:
+    """Connect to one server, as an application would."""
+    settings = ConnectionSettings(servers=(url,), auth=auth or AuthSettings())
+    denials: list[str] = []
+
+    def note(state: LinkState) -> None:
+        if state.event is LinkEvent.DENIED:
+            denials.append(state.reason)
+
+    async with await connect(settings, name="muster-scenario", deadline=CONNECT_DEADLINE, on_state=note) as client:
+        yield JetStream(client, denials)
+
+
+class JetStream:
+    """A few things that an application does, by raw requests; ``denials`` is what the server said no to."""
+
+    def __init__(self, client: Client, denials: list[str]) -> None:
+        self.client = client
+        self.denials = denials
+
+    async def request(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask ``$JS.API.<subject>``; raise ApiError, RequestFailed."""
+        return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=REQUEST_DEADLINE)
+
+    async def refusal(self, subject: str, body: Mapping[str, Any] | None = None) -> int:
+        """Ask for what the server should refuse; give its error code, 0 where it did not."""
+        try:
+            await self.request(subject, body)
+        except ApiError as error:
+            return error.err_code
+        return 0
+
+    async def publish(self, subject: str, *bodies: str) -> None:
+        """Publish one after the other, each acknowledged."""
+        for body in bodies:
+            await self.client.jetstream().publish(subject, body.encode(), timeout=REQUEST_DEADLINE)
+
+    async def reaches(self, domain: str) -> bool:
+        """Tell whether the JetStream of another domain answers."""
+        subject = f"{api_prefix(domain)}.INFO"
+        try:
+            await request_json(self.client, subject, None, dict[str, Any], deadline=REQUEST_DEADLINE)
+        except RequestFailed:
+            return False
+        return True
+
+    async def has(self, stream: str, sequence: int) -> bool:
+        """Tell whether a stream holds a message."""
+        return await self.refusal(f"STREAM.MSG.GET.{stream}", {"seq": sequence}) == 0
+
+    def is_now(self, stream: str, messages: list[dict[str, Any]]) -> Callable[[], Awaitable[bool]]:
+        """Give a question: whether a stream holds just these messages."""
+
+        async def holds() -> bool:
+            return await self.messages(stream) == messages
+
+        return holds
+
+    async def bodies(self, stream: str) -> list[str]:
+        """Give the bodies of all messages of a stream, in its order."""
+        return [b64decode(message.get("data", "")).decode() for message in await self.messages(stream)]
+
+    async def subjects(self, stream: str) -> list[str]:
+        """Give the subjects of all messages of a stream, in its order."""
+        return [message["subject"] for message in await self.messages(stream)]
+
+    async def fetch(self, stream: str, consumer: str, count: int) -> list[str]:
+        """Give the bodies of the next messages of a pull consumer."""
+        subscription = await self.client.jetstream().pull_subscribe_bind(consumer, stream)
+        return [message.data.decode() for message in await subscription.fetch(count, timeout=REQUEST_DEADLINE)]
+
+    async def direct_get(self, stream: str, sequence: int) -> str:
+        """Give the body of a message by direct get."""
+        subject = f"{api_prefix()}.DIRECT.GET.{stream}"
+        answer = await self.client.request(subject, b'{"seq":%d}' % sequence, timeout=REQUEST_DEADLINE)
+        return answer.data.decode()
+
+    async def takes(self, subject: str) -> bool:
+        """Tell whether any stream takes what is published there."""
+        try:
+            await self.publish(subject, "may this be stored?")
+        except nats.js.errors.NoStreamResponseError:
+            return False
+        return True
+
+    async def info(self, stream: str) -> dict[str, Any]:
+        """Give STREAM.INFO."""
+        return await self.request(f"STREAM.INFO.{stream}")
+
+    async def count(self, stream: str) -> int:
+        """Count the messages of a stream."""
+        return int((await self.info(stream))["state"]["messages"])
+
+    async def messages(self, stream: str) -> list[dict[str, Any]]:
+        """Give all messages of a stream, in its order: subject, seq, data (base64), time."""
+        state = (await self.info(stream))["state"]
+        found = []
+        for sequence in range(max(1, state["first_seq"]), state["last_seq"] + 1):
+            try:
+                answer = await self.request(f"STREAM.MSG.GET.{stream}", {"seq": sequence})
+            except ApiError as error:
+                if error.err_code != NO_SUCH_MESSAGE:
+                    raise
+            else:
+                found.append(answer["message"])
+        return found
