@@ -5,6 +5,8 @@ The rules stand in ``edge_agent.core.tracker``. A draft reads the committed tabl
 
 from itertools import islice
 
+from msgspec.structs import replace
+
 from edge_agent.core.block_state import BlockState, Counters, counted
 from edge_agent.core.deadlines import DeadlineQueue
 from edge_agent.core.decision import (
@@ -49,8 +51,7 @@ class Draft:
         self._touched: dict[str, SenderState] = {}
         self._heard = DeadlineQueue(senders, senders.heard, self._touched, "last_seen_at")
         self._stale = DeadlineQueue(senders, senders.stale, self._touched, "stale_observed_at")
-        self._policy = state.policy
-        self._policy_at = state.policy_at
+        self._policy, self._policy_at = state.policy, state.policy_at
         self._since = state.observed_since
         self._source_clock = state.source_clock
         self._examined = state.examined_sequence
@@ -58,9 +59,8 @@ class Draft:
         self._pending_blind = state.pending_blind
         self._settling_at = state.settling_at
         self._ordinal = state.advisory_ordinal
-        self._rebuilding = state.rebuilding
-        self._rebuilt_at = state.rebuilt_at
-        self._next_deadline = 0
+        self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
+        self._quiet_until = self._next_deadline = 0
         self._valid = 0
         self._counts: Counters = {}
 
@@ -89,9 +89,10 @@ class Draft:
         state.last_seen_at = at
         state.last_sequence = message.sequence
         self._heard.put_last(state)
-        self._next_deadline = min(self._next_deadline, self._heard_due(at))
-        if reason is not None:
-            self._forward(state, observation, reason, at, too_old)
+        if reason is not None and too_old:
+            self._count("withheld", "max_age")
+        elif reason is not None:
+            self._forward(state, observation, reason, at)
         return True
 
     def reject(self, rejected: Rejected, *, too_old: bool = False) -> bool:
@@ -127,6 +128,7 @@ class Draft:
         """Let the next proof close a blind span, however soon it comes: something before it was never seen."""
         if self._pending_blind is not BlindCause.NEW_EPOCH:
             self._pending_blind = cause
+        self._quiet_until = 0
         self._count("blind", cause)
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int) -> bool:
@@ -148,7 +150,7 @@ class Draft:
         if not self._finish_settling():
             return False
         self._policy, self._policy_at = policy, self.observed_through
-        self._next_deadline = 0
+        self._quiet_until = self._next_deadline = 0
         self.recorded.append(PolicyChanged(self._policy_at, policy, self.position.sequence))
         return True
 
@@ -163,7 +165,7 @@ class Draft:
         self._blind_total += span.ended_at - span.started_at
         self._since = self.observed_through = span.ended_at
         self._pending_blind = None
-        self._next_deadline = 0
+        self._quiet_until = self._next_deadline = 0
         return True
 
     def steps_back(self, at: int) -> bool:
@@ -219,6 +221,9 @@ class Draft:
         return state
 
     def _advance(self, at: int) -> bool:
+        if self.observed_through <= at <= self._quiet_until:
+            self.observed_through = at
+            return True
         if not self._finish_settling():
             return False
         through = self.observed_through
@@ -238,6 +243,7 @@ class Draft:
         if at > self._next_deadline and not self._settle(at):
             return False
         self.observed_through = max(self.observed_through, at)
+        self._quiet_until = min(self._next_deadline, self.observed_through + self._policy.blind_after)
         return True
 
     def _read(self, message: SourceMessage) -> int:
@@ -247,9 +253,7 @@ class Draft:
             at = self.observed_through
             self.recorded.append(Clamped(message.sequence, at))
             self._count("clamped", "stored_earlier")
-        self.position = SourcePosition(
-            self.position.stream, self.position.incarnation, message.sequence, message.stored_at
-        )
+        self.position = replace(self.position, sequence=message.sequence, stored_at=message.stored_at)
         return at
 
     def _heard_due(self, last_seen_at: int) -> int:
@@ -263,8 +267,10 @@ class Draft:
         while True:
             heard_due = self._heard_due(self._heard.first_instant())
             stale_due = self._stale_due(self._stale.first_instant())
-            due = self._next_deadline = min(heard_due, stale_due)
+            due = min(heard_due, stale_due)
             if due >= at:
+                # Nor can anybody who is heard from now on fall silent sooner.
+                self._next_deadline = min(due, self._heard_due(self.observed_through))
                 return True
             room = self._decision_limit - len(self.decisions)
             if room <= 0:
@@ -331,12 +337,7 @@ class Draft:
             )
         )
 
-    def _forward(
-        self, state: SenderState, observation: Observation, reason: ForwardReason, at: int, too_old: bool
-    ) -> None:
-        if too_old:
-            self._count("withheld", "max_age")
-            return
+    def _forward(self, state: SenderState, observation: Observation, reason: ForwardReason, at: int) -> None:
         state.first_interval = not state.last_forwarded_at
         state.last_forwarded_at = at
         state.forwarded_size = len(observation.message.payload)
