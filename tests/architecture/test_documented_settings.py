@@ -18,6 +18,7 @@ from shared.settings import Duration, FilePath, Size, parse_settings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 OPERATORS = DOCS / "operators.md"
+MODES = DOCS / "modes.md"
 TOPOLOGIES = DOCS / "topologies.md"
 FILES: list[tuple[type[msgspec.Struct], str]] = [
     (AgentSettings, "The top of the agent's file"),
@@ -154,6 +155,12 @@ def test_the_settings_files_in_the_document_are_good() -> None:
     blocks = re.findall(r"```toml\n(.*?)```", OPERATORS.read_text(), re.DOTALL)
     for block, (model, _) in zip(blocks, FILES, strict=True):
         parse_settings(block, model, OPERATORS)
+
+
+def test_the_settings_files_of_every_mode_are_good() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", MODES.read_text(), re.DOTALL)
+    read = [parse_settings(block, AgentSettings, MODES) for block in blocks]
+    assert [settings.stream[0].mode for settings in read] == ["sample", "copy", "copy", "relay"]
 
 
 @pytest.mark.parametrize(("name", "model"), BY_HAND, ids=[name for name, _ in BY_HAND])
