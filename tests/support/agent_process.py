@@ -101,6 +101,11 @@ class AgentProcess:
         self.process.kill()
         self.process.wait()
 
+    async def stopped(self) -> None:
+        """Tell it to end, and wait until it has, well."""
+        self.process.terminate()
+        assert await self.ended() == 0, self.log
+
     async def ended(self, deadline: float = DEADLINE) -> int:
         """Wait until it has ended; give its exit code."""
         return await asyncio.to_thread(self.process.wait, deadline)
