@@ -72,7 +72,8 @@ class JetStreamSource:
         self._committed: list[str] = []
         self._acknowledges_each = False
         self._first_sequence = 0
-        self._heard_at = asyncio.get_running_loop().time()
+        self._time = asyncio.get_running_loop().time
+        self._heard_at = self._time()
 
     def break_off(self, reason: str) -> None:
         """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
@@ -263,7 +264,7 @@ class JetStreamSource:
     def _receive(self, generation: int, message: Received) -> None:
         if generation != self._generation:
             return
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = self._time()
         if message.reply.startswith("$JS.ACK."):
             delivery = delivery_of(message.reply)
             self._requested -= 1
