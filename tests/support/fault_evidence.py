@@ -70,9 +70,16 @@ class Evidence(msgspec.Struct, kw_only=True):
         return self.state.policy
 
 
+class _Message(msgspec.Struct):
+    seq: int
+
+
+class _Last(msgspec.Struct):
+    message: _Message
+
+
 class _State(msgspec.Struct):
     messages: int
-    last_seq: int
 
 
 class _Info(msgspec.Struct):
@@ -169,10 +176,12 @@ async def stored(server: EmbeddedNats, stream: str) -> AsyncIterator[Msg]:
         await subscription.unsubscribe()
 
 
-async def last_sequence(server: EmbeddedNats, stream: str) -> int:
-    """Give the sequence of the last message that a stream has stored."""
+async def last_sequence(server: EmbeddedNats, stream: str, subject: str) -> int:
+    """Give the sequence of the last message that a stream has stored on a subject."""
     async with client_of(server) as client:
-        return (await state_of(client, stream)).last_seq
+        wanted = {"last_by_subj": subject}
+        found = await request_json(client, f"$JS.API.STREAM.MSG.GET.{stream}", wanted, _Last, deadline=DEADLINE)
+        return found.message.seq
 
 
 async def state_of(client: Client, stream: str) -> _State:

@@ -17,6 +17,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from tests.support.fault_stage import COPIED_SUBJECT
+
 SENDERS = 100
 INTERVAL = 0.6
 TICK = 0.05
@@ -32,6 +34,8 @@ NAMELESS_ONE_IN = 200
 URGENT_ONE_IN = 40
 LARGEST_FILLING = 3_000
 SUBJECT = "registration.nodes"
+# Copying goes one by one where the region takes no batches.
+COPIED_ONE_IN = 5
 
 
 class Sender:
@@ -40,6 +44,7 @@ class Sender:
     def __init__(self, name: str, draw: random.Random) -> None:
         self.name = name
         self.number = 0
+        self.subject = COPIED_SUBJECT if zlib.crc32(name.encode()) % COPIED_ONE_IN == 0 else SUBJECT
         self._draw = draw
         self._due_at = draw.uniform(0.0, INTERVAL)
         self._silent_at = draw.uniform(*LIVES)
@@ -80,7 +85,7 @@ class FaultFleet:
         self._senders = [
             Sender(f"node-{number:02}", random.Random(f"sender {seed} {number}")) for number in range(SENDERS)
         ]
-        self._waiting: dict[str, bytes] = {}
+        self._waiting: dict[str, tuple[str, bytes]] = {}
         self._repeat_at: dict[str, float] = {}
         self._inbox = client.new_inbox()
 
@@ -93,7 +98,7 @@ class FaultFleet:
             for sender in self._senders:
                 body = sender.says(loop.time() - began_at)
                 if body is not None:
-                    await self._publish(f"{sender.name}-{sender.number}", body)
+                    await self._publish(f"{sender.name}-{sender.number}", sender.subject, body)
             await self._repeat()
             await asyncio.sleep(TICK)
 
@@ -106,14 +111,14 @@ class FaultFleet:
         now = asyncio.get_running_loop().time()
         for message_id, at in list(self._repeat_at.items()):
             if at <= now:
-                await self._publish(message_id, self._waiting[message_id])
+                await self._publish(message_id, *self._waiting[message_id])
 
-    async def _publish(self, message_id: str, body: bytes) -> None:
-        self._waiting[message_id] = body
+    async def _publish(self, message_id: str, subject: str, body: bytes) -> None:
+        self._waiting[message_id] = (subject, body)
         self._repeat_at[message_id] = asyncio.get_running_loop().time() + REPEAT_AFTER
         with contextlib.suppress(nats.errors.Error):
             headers = {"Nats-Msg-Id": message_id}
-            await self._client.publish(SUBJECT, body, reply=f"{self._inbox}.{message_id}", headers=headers)
+            await self._client.publish(subject, body, reply=f"{self._inbox}.{message_id}", headers=headers)
 
     async def _take_answer(self, message: Msg) -> None:
         message_id = message.subject.rpartition(".")[2]

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,11 +14,12 @@ from tests.support.fault_evidence import gather, last_sequence
 from tests.support.fault_fleet import FaultFleet, connected_fleet
 from tests.support.fault_injectors import kinds_left_out, play
 from tests.support.fault_schedule import FaultKind, counts, draw_schedule
-from tests.support.fault_stage import STREAM, FaultStage, fault_stage
+from tests.support.fault_stage import COPIED_SUBJECT, STREAM, FaultStage, fault_stage
 from tests.support.fault_verdict import Verdict, judge
 from tests.support.waiting import until
 
 DRAIN_DEADLINE = 120.0
+LOOK_EVERY = 0.1
 WORDS_OF_A_BROKEN_AGENT = ("Traceback", "was corrupt", "beginning anew")
 FINDINGS_SHOWN = 20
 
@@ -92,8 +93,27 @@ async def run_faults(directory: Path, seed: int, count: int, say: Callable[[str]
 async def drain(stage: FaultStage, fleet: FaultFleet) -> None:
     """Wait until the senders are all forgotten: from then on there is nothing more to decide."""
     await until(fleet.settle, "what was published is stored", DRAIN_DEADLINE)
-    last = await last_sequence(stage.site, STREAM)
-    await until(lambda: has_said_everything(stage, last), "everything is decided and delivered", DRAIN_DEADLINE)
+    ends = {
+        "nodes": await last_sequence(stage.site, STREAM, ">"),
+        "copies": await last_sequence(stage.site, STREAM, COPIED_SUBJECT),
+    }
+    before, moved_at = None, time.monotonic()
+    while not has_said_everything(stage, ends):
+        now = progress(stage)
+        if now != before:
+            before, moved_at = now, time.monotonic()
+        assert time.monotonic() < moved_at + DRAIN_DEADLINE, f"nothing moves, read up to {ends}, what waits is {before}"
+        await asyncio.sleep(LOOK_EVERY)
+
+
+def progress(stage: FaultStage) -> object:
+    """Give what changes while the agent gets on: what waits, and where it reads."""
+    try:
+        status = read_status(stage.store_path)
+    except StoreUnreadable as error:
+        return str(error)
+    waiting = {name: lane.rows for name, lane in status.outbox.items() if name != "advisories"}
+    return waiting, {block.name: (block.state.position.sequence, block.senders) for block in status.blocks}
 
 
 def keep_store(stage: FaultStage) -> None:
@@ -102,24 +122,27 @@ def keep_store(stage: FaultStage) -> None:
         shutil.copy(path, stage.directory / path.name)
 
 
-def has_said_everything(stage: FaultStage, last: int) -> bool:
-    """Tell whether all up to ``last`` is read, nobody is left to say anything of, and everything has arrived.
+def has_said_everything(stage: FaultStage, ends: Mapping[str, int]) -> bool:
+    """Tell whether every block has read up to its end, nobody is left to be watched, and everything has arrived.
 
     Watermarks come and go.
     """
     try:
         status = read_status(stage.store_path)
-        if not status.blocks or any(
-            block.state.position.sequence < last or any(block.senders.values()) for block in status.blocks
-        ):
-            return False
+        for block in status.blocks:
+            if block.state.position.sequence < ends[block.name] or any(block.senders.values()):
+                return False
         with reading(stage.store_path) as database:
             ((waiting,),) = database.execute(
                 "SELECT COUNT(*) FROM advisory_outbox WHERE watermark_since = 0"
             ).fetchall()
     except StoreUnreadable:
         return False
-    return not waiting and not any(lane.rows for name, lane in status.outbox.items() if name != "advisories")
+    return (
+        len(status.blocks) == len(ends)
+        and not waiting
+        and not any(lane.rows for name, lane in status.outbox.items() if name != "advisories")
+    )
 
 
 def wrong_conduct(stage: FaultStage) -> Iterator[str]:

@@ -19,6 +19,7 @@ from tests.support.agent_process import AgentProcess
 from tests.support.fault_disk import SmallDisk
 
 STREAM = "REGISTRATION"
+COPIED_SUBJECT = "registration.copied"
 FLEET = "FLEET"
 DEADLINE = 10.0
 STOP_DEADLINE = 60.0
@@ -62,6 +63,7 @@ mode = "copy"
 [stream.source]
 servers = ["{site}"]
 stream = "REGISTRATION"
+filter_subject = "{copied}"
 settle = "200ms"
 """
 
@@ -191,7 +193,13 @@ async def fault_stage(
         await make_stream(region, stage.fleet_config)
         settings = SETTINGS + (COPIES if copies else "")
         stage.config_path.write_text(
-            settings.format(region=links[1].url, site=links[0].url, store=stage.store_path, directory=directory)
+            settings.format(
+                copied=COPIED_SUBJECT,
+                region=links[1].url,
+                site=links[0].url,
+                store=stage.store_path,
+                directory=directory,
+            )
         )
         stack.callback(stage.agent.end)
         yield stage

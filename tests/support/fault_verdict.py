@@ -15,6 +15,7 @@ from shared import subjects, wire
 from shared.identifiers import AdvisoryKind
 from shared.wire import Advisory, Watermark
 from tests.support.fault_evidence import Evidence, FleetRecord
+from tests.support.fault_stage import COPIED_SUBJECT
 
 
 class Verdict(msgspec.Struct):
@@ -148,10 +149,12 @@ def _judge_registrations(evidence: Evidence, held: _Held, verdict: Verdict) -> N
 
 
 def _judge_copies(evidence: Evidence, held: _Held, verdict: Verdict) -> None:
-    """Every message was copied, whole and in the stream's order."""
+    """Every message that is to be copied was, whole and in the stream's order."""
     if evidence.copies_id is None:
         return
-    published = {message.sequence: message.payload for _, message in evidence.messages}
+    published = {
+        message.sequence: message.payload for _, message in evidence.messages if message.subject == COPIED_SUBJECT
+    }
     copied = {wire.parse_origin_header(origin)[2]: payload for origin, payload in held.copies.items()}
     verdict.lost += [f"copy of message {sequence}" for sequence in published if sequence not in copied]
     for sequence, payload in copied.items():
