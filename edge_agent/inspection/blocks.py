@@ -29,6 +29,11 @@ class KnownBlock(msgspec.Struct, frozen=True):
         """Give the first and the last row id of its senders."""
         return slot_range(self.number)
 
+    @property
+    def watches(self) -> bool:
+        """Tell whether its senders are watched at all: a relay only remembers whom it has heard."""
+        return self.state.mode == "sample"
+
     def is_watched(self, at: int) -> bool:
         """Tell whether the stream is seen as it is at ``at``, as far as the store can say.
 
@@ -36,7 +41,9 @@ class KnownBlock(msgspec.Struct, frozen=True):
         """
         state = self.state
         is_recent = at - state.observed_through <= state.policy.blind_after + WATERMARK_SLACK
-        return self.is_read and state.pending_blind is None and state.observed_through > 0 and is_recent
+        return (
+            self.watches and self.is_read and state.pending_blind is None and state.observed_through > 0 and is_recent
+        )
 
     def stale_at(self, last_seen_at: int) -> int:
         """Say when a sender that is not heard again falls stale, if the stream is watched until then."""

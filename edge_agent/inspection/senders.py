@@ -50,7 +50,10 @@ class SenderFilter(msgspec.Struct, frozen=True):
 
 
 class SenderLine(msgspec.Struct, frozen=True, gc=False):
-    """One sender. ``due_at`` is when it falls stale, or is retired, if it is not heard and the stream is watched."""
+    """One sender.
+
+    ``due_at`` is when it falls stale, or is retired, if it is not heard and the stream is watched; 0 where nobody is.
+    """
 
     stream: str
     sender_id: str
@@ -86,14 +89,14 @@ def list_senders(
         heard=total - stale,
         stale=stale,
         matching=matching,
-        is_watched=all(block.is_watched(at) for block in blocks.values()),
+        is_watched=all(block.is_watched(at) for block in blocks.values() if block.watches),
         senders=[_line(blocks[row[0] >> 32], row) for row in rows],
     )
 
 
 def _line(block: KnownBlock, row: tuple[Any, ...]) -> SenderLine:
     _, sender_id, phase, seen_at, sequence, forwarded_at, opening, stale_observed_at = row
-    is_stale = phase == SenderPhase.STALE
+    due_at = block.retired_at(stale_observed_at) if phase == SenderPhase.STALE else block.stale_at(seen_at)
     return SenderLine(
         stream=block.block_id.block,
         sender_id=sender_id,
@@ -102,7 +105,7 @@ def _line(block: KnownBlock, row: tuple[Any, ...]) -> SenderLine:
         last_sequence=sequence,
         last_forwarded_at=forwarded_at,
         opening_sequence=opening,
-        due_at=block.retired_at(stale_observed_at) if is_stale else block.stale_at(seen_at),
+        due_at=due_at if block.watches else 0,
     )
 
 
@@ -139,5 +142,7 @@ def _ago(at: int, to: int) -> str:
 
 
 def _fate(line: SenderLine, at: int) -> str:
+    if not line.due_at:
+        return ""
     word = "stale" if line.state == "heard" else "retired"
     return f"{word} in {rough(line.due_at - at)}" if line.due_at > at else f"{word} now"

@@ -144,6 +144,35 @@ async def test_what_is_older_than_max_age_is_withheld_and_counted(tmp_path: Path
         assert await deployment.region.stored_count() == 0
 
 
+async def test_copying_begins_where_start_says(tmp_path: Path) -> None:
+    async with deployed(tmp_path, COPYING) as deployment:
+        await deployment.site.publish(b"1", b"2", b"3")
+        second = (await deployment.site.stored(2)).time
+        starts = {"all": "all", "fresh": "new", "sequence": "sequence:2", "time": f"time:{second}", "delta": "delta:1h"}
+        blocks = "".join(block(name, "copy", source=f'start = "{start}"') for name, start in starts.items())
+        settings = (ABOVE_BLOCKS + blocks).format(
+            upstream=deployment.region.link.url, source=deployment.site.link.url, listen=""
+        )
+        deployment.agent.config.write_text(settings)
+        deployment.agent.start()
+
+        async def all_have_begun() -> bool:
+            known = (await deployment.agent.status_json()).get("blocks", [])
+            return {each["name"] for each in known} == set(starts)
+
+        await until(all_have_begun, "every block knows its start", PATIENCE)
+        await deployment.site.publish(b"4")
+        records = await copied(deployment, 4 + 1 + 3 + 3 + 4)
+        copies = {name: [each.payload for each in records if f".{name}.copy." in each.subject] for name in starts}
+        assert copies == {
+            "all": [b"1", b"2", b"3", b"4"],
+            "fresh": [b"4"],
+            "sequence": [b"2", b"3", b"4"],
+            "time": [b"2", b"3", b"4"],
+            "delta": [b"1", b"2", b"3", b"4"],
+        }
+
+
 async def test_only_what_passes_the_filter_is_copied(tmp_path: Path) -> None:
     source = 'filter_subject = "registration.wanted.>"\nstart = "sequence:2"'
     async with deployed(tmp_path, ABOVE_BLOCKS + block("all", "copy", source=source)) as deployment:

@@ -107,6 +107,21 @@ async def test_what_went_up_is_remembered_by_an_agent_that_was_killed(tmp_path: 
         assert [msgspec.json.decode(record.payload)["sender"] for record in records] == ["a", "b", "a", "b", "c", "c"]
 
 
+async def test_origins_are_listed_and_none_of_them_falls_stale(tmp_path: Path) -> None:
+    async with deployed(tmp_path, relaying()) as deployment:
+        await make_lower_stream(deployment)
+        await register(deployment, 1, "a")
+        deployment.agent.start()
+        await until_counted(deployment, "forwarded", {"new": 2})
+        config = str(deployment.agent.config)
+        code, output, errors = await deployment.agent.run_command("senders", "--config", config)
+        assert (code, errors) == (0, "")
+        assert "eu-west.dub1.nodes.a" in output
+        assert "eu-west.lon1.nodes.a" in output
+        assert " in " not in output.replace("stale in all", "")
+        assert "2 of 2 senders match; 2 heard, 0 stale in all" in output
+
+
 async def test_samples_go_on_as_time_does(tmp_path: Path) -> None:
     async with deployed(tmp_path, relaying(TABLES.format(interval="1s"))) as deployment:
         await make_lower_stream(deployment)
