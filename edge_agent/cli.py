@@ -130,7 +130,7 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
             click.echo(str(error))
             sys.exit(2)
         click.echo("\n".join(report.problems) or "useful")
-        sys.exit(0 if not report.problems else 1 if report.is_running else 2)
+        sys.exit(0 if not report.problems else 1 if report.has_process else 2)
     report = read_status(path)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNWRAPPED
     click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width))

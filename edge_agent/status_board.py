@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from edge_agent.count_log import CountLog
 from edge_agent.fault_log import FaultLog, LogLine
 from edge_agent.ports import Progress, StoreFull
 from edge_agent.store.sqlite_store import SqliteStore
@@ -85,6 +86,7 @@ class StatusBoard:
         self.reconnects: dict[str, int] = {}
         self._parts: dict[str, PartStatus] = {}
         self._faults: dict[str, FaultLog] = {}
+        self._counts = CountLog()
         self._readers: dict[str, _Reader] = {}
         self._last_problem: PartStatus | None = None
         self._changed = asyncio.Event()
@@ -150,6 +152,8 @@ class StatusBoard:
             self._changed.clear()
             for part, faults in self._faults.items():
                 self._write_lines(part, faults.pass_time(now()))
+            for line in self._counts.take(now(), store.counters()):
+                log.warning(line.text, extra={"fields": {"stream": line.block, "counter": line.what}})
             await self._write(store, self.agent)
 
     async def write_last(self, store: SqliteStore) -> None:

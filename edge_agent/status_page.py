@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator
 
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
-from edge_agent.status_report import BlockReport, LaneReport, Life, StatusReport
+from edge_agent.status_report import LEAST_FREE, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.usefulness import PartStatus, is_blind
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.sizes import format_size
@@ -80,14 +80,18 @@ def _life(report: StatusReport) -> str:
         case Life.RUNNING:
             return f"running for {_rough(now() - agent.started_at)}, pid {agent.pid}"
         case Life.SILENT:
-            return (
-                f"SILENT for {_rough(now() - agent.written_at)}: process {agent.pid} is there, but it hangs, "
-                "is suspended, or cannot write its store"
+            return f"SILENT for {_rough(now() - agent.written_at)}: process {agent.pid} is there, but " + (
+                _full(report) or "it hangs, is suspended, or cannot write its store"
             )
         case Life.STOPPED:
             return f"NOT RUNNING, stopped {_ago(agent.stopped_at)} as it was told"
         case Life.DIED:
             return f"NOT RUNNING, last sign of life {_ago(agent.written_at)}: killed or crashed"
+
+
+def _full(report: StatusReport) -> str:
+    is_full = 0 <= report.disk_free < LEAST_FREE
+    return f"cannot write: its disk is full ({format_size(report.disk_free)} left)" if is_full else ""
 
 
 def _part(part: PartStatus) -> str:

@@ -1,6 +1,7 @@
 """Read what the agent wrote into its store, and tell whether it runs; works while the agent or its links are down."""
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from enum import StrEnum
@@ -19,8 +20,10 @@ from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.senders import slot_range
 from edge_agent.usefulness import PartStatus, problems
 from shared.instants import SECOND
+from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
+LEAST_FREE = 1 << 20
 _LOCKS = Path("/proc/locks")
 
 
@@ -60,7 +63,8 @@ class LaneReport(msgspec.Struct, frozen=True):
 class StatusReport(msgspec.Struct, frozen=True):
     """Everything that status shows; also its JSON form. Instants and durations are microseconds.
 
-    ``room`` is what is left of ``store.max_outbox``, in bytes. ``problems`` says why the agent is not useful now.
+    ``room`` is what is left of ``store.max_outbox``, ``disk_free`` of the store's disk (-1: not known), in bytes.
+    ``problems`` says why the agent is not useful now.
     """
 
     agent: AgentStatus
@@ -72,18 +76,29 @@ class StatusReport(msgspec.Struct, frozen=True):
     outbox_counters: Counters
     room: int
     problems: list[str] = []
+    disk_free: int = -1
 
     @property
     def is_running(self) -> bool:
         """Tell whether the agent lives and says so."""
         return self.life is Life.RUNNING
 
+    @property
+    def has_process(self) -> bool:
+        """Tell whether there is a process that has the store."""
+        return self.life in (Life.RUNNING, Life.SILENT)
+
 
 def read_status(path: Path) -> StatusReport:
     """Read the store without disturbing the agent; raise StoreUnreadable."""
     with reading(path) as database:
         database.execute("BEGIN")
-        return read_report(database, is_held=is_held(path))
+        report = read_report(database, is_held=is_held(path))
+    free = shutil.disk_usage(path.parent).free
+    if report.life is Life.SILENT and free < LEAST_FREE:
+        wrong = f"disk full: {format_size(free)} left at {path.parent}; the agent cannot even write its status"
+        return msgspec.structs.replace(report, disk_free=free, problems=[wrong])
+    return msgspec.structs.replace(report, disk_free=free)
 
 
 def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) -> StatusReport:
