@@ -25,6 +25,7 @@ WORTH_A_BATCH = 100
 """From how many rows on: a server makes files for every batch, which takes as long as to store some dozens of rows."""
 
 READ_ROWS = 1_000
+READ_BYTES = 4 << 20
 TOO_LARGE = "too_large"
 FIRST_RETRY = 0.25
 LONGEST_RETRY = 5.0
@@ -79,6 +80,7 @@ class UploadLane:
         self._in_flight: dict[int, tuple[Shipment, float]] = {}
         self._read_through = 0
         self._acknowledged_through = 0
+        self._read_rows = READ_ROWS // 10
         self._appends_read = -1
         self._rests_until = 0.0
         self._batches_from = 0.0
@@ -221,9 +223,12 @@ class UploadLane:
         return Shipment(self._terms.next_number(), self.lane, rows, form, behind)
 
     async def _read_ahead(self, appends: int) -> None:
-        if len(self._ready) < READ_ROWS // 2 and appends != self._appends_read:
-            rows = await self._store.pending(self.lane, self._read_through, READ_ROWS)
+        if len(self._ready) < self._read_rows // 2 and appends != self._appends_read:
+            rows = await self._store.pending(self.lane, self._read_through, self._read_rows)
             if rows:
+                # As many as are of use, and no more than memory should hold: what waits may be large.
+                usual_size = sum([row.size for row in rows]) // len(rows)
+                self._read_rows = max(min(READ_BYTES // usual_size, READ_ROWS), 2)
                 self._read_through = rows[-1].row_id
                 self._ready.extend(rows)
             else:

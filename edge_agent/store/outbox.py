@@ -21,6 +21,8 @@ OUTBOX_FULL = "outbox_full"
 
 NumberedRow = tuple[int, OutboxRow]
 
+ROWS_PER_STATEMENT = 100
+
 
 class OutboxChange:
     """What one transaction does to the outbox; adopt() it when that was durable."""
@@ -33,7 +35,9 @@ class OutboxChange:
         self._last_watermark = books.last_watermark
         self._deleted_through = dict(books.deleted_through)
         self._additions: dict[str, Counters] = {}
-        self._has_appended = False
+        self._appended: dict[Lane, list[NumberedRow]] = {}
+        self._removed: dict[Lane, list[int]] = {lane: [] for lane in Lane}
+        self._has_dropped_unsent = False
         self.dropped = LaneDepth()
         self._fates: list[tuple[str, int]] = []
 
@@ -41,7 +45,13 @@ class OutboxChange:
         """Let the books say what the transaction made durable."""
         self._books.adopt(self._depths, self._last_row_ids, self._deleted_through, self._last_watermark)
         self._books.add_counts(self._additions)
-        if self._has_appended:
+        for lane, rows in self._appended.items():
+            self._books.tail.append(lane, rows)
+        for lane, row_ids in self._removed.items():
+            self._books.tail.remove(lane, row_ids)
+        if self._has_dropped_unsent:
+            self._books.tail.forget(Lane.REGISTRATIONS, self._last_row_ids[Lane.REGISTRATIONS])
+        if self._appended:
             self._books.announce_rows()
 
     async def delete_acknowledged(self) -> None:
@@ -88,6 +98,7 @@ class OutboxChange:
                 self._fates.append((OUTBOX_FULL, row_id))
                 self._resize(Lane.REGISTRATIONS, -1, -size)
             await self._database.executemany(schema.DELETE_REGISTRATION, dropped)
+            self._removed[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
 
     async def discard(self, row: OutboxRow, cause: str) -> None:
         """Drop one registration, counted by ``cause``; without effect where it is gone already."""
@@ -106,6 +117,7 @@ class OutboxChange:
             self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
         await self._database.execute(schema.SET_FATE_OF_UNSENT, (cause, *which))
         await self._database.execute(schema.DELETE_UNSENT, which)
+        self._has_dropped_unsent = True
 
     async def write_counts(self) -> None:
         """Write what this transaction counted, and what became of the registrations that it let go."""
@@ -145,6 +157,7 @@ class OutboxChange:
             wanted = (msgspec.json.encode(sender_ids).decode(), block, after)
             replaced = list(await self._database.execute_fetchall(schema.REPLACED_REGISTRATIONS, wanted))
             await self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
+            self._removed[Lane.REGISTRATIONS].extend(row_id for row_id, _ in replaced)
             for row_id, size in replaced:
                 self._count(block, "compacted", NEWER_SAMPLE)
                 self._fates.append((NEWER_SAMPLE, row_id))
@@ -159,6 +172,7 @@ class OutboxChange:
             _, first = rows[0]
             if first.is_watermark and (first.block, first.watermark_since) == (last.block, last.since):
                 await self._database.execute(schema.DELETE_ADVISORY, (last.row_id,))
+                self._removed[Lane.ADVISORIES].append(last.row_id)
                 self._resize(Lane.ADVISORIES, -1, -last.size)
         following: list[OutboxRow | None] = [*(row for _, row in rows[1:]), None]
         return [each for each, after in zip(rows, following, strict=True) if not _supersedes(after, each[1])]
@@ -166,25 +180,15 @@ class OutboxChange:
     async def _insert(self, lane: Lane, rows: list[NumberedRow]) -> None:
         if not rows:
             return
-        await self._database.executemany(
-            schema.put_row(lane),
-            [
-                (
-                    row_id,
-                    row.block,
-                    row.sender_id,
-                    row.size,
-                    row.watermark_since,
-                    row.subject,
-                    msgspec.json.encode(row.headers),
-                    row.payload,
-                )
-                for row_id, row in rows
-            ],
-        )
+        # Many rows in one statement: it is one step, and the interpreter is let go and taken back once for all of them.
+        whole = len(rows) - len(rows) % ROWS_PER_STATEMENT
+        for start in range(0, whole, ROWS_PER_STATEMENT):
+            values = [value for each in rows[start : start + ROWS_PER_STATEMENT] for value in _values(*each)]
+            await self._database.execute(schema.put_rows(lane, ROWS_PER_STATEMENT), values)
+        await self._database.executemany(schema.put_rows(lane, 1), [_values(*each) for each in rows[whole:]])
         last_row_id, last = rows[-1]
         self._last_row_ids[lane] = last_row_id
-        self._has_appended = True
+        self._appended[lane] = rows
         self._resize(lane, len(rows), sum(row.size for _, row in rows))
         if lane is Lane.ADVISORIES:
             self._last_watermark = (
@@ -198,6 +202,19 @@ class OutboxChange:
     def _count(self, block: str, what: str, cause: str, count: int = 1) -> None:
         causes = self._additions.setdefault(block, {}).setdefault(what, {})
         causes[cause] = causes.get(cause, 0) + count
+
+
+def _values(row_id: int, row: OutboxRow) -> tuple[object, ...]:
+    return (
+        row_id,
+        row.block,
+        row.sender_id,
+        row.size,
+        row.watermark_since,
+        row.subject,
+        msgspec.json.encode(row.headers),
+        row.payload,
+    )
 
 
 def _supersedes(row: OutboxRow | None, before: OutboxRow) -> bool:

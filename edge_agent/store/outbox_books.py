@@ -10,6 +10,7 @@ from edge_agent.core.block_state import Counters, counted
 from edge_agent.core.outgoing import Lane
 from edge_agent.ports import LaneDepth
 from edge_agent.store import schema
+from edge_agent.store.outbox_tail import OutboxTail
 
 RESUMES_AT = 0.95
 """How full an outbox that was full may be when reading goes on, as a part of its limit."""
@@ -39,6 +40,7 @@ class OutboxBooks:
         self.last_row_ids = last_row_ids
         self.counters = counters
         self.last_watermark: LastWatermark | None = None
+        self.tail = OutboxTail(last_row_ids)
         self.in_flight_through = dict.fromkeys(Lane, 0)
         self.deletable_through = dict.fromkeys(Lane, 0)
         self.deleted_through = dict.fromkeys(Lane, 0)

@@ -169,11 +169,12 @@ DELETE_UNSENT = "DELETE FROM registration_outbox WHERE row_id > ? AND block GLOB
 DELETE_ADVISORY = "DELETE FROM advisory_outbox WHERE row_id = ?"
 
 
-def put_row(lane: Lane) -> str:
-    """Append a row to a lane's outbox."""
+def put_rows(lane: Lane, count: int) -> str:
+    """Append ``count`` rows to a lane's outbox."""
     return (
         f"INSERT INTO {OUTBOXES[lane]} "
-        "(row_id, block, sender_id, size, watermark_since, subject, headers, payload) VALUES (?,?,?,?,?,?,?,?)"
+        "(row_id, block, sender_id, size, watermark_since, subject, headers, payload) VALUES "
+        + ",".join(["(?,?,?,?,?,?,?,?)"] * count)
     )
 
 

@@ -137,15 +137,23 @@ class SqliteStore:
 
     async def pending(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
         """Read a lane's rows after one, in order; from then on they are in flight and are not replaced."""
-        async with self._lock, self._database.execute(schema.pending_rows(lane), (after_row_id, row_limit)) as cursor:
-            found = await cursor.fetchall()
-            rows = [
-                OutboxRow(lane, block, subject, msgspec.json.decode(headers), payload, sender_id, since, row_id)
-                for row_id, block, sender_id, since, subject, headers, payload in found
-            ]
+        if lane is Lane.COPIES and (kept := self._books.tail.take(lane, after_row_id, row_limit)) is not None:
+            # No transaction that is under way replaces a copy.
+            return kept
+        async with self._lock:
+            rows = self._books.tail.take(lane, after_row_id, row_limit)
+            if rows is None:
+                rows = await self._read_pending(lane, after_row_id, row_limit)
             if rows:
                 self._books.in_flight_through[lane] = max(self._books.in_flight_through[lane], rows[-1].row_id)
         return rows
+
+    async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
+        found = await self._database.execute_fetchall(schema.pending_rows(lane), (after_row_id, row_limit))
+        return [
+            OutboxRow(lane, block, subject, msgspec.json.decode(headers), payload, sender_id, since, row_id)
+            for row_id, block, sender_id, since, subject, headers, payload in found
+        ]
 
     def delete_through(self, lane: Lane, row_id: int) -> None:
         """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
