@@ -17,6 +17,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.core.senders import SenderTable
 from edge_agent.heartbeat import Heartbeat
 from edge_agent.ingest import Block, Ingest
+from edge_agent.memory import collect_rarely, give_memory_back
 from edge_agent.modes import AgentIdentity, Mode, mode_of
 from edge_agent.monitor import serve_monitor
 from edge_agent.probe import Probe
@@ -59,6 +60,7 @@ async def run(settings: AgentSettings) -> None:
             await store.close()
             raise
         agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
+        collect_rarely()
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -94,6 +96,7 @@ class Agent:
                 tasks.create_task(self._upload(), name="upstream"),
                 *(tasks.create_task(self._read(block), name=block.name) for block in self._settings.stream),
                 tasks.create_task(keep_supervisor_informed(self._board), name="supervisor"),
+                tasks.create_task(give_memory_back(), name="memory"),
             ]
             if self._settings.monitor.listen:
                 listen = self._settings.monitor.listen
