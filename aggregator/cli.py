@@ -20,6 +20,9 @@ COMMANDS = {
     "report": LazyCommand(
         _TOPOLOGY, "report", "Show how the streams are, and how far each copy has come.", below=_REPORTS
     ),
+    "check": LazyCommand(
+        "aggregator.topology.check_command", "check_command", "Say in one line whether anything is wrong, for monitors."
+    ),
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
     "scenario": LazyCommand(

@@ -15,6 +15,8 @@ from shared.jetstream_api import api_prefix
 from shared.sizes import format_size
 from shared.tables import Column, format_table
 
+CopyKey = tuple[str, str, str, str, tuple[str, ...]]
+
 SILENT_AFTER = 15_000_000
 _SECOND = 1_000_000
 
@@ -71,6 +73,11 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     behind: int | None
     takes: tuple[str, ...] = ()
     error: str = ""
+
+    @property
+    def key(self) -> CopyKey:
+        """Tell one copying from another."""
+        return self.place, self.stream, self.api, self.source, self.takes
 
     @property
     def healthy(self) -> bool:

@@ -1,0 +1,79 @@
+"""The command ``muster-aggregator check``: one line and an exit code, for monitors and cron."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+
+from aggregator.topology.checks import Finding, Limits, Severity, check, summary
+from aggregator.topology.commands import config_option, json_option
+from aggregator.topology.desired import desired
+from aggregator.topology.evidence import gather
+from aggregator.topology.jetstream import connections, observe
+from aggregator.topology.report import report
+from aggregator.topology.settings import TopologySettings
+from shared.instants import DAY, parse_duration
+from shared.jetstream_api import ApiError, RequestFailed
+from shared.settings import SettingsError, load_settings
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def _limits(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, int]:
+    """Read two durations, ``1m,15m``: from where on there is a warning, and from where on it is critical."""
+    try:
+        warning, critical = (parse_duration(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not two durations such as 1m,15m") from None
+    return warning, critical
+
+
+def _limits_option(name: str, default: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        name, default=default, show_default=True, callback=_limits, metavar="WARNING,CRITICAL", help=text
+    )
+
+
+@click.command("check")
+@config_option
+@json_option
+@_limits_option("--silent", "15s,1m", "How long a copy has not heard from its origin.")
+@_limits_option("--behind", "1m,15m", "How long what a copy lacks has waited.")
+@_limits_option("--watermark", "1m,5m", "How old the last word of a site is.")
+def check_command(
+    config_path: Path, as_json: bool, silent: tuple[int, int], behind: tuple[int, int], watermark: tuple[int, int]
+) -> None:
+    """Say in one line whether anything is wrong: exit code 0 (nothing), 1 (a warning) or 2 (critical).
+
+    Copies that are not heard from, lag behind, or fail; retention that reaches what no copy has taken; sites whose
+    watermarks are missing; advisories that are missing from the archive.
+    """
+    limits = Limits(silent=silent, waiting=behind, watermark=watermark)
+    findings, line = asyncio.run(_checked(config_path, limits))
+    if as_json:
+        shown = [{"severity": each.severity.name, "place": each.place, "text": each.text} for each in findings]
+        click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
+    else:
+        click.echo(line)
+    raise SystemExit(int(max((each.severity for each in findings), default=Severity.OK)))
+
+
+async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], str]:
+    try:
+        topology = load_settings(config_path, TopologySettings)
+    except SettingsError as error:
+        # Exit code 1 would be a warning to a monitor, and nothing at all is being watched.
+        return [Finding(Severity.CRITICAL, "settings", str(error))], f"CRITICAL - {error}"
+    wanted = desired(topology)
+    async with connections(topology) as opened:
+        found = await observe(wanted, opened)
+        shown = report(wanted, found)
+        try:
+            evidence = await gather(topology, found, shown, opened, DAY)
+        except (ApiError, RequestFailed) as error:
+            return [Finding(Severity.CRITICAL, "hub", str(error))], f"CRITICAL - hub: {error}"
+    findings = check(topology, wanted, found, evidence, limits)
+    return findings, summary(findings, shown, evidence)

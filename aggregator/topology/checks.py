@@ -1,0 +1,172 @@
+"""Judge what was found: what a person must look at, and how badly. Pure.
+
+What is compared are the servers' own clocks and sequences, never this machine's clock, and never ``lag``: that is 0 for
+a source that is down.
+"""
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+
+import msgspec
+
+from aggregator.topology.evidence import Block, Evidence, Waiting
+from aggregator.topology.found import Found, FoundStream
+from aggregator.topology.report import ReplicationRow, Report, report
+from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream
+from shared.instants import MINUTE, SECOND, format_duration
+
+_NEARLY_FULL = 0.9
+
+
+class Severity(IntEnum):
+    """As monitors count: the exit codes."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong, in one line."""
+
+    severity: Severity
+    place: str
+    text: str
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """From where on something is worth a warning, or critical. Durations in microseconds."""
+
+    silent: tuple[int, int] = (15 * SECOND, MINUTE)
+    waiting: tuple[int, int] = (MINUTE, 15 * MINUTE)
+    watermark: tuple[int, int] = (MINUTE, 5 * MINUTE)
+    retention_share: tuple[float, float] = (0.5, 0.8)
+
+    def severity(self, value: float, limits: tuple[float, float]) -> Severity:
+        """Grade a value."""
+        return Severity.CRITICAL if value > limits[1] else Severity.WARNING if value > limits[0] else Severity.OK
+
+
+def check(
+    topology: TopologySettings, wanted: tuple[Desired, ...], found: Found, evidence: Evidence, limits: Limits
+) -> list[Finding]:
+    """List what is wrong, the worst first."""
+    shown = report(wanted, found)
+    findings = [
+        *_places(found),
+        *_streams(wanted, found),
+        *(each for row in shown.replication for each in _copying(row, evidence, limits)),
+        *_watermarks(topology, evidence, limits),
+        *_ordinals(evidence),
+    ]
+    return sorted((each for each in findings if each.severity), key=lambda each: -each.severity)
+
+
+def summary(findings: list[Finding], shown: Report, evidence: Evidence) -> str:
+    """Say all of it in one line, as monitors show it."""
+    if findings:
+        told = "; ".join(f"{each.place}: {each.text}" for each in findings)
+        return f"{findings[0].severity.name} - {told}"
+    behind = max((row.behind or 0 for row in shown.replication), default=0)
+    watched = f", {len(evidence.blocks)} blocks watched" if evidence.blocks else ""
+    copies = f"{len(shown.replication)} copies, at most {behind:,} messages behind"
+    return f"OK - {len(shown.streams)} streams, {copies}{watched}"
+
+
+def _places(found: Found) -> Iterator[Finding]:
+    for place, reason in found.unreachable.items():
+        yield Finding(Severity.CRITICAL, str(place), reason)
+
+
+def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
+    for each in wanted:
+        place = str(each.place)
+        if each.place in found.unreachable:
+            continue
+        if isinstance(each, DesiredConsumer):
+            key = each.place, each.stream, each.name
+            if each.wanted and (each.place, each.stream) in found.streams and key not in found.consumers:
+                text = f"{each.stream} lacks the consumer {each.name}, nothing is sourced from it: apply makes it again"
+                yield Finding(Severity.CRITICAL, place, text)
+            continue
+        stream = found.streams.get((each.place, each.name))
+        if stream is None:
+            yield Finding(Severity.CRITICAL, place, f"{each.name} is missing: apply creates it")
+        else:
+            yield from _health(each, stream)
+
+
+def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Finding]:
+    place = str(wanted.place)
+    if stream.cluster.name and not stream.cluster.leader:
+        yield Finding(Severity.CRITICAL, place, f"{wanted.name} has no leader: it takes no messages")
+    away = [each.name for each in stream.cluster.replicas if each.offline or not each.current]
+    if away:
+        yield Finding(Severity.WARNING, place, f"{wanted.name} has replicas behind or away: {', '.join(away)}")
+    if stream.state.lost.msgs:
+        text = f"{wanted.name} has lost {len(stream.state.lost.msgs):,} messages from its store"
+        yield Finding(Severity.CRITICAL, place, text)
+
+
+def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
+    origin = f"{row.source} of {row.source_place}"
+    if row.error:
+        yield Finding(Severity.CRITICAL, row.place, f"{row.stream} cannot copy {origin}: {row.error}")
+    elif row.silent_us < 0:
+        yield Finding(Severity.CRITICAL, row.place, f"{row.stream} does not hear from {origin}")
+    else:
+        text = f"{row.stream} has not heard from {origin} for {format_duration(row.silent_us)}"
+        yield Finding(limits.severity(row.silent_us, limits.silent), row.place, text)
+    waiting = evidence.waiting.get(row.key)
+    if waiting is not None and row.behind:
+        waited = f"the oldest waits for {format_duration(waiting.age)}"
+        text = f"{row.stream} is {row.behind:,} messages behind {origin}, {waited}"
+        yield Finding(limits.severity(waiting.age, limits.waiting), row.place, text)
+        yield from _retention(row, origin, waiting, limits)
+
+
+def _retention(row: ReplicationRow, origin: str, waiting: Waiting, limits: Limits) -> Iterator[Finding]:
+    """Compare what a copy lacks with what its origin lets go of, by time or by room."""
+    gone = waiting.first_sequence - row.taken - 1
+    if row.taken and gone > 0:
+        yield Finding(Severity.CRITICAL, row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
+    share = waiting.age / waiting.max_age if waiting.max_age else 0.0
+    left = format_duration(max(0, waiting.max_age - waiting.age))
+    text = f"{origin} lets go of what {row.stream} lacks"
+    yield Finding(limits.severity(share, limits.retention_share), row.place, f"{text} in {left}")
+    if waiting.fullness > _NEARLY_FULL:
+        yield Finding(limits.severity(waiting.share, limits.retention_share), row.place, f"{text}, since it is full")
+
+
+def _watermarks(topology: TopologySettings, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Where the settings name a region's sites, these are expected and no others; else whoever has ever spoken is."""
+    named = {(site.region, site.name) for site in topology.sites}
+    spoken = {(block.region, block.site) for block in evidence.blocks}
+    if evidence.archive_read:
+        for region, site in sorted(named - spoken):
+            yield Finding(Severity.CRITICAL, region, f"no watermark of {site} has ever come")
+    regions_with_names = {region for region, _ in named}
+    for block in evidence.blocks:
+        if block.region in regions_with_names and (block.region, block.site) not in named:
+            continue
+        late = evidence.now - block.observed_through
+        text = f"the last watermark of {block.name} vouches up to {format_duration(max(0, late))} ago"
+        yield Finding(limits.severity(late, limits.watermark), block.region, text)
+
+
+def _ordinals(evidence: Evidence) -> Iterator[Finding]:
+    for block in evidence.blocks:
+        if block.missing:
+            count = sum(last - first + 1 for first, last in block.missing)
+            yield Finding(
+                Severity.CRITICAL,
+                block.region,
+                f"the archive lacks {count:,} advisories of {block.name} ({_ranges(block)}): its time is unknown from"
+                " there on, was the hub restored from an older copy?",
+            )
+
+
+def _ranges(block: Block) -> str:
+    shown = [f"{first:,}" if first == last else f"{first:,}..{last:,}" for first, last in block.missing[:3]]
+    return ", ".join([*shown, *(["..."] if len(block.missing) > 3 else [])])

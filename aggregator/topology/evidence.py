@@ -1,0 +1,193 @@
+"""Read what reports do not say: what waits for a copy, each site's last watermark, and whether advisories are missing.
+
+A watermark leaves its site only when every advisory before it has left, and a source keeps its origin's order: an
+ordinal that the last watermark counts and the archive lacks is lost, or let go of by the archive itself.
+"""
+
+import msgspec
+from nats.aio.client import Client
+
+from aggregator.topology.found import Found, FoundStream, StreamKey
+from aggregator.topology.jetstream import NO_SUCH_MESSAGE, REQUEST_DEADLINE, Connections
+from aggregator.topology.ordinals import (
+    EVERY_ADVISORY,
+    advisories_of,
+    looks_whole,
+    missing_of_all,
+    read_ordinals,
+)
+from aggregator.topology.report import CopyKey, ReplicationRow, Report
+from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import HUB, Place
+from shared import wire
+from shared.identifiers import BlockId
+from shared.instants import parse_instant
+from shared.jetstream_api import ApiError, request_json
+from shared.subjects import ROOT, parse_subject
+
+_WATERMARKS = f"{ROOT}.*.*.*.watermark"
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What an origin holds that a copy lacks: for how long the oldest has waited, and how near its end it is.
+
+    Durations in microseconds, ``max_age`` 0 for ever. ``share``: how much of all that is held it is; ``fullness``: how
+    near the origin is to its limits of bytes and messages.
+    """
+
+    age: int
+    max_age: int
+    first_sequence: int
+    share: float
+    fullness: float
+
+
+class Block(msgspec.Struct, frozen=True):
+    """What the last watermark of a stream block says, and which advisories that it counts are not in the archive."""
+
+    region: str
+    site: str
+    block: str
+    observed_through: int
+    missing: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name it as people do."""
+        return f"{self.site}, block {self.block}"
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """All of it; ``now`` is the hub's own clock."""
+
+    waiting: dict[CopyKey, Waiting] = {}
+    blocks: tuple[Block, ...] = ()
+    now: int = 0
+    archive_read: bool = False
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    seq: int
+    time: str
+    data: bytes = b""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    message: _Stored
+
+
+class _State(msgspec.Struct, frozen=True):
+    subjects: dict[str, int] | None = None
+
+
+class _Info(msgspec.Struct, frozen=True):
+    state: _State
+    ts: str
+
+
+async def gather(
+    topology: TopologySettings, found: Found, shown: Report, opened: Connections, recently: int
+) -> Evidence:
+    """Ask for all of it; what does not answer is left out, the report says so. Raise RequestFailed, ApiError.
+
+    ``recently``: of how many microseconds advisories are read first.
+    """
+    waiting = {}
+    for row in shown.replication:
+        for (place, name), origin in found.streams.items():
+            client = opened.get(place.connection)
+            if (str(place), name) == (row.source_place, row.source) and row.behind and isinstance(client, Client):
+                lacking = await _waiting(client, (place, name), origin, row)
+                if lacking is not None:
+                    waiting[row.key] = lacking
+    archive = Place(HUB, topology.hub.domain), topology.archive.name
+    client = opened[HUB]
+    if not topology.regions or archive not in found.streams or not isinstance(client, Client):
+        return Evidence(waiting)
+    info = await request_json(
+        client,
+        f"{archive[0].api}.STREAM.INFO.{archive[1]}",
+        {"subjects_filter": _WATERMARKS},
+        _Info,
+        deadline=REQUEST_DEADLINE,
+    )
+    now = parse_instant(info.ts)
+    words = {}
+    for subject in info.state.subjects or {}:
+        watermark = await _watermark(client, archive, subject)
+        if watermark is not None:
+            words[watermark[0]] = watermark[1]
+    recent = await read_ordinals(client, archive, EVERY_ADVISORY, now - recently) if words else {}
+    blocks = []
+    for block, watermark_of in sorted(words.items()):
+        seen = recent.get((block, watermark_of.incarnation), set())
+        missing = await _missing(client, archive, found.streams[archive], block, watermark_of, seen)
+        blocks.append(Block(block.region, block.site, block.block, watermark_of.observed_through_us, missing))
+    return Evidence(waiting, tuple(blocks), now, archive_read=True)
+
+
+async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: ReplicationRow) -> Waiting | None:
+    """Find the oldest message that the copy lacks; None where there is none after all."""
+    oldest = []
+    for subject in row.takes or (">",):
+        request = {"seq": max(row.taken + 1, 1), "next_by_subj": subject}
+        message = await _message(client, key, request)
+        if message is not None:
+            oldest.append(parse_instant(message.time))
+    if not oldest:
+        return None
+    limits = ((origin.state.bytes, "max_bytes"), (origin.state.messages, "max_msgs"))
+    return Waiting(
+        age=max(0, parse_instant(origin.ts) - min(oldest)),
+        max_age=origin.config.get("max_age", 0) // 1000,
+        first_sequence=origin.state.first_seq,
+        share=min(1.0, (row.behind or 0) / max(1, origin.state.messages)),
+        fullness=max(held / limit if (limit := origin.config.get(name, -1)) > 0 else 0.0 for held, name in limits),
+    )
+
+
+async def _watermark(client: Client, archive: StreamKey, subject: str) -> tuple[BlockId, wire.Watermark] | None:
+    """Read a block's last watermark; None where there is none, or it is none."""
+    message = await _message(client, archive, {"last_by_subj": subject})
+    said = parse_subject(subject)
+    if message is None or said is None:
+        return None
+    try:
+        return said.block_id, wire.decode_watermark(message.data)
+    except wire.WireError:
+        return None
+
+
+async def _missing(
+    client: Client, archive: StreamKey, stream: FoundStream, block: BlockId, watermark: wire.Watermark, seen: set[int]
+) -> tuple[tuple[int, int], ...]:
+    """List the advisories that the watermark counts and the archive lacks, reading no more than is needed."""
+    issued = watermark.advisory_ordinal
+    if not issued or looks_whole(seen, issued) or (not seen and await _ends_with(client, archive, block, watermark)):
+        return ()
+    everything = await read_ordinals(client, archive, advisories_of(block), None)
+    return missing_of_all(everything.get((block, watermark.incarnation), set()), issued, stream)
+
+
+async def _ends_with(client: Client, archive: StreamKey, block: BlockId, watermark: wire.Watermark) -> bool:
+    """Tell whether a quiet block's last advisory is the last one issued."""
+    message = await _message(client, archive, {"last_by_subj": advisories_of(block)})
+    try:
+        last = wire.decode_advisory(message.data) if message is not None else None
+    except wire.WireError:
+        return False
+    known = (watermark.incarnation, watermark.advisory_ordinal)
+    return isinstance(last, wire.Advisory) and (last.incarnation, last.ordinal) == known
+
+
+async def _message(client: Client, key: StreamKey, request: dict[str, object]) -> _Stored | None:
+    place, name = key
+    try:
+        answer = await request_json(
+            client, f"{place.api}.STREAM.MSG.GET.{name}", request, _Answer, deadline=REQUEST_DEADLINE
+        )
+    except ApiError as error:
+        if error.err_code != NO_SUCH_MESSAGE:
+            raise
+        return None
+    return answer.message

@@ -1,0 +1,174 @@
+"""``check`` on real servers: silent while all is well, and one line with an exit code for each thing that is not."""
+
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nats.aio.client import Client
+
+from shared.instants import MINUTE, SECOND
+from shared.nats_connection import request_json
+from tests.support.aggregator_command import muster, ran
+from tests.support.hub import Block, Message
+from tests.support.regions import Federation, answers, client_of, federation, holds
+from tests.support.waiting import until
+
+REGION = "us-east"
+
+
+class Watched(NamedTuple):
+    """A hub and a region whose one site publishes as its agent would."""
+
+    servers: Federation
+    hub: Client
+    agent: Client
+    site: Block
+
+    async def publish(self, *messages: Message) -> None:
+        for message in messages:
+            await self.agent.jetstream().publish(message.subject, message.body, timeout=20)
+
+    async def archived(self, count: int) -> None:
+        await until(partial(holds, self.hub, "ARCHIVE", count), f"the archive holds {count}", 60)
+
+    def word(self, age: int = 0) -> Message:
+        """Give the site's watermark up to ``age`` microseconds ago."""
+        now = time.time_ns() // 1000
+        return self.site.watermark(now - 60 * MINUTE, now - age)
+
+    async def checked(self, *options: str) -> tuple[int, str]:
+        """Give exit code and line."""
+        answer = await muster("check", "--config", self.servers.topology_path, *options)
+        assert not answer.stderr
+        assert answer.stdout.count("\n") == 1
+        return answer.returncode, answer.stdout.strip()
+
+    async def comes_to(self, code: int) -> str:
+        """Check until the exit code is as expected, and give the line: reports lag by a heartbeat."""
+
+        async def is_there() -> bool:
+            return (await self.checked())[0] == code
+
+        await until(is_there, f"check ends with {code}", 60)
+        return (await self.checked())[1]
+
+
+@asynccontextmanager
+async def watched(directory: Path, extra_toml: str = "") -> AsyncIterator[Watched]:
+    async with federation(directory, (REGION,), extra_toml) as servers:
+        await ran("apply", "--config", servers.topology_path)
+        async with await client_of(servers.hub) as hub, await client_of(servers.regions[REGION]) as agent:
+            yield Watched(servers, hub, agent, Block(REGION, "dub1"))
+
+
+async def test_all_is_well(tmp_path: Path) -> None:
+    async with watched(tmp_path) as stage:
+        await stage.publish(stage.site.new("a", SECOND), stage.site.new("b", SECOND), stage.word())
+        await stage.archived(3)
+        line = await stage.comes_to(0)
+        assert line == "OK - 3 streams, 2 copies, at most 0 messages behind, 1 blocks watched"
+        code, shown = await muster_json(stage)
+        assert (code, shown) == (0, [])
+
+
+async def muster_json(stage: Watched) -> tuple[int, Any]:
+    answer = await muster("check", "--json", "--config", stage.servers.topology_path)
+    return answer.returncode, json.loads(answer.stdout)
+
+
+async def test_a_late_watermark_warns_and_a_later_one_is_critical(tmp_path: Path) -> None:
+    async with watched(tmp_path, '[[site]]\nname = "dub1"\nregion = "us-east"\n') as stage:
+        line = await stage.comes_to(2)
+        assert line == "CRITICAL - us-east: no watermark of dub1 has ever come"
+        await stage.publish(stage.word(10 * MINUTE))
+        await stage.archived(1)
+        line = await stage.comes_to(2)
+        assert line.startswith("CRITICAL - us-east: the last watermark of dub1, block nodes vouches up to 10m")
+        code, line = await stage.checked("--watermark", "5m,2h")
+        assert (code, line.partition(" - ")[0]) == (1, "WARNING")
+        await stage.publish(stage.word())
+        await stage.archived(2)
+        await stage.comes_to(0)
+
+
+async def test_sites_that_the_settings_do_not_name_are_not_waited_for_where_they_name_some(tmp_path: Path) -> None:
+    async with watched(tmp_path, '[[site]]\nname = "dub1"\nregion = "us-east"\n') as stage:
+        now = time.time_ns() // 1000
+        closed = Block(REGION, "closed").watermark(0, now - 900 * MINUTE)
+        await stage.publish(closed, stage.word())
+        await stage.archived(2)
+        await stage.comes_to(0)
+
+
+async def test_a_hole_in_the_ordinals_is_named_until_it_is_filled(tmp_path: Path) -> None:
+    async with watched(tmp_path) as stage:
+        early, late, later = (stage.site.new(name, SECOND) for name in "abc")
+        await stage.publish(early, later, stage.word())
+        await stage.archived(3)
+        line = await stage.comes_to(2)
+        assert "us-east: the archive lacks 1 advisories of dub1, block nodes (2)" in line
+        await stage.publish(late, early)
+        await stage.archived(5)
+        await stage.comes_to(0)
+
+
+async def test_what_a_hub_lost_that_was_restored_from_an_older_copy_is_named(tmp_path: Path) -> None:
+    async with watched(tmp_path) as stage:
+        hub = stage.servers.hub
+        await stage.publish(stage.site.new("a", SECOND), stage.word())
+        await stage.archived(2)
+        await hub.stop()
+        shutil.copytree(tmp_path / "hub" / "jetstream", tmp_path / "copy")
+        await hub.start()
+        await until(lambda: stage.hub.is_connected, "the hub is back")
+        await stage.publish(stage.site.new("b", SECOND), stage.site.new("c", SECOND), stage.word())
+        await stage.archived(5)
+        await acknowledged(stage, 5)
+        await hub.stop()
+        shutil.rmtree(tmp_path / "hub" / "jetstream")
+        shutil.copytree(tmp_path / "copy", tmp_path / "hub" / "jetstream")
+        await hub.start()
+        await until(lambda: stage.hub.is_connected, "the hub is back")
+        await until(partial(answers, stage.hub, REGION), "the hub reaches the region", 60)
+        await stage.publish(stage.word())
+        await stage.archived(3)
+        line = await stage.comes_to(2)
+        assert "the archive lacks 2 advisories of dub1, block nodes (2..3)" in line
+        assert "was the hub restored from an older copy?" in line
+
+
+async def acknowledged(stage: Watched, sequence: int) -> None:
+    """Wait until the region's consumer knows that the hub has everything up to a sequence."""
+    subject = f"$JS.{REGION}.API.CONSUMER.INFO.FLEET.muster-archive"
+
+    async def is_acknowledged() -> bool:
+        info = await request_json(stage.hub, subject, None, dict[str, Any], deadline=20)
+        return bool(info["ack_floor"]["stream_seq"] >= sequence)
+
+    await until(is_acknowledged, f"{sequence} is acknowledged", 60)
+
+
+async def test_a_missing_consumer_a_cut_link_and_bad_settings_are_critical(tmp_path: Path) -> None:
+    async with watched(tmp_path) as stage:
+        await stage.publish(stage.word())
+        await stage.archived(1)
+        await stage.comes_to(0)
+        delete = f"$JS.{REGION}.API.CONSUMER.DELETE.FLEET.muster-archive"
+        await request_json(stage.hub, delete, None, dict[str, Any], deadline=20)
+        code, line = await stage.checked()
+        assert code == 2
+        assert "us-east: FLEET lacks the consumer muster-archive, nothing is sourced from it: apply makes it" in line
+        await stage.servers.links[REGION].cut()
+        code, line = await stage.checked()
+        assert code == 2
+        assert "us-east: $JS.us-east.API.INFO: " in line
+        stage.servers.topology_path.write_text("[hub]\nserver = 1\n")
+        code, line = await stage.checked()
+        assert code == 2
+        assert line.startswith("CRITICAL - ")
+        assert "hub.server: there is no such key, did you mean servers?" in line

@@ -1,0 +1,184 @@
+"""What is found is graded: errors, silence, backlog, retention that reaches it, replicas, watermarks, holes."""
+
+import msgspec
+import pytest
+
+from aggregator.topology.checks import Limits, Severity, check, summary
+from aggregator.topology.desired import desired
+from aggregator.topology.evidence import Block, Evidence, Waiting
+from aggregator.topology.found import (
+    ApiFailure,
+    Cluster,
+    External,
+    Found,
+    LostMessages,
+    Replica,
+    Replication,
+    StreamState,
+)
+from aggregator.topology.ordinals import looks_whole, missing_of_all, missing_ranges
+from aggregator.topology.report import report
+from shared.instants import DAY, HOUR, MINUTE, SECOND
+from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
+
+NOW = 1_800_000_000 * SECOND
+WANTED = desired(topology())
+COPY = ("hub", "ARCHIVE", EU.api, "FLEET", ())
+HEALTHY = Waiting(age=SECOND, max_age=14 * DAY, first_sequence=1, share=0.01, fullness=0.1)
+
+
+def found_well(*, silent: int = SECOND, error: str = "") -> Found:
+    """Answer as servers do on which all is well but what is asked for."""
+    found = as_applied(WANTED)
+    with_state(found, EU, "FLEET", StreamState(messages=50, last_seq=50))
+    active = silent * 1000 if silent >= 0 else -1
+    failure = ApiFailure(error) if error else None
+    sources = [
+        Replication("FLEET", External(EU.api), active=active, seq=47, error=failure),
+        Replication("FLEET", External(US.api), active=10**9),
+    ]
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=47, last_seq=47), *sources)
+    mirror = found.streams[HUB_PLACE, "REPORT"]
+    found.streams[HUB_PLACE, "REPORT"] = msgspec.structs.replace(
+        mirror, state=StreamState(messages=47, last_seq=47), mirror=Replication("ARCHIVE", active=10**9)
+    )
+    return found
+
+
+def judged(found: Found, evidence: Evidence | None = None, extra: str = "") -> list[tuple[Severity, str]]:
+    evidence = evidence or Evidence(now=NOW)
+    return [(each.severity, each.text) for each in check(topology(extra), WANTED, found, evidence, Limits())]
+
+
+def test_nothing_is_said_where_all_is_well() -> None:
+    evidence = Evidence(
+        {COPY: HEALTHY}, (Block("eu-west", "dub1", "nodes", NOW - 10 * SECOND),), NOW, archive_read=True
+    )
+    assert judged(found_well(), evidence) == []
+    line = summary([], report(WANTED, found_well()), evidence)
+    assert line == "OK - 4 streams, 3 copies, at most 3 messages behind, 1 blocks watched"
+
+
+@pytest.mark.parametrize(
+    ("silent", "severity"),
+    [(15 * SECOND, None), (16 * SECOND, Severity.WARNING), (61 * SECOND, Severity.CRITICAL), (-1, Severity.CRITICAL)],
+)
+def test_silence_of_an_origin_is_graded(silent: int, severity: Severity | None) -> None:
+    assert [each for each, _ in judged(found_well(silent=silent))] == ([severity] if severity else [])
+
+
+def test_an_error_is_critical_with_the_servers_words() -> None:
+    assert judged(found_well(error="stream not found")) == [
+        (Severity.CRITICAL, "ARCHIVE cannot copy FLEET of eu-west: stream not found")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        ({"age": MINUTE}, []),
+        (
+            {"age": 2 * MINUTE},
+            [(Severity.WARNING, "ARCHIVE is 3 messages behind FLEET of eu-west, the oldest waits for 2m")],
+        ),
+        (
+            {"age": 5 * HOUR, "max_age": 8 * HOUR},
+            [
+                (Severity.CRITICAL, "ARCHIVE is 3 messages behind FLEET of eu-west, the oldest waits for 5h"),
+                (Severity.WARNING, "FLEET of eu-west lets go of what ARCHIVE lacks in 3h"),
+            ],
+        ),
+        ({"first_sequence": 49}, [(Severity.CRITICAL, "FLEET of eu-west has let go of up to 1 that ARCHIVE lacks")]),
+        (
+            {"share": 0.9, "fullness": 0.95},
+            [(Severity.CRITICAL, "FLEET of eu-west lets go of what ARCHIVE lacks, since it is full")],
+        ),
+        ({"share": 0.9, "fullness": 0.5}, []),
+        ({"age": MINUTE, "max_age": 0}, []),
+    ],
+)
+def test_what_a_copy_lacks_is_graded_by_how_long_it_waits_and_by_retention(
+    waiting: dict[str, float], expected: list[tuple[Severity, str]]
+) -> None:
+    evidence = Evidence({COPY: msgspec.structs.replace(HEALTHY, **waiting)}, now=NOW)
+    assert judged(found_well(), evidence) == expected
+
+
+def test_streams_and_consumers_that_are_missing_and_places_that_are_away_are_critical() -> None:
+    found = found_well()
+    del found.streams[HUB_PLACE, "REPORT"]
+    del found.consumers[EU, "FLEET", "muster-archive"]
+    found.unreachable[US] = "nobody answers"
+    assert judged(found) == [
+        (Severity.CRITICAL, "nobody answers"),
+        (
+            Severity.CRITICAL,
+            "FLEET lacks the consumer muster-archive, nothing is sourced from it: apply makes it again",
+        ),
+        (Severity.CRITICAL, "REPORT is missing: apply creates it"),
+    ]
+
+
+def test_replicas_leaders_and_lost_messages_are_looked_at() -> None:
+    found = found_well()
+    away = Cluster("c1", "", [Replica("n1", current=True), Replica("n2"), Replica("n3", current=True, offline=True)])
+    fleet = found.streams[EU, "FLEET"]
+    state = msgspec.structs.replace(fleet.state, lost=LostMessages([3, 4]))
+    found.streams[EU, "FLEET"] = msgspec.structs.replace(fleet, cluster=away, state=state)
+    assert judged(found) == [
+        (Severity.CRITICAL, "FLEET has no leader: it takes no messages"),
+        (Severity.CRITICAL, "FLEET has lost 2 messages from its store"),
+        (Severity.WARNING, "FLEET has replicas behind or away: n2, n3"),
+    ]
+
+
+def test_where_sites_are_named_these_are_waited_for_and_no_others() -> None:
+    blocks = (
+        Block("eu-west", "dub1", "nodes", NOW - 2 * MINUTE),
+        Block("eu-west", "closed", "nodes", NOW - 9 * DAY),
+        Block("us-east", "nyc1", "nodes", NOW - HOUR),
+    )
+    sites = '[[site]]\nname = "dub1"\nregion = "eu-west"\n[[site]]\nname = "dub2"\nregion = "eu-west"\n'
+    assert judged(found_well(), Evidence({}, blocks, NOW, archive_read=True), sites) == [
+        (Severity.CRITICAL, "no watermark of dub2 has ever come"),
+        (Severity.CRITICAL, "the last watermark of nyc1, block nodes vouches up to 1h ago"),
+        (Severity.WARNING, "the last watermark of dub1, block nodes vouches up to 2m ago"),
+    ]
+
+
+def test_missing_advisories_are_named_by_their_ordinals() -> None:
+    missing = ((2, 2), (5, 9), (11, 11), (13, 13))
+    block = Block("eu-west", "dub1", "nodes", NOW, missing)
+    ((severity, text),) = judged(found_well(), Evidence({}, (block,), NOW, archive_read=True))
+    assert severity is Severity.CRITICAL
+    assert text.startswith("the archive lacks 8 advisories of dub1, block nodes (2, 5..9, 11, ...)")
+
+
+@pytest.mark.parametrize(
+    ("seen", "first", "last", "missing"),
+    [
+        (set(), 1, 0, ()),
+        (set(), 1, 3, ((1, 3),)),
+        ({1, 2, 3}, 1, 3, ()),
+        ({2, 5, 6}, 1, 8, ((1, 1), (3, 4), (7, 8))),
+        ({1, 2, 3, 4}, 1, 2, ()),
+    ],
+)
+def test_holes_are_ranges(seen: set[int], first: int, last: int, missing: tuple[tuple[int, int], ...]) -> None:
+    assert missing_ranges(seen, first, last) == missing
+
+
+def test_what_the_archive_let_go_of_itself_is_not_missing() -> None:
+    archive = found_well().streams[HUB_PLACE, "ARCHIVE"]
+    whole = msgspec.structs.replace(archive, state=StreamState(first_seq=1))
+    shortened = msgspec.structs.replace(archive, state=StreamState(first_seq=100))
+    assert missing_of_all({3, 5}, 6, whole) == ((1, 2), (4, 4), (6, 6))
+    assert missing_of_all({3, 5}, 6, shortened) == ((4, 4), (6, 6))
+    assert missing_of_all(set(), 6, shortened) == ()
+
+
+def test_what_came_lately_is_whole_only_up_to_the_last_one_issued() -> None:
+    assert looks_whole({4, 5, 6}, 6)
+    assert not looks_whole({4, 6}, 6)
+    assert not looks_whole({4, 5}, 6)
+    assert not looks_whole(set(), 0)
