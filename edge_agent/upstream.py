@@ -10,7 +10,7 @@ from nats.aio.subscription import Subscription
 
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
 from edge_agent.ports import UpstreamUnavailable
-from edge_agent.upstream_protocol import answer_to, framed, wire_size
+from edge_agent.upstream_protocol import MessageTooLarge, answer_to, framed
 from shared.nats_client import EdgeClient
 
 BACKLOG_LIMIT = 256 << 10
@@ -63,22 +63,22 @@ class JetStreamUpstream:
         """Publish without waiting for the answer. One that no server takes is answered at once."""
         if self._broken:
             raise UpstreamUnavailable(self._broken)
-        largest = max(map(wire_size, shipment.rows))
-        if shipment.form is not Form.QUESTION and largest > self._client.max_payload:
+        # Inboxes are drawn: no other client's batch has this name.
+        batch_id = f"{self._inbox.rpartition('.')[2]}.{shipment.number}"
+        try:
+            parts = framed(shipment, f"{self._inbox}.{shipment.number}", batch_id, self._client.max_payload)
+        except MessageTooLarge as error:
             # A server ends the connection of a client that tries.
-            reason = f"{largest} bytes are more than the region's servers take"
             outcome = Outcome.TOO_LARGE if shipment.form is Form.SINGLE else Outcome.REFUSED
-            self._answers.append(Answer(shipment.number, outcome, reason=reason))
+            self._answers.append(Answer(shipment.number, outcome, reason=str(error)))
             self._arrived.set()
             return
         self._forms[shipment.number] = shipment.form
-        # Inboxes are drawn: no other client's batch has this name.
-        batch_id = f"{self._inbox.rpartition('.')[2]}.{shipment.number}"
         try:
             if self._client.pending_data_size > BACKLOG_LIMIT:
                 # What waits in the client cannot be overtaken by an advisory.
                 await self._client.drained()
-            await self._client.publish_framed(framed(shipment, f"{self._inbox}.{shipment.number}", batch_id))
+            await self._client.publish_framed(parts)
         except (nats.errors.Error, OSError) as error:
             raise UpstreamUnavailable(f"cannot publish: {error}") from error
 

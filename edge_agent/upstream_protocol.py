@@ -6,11 +6,10 @@ whole when it is committed; of a subject's last sequence that is not as expected
 duplicate where messages go alone, and after it in a batch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
 from shared.wire import MESSAGE_ID_HEADER
 
@@ -19,9 +18,6 @@ NEVER = (1 << 63) - 1
 
 _VERSION = "NATS/1.0\r\n"
 _NEWLINES = str.maketrans("\r\n", "  ")
-
-_ROOM_FOR_BATCH = 512
-"""What a batch's own headers take at most."""
 
 MESSAGE_TOO_LARGE = 10054
 _OUTCOMES = {
@@ -56,51 +52,54 @@ def header_lines(headers: Mapping[str, str]) -> str:
     return "".join([f"{name}: {_one_line(value)}\r\n" for name, value in headers.items()])
 
 
-def framed(shipment: Shipment, reply: str, batch_id: str) -> Iterator[bytes]:
-    """Write a shipment's messages, in parts; the last one is answered on ``reply``."""
+class MessageTooLarge(Exception):
+    """A message has more bytes than a server takes; the text says how many."""
+
+
+def framed(shipment: Shipment, reply: str, batch_id: str, max_payload: int) -> list[bytes]:
+    """Write a shipment's messages, in parts; the last one is answered on ``reply``. Raise MessageTooLarge."""
+    parts: list[bytes] = []
     rows = shipment.rows
     match shipment.form:
         case Form.SINGLE:
-            yield from _message(rows[0].subject, reply, header_lines(rows[0].headers), rows[0].payload)
+            _write(parts, rows[0].subject, reply, header_lines(rows[0].headers), rows[0].payload, max_payload)
         case Form.QUESTION:
             lines = (
                 f"{MESSAGE_ID_HEADER}: {rows[0].headers[MESSAGE_ID_HEADER]}\r\n"
                 f"Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: 1\r\nNats-Batch-Commit: 1\r\n"
                 f"Nats-Expected-Last-Subject-Sequence: {NEVER}\r\n"
             )
-            yield from _message(rows[0].subject, reply, lines, b"")
+            _write(parts, rows[0].subject, reply, lines, b"", max_payload)
         case Form.BATCH:
-            yield from _batch(shipment, reply, batch_id)
+            _write_batch(parts, shipment, reply, batch_id, max_payload)
+    return parts
 
 
-def _batch(shipment: Shipment, reply: str, batch_id: str) -> Iterator[bytes]:
+def _write_batch(parts: list[bytes], shipment: Shipment, reply: str, batch_id: str, max_payload: int) -> None:
     rows, behind = shipment.rows, shipment.behind
-    condition = (
+    lines = (
         f"Nats-Expected-Last-Subject-Sequence: {behind.sequence}\r\n"
         f"Nats-Expected-Last-Subject-Sequence-Subject: {behind.subject}\r\n"
         if behind
         else ""
     )
-    last = len(rows)
+    of_batch, last = f"Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: ", len(rows)
     for place, row in enumerate(rows, 1):
-        lines = f"{condition}Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: {place}\r\n{header_lines(row.headers)}"
-        condition = ""
+        lines = f"{lines}{of_batch}{place}\r\n{header_lines(row.headers)}"
         if place == last:
-            yield from _message(row.subject, reply, f"{lines}Nats-Batch-Commit: 1\r\n", row.payload)
+            _write(parts, row.subject, reply, f"{lines}Nats-Batch-Commit: 1\r\n", row.payload, max_payload)
         else:
-            yield from _message(row.subject, "", lines, row.payload)
+            _write(parts, row.subject, "", lines, row.payload, max_payload)
+        lines = ""
 
 
-def _message(subject: str, reply: str, lines: str, payload: bytes) -> tuple[bytes, bytes, bytes]:
+def _write(parts: list[bytes], subject: str, reply: str, lines: str, payload: bytes, max_payload: int) -> None:
     head = f"{_VERSION}{lines}\r\n".encode()
+    if len(head) + len(payload) > max_payload:
+        raise MessageTooLarge(f"{len(head) + len(payload)} bytes are more than the region's servers take")
     sizes = f"{len(head)} {len(head) + len(payload)}\r\n"
     command = f"HPUB {subject} {reply} {sizes}".encode() if reply else f"HPUB {subject} {sizes}".encode()
-    return command + head, payload, b"\r\n"
-
-
-def wire_size(row: OutboxRow) -> int:
-    """Count the bytes of a row that count against a server's limit, those of a batch's headers included."""
-    return len(row.payload) + len(header_lines(row.headers).encode()) + _ROOM_FOR_BATCH
+    parts += (command + head, payload, b"\r\n")
 
 
 def answer_to(shipment_number: int, form: Form, body: bytes) -> Answer:
