@@ -128,18 +128,18 @@ def message_id(key: bytes, *identity: str | int) -> str:
     return keyed.hexdigest()
 
 
-def message_ids(key: bytes, *identity: str | int) -> Callable[[int], str]:
-    """Prepare ids of records whose identities differ in the last part alone: what message_id() gives, in half the time.
+def message_ids(key: bytes, *identity: str | int) -> Callable[[int, int], str]:
+    """Prepare ids of records whose identities differ in the last two parts alone: message_id()'s, in half the time.
 
-    >>> message_ids(bytes(32), "eu-west", "dub1")(7) == message_id(bytes(32), "eu-west", "dub1", 7)
+    >>> message_ids(bytes(32), "eu-west", "dub1")(7, 8) == message_id(bytes(32), "eu-west", "dub1", 7, 8)
     True
     """
     common = _keyed_hash(key).copy()
     common.update(msgspec.json.encode(identity)[:-1] + b",")
 
-    def of(last: int) -> str:
+    def of(last_but_one: int, last: int) -> str:
         keyed = common.copy()
-        keyed.update(b"%d]" % last)
+        keyed.update(b"%d,%d]" % (last_but_one, last))
         return keyed.hexdigest()
 
     return of

@@ -100,9 +100,10 @@ class CopyEmitter(msgspec.Struct, frozen=True):
 
     def rows(self, decisions: list[Decision], state: BlockState, _watermark: WatermarkContext) -> list[OutboxRow]:
         """Write every copy as a row, in order; what they share is put together once."""
-        block_id, stream, incarnation = self.block_id, state.position.stream, str(state.position.incarnation)
+        block_id, stream, incarnation = self.block_id, state.position.stream, state.position.incarnation
         site, block, origin = block_id.site, block_id.block, f"{block_id}.{incarnation}"
-        id_of = message_ids(self.key, block_id.region, site, block, "copy", incarnation)
+        # Not by the epoch: who reads the same message again after its store was lost names it as before.
+        id_of = message_ids(self.key, block_id.region, site, block, "copy", incarnation.created_at)
         rows = []
         for decision in decisions:
             assert isinstance(decision, Copy)
@@ -112,7 +113,7 @@ class CopyEmitter(msgspec.Struct, frozen=True):
             headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
             headers[wire.SOURCE_HEADER] = wire.source_header(stream, sequence, site, block, message.stored_at)
             headers[wire.REASON_HEADER] = "copy"
-            headers[wire.MESSAGE_ID_HEADER] = id_of(sequence)
+            headers[wire.MESSAGE_ID_HEADER] = id_of(sequence, message.stored_at)
             rows.append(OutboxRow(Lane.COPIES, block, decision.subject, headers, message.payload))
         return rows
 

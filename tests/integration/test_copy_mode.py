@@ -144,6 +144,27 @@ async def test_what_is_older_than_max_age_is_withheld_and_counted(tmp_path: Path
         assert await deployment.region.stored_count() == 0
 
 
+async def test_what_retention_takes_of_other_subjects_is_no_gap(tmp_path: Path) -> None:
+    source = 'filter_subject = "registration.wanted"'
+    async with deployed(tmp_path, ABOVE_BLOCKS + block("all", "copy", source=source)) as deployment:
+        await deployment.site.publish(b"1", subject="registration.wanted")
+        last = await deployment.site.publish(*(b"other" for _ in range(9)))
+        deployment.agent.start()
+
+        async def is_examined() -> bool:
+            blocks = (await deployment.agent.status_json()).get("blocks", [])
+            return bool(blocks) and blocks[0]["state"]["examined_sequence"] == last
+
+        await until(is_examined, "the store knows how far it has looked", PATIENCE)
+        deployment.agent.kill()
+        await deployment.site.api("STREAM.PURGE.REGISTRATION", {"seq": last})
+        await deployment.site.publish(b"2", subject="registration.wanted")
+        deployment.agent.start()
+        records = await copied(deployment, 2)
+        assert [record.payload for record in records] == [b"1", b"2"]
+        assert "blind" not in await counters(deployment)
+
+
 async def test_copying_begins_where_start_says(tmp_path: Path) -> None:
     async with deployed(tmp_path, COPYING) as deployment:
         await deployment.site.publish(b"1", b"2", b"3")

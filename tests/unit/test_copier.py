@@ -1,5 +1,6 @@
 """A copier copies everything that has a subject to go to, counts the rest, and keeps account of its stream's past."""
 
+import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
@@ -16,6 +17,7 @@ PAST = Incarnation(START - DAY, 1_700_000_000_000)
 LATER_PAST = Incarnation(START - DAY, 1_700_000_000_001)
 POLICY = Policy(sample_interval=MINUTE, stale_after=MINUTE, retire_after=DAY, blind_after=10 * SECOND)
 BLOCK = BlockId("eu-west", "dub1", "all")
+IDENTITY = ("eu-west", "dub1", "all", "copy", PAST.created_at)
 BELOW = "fleet.eu-west.dub1.all.copy"
 
 
@@ -81,7 +83,7 @@ def test_copy_is_the_message_and_where_it_comes_from(site: CopySite) -> None:
                 "Muster-Origin": f"eu-west.dub1.all.{PAST}.7",
                 "Choria-SR-Source": f"EVENTS 7 dub1 all {(START + SECOND) // 1000}",
                 "Muster-Reason": "copy",
-                "Nats-Msg-Id": message_id(bytes(32), "eu-west", "dub1", "all", "copy", str(PAST), 7),
+                "Nats-Msg-Id": message_id(bytes(32), *IDENTITY, 7, START + SECOND),
             },
             b"body",
         )
@@ -158,3 +160,12 @@ def test_changed_past_begins_an_epoch_and_copies_are_named_by_it(site: CopySite)
     (row,) = site.reads(message(3, 10))
     assert row.headers["Muster-Origin"] == f"eu-west.dub1.all.{LATER_PAST}.3"
     assert not site.copier.draft().steps_back(START + 5 * SECOND)
+
+
+def test_id_of_a_copy_tells_messages_apart_and_outlives_a_lost_store(site: CopySite) -> None:
+    (first,) = site.reads(message(1, 1))
+    rebuilt = CopySite(CopySubject(BELOW))
+    rebuilt.copier.state = msgspec.structs.replace(rebuilt.state, position=SourcePosition("EVENTS", LATER_PAST, 0))
+    (again, other) = rebuilt.reads(message(1, 1), message(1, 2))
+    ids = [row.headers["Nats-Msg-Id"] for row in (first, again, other)]
+    assert (ids[0] == ids[1], ids[1] == ids[2]) == (True, False)
