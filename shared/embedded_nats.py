@@ -44,7 +44,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ``domain``: its JetStream domain ("": none of its own). ``sync_always``: acknowledge after fsync, as a site should.
     ``leaf_port``: where it accepts leaf connections (None: nowhere); its address is not advertised, so that leaves stay
     on the way they were given. ``max_file``, ``max_memory``: JetStream's limits as nats-server writes them.
-    ``extra_config``: further lines at the top level (accounts, TLS, ...).
+    ``extra_config``: further lines at the top level (accounts, TLS, ...); ``jetstream_config``: in JetStream's block.
     """
 
     name: str
@@ -58,6 +58,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_memory: str = ""
     leaf_port: int | None = None
     leaf_remotes: tuple[LeafRemote, ...] = ()
+    jetstream_config: str = ""
     extra_config: str = ""
 
 
@@ -267,7 +268,8 @@ class EmbeddedNats:
                 "max_file": wanted.max_file,
                 "max_mem": wanted.max_memory,
             }
-            lines += ["jetstream {", *(f"  {key}: {value}" for key, value in options.items() if value), "}"]
+            given = [f"  {key}: {value}" for key, value in options.items() if value]
+            lines += ["jetstream {", *given, wanted.jetstream_config, "}"]
         if wanted.leaf_port is not None or wanted.leaf_remotes:
             lines += ["leafnodes {", *self._leaf_lines(), "}"]
         return "\n".join([*lines, wanted.extra_config, ""])

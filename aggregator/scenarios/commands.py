@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from aggregator.scenarios import replication, semantics
+from aggregator.scenarios import regions, replication, semantics
 from aggregator.scenarios.telling import Telling
 from shared.embedded_nats import ServerFailed
 
 SCENARIOS: dict[str, Callable[[Path, Telling], Coroutine[Any, Any, None]]] = {
     "data-replication": replication.play,
     "sources-and-mirrors": semantics.play,
+    "cross-region-streams": regions.play,
 }
 
 

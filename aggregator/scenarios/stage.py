@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
@@ -23,6 +24,7 @@ from shared.settings import load_settings
 NO_SUCH_MESSAGE = 10037
 REQUEST_DEADLINE = 20.0
 CONNECT_DEADLINE = 20.0
+_STORE_DEADLINE = 5.0
 
 
 class Topology:
@@ -141,6 +143,14 @@ class JetStream:
         try:
             await self.publish(subject, "may this be stored?")
         except nats.js.errors.NoStreamResponseError:
+            return False
+        return True
+
+    async def stores(self, subject: str, body: str) -> bool:
+        """Tell whether a message is acknowledged within a few seconds; where not, it may be stored all the same."""
+        try:
+            await self.client.jetstream().publish(subject, body.encode(), timeout=_STORE_DEADLINE)
+        except (nats.errors.Error, TimeoutError):
             return False
         return True
 

@@ -1,0 +1,168 @@
+"""Regional and cross-region streams in one cluster of nine servers: three regions of three zones.
+
+Source: "Regional and Cross Region Streams (Cluster)" of NATS by Example. Tags cannot be joined by "or", so what may lie
+together across regions is written down beforehand: ``xr:231`` is region 1 in zone 2, region 2 in zone 3, region 3 in 1.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aggregator.scenarios.server_reports import (
+    format_jetstream,
+    format_meta_group,
+    format_servers,
+    jetstream_states,
+    meta_group,
+    server_states,
+)
+from aggregator.scenarios.stage import JetStream, Topology, connected
+from aggregator.scenarios.telling import Telling
+from aggregator.topology.report import format_report
+from shared.embedded_cluster import EmbeddedCluster, Member
+from shared.embedded_nats import ServerSettings
+from shared.jetstream_api import ApiError, RequestFailed
+from shared.nats_settings import AuthSettings
+from shared.settings import FilePath
+
+ACCOUNTS = """
+accounts {
+  $SYS { users: [ { user: sys, password: sys } ] }
+  APP { jetstream: true, users: [ { user: user, password: user } ] }
+}
+no_auth_user: user
+"""
+SERVERS = (
+    Member("rg1-az1", ("rg:1", "az:1", "xr:123", "xr:132")),
+    Member("rg1-az2", ("rg:1", "az:2", "xr:213", "xr:231")),
+    Member("rg1-az3", ("rg:1", "az:3", "xr:312", "xr:321")),
+    Member("rg2-az1", ("rg:2", "az:1", "xr:213", "xr:312")),
+    Member("rg2-az2", ("rg:2", "az:2", "xr:123", "xr:321")),
+    Member("rg2-az3", ("rg:2", "az:3", "xr:132", "xr:231")),
+    Member("rg3-az1", ("rg:3", "az:1", "xr:231", "xr:321")),
+    Member("rg3-az2", ("rg:3", "az:2", "xr:132", "xr:312")),
+    Member("rg3-az3", ("rg:3", "az:3", "xr:123", "xr:213")),
+)
+NAMES = [server.name for server in SERVERS]
+REGION_2 = NAMES[3:6]
+STREAMS = """
+[[stream]]
+name = "EVENTS"
+subjects = ["events.*"]
+replicas = 3
+duplicate_window = "2m"
+allow_rollup = true
+placement = { tags = ["xr:123"] }
+
+[[stream]]
+name = "ORDERS"
+subjects = ["orders.*"]
+replicas = 3
+duplicate_window = "2m"
+allow_rollup = true
+placement = { tags = ["rg:2"] }
+"""
+_NO_SUITABLE_PEERS = 10005
+_ZONE = "STREAM.CREATE.ZONE"
+
+
+async def play(directory: Path, telling: Telling) -> None:
+    """Play it in ``directory``, where topology.toml stays."""
+    telling.chapter("Nine servers: three regions of three zones; replicas of a stream must be in different zones")
+    password = directory / "sys.password"
+    password.write_text("sys", encoding="utf-8")
+    system = AuthSettings(user="sys", password_file=FilePath(password))
+
+    def settled(settings: ServerSettings) -> ServerSettings:
+        return msgspec.structs.replace(settings, jetstream_config='  unique_tag: "az:"', extra_config=ACCOUNTS)
+
+    async with EmbeddedCluster("c1", directory, SERVERS, settled) as cluster:
+        servers = ", ".join(f'"{url}"' for url in cluster.urls)
+        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", telling.output)
+        # Of region 3, which stays.
+        url = cluster.urls[-1]
+        async with connected(url) as jetstream, connected(url, system) as administrator:
+            await _reports(administrator, telling)
+            await _place(topology, jetstream, telling)
+            await _lose_region_2(cluster, jetstream, administrator, telling)
+
+
+async def _reports(administrator: JetStream, telling: Telling) -> None:
+    telling.chapter("The servers, what they hold, and the group that decides where streams are")
+    states = await server_states(administrator.client, len(NAMES))
+    telling.output(format_servers(states))
+    telling.show("servers", [each.server.name for each in states], NAMES)
+    tags = {each.server.name: sorted(each.server.tags) for each in states}
+    telling.show("with the tags that they were given", tags == {each.name: sorted(each.tags) for each in SERVERS}, True)
+    held = await jetstream_states(administrator.client, len(NAMES))
+    telling.output(format_jetstream(held))
+    telling.show("streams so far", sum(each.data.streams for each in held), 0)
+
+    async def members() -> dict[str, bool]:
+        group = meta_group(await jetstream_states(administrator.client, len(NAMES)))
+        return {member.name: member.current and member.online for member in group}
+
+    await telling.comes("meta group: current and online", members, dict.fromkeys(NAMES, True))
+    telling.output(format_meta_group(meta_group(await jetstream_states(administrator.client, len(NAMES)))))
+
+
+async def _place(topology: Topology, jetstream: JetStream, telling: Telling) -> None:
+    telling.chapter("EVENTS across the regions, ORDERS in region 2")
+    await topology.apply(STREAMS)
+
+    async def placed() -> dict[str, Any]:
+        return {row.name: (row.placement, row.servers) for row in (await topology.report()).streams}
+
+    await telling.comes(
+        "tags, and the servers that they come to",
+        placed,
+        {
+            "EVENTS": (("xr:123",), ("rg1-az1", "rg2-az2", "rg3-az3")),
+            "ORDERS": (("rg:2",), ("rg2-az1", "rg2-az2", "rg2-az3")),
+        },
+    )
+    telling.show("doing it again changes", len((await topology.apply()).changes), 0)
+    telling.output(format_report(await topology.report()))
+    five = {"name": "FIVE", "subjects": ["five"], "num_replicas": 5}
+    refused = await jetstream.refusal("STREAM.CREATE.FIVE", five)
+    telling.show("five replicas in three zones are refused (error)", refused, _NO_SUITABLE_PEERS)
+    zone = {"name": "ZONE", "subjects": ["zone"], "num_replicas": 3, "placement": {"tags": ["az:1"]}}
+    telling.show("a tag that names a zone lifts the rule (error; 0: accepted)", await jetstream.refusal(_ZONE, zone), 0)
+    await jetstream.publish("events.one", "before")
+    await jetstream.publish("orders.one", "before")
+
+
+async def _lose_region_2(
+    cluster: EmbeddedCluster, jetstream: JetStream, administrator: JetStream, telling: Telling
+) -> None:
+    telling.chapter("Region 2 is down: kill -9 of its three servers")
+    for name in REGION_2:
+        await cluster.servers[name].kill()
+
+    async def present() -> list[str]:
+        return [each.server.name for each in await server_states(administrator.client, len(NAMES) - len(REGION_2))]
+
+    await telling.comes("servers left", present, [name for name in NAMES if name not in REGION_2])
+    await telling.comes("EVENTS takes writes", lambda: jetstream.stores("events.one", "meanwhile"), True)
+    telling.show("ORDERS takes writes", await jetstream.stores("orders.one", "meanwhile"), False)
+
+    telling.chapter("Region 2 is back")
+    await cluster.start(*REGION_2)
+    await telling.comes("ORDERS takes writes again", lambda: jetstream.stores("orders.one", "after"), True)
+    telling.show("ORDERS still has what it had", (await jetstream.bodies("ORDERS"))[0], "before")
+
+    async def current() -> list[str]:
+        try:
+            placed = (await jetstream.info("EVENTS"))["cluster"]
+        except (ApiError, RequestFailed):
+            return []
+        replicas = [each["name"] for each in placed.get("replicas") or [] if each["current"]]
+        return sorted([placed.get("leader", ""), *replicas])
+
+    await telling.comes("EVENTS has all its replicas again", current, ["rg1-az1", "rg2-az2", "rg3-az3"])
+    telling.show(
+        "EVENTS has what came before and meanwhile",
+        sorted(set(await jetstream.bodies("EVENTS"))),
+        ["before", "meanwhile"],
+    )

@@ -1,0 +1,219 @@
+"""Ask every server of a system what it is and does, through the system account, as tables for people.
+
+Source: the system services ``$SYS.REQ.SERVER.PING.STATSZ`` and ``.JSZ`` of the NATS documentation, "System Events".
+"""
+
+import asyncio
+import time
+from typing import TypeVar
+
+import msgspec
+from nats.aio.client import Client
+
+from shared.instants import format_duration, parse_instant
+from shared.sizes import format_size
+from shared.tables import Column, format_table
+
+GATHER_DEADLINE = 30.0
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Who answers; ``time`` is its clock."""
+
+    name: str
+    cluster: str = ""
+    ver: str = ""
+    jetstream: bool = False
+    tags: list[str] = []
+    time: str = ""
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """How a server is; ``mem`` in bytes."""
+
+    start: str
+    mem: int = 0
+    cpu: float = 0.0
+    cores: int = 0
+    connections: int = 0
+    subscriptions: int = 0
+    slow_consumers: int = 0
+    routes: list[msgspec.Raw] = []
+
+
+class ServerState(msgspec.Struct, frozen=True):
+    """One server's answer to STATSZ."""
+
+    server: Server
+    statsz: Statistics
+
+
+class Api(msgspec.Struct, frozen=True):
+    """How often JetStream's API was asked, and refused."""
+
+    total: int = 0
+    errors: int = 0
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A follower in the meta group, as its leader sees it; ``active`` in nanoseconds."""
+
+    name: str
+    current: bool = False
+    offline: bool = False
+    active: int = 0
+    lag: int = 0
+
+
+class MetaGroup(msgspec.Struct, frozen=True):
+    """The group that decides where streams are; only its leader knows its followers."""
+
+    leader: str = ""
+    cluster_size: int = 0
+    replicas: list[Peer] = []
+
+
+class JetStreamState(msgspec.Struct, frozen=True):
+    """What a server holds."""
+
+    streams: int = 0
+    consumers: int = 0
+    messages: int = 0
+    bytes: int = 0
+    memory: int = 0
+    storage: int = 0
+    api: Api = Api()
+    meta_cluster: MetaGroup = MetaGroup()
+
+
+class JetStreamAnswer(msgspec.Struct, frozen=True):
+    """One server's answer to JSZ."""
+
+    server: Server
+    data: JetStreamState
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A line of the meta group's report."""
+
+    name: str
+    leads: bool = False
+    current: bool = True
+    online: bool = True
+    active: int = 0
+    lag: int = 0
+
+
+async def server_states(client: Client, count: int) -> list[ServerState]:
+    """Ask for the state of ``count`` servers; fewer where no more answer in time."""
+    return await _gather(client, "STATSZ", ServerState, count)
+
+
+async def jetstream_states(client: Client, count: int) -> list[JetStreamAnswer]:
+    """Ask what ``count`` servers hold; fewer where no more answer in time."""
+    return await _gather(client, "JSZ", JetStreamAnswer, count)
+
+
+def meta_group(states: list[JetStreamAnswer]) -> list[Member]:
+    """List the members of the meta group, as its leader sees them; none while there is no leader."""
+    for each in states:
+        meta = each.data.meta_cluster
+        if _leads(each):
+            followers = [
+                Member(peer.name, False, peer.current, not peer.offline, peer.active, peer.lag)
+                for peer in meta.replicas
+            ]
+            return sorted([Member(meta.leader, True, True, True, 0, 0), *followers], key=lambda member: member.name)
+    return []
+
+
+def _follower(peer: Peer) -> Member:
+    return Member(peer.name, current=peer.current, online=not peer.offline, active=peer.active, lag=peer.lag)
+
+
+def format_servers(states: list[ServerState]) -> str:
+    """Lay out who there is."""
+    return format_table(_SERVER_COLUMNS, states)
+
+
+def format_jetstream(states: list[JetStreamAnswer]) -> str:
+    """Lay out who holds what; the meta group's leader has a star."""
+    return format_table(_JETSTREAM_COLUMNS, states)
+
+
+def format_meta_group(members: list[Member]) -> str:
+    """Lay out the meta group."""
+    return format_table(_META_COLUMNS, members)
+
+
+async def _gather(client: Client, what: str, model: type[T], count: int) -> list[T]:
+    """Collect one answer of each server, ordered by name."""
+    answers: dict[str, T] = {}
+    inbox = client.new_inbox()
+    subscription = await client.subscribe(inbox)
+    await client.publish(f"$SYS.REQ.SERVER.PING.{what}", b"", reply=inbox)
+    ends_at = time.monotonic() + GATHER_DEADLINE
+    try:
+        async with asyncio.timeout(GATHER_DEADLINE):
+            while len(answers) < count and time.monotonic() < ends_at:
+                message = await subscription.next_msg(timeout=GATHER_DEADLINE)
+                name = msgspec.json.decode(message.data, type=_Named).server.name
+                answers[name] = msgspec.json.decode(message.data, type=model)
+    except TimeoutError:
+        pass
+    finally:
+        await subscription.unsubscribe()
+    return [answers[name] for name in sorted(answers)]
+
+
+class _Named(msgspec.Struct, frozen=True):
+    server: Server
+
+
+def _leads(answer: JetStreamAnswer) -> bool:
+    return answer.data.meta_cluster.leader == answer.server.name
+
+
+def _uptime(state: ServerState) -> str:
+    return format_duration(parse_instant(state.server.time) - parse_instant(state.statsz.start))
+
+
+_SERVER_COLUMNS: tuple[Column[ServerState], ...] = (
+    Column("name", lambda each: each.server.name),
+    Column("cluster", lambda each: each.server.cluster),
+    Column("version", lambda each: each.server.ver),
+    Column("js", lambda each: "yes" if each.server.jetstream else "no"),
+    Column("tags", lambda each: ", ".join(each.server.tags)),
+    Column("conns", lambda each: f"{each.statsz.connections:,}", right=True),
+    Column("subs", lambda each: f"{each.statsz.subscriptions:,}", right=True),
+    Column("routes", lambda each: str(len(each.statsz.routes)), right=True),
+    Column("mem", lambda each: format_size(each.statsz.mem), right=True),
+    Column("cpu %", lambda each: f"{each.statsz.cpu:g}", right=True),
+    Column("cores", lambda each: str(each.statsz.cores), right=True),
+    Column("slow", lambda each: str(each.statsz.slow_consumers), right=True),
+    Column("uptime", _uptime, right=True),
+)
+_JETSTREAM_COLUMNS: tuple[Column[JetStreamAnswer], ...] = (
+    Column(
+        "server", lambda each: each.server.name + ("*" if each.data.meta_cluster.leader == each.server.name else "")
+    ),
+    Column("cluster", lambda each: each.server.cluster),
+    Column("streams", lambda each: f"{each.data.streams:,}", right=True),
+    Column("consumers", lambda each: f"{each.data.consumers:,}", right=True),
+    Column("messages", lambda each: f"{each.data.messages:,}", right=True),
+    Column("bytes", lambda each: format_size(each.data.bytes), right=True),
+    Column("memory", lambda each: format_size(each.data.memory), right=True),
+    Column("file", lambda each: format_size(each.data.storage), right=True),
+    Column("api req", lambda each: f"{each.data.api.total:,}", right=True),
+    Column("api err", lambda each: f"{each.data.api.errors:,}", right=True),
+)
+_META_COLUMNS: tuple[Column[Member], ...] = (
+    Column("name", lambda each: each.name),
+    Column("leader", lambda each: "yes" if each.leads else ""),
+    Column("current", lambda each: "yes" if each.current else "no"),
+    Column("online", lambda each: "yes" if each.online else "no"),
+    Column("active", lambda each: format_duration(each.active // 1000), right=True),
+    Column("lag", lambda each: f"{each.lag:,}", right=True),
+)
