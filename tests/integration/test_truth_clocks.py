@@ -10,7 +10,7 @@ from edge_agent.core.decision import BlindCause, BlindSpan
 from edge_agent.core.policy import Policy
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, SECOND
-from tests.support.agent_process import STALE_AFTER, Deployment, deployed
+from tests.support.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed
 from tests.support.mortal_agent import MortalAgent
 from tests.support.scripted_stream import ScriptedStream
 from tests.support.straight_run import advisories_of_a_straight_run
@@ -33,7 +33,7 @@ time.time_ns = lambda: true_ns() + int(wrong()) * 10**9
 
 @pytest.fixture
 async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
-    async with deployed(tmp_path) as deployment:
+    async with deployed(tmp_path, UNHURRIED) as deployment:
         yield deployment
 
 
@@ -80,7 +80,7 @@ async def test_an_agent_whose_clock_is_wrong_says_what_the_stream_says(
             await until(lambda: are_told(deployment, AdvisoryKind.RECOVERED, NAMES[:1]), "it is back", DEADLINE)
             assert await told(deployment, AdvisoryKind.STALE) == NAMES[:1]
             (stale,) = [advisory for advisory in await deployment.advisories() if advisory.kind is AdvisoryKind.STALE]
-            assert stale.at_us == stale.last_seen_us + STALE_AFTER
+            assert stale.at_us == stale.last_seen_us + UNHURRIED_STALE_AFTER
             await says_the_same_as_a_straight_run(deployment)
 
 
@@ -103,7 +103,9 @@ async def test_senders_whose_clocks_are_wrong_are_seen_when_the_stream_stored_th
         advisories = [advisory for advisory in await deployment.advisories() if advisory.value != "steady"]
         for advisory in advisories:
             assert began_at - SECOND <= advisory.last_seen_us <= ended_at
-            assert advisory.at_us == advisory.last_seen_us + (0 if advisory.kind is AdvisoryKind.NEW else STALE_AFTER)
+            assert advisory.at_us == advisory.last_seen_us + (
+                0 if advisory.kind is AdvisoryKind.NEW else UNHURRIED_STALE_AFTER
+            )
         await says_the_same_as_a_straight_run(deployment)
 
 
