@@ -6,6 +6,7 @@ that an older agent wrote is brought up to date; one of a newer agent is refused
 
 import fcntl
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ import msgspec
 from edge_agent.store import migrations, schema
 
 KEY_BYTES = 32
+FULL = 1 << 20
 _UNREADABLE = (
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_IOERR_READ,
@@ -83,7 +85,14 @@ def prepare(path: Path) -> Prepared:
         marker.touch()
         return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from)
     except (OSError, sqlite3.Error) as error:
-        raise StoreUnusable(f"store {path}: {error}; the agent needs to write there") from error
+        raise unusable(path, error) from error
+
+
+def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
+    """Say what keeps a store from being used: SQLite calls much of what a full disk does an I/O error."""
+    is_full = path.parent.is_dir() and shutil.disk_usage(path.parent).free < FULL
+    remedy = "the disk is full, make room there" if is_full else "the agent needs to write there"
+    return StoreUnusable(f"store {path}: {error}; {remedy}")
 
 
 def site_key(path: Path) -> bytes:

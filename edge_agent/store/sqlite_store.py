@@ -21,6 +21,7 @@ from edge_agent.core.senders import SenderTable
 from edge_agent.ports import BatchCommit, LaneDepth, StoreFull
 from edge_agent.store import schema
 from edge_agent.store.decision_log import DecisionLog
+from edge_agent.store.files import unusable
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import Incarnations, load_senders, sender_row, slot_range
@@ -58,13 +59,15 @@ class SqliteStore:
 
     @classmethod
     async def open(cls, path: Path, max_outbox: int) -> Self:
-        """Open a file that prepare() has made sure of. ``max_outbox`` is in bytes."""
+        """Open a file that prepare() has made sure of; raise StoreUnusable. ``max_outbox`` is in bytes."""
         database = await aiosqlite.connect(path, isolation_level=None, timeout=30)
         try:
             return await cls._opened(path, database, max_outbox)
-        except BaseException:
+        except BaseException as error:
             # Its thread would keep a process that wants to end.
             await database.close()
+            if isinstance(error, sqlite3.Error):
+                raise unusable(path, error) from error
             raise
 
     @classmethod

@@ -11,6 +11,7 @@ import pytest
 
 from edge_agent.core.outgoing import Lane
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, site_key
+from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import BLOCK, advisory, batch, opened, registration, sender, waiting
 
 PAGE = 4096
@@ -131,6 +132,13 @@ async def test_a_sound_store_is_not_set_aside_because_the_disk_is_full(path: Pat
     assert prepare(path) == Prepared(was_lost=False)
     async with opened(path) as store:
         assert await waiting(store, Lane.ADVISORIES) == ["a"]
+
+
+async def test_a_disk_that_fills_just_before_a_store_is_opened_is_a_refusal_in_one_clear_line(path: Path) -> None:
+    async with opened(path) as store:
+        await store.commit(batch(1, [advisory("a")]))
+    with no_room(), pytest.raises(StoreUnusable, match="the agent needs to write there"):
+        await SqliteStore.open(path, 1 << 20)
 
 
 async def test_each_damaged_store_is_kept_under_a_name_of_its_own(path: Path) -> None:
