@@ -12,6 +12,7 @@ from shared.sizes import format_size
 LABEL = 17
 NARROWEST = 60
 UNWRAPPED = 100_000
+ONE = {"advisories": "advisory", "registrations": "registration", "copies": "copy"}
 # In the order in which a message meets them.
 COUNTERS = (
     "valid",
@@ -100,11 +101,17 @@ def _part(part: PartStatus) -> str:
 
 
 def _outbox(report: StatusReport) -> str:
-    waiting = [f"{lane.rows:,} {name} ({_measure(lane)})" for name, lane in report.outbox.items() if lane.rows]
+    waiting = [
+        f"{lane.rows:,} {name if lane.rows > 1 else ONE.get(name, name)} ({_measure(lane)})"
+        for name, lane in report.outbox.items()
+        if lane.rows
+    ]
     if not waiting:
         return "empty: the region has acknowledged everything"
     room = f"room for {format_size(report.room)} more"
-    return f"{' and '.join(waiting)} wait for the region's acknowledgement; {room}"
+    listed = " and ".join(filter(None, (", ".join(waiting[:-1]), waiting[-1])))
+    waits = "waits" if sum(lane.rows for lane in report.outbox.values()) == 1 else "wait"
+    return f"{listed} {waits} for the region's acknowledgement; {room}"
 
 
 def _measure(lane: LaneReport) -> str:

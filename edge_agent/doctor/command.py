@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from edge_agent import config
-from edge_agent.cli import config_option
+from edge_agent.cli import EXAMPLES, config_option
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
@@ -25,7 +25,9 @@ SUBJECT = 18
 NARROWEST = 50
 
 
-@click.command()
+@click.command(
+    epilog=f"{EXAMPLES}sudo -u muster-agent muster-agent doctor\n  muster-agent doctor --json | jq '.findings[]'"
+)
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(config_path: Path, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from edge_agent import config
-from edge_agent.cli import config_option
+from edge_agent.cli import EXAMPLES, config_option
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection import moments
@@ -48,7 +48,10 @@ def _since(context: click.Context, parameter: click.Parameter, text: str | None)
     return moments.since(context, parameter, text) or 0
 
 
-@click.command()
+@click.command(
+    epilog=f"{EXAMPLES}muster-agent senders --state stale\n  muster-agent senders --match 'web-*' --not-since 10m"
+    "\n  muster-agent senders --json --limit 0 | jq '.senders[].sender_id'"
+)
 @config_option
 @stream_option
 @click.option(
@@ -72,7 +75,10 @@ def senders(config_path: Path, newest_first: bool, limit: int, as_json: bool, **
     click.echo(_json(listed) if as_json else render_senders(listed, at))
 
 
-@click.command()
+@click.command(
+    epilog=f"{EXAMPLES}muster-agent advisories --follow\n  muster-agent advisories --since 1h --kind stale"
+    "\n  muster-agent advisories --sender 'web-*' --kind forwarded --json"
+)
 @config_option
 @stream_option
 @click.option("--follow", "-f", "follows", is_flag=True, help="Go on with what is decided from now on, until Ctrl-C.")
@@ -107,7 +113,9 @@ def advisories(config_path: Path, follows: bool, limit: int, as_json: bool, **ch
             _echo_decided([decided], as_json)
 
 
-@click.command()
+@click.command(
+    epilog=f"{EXAMPLES}muster-agent explain web1.example.net\n  muster-agent explain --limit 0 web1.example.net"
+)
 @config_option
 @stream_option
 @click.argument("sender")
@@ -125,7 +133,11 @@ def explain(config_path: Path, stream: str, sender: str, limit: int, as_json: bo
     click.echo("\n\n".join(render_explanation(each, at=at, width=width, limit=limit) for each in explained))
 
 
-@click.group(invoke_without_command=True)
+@click.group(
+    invoke_without_command=True,
+    epilog=f"{EXAMPLES}muster-agent outbox\n  muster-agent outbox --to waiting.jsonl"
+    "\n  muster-agent outbox drop --lane registrations",
+)
 @config_option
 @click.option(
     "--to",
@@ -150,7 +162,10 @@ def outbox(context: click.Context, config_path: Path, target: Path | None, as_js
             click.echo(f"{export_outbox(database, target):,} records written to {target}")
 
 
-@outbox.command()
+@outbox.command(
+    epilog=f"{EXAMPLES}muster-agent outbox drop --lane registrations\n  "
+    "muster-agent outbox --config agent.toml drop --lane registrations --stream nodes --yes"
+)
 @click.option(
     "--lane",
     type=click.Choice([Lane.REGISTRATIONS.name.lower()]),
