@@ -1,6 +1,6 @@
 """A week without a link, in accelerated form: what waits is bounded, no advisory is lost, and the space comes back.
 
-Twenty senders register as often as in a week of five-minute intervals, a tenth of them silent in turn; many more with
+Fourteen senders register as often as in a week of five-minute intervals, two of them silent in turn; many more with
 large registrations come, go, and are forgotten. Meanwhile the region cannot be reached.
 """
 
@@ -21,14 +21,14 @@ from tests.support.fault_verdict import judge
 from tests.support.waiting import until
 
 ROUNDS = 7 * 24 * 12
-SENDERS = 20
+SENDERS = 14
 SILENT = 2
 SILENT_FOR = ROUNDS // 7
 PAUSE = 0.012
+ROUNDS_AT_ONCE = 8
 SUBJECT = "registration.nodes"
-VISITORS = 2_000
-VISITS = 2
-VISITORS_PER_ROUND = 1 + 2 * VISITORS * VISITS // ROUNDS
+VISITORS = 2_500
+VISITORS_PER_ROUND = 1 + 2 * VISITORS // ROUNDS
 VISITOR_FILLING = "x" * 20_000
 LOOK_EVERY = 0.5
 DEADLINE = 120.0
@@ -44,13 +44,13 @@ async def test_a_week_without_a_link_costs_one_registration_of_each_sender_and_n
         stage.start_agent()
         watching = asyncio.create_task(watch(stage))
         published = await live_for_a_week(client)
-        assert await last_sequence(stage.site, STREAM, ">") == published
+        await until(lambda: is_stored(stage, published), "everything is stored", DEADLINE)
         await until(lambda: has_read(stage, published), "everything is read", DEADLINE)
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
             await watching
         size = stage.store_path.stat().st_size
-        assert size > 2 * MOST_KEPT, "too little to see that space is given back"
+        assert size > 1.5 * MOST_KEPT, "too little to see that space is given back"
 
         await stage.uplink.restore()
         await until(lambda: has_said_everything(stage, {"nodes": published}), "everything has arrived", DEADLINE)
@@ -75,13 +75,19 @@ async def live_for_a_week(client: Client) -> int:
         bodies = [
             msgspec.json.encode({"sender": name, "number": number, "filling": filling}) for name, filling in names
         ]
-        for body in bodies[1:]:
+        for body in bodies:
             await client.publish(SUBJECT, body)
-        # The answer to the last one paces us by the server: it stores them in order.
-        await client.request(SUBJECT, bodies[0], timeout=DEADLINE)
         published += len(bodies)
+        if number % ROUNDS_AT_ONCE == 0:
+            # It is stored behind all of them: its answer keeps us from going faster than the server.
+            await client.request(SUBJECT, bodies[0], timeout=DEADLINE)
+            published += 1
         await asyncio.sleep(PAUSE)
     return published
+
+
+async def is_stored(stage: FaultStage, published: int) -> bool:
+    return await last_sequence(stage.site, STREAM, ">") == published
 
 
 async def watch(stage: FaultStage) -> None:
