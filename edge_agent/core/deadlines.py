@@ -7,7 +7,7 @@ queue is the committed list, less the touched, followed by the draft's own; its 
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
-from edge_agent.core.senders import NOBODY, SenderList, SenderState, SenderTable
+from edge_agent.core.senders import NOBODY, DueOrder, SenderList, SenderState, SenderTable
 
 NEVER = 1 << 62
 
@@ -18,6 +18,7 @@ class DeadlineQueue:
     def __init__(
         self, senders: SenderTable, committed: SenderList, touched: dict[str, SenderState], instants: str
     ) -> None:
+        self._senders = senders
         self._sender_ids = senders.sender_ids
         self._committed = committed
         self._committed_instants = getattr(senders, instants)
@@ -47,9 +48,22 @@ class DeadlineQueue:
             return int(getattr(state, self._instant_name))
         return NEVER
 
-    def due_together(self, due: Callable[[int], int], at: int) -> list[str]:
-        """List, in the order of their ids, the senders at the head whose deadline is ``at``."""
-        return sorted(sender_id for sender_id, _ in takewhile(lambda entry: due(entry[1]) == at, self))
+    def due_together(self, due: Callable[[int], int], at: int, limit: int) -> list[str]:
+        """List, in the order of their ids, the first of the senders at the head whose deadline is ``at``.
+
+        After a blind span all silent senders share one. Where they are more than a commit carries, drafts that begin
+        with them go on in an order that the first of them has made: each need not sort what is left.
+        """
+        order = self._committed.order
+        if self._touched or order is None or order.at != at:
+            order = DueOrder(at, sorted(sender_id for sender_id, _ in takewhile(lambda each: due(each[1]) == at, self)))
+        if not self._touched:
+            self._committed.order = order if len(order.sender_ids) > limit else None
+            order.skip(self._is_settled)
+        return order.sender_ids[order.first : order.first + limit]
+
+    def _is_settled(self, sender_id: str) -> bool:
+        return not self._senders.is_in(sender_id, self._committed)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         """Give every sender id and its instant, from the head on."""

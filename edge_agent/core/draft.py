@@ -278,10 +278,10 @@ class Draft:
                 self._settling_at = due
                 return False
             if heard_due == due:
-                for sender_id in self._heard.due_together(self._heard_due, due)[:room]:
+                for sender_id in self._heard.due_together(self._heard_due, due, room):
                     self._fall_stale(sender_id, due)
             else:
-                for sender_id in self._stale.due_together(self._stale_due, due)[:room]:
+                for sender_id in self._stale.due_together(self._stale_due, due, room):
                     self._retire(sender_id, due)
 
     def _finish_settling(self) -> bool:

@@ -8,7 +8,7 @@ Columns, not objects: a million senders as objects took 457 MB, as columns 207 M
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import count, pairwise
 
@@ -74,6 +74,20 @@ class SenderPage(msgspec.Struct, frozen=True):
     stale_observed_at: Sequence[int]
 
 
+class DueOrder:
+    """Senders whose deadlines fall on one instant, in the order in which they are settled; ``first`` is not yet."""
+
+    def __init__(self, at: int, sender_ids: list[str]) -> None:
+        self.at = at
+        self.sender_ids = sender_ids
+        self.first = 0
+
+    def skip(self, is_settled: Callable[[str], bool]) -> None:
+        """Leave those behind that commits have settled: always the first."""
+        while self.first < len(self.sender_ids) and is_settled(self.sender_ids[self.first]):
+            self.first += 1
+
+
 class SenderList:
     """A doubly linked list of slots; its links live in two columns that the lists of a table share."""
 
@@ -83,6 +97,8 @@ class SenderList:
         self.head = NOBODY
         self._tail = NOBODY
         self.count = 0
+        # Not state: what drafts have found out about it, and the next one would again.
+        self.order: DueOrder | None = None
 
     def append(self, slot: int) -> None:
         """Put a slot that is in no list at the end."""
@@ -184,6 +200,11 @@ class SenderTable:
             first_interval=bool(flags & 2),
             stale_observed_at=self.stale_observed_at[slot],
         )
+
+    def is_in(self, sender_id: str, senders: SenderList) -> bool:
+        """Tell whether a sender is in one of the two lists."""
+        slot = self.slots.get(sender_id)
+        return slot is not None and (self.stale if self._flags[slot] & 1 else self.heard) is senders
 
     def free_slots(self) -> Iterator[int]:
         """Give, without taking them, the slots that new senders will get: those of the retired first."""

@@ -226,3 +226,24 @@ def test_instant_left_half_settled_is_finished_before_an_epoch_begins() -> None:
         advised(AdvisoryKind.STALE, "c", 20, seen=0, sequence=1, ordinal=6),
         CloseCoverage(instant(0), instant(20.000001), 6, position(3, 0)),
     ]
+
+
+def test_senders_that_share_an_instant_fall_stale_once_each_in_order_whatever_drafts_were_dropped() -> None:
+    site = WatchedSite(decision_limit=3)
+    names = ["d", "a", "e", "c", "b", "g", "f"]
+    for second, sender_id in enumerate(names):
+        site.hears(sender_id, second / 10)
+    site.hears("living", 500)
+    site.watches(520)
+    decided = []
+    is_taken = False
+    while not is_taken:
+        # Every commit fails once: its draft is dropped, and decides the same again.
+        drafts = [site.draft(), site.draft()]
+        taken = {draft.prove(instant(521)) for draft in drafts}
+        assert len(taken) == 1
+        assert drafts[0].decisions == drafts[1].decisions
+        site.adopts(drafts[1])
+        decided += told(drafts[1].decisions)
+        is_taken = taken.pop()
+    assert [sender_id for kind, sender_id, _ in decided if kind == "stale"] == [*sorted(names), "living"]
