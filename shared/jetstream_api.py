@@ -4,6 +4,7 @@ nats-py's own dataclasses drop fields that they do not know, so nothing that is 
 Source: the JetStream API reference, ``$JS.API.>``; in another domain ``$JS.<domain>.API.>``.
 """
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,12 +41,20 @@ class _Envelope(msgspec.Struct):
     error: _Error | None = None
 
 
+_DOMAIN_API = re.compile(r"\$JS\.([^.]+)\.API")
+
 _envelope = msgspec.json.Decoder(_Envelope)
 
 
 def api_prefix(domain: str = "") -> str:
     """``$JS.API``, or ``$JS.<domain>.API`` for a domain that is not the connection's own."""
     return f"$JS.{domain}.API" if domain else "$JS.API"
+
+
+def domain_of(api: str) -> str:
+    """Give the domain of ``$JS.<domain>.API``, "" for any other API."""
+    match = _DOMAIN_API.fullmatch(api)
+    return match[1] if match else ""
 
 
 async def request_json(client: Client, subject: str, body: Any, model: type[T], *, deadline: float) -> T:

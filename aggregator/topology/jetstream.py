@@ -179,7 +179,12 @@ async def _apply_to_stream(client: Client, change: Change) -> None:
 async def _apply_to_consumer(client: Client, change: Change) -> None:
     api, name = f"{change.place.api}.CONSUMER", f"{change.stream}.{change.consumer}"
     if change.action in (Action.DELETE, Action.REPLACE):
-        await _request(client, f"{api}.DELETE.{name}", None)
+        try:
+            await _request(client, f"{api}.DELETE.{name}", None)
+        except ApiError as error:
+            # Gone already, or with its stream: that is what is wanted.
+            if error.err_code not in (NO_SUCH_CONSUMER, NO_SUCH_STREAM):
+                raise
     if change.action is not Action.DELETE:
         action = "update" if change.action is Action.UPDATE else "create"
         body = {"stream_name": change.stream, "config": change.config, "action": action}

@@ -10,9 +10,10 @@ from enum import StrEnum
 import msgspec
 
 from aggregator.topology.differences import FieldChange, differences, losses, source_pairs
-from aggregator.topology.found import Found, FoundStream, is_same_source, sources_of
+from aggregator.topology.found import Found, FoundStream, StreamKey, api_of, is_same_source, sources_of
 from aggregator.topology.refusals import refusals
 from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
+from shared.jetstream_api import domain_of
 
 DURABLE_SOURCING_LEVEL = 4
 
@@ -60,14 +61,14 @@ class Plan(msgspec.Struct, frozen=True):
 def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
     wanted = tuple(wanted)
-    anew = {(each.place, each.name) for each in wanted if isinstance(each, DesiredStream) and _begins_anew(each, found)}
+    anew = _made_anew(wanted, found)
     problems = dict(found.unreachable)
     changes: list[Change] = []
     for each in wanted:
         if each.place in problems:
             continue
         if isinstance(each, DesiredStream):
-            changes.extend(_stream_changes(each, found))
+            changes.extend(_stream_changes(each, found, anew=(each.place, each.name) in anew))
         elif each.wanted and found.levels.get(each.place, 0) < DURABLE_SOURCING_LEVEL:
             problems[each.place] = (
                 "its nats-server is too old for durable sourcing (2.14 has it):"
@@ -79,7 +80,20 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     return Plan(tuple(in_order), problems, tuple(refusals(wanted, found)))
 
 
-def _stream_changes(wanted: DesiredStream, found: Found) -> Iterator[Change]:
+def _made_anew(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
+    """List the streams that are to be made, or made again: also mirrors that hold the past of an origin that is."""
+    anew: set[StreamKey] = set()
+    for each in wanted:
+        if isinstance(each, DesiredStream):
+            key = each.place, each.name
+            holds = key in found.streams and found.streams[key].state.last_seq > 0
+            mirrors_one = each.config.get("mirror") and any((at.place, at.name) in anew for at in each.origins)
+            if _begins_anew(each, found) or (holds and mirrors_one):
+                anew.add(key)
+    return anew
+
+
+def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Iterator[Change]:
     current = found.streams.get((wanted.place, wanted.name))
     if current is None:
         config = _created(wanted.config)
@@ -87,11 +101,17 @@ def _stream_changes(wanted: DesiredStream, found: Found) -> Iterator[Change]:
         yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config)
         return
     fields = tuple(differences(wanted.config, current.config))
+    if anew and not any(map(_needs_another_stream, fields)):
+        # A mirror goes on at its own last sequence, whatever its new origin holds before that.
+        fields = (*fields, FieldChange("holds", "what its origin was before", "its origin"))
     if not fields:
         return
-    if _begins_anew(wanted, found):
+    if anew:
         config = _created(wanted.config)
         loss = f"deletes its {current.state.messages:,} messages" if current.state.messages else ""
+        away = [str(origin.place) for origin in wanted.origins if origin.place in found.unreachable]
+        if loss and away:
+            loss += f", also what {', '.join(away)} will not send again: wait until it answers"
         yield Change(Action.REPLACE, wanted.place, wanted.name, "", fields, config, loss)
         return
     config = current.config | wanted.config
@@ -99,6 +119,16 @@ def _stream_changes(wanted: DesiredStream, found: Found) -> Iterator[Change]:
         config["sources"] = _merged_sources(wanted.config["sources"], current, found)
     lost = ", ".join(losses(fields, current))
     yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, _sent(config), lost)
+    yield from _consumers_left(wanted, current)
+
+
+def _consumers_left(wanted: DesiredStream, current: FoundStream) -> Iterator[Change]:
+    """Remove, with a durable source, the consumer that it had at its origin."""
+    for source, stays in source_pairs(wanted.config.get("sources") or [], sources_of(current)):
+        domain = domain_of(api_of(source)) if source else ""
+        if source and not stays and source.get("consumer") and domain:
+            origin = Place(wanted.place.connection, domain)
+            yield Change(Action.DELETE, origin, source["name"], source["consumer"]["name"], (), {})
 
 
 def _begins_anew(wanted: DesiredStream, found: Found) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from aggregator.topology.found import Cluster, Found, FoundStream, Replication, StreamKey, is_same_source, sources_of
 from aggregator.topology.words import Config, Desired, DesiredStream, Place
 from shared.instants import format_duration, format_instant, parse_instant
-from shared.jetstream_api import api_prefix
+from shared.jetstream_api import api_prefix, domain_of
 from shared.sizes import format_size
 from shared.tables import Column, format_table
 
@@ -223,7 +223,7 @@ def _servers(cluster: Cluster) -> tuple[str, ...]:
 
 def _place_of(api: str) -> str:
     """Name the domain of an API, or the API where it is another account's."""
-    return api.removeprefix("$JS.").removesuffix(".API") if api != api_prefix() else "hub"
+    return domain_of(api) or (api if api != api_prefix() else "hub")
 
 
 def _silence(row: ReplicationRow) -> str:

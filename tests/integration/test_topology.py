@@ -147,18 +147,20 @@ async def test_a_destructive_change_asks_for_force_and_changes_nothing_without(t
         await applied(servers)
         async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
             await publish(agent, "us-east", 3)
-            await until(partial(holds, hub, "ARCHIVE", 3), "the messages are archived")
+            await until(partial(holds, hub, "REPORT", 3), "the messages are reported")
             more = '[archive]\nstorage = "memory"\n[report]\nmax_age = "1d"\n'
             servers.topology_path.write_text(servers.topology_path.read_text() + more)
             answer = await refused("apply", "--config", servers.topology_path)
             assert answer.stderr == (
                 "muster-aggregator: nothing was changed, this asks for --force:"
-                " hub: replace ARCHIVE, which deletes its 3 messages\n"
+                " hub: replace ARCHIVE, which deletes its 3 messages;"
+                " hub: replace REPORT, which deletes its 3 messages\n"
             )
             assert (await stream(hub, "REPORT"))["config"]["max_age"] == 60 * 86_400 * 10**9
             await ran("apply", "--force", "--config", servers.topology_path)
             assert (await stream(hub, "ARCHIVE"))["config"]["storage"] == "memory"
-            await until(partial(holds, hub, "ARCHIVE", 3), "the new archive has taken everything again")
+            await until(partial(holds, hub, "ARCHIVE", 3), "the new archive has taken everything again", RETRIED)
+            await until(partial(holds, hub, "REPORT", 3), "and the new report mirrors it", RETRIED)
 
 
 async def test_an_operators_own_settings_survive_an_update(tmp_path: Path) -> None:
@@ -177,6 +179,23 @@ async def test_an_operators_own_settings_survive_an_update(tmp_path: Path) -> No
                 "ops",
                 1 << 20,
             )
+
+
+async def test_a_region_that_is_taken_away_leaves_no_consumer_behind(tmp_path: Path) -> None:
+    async with federation(tmp_path) as servers:
+        await applied(servers)
+        text = servers.topology_path.read_text()
+        servers.topology_path.write_text(text.replace('[[region]]\nname = "eu-west"\n', ""))
+        answer = await refused("apply", "--config", servers.topology_path)
+        assert "takes nothing more from FLEET of $JS.eu-west.API" in answer.stderr
+        told = await ran("apply", "--force", "--config", servers.topology_path)
+        assert "eu-west: - delete consumer muster-archive on FLEET" in told
+        async with await client_of(servers.regions["eu-west"]) as region:
+            names = await request_json(region, "$JS.API.CONSUMER.NAMES.FLEET", None, dict[str, Any], deadline=20)
+            assert not names["consumers"]
+        assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+        servers.topology_path.write_text(text)
+        assert "applied 2 changes" in await ran("apply", "--config", servers.topology_path)
 
 
 async def test_a_region_that_is_away_is_said_to_be_and_the_rest_is_done(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from aggregator.scenarios import replication
 from tests.support.scenarios import found_by
 
 
-async def test_orders_and_returns_reach_archive_and_report(tmp_path: Path) -> None:
+async def test_orders_and_returns_reach_archive_and_report_and_the_map_shows_it(tmp_path: Path) -> None:
     found = await found_by(replication.play, tmp_path)
     assert found["doing it again changes"] == 0
     assert found["each has its kind, storage and servers"] == {
@@ -30,9 +30,6 @@ async def test_orders_and_returns_reach_archive_and_report(tmp_path: Path) -> No
     assert found["REPORT keeps for days"] == 30
     assert (found["ORDERS holds"], found["ARCHIVE goes on behind it"], found["REPORT holds"]) == (1, 202, 202)
 
-
-async def test_the_map_has_every_stream_and_every_copy(tmp_path: Path) -> None:
-    await found_by(replication.play, tmp_path)
     text = (tmp_path / "replication.dot").read_text()
     assert text.startswith("digraph replication {")
     assert re.findall(r'^    "hub/(\w+)" \[shape=(\w+),', text, re.MULTILINE) == [

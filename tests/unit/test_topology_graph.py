@@ -29,7 +29,7 @@ def test_every_stream_is_a_node_in_the_box_of_its_place() -> None:
         "eu-west": ['"eu-west/FLEET"'],
         "us-east": ['"us-east/FLEET"'],
         "hub": ['"hub/ARCHIVE"', '"hub/REPORT"'],
-        "imported": ['"imported/OTHER"'],
+        "imported.API": ['"imported.API/OTHER"'],
     }
 
 
@@ -41,7 +41,7 @@ def test_every_copying_is_an_arrow_and_a_dead_one_is_dashed() -> None:
             '"us-east/FLEET" -> "hub/ARCHIVE"',
             r'label="durable source\nlag 0\nstream \"FLEET\" not found", style=dashed, color="red"',
         ),
-        ('"imported/OTHER" -> "hub/ARCHIVE"', r'label="source\na.*\nlag 3", style=dashed, color="red"'),
+        ('"imported.API/OTHER" -> "hub/ARCHIVE"', r'label="source\na.*\nlag 3", style=dashed, color="red"'),
     ]
 
 

@@ -159,6 +159,26 @@ def test_the_consumers_of_an_archive_that_is_made_again_start_with_everything(te
     assert {change.config["deliver_policy"] for change in todo.changes[:2]} == {"all"}
 
 
+@pytest.mark.parametrize("text", ["", '[archive]\nstorage = "memory"\n'], ids=["gone", "replaced"])
+def test_a_mirror_of_a_stream_that_is_made_again_is_made_again_unless_it_is_empty(text: str) -> None:
+    found = as_applied(desired(topology()))
+    if not text:
+        del found.streams[HUB_PLACE, "ARCHIVE"]
+    with_state(found, HUB_PLACE, "REPORT", StreamState(messages=2, last_seq=3))
+    change = only_change(plan(desired(topology(text)), found), of="REPORT")
+    assert (change.action, change.destroys) == (Action.REPLACE, "deletes its 2 messages")
+    with_state(found, HUB_PLACE, "REPORT", StreamState())
+    assert "REPORT" not in {change.stream for change in plan(desired(topology(text)), found).changes}
+
+
+def test_an_archive_that_is_replaced_while_a_region_is_away_loses_what_that_had_sent() -> None:
+    found = as_applied(desired(topology()))
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=7))
+    found.unreachable[US] = "nobody answers"
+    change = only_change(plan(desired(topology('[archive]\nstorage = "memory"\n')), found), of="ARCHIVE")
+    assert change.destroys == ("deletes its 7 messages, also what us-east will not send again: wait until it answers")
+
+
 def test_the_consumers_of_an_archive_that_does_not_answer_are_left_alone() -> None:
     found = as_applied(desired(topology()))
     del found.streams[HUB_PLACE, "ARCHIVE"]
@@ -237,7 +257,10 @@ def test_a_source_that_is_taken_away_and_a_subject_that_goes_are_destructive() -
     assert [change.destroys for change in todo.changes] == [
         "refuses messages on fleet.>",
         "takes nothing more from FLEET of $JS.us-east.API",
+        "",
     ]
+    left = todo.changes[-1]
+    assert (left.action, left.place, left.stream, left.consumer) == (Action.DELETE, US, "FLEET", "muster-archive")
 
 
 def test_a_place_that_does_not_answer_is_left_alone_and_the_rest_is_planned() -> None:
