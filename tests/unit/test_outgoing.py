@@ -267,3 +267,13 @@ def test_decisions_become_rows_in_their_order() -> None:
 
 def test_size_counts_the_payload_and_what_every_record_takes() -> None:
     assert rows_of(forward(b"x" * 1000))[0].size == 1000 + RECORD_OVERHEAD
+
+
+def test_prefix_changes_the_subjects_and_nothing_else() -> None:
+    elsewhere = msgspec.structs.replace(EMITTER, prefix="choria.fleet")
+    closing = CloseCoverage(STATE.observed_since, AT, 4, STATE.position)
+    ours, theirs = rows_of(STALE, closing), rows_of(STALE, closing, emitter=elsewhere)
+    assert [row.subject for row in theirs] == ["choria.fleet.advisory.stale", "choria.fleet.watermark"]
+    assert [msgspec.structs.replace(row, subject="") for row in theirs] == [
+        msgspec.structs.replace(row, subject="") for row in ours
+    ]

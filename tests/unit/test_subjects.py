@@ -10,6 +10,7 @@ from shared.subjects import (
     advisory_subject,
     copy_subject,
     covers,
+    is_publishable,
     parse_subject,
     registration_subject,
     watermark_subject,
@@ -29,6 +30,32 @@ def test_subjects_are_golden() -> None:
         "fleet.eu-west.dub1.nodes.advisory.recovered",
         "fleet.eu-west.dub1.nodes.advisory.new",
     ]
+
+
+def test_prefix_takes_the_place_of_the_sites_own_subjects() -> None:
+    assert registration_subject(BLOCK, "choria.fleet") == "choria.fleet.registration"
+    assert watermark_subject(BLOCK, "choria.fleet") == "choria.fleet.watermark"
+    assert advisory_subject(BLOCK, AdvisoryKind.NEW, "choria.fleet") == "choria.fleet.advisory.new"
+
+
+@pytest.mark.parametrize(
+    ("subject", "answer"),
+    [
+        ("fleet", True),
+        ("a.b-c.$KV.d_e", True),
+        ("a*.>b", True),
+        ("", False),
+        ("a..b", False),
+        (".a", False),
+        ("a.", False),
+        ("a.*", False),
+        ("a.>", False),
+        ("a b", False),
+        ("a\tb", False),
+    ],
+)
+def test_subject_without_wildcards_blanks_and_holes_can_be_published_on(subject: str, answer: bool) -> None:
+    assert is_publishable(subject) is answer
 
 
 def test_every_subject_reads_back() -> None:
