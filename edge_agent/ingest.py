@@ -155,6 +155,7 @@ class Ingest:
                 self.read_at = loop.time()
                 await self._take(messages)
                 await self._source.acknowledge()
+                await self._store.let_uploads_follow()
             if loop.time() >= check_at:
                 check_at = loop.time() + self._check_interval
                 checked = await self._source.check()

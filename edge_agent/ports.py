@@ -77,6 +77,9 @@ class BatchStore(Protocol):
     async def commit(self, batch: BatchCommit) -> None:
         """Make one batch durable; raise StoreFull, having changed nothing, where the disk is full."""
 
+    async def let_uploads_follow(self) -> None:
+        """Wait a moment where copies are read faster than they leave."""
+
     def depths(self) -> dict[Lane, LaneDepth]:
         """Measure what waits."""
 

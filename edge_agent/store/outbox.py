@@ -21,7 +21,7 @@ OUTBOX_FULL = "outbox_full"
 
 NumberedRow = tuple[int, OutboxRow]
 
-ROWS_PER_STATEMENT = 100
+ROWS_PER_STATEMENT = 400
 
 
 class OutboxChange:

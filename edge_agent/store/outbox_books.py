@@ -1,6 +1,7 @@
 """Know of the outbox what can be known without reading its file: depths, counters, what is in flight or gone."""
 
 import asyncio
+import contextlib
 from typing import Self
 
 import aiosqlite
@@ -14,6 +15,9 @@ from edge_agent.store.outbox_tail import OutboxTail
 
 RESUMES_AT = 0.95
 """How full an outbox that was full may be when reading goes on, as a part of its limit."""
+
+COPIES_AHEAD = 4_000
+LONGEST_WAIT_FOR_UPLOADS = 0.5
 
 
 class LastWatermark(msgspec.Struct, frozen=True):
@@ -43,6 +47,8 @@ class OutboxBooks:
         self.tail = OutboxTail(last_row_ids)
         self.in_flight_through = dict.fromkeys(Lane, 0)
         self.deletable_through = dict.fromkeys(Lane, 0)
+        self._copies_handed_through = 0
+        self._handed = asyncio.Event()
         self.deleted_through = dict.fromkeys(Lane, 0)
         self.is_full = self._unloseable >= max_outbox
         self._appends = 0
@@ -80,6 +86,26 @@ class OutboxBooks:
         while self.is_full:
             self._changed.clear()
             await self._changed.wait()
+
+    def handed_out(self, copies_through: int) -> None:
+        """Note how far the uploader has taken copies."""
+        self._copies_handed_through = copies_through
+        self._handed.set()
+
+    async def let_uploads_follow(self) -> None:
+        """Wait a moment for an uploader that takes copies and is behind.
+
+        What leaves out of memory costs half of what leaves out of the file. But a slow link is not waited for: the
+        site's stream may not hold for ever what is not read.
+        """
+        if not self._handed.is_set():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_WAIT_FOR_UPLOADS):
+                while self.last_row_ids[Lane.COPIES] - self._copies_handed_through > COPIES_AHEAD:
+                    self._handed.clear()
+                    await self._handed.wait()
+        self._handed.clear()
 
     def unsent_after(self, lane: Lane) -> int:
         """Give the last row id that may be in flight: those behind it are not."""

@@ -130,6 +130,10 @@ class SqliteStore:
         """Wait until it has not."""
         await self._books.wait_for_room()
 
+    async def let_uploads_follow(self) -> None:
+        """Wait a moment where copies are read faster than they leave."""
+        await self._books.let_uploads_follow()
+
     def depths(self) -> dict[Lane, LaneDepth]:
         """Measure what waits."""
         return dict(self._books.depths)
@@ -142,6 +146,8 @@ class SqliteStore:
         """Read a lane's rows after one, in order; from then on they are in flight and are not replaced."""
         if lane is Lane.COPIES and (kept := self._books.tail.take(lane, after_row_id, row_limit)) is not None:
             # No transaction that is under way replaces a copy.
+            if kept:
+                self._books.handed_out(kept[-1].row_id)
             return kept
         async with self._lock:
             rows = self._books.tail.take(lane, after_row_id, row_limit)
@@ -149,6 +155,8 @@ class SqliteStore:
                 rows = await self._read_pending(lane, after_row_id, row_limit)
             if rows:
                 self._books.in_flight_through[lane] = max(self._books.in_flight_through[lane], rows[-1].row_id)
+                if lane is Lane.COPIES:
+                    self._books.handed_out(rows[-1].row_id)
         return rows
 
     async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:

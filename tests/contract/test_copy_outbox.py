@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.store import outbox_books
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, opened, registration, waiting
 
@@ -64,3 +65,29 @@ async def test_room_for_less_than_a_twentieth_of_the_limit_is_not_enough_to_go_o
     small.delete_through(Lane.COPIES, rows[5].row_id)
     await small.write_status({})
     assert (small.depths()[Lane.COPIES].rows, small.is_paused()) == (94, False)
+
+
+async def test_who_reads_faster_than_copies_leave_waits_for_the_uploader_but_not_for_one_that_takes_nothing(
+    small: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_books, "COPIES_AHEAD", 5)
+    monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", 60.0)
+    await commit(small, *(copy(f"{number}") for number in range(20)))
+    await asyncio.wait_for(small.let_uploads_follow(), 30)
+
+    await small.pending(Lane.COPIES, 0, 10)
+    waiting_for_uploads = asyncio.create_task(small.let_uploads_follow())
+    await small.write_status({})
+    assert not waiting_for_uploads.done()
+    await small.pending(Lane.COPIES, 10, 10)
+    await asyncio.wait_for(waiting_for_uploads, 30)
+
+
+async def test_an_uploader_that_is_slow_is_waited_for_no_longer_than_a_moment(
+    small: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_books, "COPIES_AHEAD", 5)
+    monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", 0.01)
+    await commit(small, *(copy(f"{number}") for number in range(20)))
+    await small.pending(Lane.COPIES, 0, 1)
+    await asyncio.wait_for(small.let_uploads_follow(), 30)
