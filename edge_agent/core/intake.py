@@ -4,7 +4,9 @@ Only what is needed is decoded, in one pass. A message without a sender is a val
 is forwarded unsampled, counted, and cannot stop the site.
 """
 
+import base64
 import hashlib
+import zlib
 from collections.abc import Iterable
 from functools import reduce
 from typing import Any
@@ -25,6 +27,12 @@ from edge_agent.core.observation import (
 
 EVERY_PATH = "*"
 SENDER_LIMIT = 1024
+
+# Whoever registers may send a few bytes that become gigabytes.
+UNZIPPED_LIMIT = 16 << 20
+_GZIP_OR_ZLIB = 47
+# In base64, what gzip begins with, and zlib at its levels.
+_ZIPPED = ("H4", "eA", "eF", "eJ", "eN")
 
 # Nesting deeper than Python's stack ends in a RecursionError; nobody who registers may end the agent by it.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -142,7 +150,7 @@ class Intake:
 def content_digest(payload: bytes, rule: DigestRule) -> int:
     """Give a 64-bit BLAKE2b of the chosen content, whatever the order of its keys; 0 where it cannot be read as JSON.
 
-    Adapters carry a registration as JSON text inside JSON: a path goes on into such a text.
+    Adapters carry a registration as JSON text inside JSON, and nodes zip it: a path goes on into either.
     """
     try:
         body = msgspec.json.decode(payload)
@@ -176,13 +184,23 @@ def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def _opened(value: Any) -> Any:
-    """Open JSON that stands as text inside JSON."""
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        try:
-            return msgspec.json.decode(value)
-        except _UNREADABLE:
-            return value
-    return value
+    """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not."""
+    if not isinstance(value, str):
+        return value
+    body: str | bytes = value if value[:1] in ("{", "[") else _unzipped(value) if value[:2] in _ZIPPED else ""
+    try:
+        return msgspec.json.decode(body) if body else value
+    except _UNREADABLE:
+        return value
+
+
+def _unzipped(text: str) -> bytes:
+    try:
+        stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+        content = stream.decompress(base64.b64decode(text, validate=True), UNZIPPED_LIMIT)
+    except (ValueError, zlib.error):
+        return b""
+    return content if stream.eof else b""
 
 
 def _at(value: Any, keys: tuple[str, ...]) -> Any:
