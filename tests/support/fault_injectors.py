@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -10,11 +11,15 @@ from nats.aio.client import Client
 from shared.embedded_link import EmbeddedLink
 from shared.jetstream_api import request_json
 from tests.support.fault_evidence import DEADLINE, client_of, state_of
-from tests.support.fault_schedule import Fault, FaultKind
-from tests.support.fault_stage import FLEET, FaultStage
+from tests.support.fault_schedule import Fault, FaultKind, Moment, Target
+from tests.support.fault_stage import FLEET, ROUND_TRIP, FaultStage
 
-ROUND_TRIPS = (0.02, 1.0)
+ROUND_TRIPS = (0.06, 1.0)
 FEW = 3
+PATIENCE = 1.0
+# It may have been started just now.
+PATIENCE_WITH_AGENT = 2.5
+LOOK_EVERY = 0.001
 BANDWIDTHS = (4_000, 400_000)
 # Below the agent's reserve, where it pauses, down to where nothing can be written at all.
 BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
@@ -147,7 +152,7 @@ def _slow(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
         link.round_trip = _between(ROUND_TRIPS, fault.detail)
         link.bandwidth = int(_between(BANDWIDTHS, 1.0 - fault.detail))
         yield
-        link.round_trip, link.bandwidth = 0.0, 0
+        link.round_trip, link.bandwidth = ROUND_TRIP, 0
 
     return inject
 
@@ -193,6 +198,33 @@ INJECTORS: dict[FaultKind, Injector] = {
 }
 
 
+async def come(stage: FaultStage, fault: Fault) -> None:
+    """Wait until a fault's moment has come; not for long where nothing is under way: another fault keeps it."""
+    if fault.moment is Moment.AT_ONCE:
+        return
+    patience = PATIENCE_WITH_AGENT if fault.target is Target.AGENT else PATIENCE
+    before, patient_until = sign_of(stage, fault.moment), time.monotonic() + patience
+    while time.monotonic() < patient_until:
+        await asyncio.sleep(LOOK_EVERY)
+        if sign_of(stage, fault.moment) != before:
+            return
+
+
+def sign_of(stage: FaultStage, moment: Moment) -> int:
+    """Give what changes at such moments."""
+    match moment:
+        case Moment.READING:
+            return stage.source_link.passed_bytes
+        case Moment.SENDING:
+            return stage.uplink.passed_bytes
+        case _:
+            log = stage.store_path.with_name(stage.store_path.name + "-wal")
+            try:
+                return log.stat().st_mtime_ns
+            except FileNotFoundError:
+                return 0
+
+
 def kinds_left_out(stage: FaultStage) -> dict[FaultKind, str]:
     """Name the kinds that cannot be made on this machine, and why."""
     if stage.disk.is_small:
@@ -210,8 +242,10 @@ async def play(stage: FaultStage, faults: list[Fault]) -> None:
     locks = {fault.target: asyncio.Lock() for fault in faults}
 
     async def happen(fault: Fault) -> None:
-        async with locks[fault.target], INJECTORS[fault.kind](stage, fault):
-            await asyncio.sleep(fault.duration)
+        async with locks[fault.target]:
+            await come(stage, fault)
+            async with INJECTORS[fault.kind](stage, fault):
+                await asyncio.sleep(fault.duration)
 
     async with asyncio.TaskGroup() as tasks:
         for fault in faults:

@@ -49,6 +49,15 @@ class FaultKind(StrEnum):
     DISK_FULL = "disk full"
 
 
+class Moment(StrEnum):
+    """When exactly a fault strikes, once its time has come: at once, or as soon as one of these is under way."""
+
+    AT_ONCE = "at once"
+    READING = "the agent is sent registrations"
+    COMMITTING = "the agent writes its database"
+    SENDING = "the agent sends records"
+
+
 class Rule(NamedTuple):
     """How one kind is dealt: ``cards`` of it in every deck, seconds that it lasts, whether it may last long."""
 
@@ -58,7 +67,20 @@ class Rule(NamedTuple):
     longest: float
     may_be_long: bool = True
 
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """Give when it hurts most, each as often as it stands there."""
+        return MOMENTS[self.target]
 
+
+MOMENTS = {
+    Target.AGENT: (Moment.AT_ONCE, Moment.COMMITTING, Moment.COMMITTING, Moment.SENDING, Moment.READING),
+    Target.SITE: (Moment.AT_ONCE, Moment.READING),
+    Target.REGION: (Moment.AT_ONCE, Moment.SENDING, Moment.SENDING),
+    Target.SOURCE_LINK: (Moment.AT_ONCE, Moment.READING),
+    Target.UPLINK: (Moment.AT_ONCE, Moment.SENDING, Moment.SENDING),
+    Target.DISK: (Moment.AT_ONCE, Moment.COMMITTING),
+}
 RULES = {
     FaultKind.AGENT_KILLED: Rule(Target.AGENT, 5, 0.02, 1.0, may_be_long=False),
     FaultKind.AGENT_STOPPED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
@@ -87,6 +109,7 @@ class Fault(NamedTuple):
     at: float
     kind: FaultKind
     duration: float
+    moment: Moment
     detail: float
 
     @property
@@ -114,7 +137,7 @@ def draw_schedule(seed: int, count: int, left_out: Collection[FaultKind] = ()) -
         at = max(at, free_at[rule.target])
         duration = _draw_duration(draw, rule)
         free_at[rule.target] = at + duration
-        faults.append(Fault(number, at, kind, duration, draw.random()))
+        faults.append(Fault(number, at, kind, duration, draw.choice(rule.moments), draw.random()))
     return faults
 
 
