@@ -64,6 +64,7 @@ class JetStreamSource:
         self._consumer_sequence = 0
         self._read_sequence = 0
         self._requested = 0
+        self._awaited = 1
         self._is_oversized = False
         self._continuous_through = 0
         self._hole_after: int | None = None
@@ -196,7 +197,7 @@ class JetStreamSource:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 while len(self._buffer) < BATCH_MESSAGES and not self._broken:
-                    await self._next_arrival()
+                    await self._next_arrival(BATCH_MESSAGES)
 
     async def _look_into_hole(self, hole_after: int) -> None:
         """Let reading end at a hole that retention made, so that open() tells of it; others are normal."""
@@ -236,8 +237,9 @@ class JetStreamSource:
         except nats.errors.Error as error:
             raise SourceUnavailable(f"cannot listen for messages: {error}") from error
 
-    async def _next_arrival(self) -> None:
-        """Wait until something arrives, with enough asked for; what had been committed long ago is acknowledged."""
+    async def _next_arrival(self, awaited: int = 1) -> None:
+        """Wait until as many are there or a status comes, enough asked for; acknowledge what was committed long ago."""
+        self._awaited = awaited
         self._arrived.clear()
         replies, self._committed = self._committed, []
         for reply in replies:
@@ -283,6 +285,8 @@ class JetStreamSource:
                 self._buffered_bytes += len(message.data)
             elif self._acknowledges_each and delivery.sequence < self._first_sequence:
                 self._committed.append(message.reply)
+            if max(len(self._buffer), 1) < self._awaited and not self._committed:
+                return
         else:
             self._receive_status(message)
         self._arrived.set()
