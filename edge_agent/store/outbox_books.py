@@ -16,7 +16,8 @@ from edge_agent.store.outbox_tail import OutboxTail
 RESUMES_AT = 0.95
 """How full an outbox that was full may be when reading goes on, as a part of its limit."""
 
-COPIES_AHEAD = 4_000
+# With what one commit adds, less than is kept in memory.
+COPIES_AHEAD = 6 << 20
 LONGEST_WAIT_FOR_UPLOADS = 0.5
 
 
@@ -100,9 +101,11 @@ class OutboxBooks:
         """
         if not self._handed.is_set():
             return
+        waiting = self.depths[Lane.COPIES]
+        rows_ahead = COPIES_AHEAD * waiting.rows // max(waiting.size, 1)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_WAIT_FOR_UPLOADS):
-                while self.last_row_ids[Lane.COPIES] - self._copies_handed_through > COPIES_AHEAD:
+                while self.last_row_ids[Lane.COPIES] - self._copies_handed_through > rows_ahead:
                     self._handed.clear()
                     await self._handed.wait()
         self._handed.clear()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from edge_agent.core.outgoing import Lane, OutboxRow
 
-MOST_BYTES = 8 << 20
+MOST_BYTES = 16 << 20
 
 
 class _LaneTail:

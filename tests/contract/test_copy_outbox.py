@@ -70,7 +70,7 @@ async def test_room_for_less_than_a_twentieth_of_the_limit_is_not_enough_to_go_o
 async def test_who_reads_faster_than_copies_leave_waits_for_the_uploader_but_not_for_one_that_takes_nothing(
     small: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_books, "COPIES_AHEAD", 5)
+    monkeypatch.setattr(outbox_books, "COPIES_AHEAD", 5 * copy("0").size)
     monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", 60.0)
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await asyncio.wait_for(small.let_uploads_follow(), 30)
@@ -86,7 +86,7 @@ async def test_who_reads_faster_than_copies_leave_waits_for_the_uploader_but_not
 async def test_an_uploader_that_is_slow_is_waited_for_no_longer_than_a_moment(
     small: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_books, "COPIES_AHEAD", 5)
+    monkeypatch.setattr(outbox_books, "COPIES_AHEAD", 5 * copy("0").size)
     monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", 0.01)
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await small.pending(Lane.COPIES, 0, 1)
