@@ -17,6 +17,7 @@ import pytest
 
 from edge_agent.store import schema
 from shared.identifiers import AdvisoryKind
+from shared.wire import Advisory
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
 from tests.support.exposition import parsed
 from tests.support.fleet_region import STREAM as FLEET
@@ -32,8 +33,13 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
         yield deployment
 
 
+async def told_of(deployment: Deployment) -> list[Advisory]:
+    """Give the advisories of new senders: on a slow machine some are stale too by the time one looks."""
+    return [advisory for advisory in await deployment.advisories() if advisory.kind is AdvisoryKind.NEW]
+
+
 async def arrived(deployment: Deployment, count: int) -> bool:
-    return len(await deployment.advisories()) == count
+    return len(await told_of(deployment)) == count
 
 
 def says(deployment: Deployment, text: str, after: int = 0) -> bool:
@@ -45,6 +51,13 @@ async def until_running(deployment: Deployment) -> None:
     deployment.agent.start()
     await deployment.site.publish(*BODIES)
     await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
+
+
+def known(status: str) -> int:
+    """Count the senders that status knows of; how many are stale depends on how fast this machine is."""
+    told = re.search(r"^  senders +(\d+) heard, (\d+) stale$", status, re.MULTILINE)
+    assert told, status
+    return int(told[1]) + int(told[2])
 
 
 # Status
@@ -68,9 +81,9 @@ async def test_status_says_what_a_cut_link_means_and_that_it_is_over(deployment:
     assert re.search(r"^stream nodes +reading for ", status, re.MULTILINE)
     assert re.search(r"^  lag +\d messages to read, \d+s behind the stream's clock$", status, re.MULTILINE)
     assert re.search(r"^  watched +through 20\S+Z \([\w. ]+ ago\), without a gap since 20", status, re.MULTILINE)
-    assert re.search(r"^  senders +25 heard, 0 stale$", status, re.MULTILINE)
+    assert known(status) == 25
     waits = (
-        r"^outbox +2\d advisories \(.*, the oldest \S+ ago\) and 20 registrations \(.*\) wait for the region's "
+        r"^outbox +\d+ advisories \(.*, the oldest \S+ ago\) and 20 registrations \(.*\) wait for the region's "
         r"acknowledgement; room for .* more$"
     )
     assert re.search(waits, status, re.MULTILINE)
@@ -91,7 +104,7 @@ async def test_status_tells_of_an_agent_that_does_not_run_any_more(deployment: D
     deployment.agent.kill()
     status = await deployment.agent.status()
     assert re.search(r"NOT RUNNING, last sign of life .* ago: killed or crashed", status)
-    assert re.search(r"^  senders +5 heard, 0 stale$", status, re.MULTILINE)
+    assert known(status) == 5
 
 
 async def test_a_region_without_a_stream_is_named_in_status(deployment: Deployment) -> None:
@@ -168,7 +181,6 @@ async def test_metrics_count_what_was_read_forwarded_and_said(deployment: Deploy
         named("forwarded_total", stream="nodes", reason="copy"): 2,
         named("rejected_total", stream="nodes", cause="not_a_json_object"): 1,
         named("rejected_total", stream="nodes", cause="no_sender"): 1,
-        named("senders", stream="nodes", state="heard"): 5,
         named("lag_messages", stream="nodes"): 0,
         named("stream_reading", stream="nodes"): 1,
         named("link_up", link="source", stream="nodes"): 1,
@@ -180,11 +192,15 @@ async def test_metrics_count_what_was_read_forwarded_and_said(deployment: Deploy
     }
 
     async def shows() -> bool:
-        return expected.items() <= (await metrics()).items()
+        found = await metrics()
+        # Seven registrations and five advisories; with time, watermarks and stale advisories too.
+        has_all = found.get(named("publishes_acknowledged_total"), 0) >= 12
+        return has_all and expected.items() <= found.items()
 
     await until(shows, f"metrics show {expected}")
     found = await metrics()
-    assert found[named("publishes_acknowledged_total")] >= 12
+    # How many are stale by now depends on how fast this machine is.
+    assert sum(found[named("senders", stream="nodes", state=state)] for state in ("heard", "stale")) == 5
     assert found[named("store_commit_duration_seconds_count")] > 0
     own = {"region": "eu-west", "site": "dub1"}
     assert 10 << 20 < found[f"process_resident_memory_bytes{own}"] < 1 << 30
@@ -314,8 +330,7 @@ async def test_an_agent_whose_store_is_lost_starts_says_so_and_marks_what_it_lea
     said = {"corrupt": f"was corrupt: set aside as {store}.corrupt-1", "gone": "is gone though there was one"}
     assert f"store {store} {said[loss]}" in deployment.agent.log
     assert store.with_name("agent.db.corrupt-1").exists() is (loss == "corrupt")
-    advisories = await deployment.advisories()
-    assert {advisory.kind for advisory in advisories} == {AdvisoryKind.NEW}
+    advisories = await told_of(deployment)
     assert [advisory.rebuilt for advisory in advisories] == [False] * len(NAMES) + [True] * len(NAMES)
     assert len({advisory.incarnation for advisory in advisories}) == 2
     assert [advisory.ordinal for advisory in advisories] == [*range(1, len(NAMES) + 1)] * 2
