@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
-from edge_agent.doctor.finding import Finding, doubtful, good
+from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.status_board import now
-from edge_agent.status_report import read_status
+from edge_agent.status_report import Life, read_status
 from edge_agent.store.reading import StoreUnreadable
 
 
@@ -23,8 +23,18 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
         yield doubtful("agent", str(error), "run the doctor as the agent's user")
         return
     agent = report.agent
+    if report.life is Life.SILENT:
+        text = f"process {agent.pid} is there, but has written nothing for {rough(now() - agent.written_at)}"
+        yield bad(
+            "agent", text, "make room where its disk is full; else it hangs: kill -9 it and start it, nothing is lost"
+        )
+        return
+    if report.life is Life.STOPPED:
+        yield doubtful("agent", f"stopped {relative(agent.stopped_at, now())}, as it was told", "start it")
+        return
     if not report.is_running:
-        yield doubtful("agent", f"not running, last sign of life {relative(agent.written_at, now())}", "start it")
+        text = f"not running, last sign of life {relative(agent.written_at, now())}: killed or crashed"
+        yield doubtful("agent", text, "look at its log, then start it")
         return
     if (agent.region, agent.site) != (settings.region, settings.site):
         text = f"it runs as site {agent.site} of region {agent.region}, not as these settings say"
