@@ -10,6 +10,8 @@ import msgspec
 
 from tests.bench.children import Child
 
+# Each sender's first interval is shortened by a hash, to a 65,536th at least: of this, to fifteen hours.
+ONCE = "1000000h"
 AGENT = Path(sys.executable).with_name("muster-agent")
 
 
@@ -19,7 +21,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     site: str
     region: str
     copies: bool = False
-    sample_interval: str = "24h"
+    sample_interval: str = ONCE
     stale_after: str = "6h"
     retire_after: str = "48h"
     settle: str = "5s"
