@@ -6,6 +6,8 @@ Clients refuse to publish most of this; a socket does not.
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.support.agent_stage import Stage, agent_stage
 from tests.support.running_agent import AgentProcess, agent_process
 from tests.support.source_site import Site
@@ -72,6 +74,36 @@ async def test_a_site_reads_on_behind_every_message_and_passes_on_what_can_be_se
     assert sum(counters["valid"].values()) + sum(counters["rejected"].values()) == last
     assert status.outbox_counters["dropped"] == {"too_large": 2}
     assert "Traceback" not in log, log
+
+
+NAMELESS = {
+    "a byte that begins no letter": b"\xff\xfe",
+    "half a letter": b"\xed\xa0\xbd",
+    "the other half": b"\xed\xb8\x80",
+    "letters of Latin-1": b"caf\xe9",
+}
+
+
+@pytest.mark.parametrize("rule", ['header = "X-Sender"', "subject = true", "subject_token = 2"])
+async def test_a_sender_whose_name_is_no_text_stops_nobody(tmp_path: Path, rule: str) -> None:
+    async with agent_stage(tmp_path) as stage:
+        settings = stage.config_path.read_text()
+        stage.config_path.write_text(settings.replace('json_path = "sender"', rule))
+        async with agent_process(stage.config_path) as agent:
+            for number, name in enumerate(NAMELESS.values(), start=1):
+                headers = b"NATS/1.0\r\nX-Sender: %b\r\n\r\n" % name
+                line = b"HPUB registration.%b %d %d\r\n" % (name, len(headers), len(headers) + 2)
+                await stored_from_a_socket(stage.site, b"%b%b{}\r\n" % (line, headers), number)
+            last = await stage.site.publish(b"behind", subject="registration.behind", headers={"X-Sender": "behind"})
+            await until(lambda: is_passed_on(stage, b"behind"), "what came last is passed on", DEADLINE)
+            await until(lambda: is_acknowledged(agent), "everything has left", DEADLINE)
+            status = await agent.status()
+            assert agent.is_running, agent.log
+        assert status is not None
+        counters = status.blocks[0].state.counters
+        received = [sum(counters.get(what, {}).values()) for what in ("valid", "rejected")]
+        assert sum(received) == last
+        assert "Traceback" not in agent.log, agent.log
 
 
 async def stored_from_a_socket(site: Site, message: bytes, last_sequence: int) -> None:
