@@ -1,30 +1,19 @@
 """What an operator sees of the agent: it says what is going on, ends when told to, and refuses what cannot work."""
 
 import asyncio
-import contextlib
-import json
 import re
 import signal
-import socket
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edge_agent.store import schema
-from shared.identifiers import AdvisoryKind
-from shared.wire import Advisory
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
-from tests.support.exposition import parsed
 from tests.support.fleet_region import STREAM as FLEET
+from tests.support.told_agent import BODIES, NAMES, arrived, told_of, until_running
 from tests.support.waiting import until
-
-NAMES = [f"node{number}.example.net" for number in range(5)]
-BODIES = [b'{"sender":"%s"}' % name.encode() for name in NAMES]
 
 
 @pytest.fixture
@@ -33,24 +22,8 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
         yield deployment
 
 
-async def told_of(deployment: Deployment) -> list[Advisory]:
-    """Give the advisories of new senders: on a slow machine some are stale too by the time one looks."""
-    return [advisory for advisory in await deployment.advisories() if advisory.kind is AdvisoryKind.NEW]
-
-
-async def arrived(deployment: Deployment, count: int) -> bool:
-    return len(await told_of(deployment)) == count
-
-
 def says(deployment: Deployment, text: str, after: int = 0) -> bool:
     return text in deployment.agent.log[after:]
-
-
-async def until_running(deployment: Deployment) -> None:
-    """Start the agent, and wait until it has read and delivered what the senders say."""
-    deployment.agent.start()
-    await deployment.site.publish(*BODIES)
-    await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
 
 
 def known(status: str) -> int:
@@ -118,110 +91,6 @@ async def test_a_region_without_a_stream_is_named_in_status(deployment: Deployme
     await until(tells, "status names the reason")
     await deployment.region.make_stream()
     await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
-
-
-# Health and metrics
-
-
-def asked(deployment: Deployment, path: str) -> tuple[int, str]:
-    """Ask the agent's monitor; 0 while nobody answers."""
-    listen = re.search(r'listen = "(.*)"', deployment.agent.config.read_text())
-    assert listen
-    try:
-        with urllib.request.urlopen(f"http://{listen[1]}{path}", timeout=5) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
-
-
-async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment: Deployment) -> None:
-    await until_running(deployment)
-
-    async def page(path: str) -> tuple[int, dict[str, Any]]:
-        code, body = await asyncio.to_thread(asked, deployment, path)
-        return code, json.loads(body or "{}")
-
-    async def is_useful() -> bool:
-        return await page("/readyz") == (200, {"alive": True, "useful": True, "problems": []})
-
-    await until(is_useful, "the agent is useful")
-    await deployment.site.link.cut()
-
-    async def is_useless() -> bool:
-        return (await page("/readyz"))[0] == 503
-
-    await until(is_useless, "the cut is noticed")
-    code, health = await page("/healthz")
-    assert (code, health["alive"], health["useful"]) == (200, True, False)
-    assert any(problem.startswith("source of nodes: not connected") for problem in health["problems"])
-    await deployment.site.link.restore()
-    await until(is_useful, "the agent is useful again")
-    assert (await asyncio.to_thread(asked, deployment, "/elsewhere"))[0] == 404
-
-
-async def test_metrics_count_what_was_read_forwarded_and_said(deployment: Deployment) -> None:
-    await until_running(deployment)
-    await deployment.site.publish(b"not JSON", b'{"sender":""}')
-
-    async def metrics() -> dict[str, float]:
-        _, text = await asyncio.to_thread(asked, deployment, "/metrics")
-        return {f"{name}{dict(labels)}": value for (name, labels), value in parsed(text).items()}
-
-    def named(name: str, **labels: str) -> str:
-        return f"muster_agent_{name}{ {'region': 'eu-west', 'site': 'dub1', **labels} }"
-
-    expected = {
-        named("valid_total", stream="nodes", what="registrations"): 5,
-        named("advisories_total", stream="nodes", kind="new"): 5,
-        named("advisories_total", stream="nodes", kind="retired"): 0,
-        named("forwarded_total", stream="nodes", reason="new"): 5,
-        named("forwarded_total", stream="nodes", reason="copy"): 2,
-        named("rejected_total", stream="nodes", cause="not_a_json_object"): 1,
-        named("rejected_total", stream="nodes", cause="no_sender"): 1,
-        named("lag_messages", stream="nodes"): 0,
-        named("stream_reading", stream="nodes"): 1,
-        named("link_up", link="source", stream="nodes"): 1,
-        named("link_up", link="upstream", stream=""): 1,
-        named("reconnects_total", link="upstream", stream=""): 0,
-        named("useful"): 1,
-        named("publishes_failed_total"): 0,
-        named("outbox_rows", lane="registrations"): 0,
-    }
-
-    async def shows() -> bool:
-        found = await metrics()
-        # Seven registrations and five advisories; with time, watermarks and stale advisories too.
-        has_all = found.get(named("publishes_acknowledged_total"), 0) >= 12
-        return has_all and expected.items() <= found.items()
-
-    await until(shows, f"metrics show {expected}")
-    found = await metrics()
-    # How many are stale by now depends on how fast this machine is.
-    assert sum(found[named("senders", stream="nodes", state=state)] for state in ("heard", "stale")) == 5
-    assert found[named("store_commit_duration_seconds_count")] > 0
-    own = {"region": "eu-west", "site": "dub1"}
-    assert 10 << 20 < found[f"process_resident_memory_bytes{own}"] < 1 << 30
-    await deployment.region.link.cut()
-
-    async def is_down() -> bool:
-        return (await metrics())[named("link_up", link="upstream", stream="")] == 0
-
-    await until(is_down, "the link is down")
-    await deployment.site.publish(b'{"sender":"newcomer"}')
-
-    async def grows() -> bool:
-        return (await metrics())[named("outbox_oldest_age_seconds", lane="registrations")] > 0.5
-
-    await until(grows, "what waits grows older")
-    await deployment.region.link.restore()
-
-    async def is_back() -> bool:
-        return (await metrics())[named("reconnects_total", link="upstream", stream="")] == 1
-
-    await until(is_back, "the link is back")
 
 
 # Ending
@@ -347,48 +216,3 @@ async def test_a_store_of_a_newer_version_is_refused_in_one_clear_line(deploymen
     code, output, errors = await deployment.agent.run_command("run", "--config", str(deployment.agent.config))
     said = f"version 99, this agent reads {schema.VERSION}; use a newer agent"
     assert (code, output, errors) == (1, "", f"muster-agent: store {deployment.agent.store}: {said}\n")
-
-
-async def test_a_supervisor_hears_that_the_agent_is_ready_alive_and_stopping(
-    deployment: Deployment, tmp_path: Path
-) -> None:
-    with supervisor_socket(tmp_path / "notify") as supervisor:
-        deployment.agent.start({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"})
-        heard: list[bytes] = []
-
-        async def hears(*wanted: bytes) -> None:
-            while not all(any(each.startswith(start) for each in heard) for start in wanted):
-                heard.append(await asyncio.to_thread(supervisor.recv, 1_000))
-
-        await hears(b"READY=1", b"WATCHDOG=1")
-        await deployment.site.publish(*BODIES)
-        await hears(b"STATUS=reading 1 of 1 streams, 5 senders")
-        await deployment.site.link.cut()
-        await hears(b"STATUS=source of nodes: not connected")
-        deployment.agent.signal(signal.SIGTERM)
-        await hears(b"STOPPING=1\nSTATUS=stopping")
-        assert await deployment.agent.ended() == 0
-    assert heard[0] == b"READY=1"
-
-
-async def test_an_agent_that_hangs_feeds_no_watchdog(deployment: Deployment, tmp_path: Path) -> None:
-    with supervisor_socket(tmp_path / "notify") as supervisor:
-        deployment.agent.start({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"})
-        while await asyncio.to_thread(supervisor.recv, 1_000) != b"WATCHDOG=1":
-            pass
-        deployment.agent.signal(signal.SIGSTOP)
-        # What was sent before it stopped is still in the socket; then there is nothing.
-        supervisor.settimeout(2)
-        with contextlib.suppress(TimeoutError):
-            while await asyncio.to_thread(supervisor.recv, 1_000):
-                pass
-        deployment.agent.signal(signal.SIGCONT)
-        supervisor.settimeout(30)
-        assert (await asyncio.to_thread(supervisor.recv, 1_000)).split(b"=")[0] in (b"WATCHDOG", b"STATUS")
-
-
-def supervisor_socket(address: Path) -> socket.socket:
-    supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    supervisor.bind(str(address))
-    supervisor.settimeout(30)
-    return supervisor
