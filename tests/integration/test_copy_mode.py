@@ -122,7 +122,12 @@ async def test_a_message_whose_subject_nothing_is_left_of_is_counted(tmp_path: P
         deployment.agent.start()
         records = await copied(deployment, 1)
         assert [record.payload for record in records] == [b"kept"]
-        assert await counters(deployment) == {"rejected": {"subject_not_usable": 1}, "forwarded": {"copy": 1}}
+        wanted = {"rejected": {"subject_not_usable": 1}, "forwarded": {"copy": 1}}
+
+        async def are_counted() -> bool:
+            return await counters(deployment) == wanted
+
+        await until(are_counted, f"the counters are {wanted}", PATIENCE)
 
 
 async def test_what_is_older_than_max_age_is_withheld_and_counted(tmp_path: Path) -> None:
