@@ -50,6 +50,11 @@ class EmbeddedCluster:
             self.servers[member.name] = EmbeddedNats(msgspec.structs.replace(settings, extra_config=config))
 
     @property
+    def route_ports(self) -> tuple[int, ...]:
+        """Where the servers meet each other."""
+        return tuple(port for port, _ in self._kept)
+
+    @property
     def urls(self) -> tuple[str, ...]:
         """Where clients connect."""
         return tuple(server.url for server in self.servers.values())
@@ -58,11 +63,15 @@ class EmbeddedCluster:
         try:
             await self.start(*self.servers)
         except BaseException:
-            await self.__aexit__()
+            await self.close()
             raise
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Kill every server, and give the ports back."""
         await asyncio.gather(*(server.kill() for server in self.servers.values()))
         for _, kept in self._kept:
             kept.close()

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from aggregator.scenarios.server_reports import (
+    clusters,
     format_jetstream,
     format_meta_group,
     format_servers,
@@ -93,6 +94,7 @@ async def _reports(administrator: JetStream, telling: Telling) -> None:
     states = await server_states(administrator.client, len(NAMES))
     telling.output(format_servers(states))
     telling.show("servers", [each.server.name for each in states], NAMES)
+    telling.show("clusters", {each.name: each.nodes for each in clusters(states)}, {"c1": len(NAMES)})
     tags = {each.server.name: sorted(each.server.tags) for each in states}
     telling.show("with the tags that they were given", tags == {each.name: sorted(each.tags) for each in SERVERS}, True)
     held = await jetstream_states(administrator.client, len(NAMES))

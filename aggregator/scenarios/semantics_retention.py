@@ -11,6 +11,9 @@ INTEREST = '[[stream]]\nname = "INTEREST"\nsubjects = ["interest"]\nretention = 
 KEPT = '[[stream]]\nname = "KEPT"\n[[stream.source]]\nname = "INTEREST"\n'
 ALLOW = "allow = true\n"
 
+LATE_QUEUE = '[[stream]]\nname = "LATE_WORK"\nsubjects = ["late"]\nretention = "workqueue"\n'
+LATE_DONE = '[[stream]]\nname = "LATE_DONE"\n[[stream.source]]\nname = "LATE_WORK"\n'
+
 
 async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, telling: Telling) -> None:
     """Copy such origins where that works, and where NATS leaves it undefined."""
@@ -26,6 +29,10 @@ async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, tellin
         0,
         note="local clients that try to create further consumers will fail",
     )
+    await at_hub.publish("work", "4")
+    await telling.comes("the copy goes on", lambda: at_hub.bodies("DONE"), ["1", "2", "3", "4"])
+    telling.show("and the local consumer gets it too", await at_hub.fetch("WORK", "worker", 1), ["4"])
+    await _consumer_first(topology, at_hub, telling)
 
     telling.chapter("A work queue behind a leaf link")
     todo = await topology.plan(EDGE_QUEUE + EDGE_DONE)
@@ -53,4 +60,18 @@ async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, tellin
     await at_hub.publish("interest", "after")
     await telling.comes(
         "the copy has what came while it was there", lambda: at_hub.bodies("KEPT"), ["after"], note="undefined"
+    )
+
+
+async def _consumer_first(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
+    await topology.apply(LATE_QUEUE)
+    config = {"durable_name": "worker", "ack_policy": "explicit"}
+    await at_hub.request("CONSUMER.CREATE.LATE_WORK.worker", {"stream_name": "LATE_WORK", "config": config})
+    await at_hub.publish("late", "1", "2")
+    await topology.apply(LATE_QUEUE + LATE_DONE)
+    await telling.comes(
+        "a source of a queue that has a local consumer already takes",
+        lambda: at_hub.bodies("LATE_DONE"),
+        ["1", "2"],
+        note="a source cannot be created where there is a local consumer",
     )

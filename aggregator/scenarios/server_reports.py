@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from nats.aio.client import Client
 
-from shared.instants import format_duration, parse_instant
+from shared.instants import SECOND, format_duration, parse_instant
 from shared.sizes import format_size
 from shared.tables import Column, format_table
 
@@ -44,10 +44,19 @@ class Statistics(msgspec.Struct, frozen=True):
 
 
 class ServerState(msgspec.Struct, frozen=True):
-    """One server's answer to STATSZ."""
+    """One server's answer to STATSZ; ``round_trip`` in microseconds."""
 
     server: Server
     statsz: Statistics
+    round_trip: int = 0
+
+
+class ClusterSize(msgspec.Struct, frozen=True):
+    """A line of the clusters' overview."""
+
+    name: str
+    nodes: int
+    connections: int
 
 
 class Api(msgspec.Struct, frozen=True):
@@ -108,12 +117,20 @@ class Member(msgspec.Struct, frozen=True):
 
 async def server_states(client: Client, count: int) -> list[ServerState]:
     """Ask for the state of ``count`` servers; fewer where no more answer in time."""
-    return await _gather(client, "STATSZ", ServerState, count)
+    answers = await _gather(client, "STATSZ", ServerState, count)
+    return [msgspec.structs.replace(state, round_trip=round_trip) for state, round_trip in answers]
 
 
 async def jetstream_states(client: Client, count: int) -> list[JetStreamAnswer]:
     """Ask what ``count`` servers hold; fewer where no more answer in time."""
-    return await _gather(client, "JSZ", JetStreamAnswer, count)
+    return [answer for answer, _ in await _gather(client, "JSZ", JetStreamAnswer, count)]
+
+
+def clusters(states: list[ServerState]) -> list[ClusterSize]:
+    """Count servers and connections by cluster."""
+    names = sorted({each.server.cluster for each in states})
+    by_name = {name: [each.statsz for each in states if each.server.cluster == name] for name in names}
+    return [ClusterSize(name, len(of), sum(each.connections for each in of)) for name, of in by_name.items()]
 
 
 def meta_group(states: list[JetStreamAnswer]) -> list[Member]:
@@ -134,8 +151,8 @@ def _follower(peer: Peer) -> Member:
 
 
 def format_servers(states: list[ServerState]) -> str:
-    """Lay out who there is."""
-    return format_table(_SERVER_COLUMNS, states)
+    """Lay out who there is, and how many of them make up each cluster."""
+    return f"{format_table(_SERVER_COLUMNS, states)}\n\n{format_table(_CLUSTER_COLUMNS, clusters(states))}"
 
 
 def format_jetstream(states: list[JetStreamAnswer]) -> str:
@@ -148,19 +165,20 @@ def format_meta_group(members: list[Member]) -> str:
     return format_table(_META_COLUMNS, members)
 
 
-async def _gather(client: Client, what: str, model: type[T], count: int) -> list[T]:
-    """Collect one answer of each server, ordered by name."""
-    answers: dict[str, T] = {}
+async def _gather(client: Client, what: str, model: type[T], count: int) -> list[tuple[T, int]]:
+    """Collect one answer of each server, and the microseconds that it took, ordered by name."""
+    answers: dict[str, tuple[T, int]] = {}
     inbox = client.new_inbox()
     subscription = await client.subscribe(inbox)
     await client.publish(f"$SYS.REQ.SERVER.PING.{what}", b"", reply=inbox)
-    ends_at = time.monotonic() + GATHER_DEADLINE
+    asked_at = time.monotonic()
     try:
         async with asyncio.timeout(GATHER_DEADLINE):
-            while len(answers) < count and time.monotonic() < ends_at:
+            while len(answers) < count:
                 message = await subscription.next_msg(timeout=GATHER_DEADLINE)
                 name = msgspec.json.decode(message.data, type=_Named).server.name
-                answers[name] = msgspec.json.decode(message.data, type=model)
+                took = round((time.monotonic() - asked_at) * SECOND)
+                answers[name] = msgspec.json.decode(message.data, type=model), took
     except TimeoutError:
         pass
     finally:
@@ -194,6 +212,12 @@ _SERVER_COLUMNS: tuple[Column[ServerState], ...] = (
     Column("cores", lambda each: str(each.statsz.cores), right=True),
     Column("slow", lambda each: str(each.statsz.slow_consumers), right=True),
     Column("uptime", _uptime, right=True),
+    Column("rtt", lambda each: format_duration(each.round_trip), right=True),
+)
+_CLUSTER_COLUMNS: tuple[Column[ClusterSize], ...] = (
+    Column("cluster", lambda each: each.name),
+    Column("nodes", lambda each: str(each.nodes), right=True),
+    Column("connections", lambda each: f"{each.connections:,}", right=True),
 )
 _JETSTREAM_COLUMNS: tuple[Column[JetStreamAnswer], ...] = (
     Column(

@@ -39,6 +39,8 @@ async def test_sources_and_mirrors_do_as_documented_and_otherwise_where_noted(tm
     assert found["the copy has the work"] == ["1", "2", "3"]
     assert found["the source removes it from the queue"] == 0
     assert found["a local consumer beside the source is refused (error; 0: it is not)"] == 0
+    assert found["and the local consumer gets it too"] == ["4"]
+    assert found["a source of a queue that has a local consumer already takes"] == ["1", "2"]
     assert found["while the link is up, the copy has the work"] == ["1", "2"]
     assert found["what comes while nobody reads is kept"] == 0
     assert found["the copy has what came while it was there"] == ["after"]
