@@ -85,6 +85,7 @@ class UploadLane:
         self._rests_until = 0.0
         self._batches_from = 0.0
         self._retry_after = FIRST_RETRY
+        self._waits_since = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -96,9 +97,10 @@ class UploadLane:
         """Give the instant of the loop's clock until which nothing leaves, because something was refused."""
         return self._rests_until
 
-    def sent_at(self) -> float:
-        """Give when the oldest shipment in flight was sent."""
-        return next(iter(self._in_flight.values()))[1]
+    @property
+    def waits_since(self) -> float:
+        """Give when the last answer came, or the first shipment behind it left."""
+        return self._waits_since
 
     async def next_shipment(self, appends: int) -> Shipment | None:
         """Give what may leave now, noted as sent; ``appends`` tells whether reading again is worth it."""
@@ -108,6 +110,8 @@ class UploadLane:
         await self._read_ahead(appends)
         shipment = self._chosen()
         if shipment is not None:
+            if not self._in_flight:
+                self._waits_since = now
             self._in_flight[shipment.number] = (shipment, now)
         return shipment
 
@@ -116,6 +120,7 @@ class UploadLane:
         shipment, sent_at = self._in_flight.pop(answer.number, (None, 0.0))
         if shipment is None:
             return
+        self._waits_since = loop_time()
         self._flight_limit.answered(sum([row.size for row in shipment.rows]), loop_time() - sent_at)
         self._window.byte_limit = self._flight_limit.limit
         if answer.outcome is Outcome.STORED:
@@ -126,13 +131,13 @@ class UploadLane:
 
     def rewind(self) -> None:
         """Begin again behind the acknowledged prefix: what is in flight is lost, or known when it comes again."""
+        self._flight_limit.restart(is_lost=bool(self._in_flight))
         self._window.rewind()
+        self._window.byte_limit = self._flight_limit.limit
         self._ready.clear()
         self._again.clear()
         self._in_flight.clear()
         self._read_through, self._appends_read = self._acknowledged_through, -1
-        self._flight_limit.restart()
-        self._window.byte_limit = self._flight_limit.limit
         self._store.release(self.lane)
 
     # For lanes of other rules

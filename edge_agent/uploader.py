@@ -111,7 +111,7 @@ class Uploader:
             elif in_flight and loop.time() - progressed_at >= ACKNOWLEDGEMENT_PATIENCE:
                 raise UpstreamUnavailable(f"no acknowledgement for {ACKNOWLEDGEMENT_PATIENCE:g} s")
             for lane in self._lanes.values():
-                if lane.in_flight and loop.time() - lane.sent_at() >= LANE_PATIENCE:
+                if lane.in_flight and loop.time() - lane.waits_since >= LANE_PATIENCE:
                     raise UpstreamUnavailable(f"no acknowledgement of {lane.lane.name.lower()} for {LANE_PATIENCE:g} s")
 
     def _patience(self, progressed_at: float, in_flight: int) -> float:

@@ -6,6 +6,7 @@ Vegas: the limit rises while answers come about as fast as the fastest did, and 
 """
 
 FIRST = 256 << 10
+SMALLEST_FIRST = 2 << 10
 LEAST = 32 << 10
 MOST = 8 << 20
 QUICK = 0.25
@@ -17,11 +18,17 @@ class FlightLimit:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = max(min(most, MOST), 1)
-        self.restart()
+        self._first = self.limit = min(FIRST, self._most)
+        self._fastest = float("inf")
 
-    def restart(self) -> None:
-        """Begin anew: the link that comes may be another one."""
-        self.limit = min(FIRST, self._most)
+    def restart(self, *, is_lost: bool) -> None:
+        """Begin anew, for the link that comes may be another one.
+
+        With less, where something was sent (``is_lost``) and nothing at all was answered: it may take too long.
+        """
+        is_silent = is_lost and self._fastest == float("inf")
+        self._first = max(self._first // 2, min(SMALLEST_FIRST, self._most)) if is_silent else min(FIRST, self._most)
+        self.limit = self._first
         self._fastest = float("inf")
 
     def answered(self, size: int, after: float) -> None:

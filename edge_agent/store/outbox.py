@@ -21,7 +21,7 @@ OUTBOX_FULL = "outbox_full"
 
 NumberedRow = tuple[int, OutboxRow]
 
-ROWS_PER_STATEMENT = 400
+ROWS_PER_STATEMENT = (400, 40)
 
 
 class OutboxChange:
@@ -181,11 +181,13 @@ class OutboxChange:
         if not rows:
             return
         # Many rows in one statement: it is one step, and the interpreter is let go and taken back once for all of them.
-        whole = len(rows) - len(rows) % ROWS_PER_STATEMENT
-        for start in range(0, whole, ROWS_PER_STATEMENT):
-            values = [value for each in rows[start : start + ROWS_PER_STATEMENT] for value in _values(*each)]
-            await self._database.execute(schema.put_rows(lane, ROWS_PER_STATEMENT), values)
-        await self._database.executemany(schema.put_rows(lane, 1), [_values(*each) for each in rows[whole:]])
+        written = 0
+        for count in ROWS_PER_STATEMENT:
+            while len(rows) - written >= count:
+                values = [value for each in rows[written : written + count] for value in _values(*each)]
+                await self._database.execute(schema.put_rows(lane, count), values)
+                written += count
+        await self._database.executemany(schema.put_rows(lane, 1), [_values(*each) for each in rows[written:]])
         last_row_id, last = rows[-1]
         self._last_row_ids[lane] = last_row_id
         self._appended[lane] = rows

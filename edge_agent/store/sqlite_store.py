@@ -292,10 +292,21 @@ class SqliteStore:
 
     async def _leave_room(self) -> None:
         """Keep the last of the disk for deletions: what fills it with rows must be able to let them go."""
+        if await self._has_room():
+            return
+        await self._write_log_back()
+        if not await self._has_room():
+            raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
+
+    async def _has_room(self) -> bool:
         disk = os.statvfs(self._directory)
         free = disk.f_bavail * disk.f_frsize
-        if free < DISK_RESERVE and free + PAGE_SIZE * await self._free_pages() < DISK_RESERVE:
-            raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
+        return free >= DISK_RESERVE or free + PAGE_SIZE * await self._free_pages() >= DISK_RESERVE
+
+    async def _write_log_back(self) -> None:
+        """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space."""
+        with contextlib.suppress(sqlite3.OperationalError):
+            await self._database.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
 
     async def _free_pages(self) -> int:
         async with self._database.execute("PRAGMA freelist_count") as cursor:
@@ -308,6 +319,7 @@ class SqliteStore:
                 # Not execute(): of a statement without columns it takes one step, and here a step is a page.
                 with contextlib.suppress(sqlite3.OperationalError):
                     await self._database.executescript(f"PRAGMA incremental_vacuum({FREE_PAGES_KEPT})")
+                await self._write_log_back()
 
 
 class _Batch(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """As much is under way as the link carries at once: more while answers come soon, less when they come late."""
 
-from edge_agent.core.flight_limit import FIRST, LEAST, MOST, FlightLimit
+from edge_agent.core.flight_limit import FIRST, LEAST, MOST, SMALLEST_FIRST, FlightLimit
 
 
 def test_quick_answers_raise_the_limit_by_what_they_answer() -> None:
@@ -37,10 +37,30 @@ def test_another_link_is_tried_anew() -> None:
     limit = FlightLimit()
     for after in (0.1, 5.0, 5.0):
         limit.answered(FIRST, after)
-    limit.restart()
+    limit.restart(is_lost=False)
     assert limit.limit == FIRST
     limit.answered(1_000, after=5.0)
     assert limit.limit == FIRST + 1_000
+
+
+def test_less_is_tried_after_each_link_that_answered_nothing() -> None:
+    limit = FlightLimit()
+    limit.restart(is_lost=True)
+    limit.restart(is_lost=True)
+    assert limit.limit == FIRST // 4
+    for _ in range(20):
+        limit.restart(is_lost=True)
+    assert limit.limit == SMALLEST_FIRST
+    limit.answered(100, after=3.0)
+    limit.restart(is_lost=True)
+    assert limit.limit == FIRST
+
+
+def test_an_outage_in_which_nothing_was_sent_says_nothing_of_the_link() -> None:
+    limit = FlightLimit()
+    for _ in range(20):
+        limit.restart(is_lost=False)
+    assert limit.limit == FIRST
 
 
 def test_a_bandwidth_that_the_operator_set_bounds_it_from_the_start() -> None:
