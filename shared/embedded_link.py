@@ -6,6 +6,7 @@ a stalled link had taken arrives then. The delay is a pipeline: it holds bytes b
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Self, cast
 
@@ -227,7 +228,9 @@ class _Pipe:
             sink.transport.close()
             self._source.close()
         else:
-            sink.transport.write_eof()
+            # A socket that was reset meanwhile takes no end; its transport notices by itself.
+            with contextlib.suppress(OSError):
+                sink.transport.write_eof()
 
     def hold(self) -> None:
         """Pass nothing and read nothing."""

@@ -20,6 +20,9 @@ PATIENCE = 1.0
 # It may have been started just now.
 PATIENCE_WITH_AGENT = 2.5
 LOOK_EVERY = 0.001
+PATIENCE_PER_FAULT = 0.4
+LONGEST_START = 10.0
+AT_ANY_TIME_ONE_IN = 3
 BANDWIDTHS = (4_000, 400_000)
 # Below the agent's reserve, where it pauses, down to where nothing can be written at all.
 BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
@@ -198,6 +201,15 @@ INJECTORS: dict[FaultKind, Injector] = {
 }
 
 
+async def started(stage: FaultStage, patience: float) -> None:
+    """Wait until an agent that was started does its work."""
+    patient_until = time.monotonic() + patience
+    while time.monotonic() < patient_until:
+        if not stage.agent_is_starting:
+            return
+        await asyncio.sleep(LOOK_EVERY)
+
+
 async def come(stage: FaultStage, fault: Fault) -> None:
     """Wait until a fault's moment has come; not for long where nothing is under way: another fault keeps it."""
     if fault.moment is Moment.AT_ONCE:
@@ -218,11 +230,7 @@ def sign_of(stage: FaultStage, moment: Moment) -> int:
         case Moment.SENDING:
             return stage.uplink.passed_bytes
         case _:
-            log = stage.store_path.with_name(stage.store_path.name + "-wal")
-            try:
-                return log.stat().st_mtime_ns
-            except FileNotFoundError:
-                return 0
+            return stage.written_at()
 
 
 def kinds_left_out(stage: FaultStage) -> dict[FaultKind, str]:
@@ -235,7 +243,8 @@ def kinds_left_out(stage: FaultStage) -> dict[FaultKind, str]:
 async def play(stage: FaultStage, faults: list[Fault]) -> None:
     """Let every fault happen at its time, and return when the last one is healed.
 
-    Where a machine is slower than the schedule, faults of one target wait for each other.
+    Where a machine is slower than the schedule, faults of one target wait for each other. While the agent starts, most
+    faults that are still to come stand back, within bounds: one that never runs cannot be hurt.
     """
     loop = asyncio.get_running_loop()
     began_at = loop.time()
@@ -248,6 +257,13 @@ async def play(stage: FaultStage, faults: list[Fault]) -> None:
                 await asyncio.sleep(fault.duration)
 
     async with asyncio.TaskGroup() as tasks:
+        patience = PATIENCE_PER_FAULT * len(faults)
         for fault in faults:
+            waited_since = loop.time()
+            if fault.number % AT_ANY_TIME_ONE_IN:
+                await started(stage, min(patience, LONGEST_START))
+            waited = loop.time() - waited_since
+            patience -= waited
+            began_at += waited
             await asyncio.sleep(began_at + fault.at - loop.time())
             tasks.create_task(happen(fault), name=f"{fault.number}: {fault.kind}")

@@ -112,11 +112,13 @@ class FaultStage:
         self.stop_codes: list[int] = []
         self.agent_starts = 0
         self._is_wanted = False
+        self._last_start_at = 0
 
     # The agent
 
     def start_agent(self) -> None:
         """Start it, and have it started again whenever it ends by itself."""
+        self._last_start_at = time.time_ns()
         self.agent.start()
         self.agent_starts += 1
         self._is_wanted = True
@@ -133,6 +135,18 @@ class FaultStage:
         code = await self.agent.ended(STOP_DEADLINE)
         self.stop_codes.append(code)
         return code
+
+    @property
+    def agent_is_starting(self) -> bool:
+        """Tell whether it was started, and has not written into its database since."""
+        return self._is_wanted and self.written_at() < self._last_start_at
+
+    def written_at(self) -> int:
+        """Give when the database was written last, in nanoseconds of this machine's clock, 0 where there is none."""
+        try:
+            return self.store_path.with_name(self.store_path.name + "-wal").stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
 
     def suspend_agent(self) -> None:
         """Let it do nothing, its connections open."""
