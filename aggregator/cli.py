@@ -11,6 +11,7 @@ from aggregator.lazy_commands import LazyCommand, LazyGroup
 
 _TOPOLOGY = "aggregator.topology.commands"
 _LAKEHOUSE = "aggregator.lakehouse.commands"
+_IMPORTS = "aggregator.lakehouse.imports.commands"
 _QUERY = "aggregator.lakehouse.query_commands"
 _PAGE = "aggregator.lakehouse.report_commands"
 _REPORTS = {"html": LazyCommand(_PAGE, "report_html", "Write the availability page.")}
@@ -24,10 +25,12 @@ COMMANDS = {
         "aggregator.topology.check_command", "check_command", "Say in one line whether anything is wrong, for monitors."
     ),
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
+    "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
     "scenario": LazyCommand(
         "aggregator.scenarios.commands", "scenario", "Play a documented way of replication on servers of its own."
     ),
+    "compare": LazyCommand("aggregator.demo.compare_command", "compare", "Hold the tables against a fleet's truth."),
     "demo": LazyCommand("aggregator.demo.commands", "demo", "Run a whole fleet on this machine."),
 }
 

@@ -16,18 +16,22 @@ RECORD_TABLES: Final = ("advisories", "watermarks", "registrations")
 
 _INTERVALS = """
 SELECT site, sender_id, state, epoch_us(started_at), coalesce(epoch_us(ended_at), ?), epoch_us(advisory_at)
-FROM sender_intervals ORDER BY site, sender_id, started_at
+FROM sender_intervals WHERE NOT starts_with(block, 'import:') ORDER BY site, sender_id, started_at
 """
 _DAILY = """
 SELECT site, sender_id, sum(up_us)::BIGINT, sum(down_us)::BIGINT, sum(unknown_us)::BIGINT
-FROM sender_availability_daily GROUP BY ALL
+FROM sender_availability_daily WHERE NOT starts_with(block, 'import:') GROUP BY ALL
 """
 _UNEVEN_DAYS = """
 SELECT count(*) FROM sender_availability_daily
 WHERE up_us + down_us + unknown_us + maintenance_us + absent_us <> window_us
 """
 _COVERAGE = """
-SELECT site, epoch_us(started_at), epoch_us(ended_at), known FROM site_coverage ORDER BY site, started_at
+SELECT site, epoch_us(started_at), epoch_us(ended_at), known FROM site_coverage WHERE NOT starts_with(block, 'import:')
+ORDER BY site, started_at
+"""
+_KNOWN_THROUGH = """
+SELECT coalesce(max(epoch_us(known_through)), 0) FROM positions WHERE table_name = 'sender_intervals'
 """
 _SITES = """
 SELECT site, sum(up_us)::BIGINT, sum(down_us)::BIGINT, sum(unknown_us)::BIGINT
@@ -74,7 +78,7 @@ class Published(msgspec.Struct, frozen=True):
 def read(warehouse: Path) -> Published:
     """Read the tables below ``warehouse``; raise TablesUnreadable."""
     with open_tables(warehouse) as tables:
-        known_through: int = tables.rows("SELECT max(epoch_us(known_through)) FROM positions")[0][0]
+        known_through: int = tables.rows(_KNOWN_THROUGH)[0][0]
         coverage: dict[bool, dict[str, list[Span]]] = {True: defaultdict(list), False: defaultdict(list)}
         for site, started_at, ended_at, known in tables.rows(_COVERAGE):
             coverage[known][site].append((started_at, ended_at))
@@ -89,6 +93,12 @@ def read(warehouse: Path) -> Published:
             quarantined=_count(tables, "quarantine"),
             uneven_days=tables.rows(_UNEVEN_DAYS)[0][0],
         )
+
+
+def longest_silence(warehouse: Path) -> int:
+    """Give the longest ``stale_after`` of any agent, in microseconds; raise TablesUnreadable."""
+    with open_tables(warehouse) as tables:
+        return int(tables.rows("SELECT coalesce(max(stale_after_us), 0) FROM watermarks")[0][0])
 
 
 def _figures(tables: Tables, known_through: int) -> dict[Sender, Figures]:

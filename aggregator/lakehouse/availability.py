@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
 from aggregator.lakehouse.intervals import BLOCK, DOWN, SENDER, UNKNOWN, UP, site_bucket
 from aggregator.lakehouse.schemas import SITE_AVAILABILITY_DAILY
 from aggregator.lakehouse.windows import (
@@ -79,7 +80,7 @@ def sender_day_exceptions(
         (window_us - f.col("lived_us")).alias("absent_us"),
         "outage_count",
         (window_us == DAY_US).alias("complete"),
-        (2 * f.lit(registration_interval) * f.col("outage_count")).cast("bigint").alias("error_bound_us"),
+        (2 * f.lit(registration_interval) * f.col("noticed_count")).cast("bigint").alias("error_bound_us"),
         site_bucket().alias("site_bucket"),
     )
 
@@ -112,6 +113,7 @@ def site_availability_daily(
         *(f.sum(f.col(name).cast(_SUM)).alias(name) for name in ("up_us", "down_us", "unknown_us")),
         f.sum((f.col("window_us") - f.col("absent_us")).cast(_SUM)).alias("lived_us"),
         f.sum("outage_count").alias("outage_count"),
+        f.sum(f.when(_is_imported(), 0).otherwise(f.col("outage_count"))).alias("noticed_count"),
     )
     days = whole.unionByName(others).groupBy("region", "site", "window_at").agg(_senders(), *_resummed())
     return _published(days, DAY_US, known_through, interval)
@@ -146,7 +148,7 @@ def _whole_windows(spans: DataFrame, coverage: DataFrame, unit: int, known_throu
         .agg(
             f.sum("whole_count").alias("sender_count"),
             *_states(observed, lived, _SUM),
-            f.sum(f.when(f.col("state") == DOWN, f.col("whole_count")).otherwise(0)).alias("outage_count"),
+            *_outages(f.col("whole_count")),
         )
     )
 
@@ -176,8 +178,20 @@ def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int) -> DataF
 
 
 def _sums(type_: str) -> list[Column]:
-    outages = f.sum(f.when(f.col("state") == DOWN, 1).otherwise(0)).alias("outage_count")
-    return [*_states(f.col("observed_us"), f.col("piece_us"), type_), outages]
+    return [*_states(f.col("observed_us"), f.col("piece_us"), type_), *_outages(f.lit(1))]
+
+
+def _outages(count: Column) -> list[Column]:
+    """Sum outages, and those among them that an agent noticed by silence: the others are as exact as their source."""
+    down = f.col("state") == DOWN
+    return [
+        f.sum(f.when(down, count).otherwise(0)).alias("outage_count"),
+        f.sum(f.when(down & ~_is_imported(), count).otherwise(0)).alias("noticed_count"),
+    ]
+
+
+def _is_imported() -> Column:
+    return f.startswith("block", f.lit(BLOCK_PREFIX))
 
 
 def _states(observed: Column, lived: Column, type_: str) -> list[Column]:
@@ -192,7 +206,7 @@ def _states(observed: Column, lived: Column, type_: str) -> list[Column]:
 
 def _resummed() -> list[Column]:
     times = [f.sum(name).cast(_SUM).alias(name) for name in ("up_us", "down_us", "unknown_us", "lived_us")]
-    return [*times, f.sum("outage_count").alias("outage_count")]
+    return [*times, *(f.sum(name).alias(name) for name in ("outage_count", "noticed_count"))]
 
 
 def _senders() -> Column:
@@ -217,7 +231,7 @@ def _published(windows: DataFrame, unit: int, known_through: int, interval: int)
         (f.col("sender_count").cast(_SUM) * window_us - f.col("lived_us")).cast(_SUM).alias("absent_us"),
         "outage_count",
         (window_us == unit).alias("complete"),
-        (f.lit(2 * interval).cast(_SUM) * f.col("outage_count")).cast(_SUM).alias("error_bound_us"),
+        (f.lit(2 * interval).cast(_SUM) * f.col("noticed_count")).cast(_SUM).alias("error_bound_us"),
         site_bucket().alias("site_bucket"),
     )
     published = complete.select("*", *_ratios())

@@ -91,6 +91,17 @@ def replace(rows: DataFrame, table: Table, where: str, position: HubPosition) ->
 
 def positions(spark: SparkSession, tables: Iterable[Table]) -> dict[str, HubPosition]:
     """Tell by table name how far each has come; what was never written is left out."""
+    kept = recorded_positions(spark)
+    found = {}
+    for table in tables:
+        both = [each for each in (_snapshot_position(spark, table), kept.get(table.name)) if each is not None]
+        if both:
+            found[table.name] = max(both, key=lambda each: (each.created_at, each.sequence))
+    return found
+
+
+def recorded_positions(spark: SparkSession) -> dict[str, HubPosition]:
+    """Tell by table name what the last whole run recorded."""
     rows = spark.table(POSITIONS.identifier).select(
         "table_name",
         "stream",
@@ -98,13 +109,7 @@ def positions(spark: SparkSession, tables: Iterable[Table]) -> dict[str, HubPosi
         "sequence",
         f.unix_micros("known_through"),
     )
-    kept = {name: HubPosition(*position) for name, *position in rows.collect()}
-    found = {}
-    for table in tables:
-        both = [each for each in (_snapshot_position(spark, table), kept.get(table.name)) if each is not None]
-        if both:
-            found[table.name] = max(both, key=lambda each: (each.created_at, each.sequence))
-    return found
+    return {name: HubPosition(*position) for name, *position in rows.collect()}
 
 
 def record_positions(spark: SparkSession, reached: dict[str, HubPosition]) -> None:

@@ -26,6 +26,7 @@ class Cause(StrEnum):
     LOST = "lost"
     OBSERVED = "observed"
     ASSUMED = "assumed"
+    IMPORTED = "imported"
     ADVISORIES_MISSING = "advisories_missing"
     UNOBSERVED = "unobserved"
 

@@ -11,6 +11,9 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse import availability, catalog, coverage, losses
 from aggregator.lakehouse.accounting_check import check
 from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.import_schemas import IMPORT_AVAILABILITY, IMPORT_SENDER_AVAILABILITY, IMPORTS
+from aggregator.lakehouse.imports.availability import import_availability, import_sender_availability
+from aggregator.lakehouse.imports.intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.intervals import BLOCK, sender_intervals
 from aggregator.lakehouse.schemas import (
     ADVISORIES,
@@ -32,13 +35,19 @@ EVERYTHING = "true"
 
 
 def derive(
-    spark: SparkSession, position: HubPosition, registration_interval: int, progress: Callable[[str], None]
+    spark: SparkSession,
+    position: HubPosition,
+    imported: HubPosition | None,
+    registration_interval: int,
+    progress: Callable[[str], None],
 ) -> None:
     """Recompute every derived table in full; raise AccountingError before a wrong sum is committed.
 
+    ``imported`` is the position of the imports, None where there are none. Known time ends where the hub's does; what
+    was imported from later on waits for it. Before any word from a hub, it ends with the imports.
     ``registration_interval`` is in microseconds.
     """
-    known_through = position.known_through
+    known_through = position.known_through or (imported.known_through if imported is not None else 0)
 
     def read(table: Table) -> DataFrame:
         rows = spark.table(table.identifier)
@@ -50,8 +59,14 @@ def derive(
 
     advisories, watermarks = read(ADVISORIES), read(WATERMARKS)
     rebuilds = watermarks.where("rebuilt_at IS NOT NULL").select(*BLOCK, "rebuilt_at").distinct()
-    write(sender_intervals(advisories, rebuilds, known_through), SENDER_INTERVALS)
-    write(coverage.site_coverage(watermarks, advisories, losses.spans(spark, position), known_through), SITE_COVERAGE)
+    lives = sender_intervals(advisories, rebuilds, known_through)
+    seen = coverage.site_coverage(watermarks, advisories, losses.spans(spark, position), known_through)
+    if imported is not None:
+        imports = read(IMPORTS)
+        lives = lives.unionByName(imported_intervals(imports, known_through))
+        seen = seen.unionByName(imported_coverage(imports, known_through))
+    write(lives, SENDER_INTERVALS)
+    write(seen, SITE_COVERAGE)
 
     intervals, covered = read(SENDER_INTERVALS), read(SITE_COVERAGE)
     by_day = coverage.coverage_windows(covered, DAY_US, known_through).persist()
@@ -74,3 +89,18 @@ def derive(
         write(availability.over_sites(site_days), FLEET_AVAILABILITY_DAILY)
     finally:
         spark.catalog.clearCache()
+
+
+def derive_from_imports(spark: SparkSession, imported: HubPosition, progress: Callable[[str], None]) -> None:
+    """Recompute the tables that speak of imports alone, which stands at ``imported``."""
+    imports = spark.table(IMPORTS.identifier)
+    for table, make in (
+        (IMPORT_SENDER_AVAILABILITY, import_sender_availability),
+        (IMPORT_AVAILABILITY, _import_availability),
+    ):
+        catalog.replace(make(imports), table, EVERYTHING, imported)
+        progress(f"  {table.name}")
+
+
+def _import_availability(imports: DataFrame) -> DataFrame:
+    return import_availability(imports, imports.sparkSession.table(IMPORT_SENDER_AVAILABILITY.identifier))

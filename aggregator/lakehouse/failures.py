@@ -6,6 +6,7 @@ from pyspark.errors import PySparkException
 
 from aggregator.lakehouse.accounting_check import AccountingError
 from aggregator.lakehouse.bronze import MiscountError
+from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.jars import JarsUnavailable
 from aggregator.lakehouse.java import JavaUnavailable
 from aggregator.lakehouse.job_lock import AlreadyRunning
@@ -17,6 +18,7 @@ EXPECTED = (
     AccountingError,
     AlreadyRunning,
     ConnectFailed,
+    ImportRefused,
     JarsUnavailable,
     JavaUnavailable,
     MiscountError,

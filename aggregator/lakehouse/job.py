@@ -13,7 +13,8 @@ from aggregator.lakehouse import bronze, catalog, losses
 from aggregator.lakehouse.bronze import Counts
 from aggregator.lakehouse.caches import default_cache
 from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.derive import derive
+from aggregator.lakehouse.derive import derive, derive_from_imports
+from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.jars import iceberg_jars
 from aggregator.lakehouse.java import java_home
 from aggregator.lakehouse.jetstream_source import load
@@ -28,6 +29,8 @@ LOCK_DEADLINE = 60.0
 CHUNK_BYTES = 512 << 20
 CHUNK_MESSAGES = 1_000_000
 SLICE_MESSAGES = 100_000
+NOWHERE = HubPosition("", 0, 0, 0)
+"""Where tables stand that were made of imports alone."""
 
 Progress = Callable[[str], None]
 
@@ -65,14 +68,44 @@ def roll_up(settings: AggregatorSettings, request: RollupRequest, progress: Prog
     spark = start_session(settings, progress)
     with alone(spark, warehouse(settings), LOCK_DEADLINE, progress):
         catalog.prepare(spark)
-        stands = catalog.positions(spark, (*BRONZE, *DERIVED))
+        stands = catalog.positions(spark, BRONZE)
         counts, position = _take_what_is_new(spark, settings, request, hub, stands, progress)
-        if request.full or any(stands.get(table.name) != position for table in DERIVED):
-            progress(f"deriving intervals, coverage and availability through {position.sequence}")
-            derive(spark, position, settings.lakehouse.registration_interval, progress)
-        if any(stands.get(table.name) != position for table in (*BRONZE, *DERIVED)):
-            catalog.record_positions(spark, {table.name: position for table in (*BRONZE, *DERIVED)})
+        bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
     return RollupResult(counts, position, time.monotonic() - began)
+
+
+def bring_up_to_date(
+    spark: SparkSession,
+    settings: AggregatorSettings,
+    position: HubPosition | None,
+    *,
+    full: bool,
+    progress: Progress,
+) -> HubPosition:
+    """Derive what is not of this state of the archive and of the imports yet; give the hub's position.
+
+    ``position`` None stands for the one that all bronze tables have reached, which is nowhere before the first rollup.
+    """
+    stands = catalog.positions(spark, (*BRONZE, *DERIVED, IMPORTS, *DERIVED_FROM_IMPORTS))
+    imported = stands.get(IMPORTS.name)
+    if position is None:
+        reached = [stands[table.name] for table in BRONZE if table.name in stands]
+        position = min(reached, key=lambda each: each.sequence, default=NOWHERE)
+    # Positions as rows are of the last whole run: what was imported since is in no derived table for certain.
+    imports_changed = imported != catalog.recorded_positions(spark).get(IMPORTS.name)
+    if imported is not None and (full or imports_changed):
+        derive_from_imports(spark, imported, progress)
+    if full or imports_changed or any(stands.get(table.name) != position for table in DERIVED):
+        progress(f"deriving intervals, coverage and availability through {position.sequence}")
+        derive(spark, position, imported, settings.lakehouse.registration_interval, progress)
+    wanted = {table.name: position for table in DERIVED}
+    if position != NOWHERE:
+        wanted |= {table.name: position for table in BRONZE}
+    if imported is not None:
+        wanted |= {table.name: imported for table in (IMPORTS, *DERIVED_FROM_IMPORTS)}
+    if imports_changed or any(stands.get(name) != each for name, each in wanted.items()):
+        catalog.record_positions(spark, wanted)
+    return position
 
 
 def start_session(settings: AggregatorSettings, progress: Progress) -> SparkSession:

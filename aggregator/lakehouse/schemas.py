@@ -5,9 +5,22 @@ sender, DECIMAL(38,0) for sums over senders (a fleet-year overflows a BIGINT); a
 ``[started_at, ended_at)``. The same comments stand in the catalog.
 """
 
+from aggregator.lakehouse.bookkeeping_schemas import LOSSES, POSITIONS
+from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.table import NAMESPACE, Column, Table
 
-__all__ = ["BRONZE", "DERIVED", "NAMESPACE", "SITE_BUCKETS", "TABLES", "VIEWS", "Column", "Table"]
+__all__ = [
+    "BRONZE",
+    "DERIVED",
+    "LOSSES",
+    "NAMESPACE",
+    "POSITIONS",
+    "SITE_BUCKETS",
+    "TABLES",
+    "VIEWS",
+    "Column",
+    "Table",
+]
 
 SITE_BUCKETS = 4
 """Derived tables are partitioned by day and bucket of sites, so that late history of a site rewrites its own bucket."""
@@ -109,49 +122,31 @@ QUARANTINE = Table(
     partitioned_by=("days(archived_at)",),
 )
 
-LOSSES = Table(
-    "losses",
-    "Messages that no stream held any more when they were to be read, and that an operator gave up.",
-    (
-        Column("stream", "STRING", "the hub's stream"),
-        Column("stream_created_at", "TIMESTAMP", "its creation: which past its sequences count in"),
-        Column("first_sequence", "BIGINT", "first sequence given up"),
-        Column("last_sequence", "BIGINT", "last sequence given up"),
-        Column("lost_from", "TIMESTAMP", "the hub's time of the last message before: the time from here is unknown"),
-        Column("lost_to", "TIMESTAMP", "the hub's time of the first message after: to here"),
-    ),
-    identity=("stream", "stream_created_at", "first_sequence"),
-)
-
-POSITIONS = Table(
-    "positions",
-    "Through which message of the hub's archive each table is complete, as of the last whole run.",
-    (
-        Column("table_name", "STRING", "the table"),
-        Column("stream", "STRING", "the hub's stream"),
-        Column("stream_created_at", "TIMESTAMP", "its creation: which past its sequences count in"),
-        Column("sequence", "BIGINT", "last sequence that the table stands for"),
-        Column("known_through", "TIMESTAMP", "the hub's time of the last message read: known time ends here"),
-        Column("snapshot_id", "BIGINT", "the table's Iceberg snapshot: those of one run belong together"),
-    ),
-    identity=("table_name",),
-)
-
 SENDER_INTERVALS = Table(
     "sender_intervals",
     "The life of every sender as intervals without gaps inside an episode; outside every episode it is absent.",
     (
         *_BLOCK,
         Column("sender_id", "STRING", "the sender"),
-        Column("episode", "STRING", "event_id of the advisory that opened this life of the sender"),
+        Column(
+            "episode", "STRING", "event_id of the advisory that opened this life of the sender; of an import, a digest"
+        ),
         Column("episode_started_at", "TIMESTAMP", "when this life began"),
         Column("state", "STRING", "up | down | unknown (a store was lost and has not heard the sender since)"),
         Column("started_at", "TIMESTAMP", "down starts at the last word of the sender"),
         Column("ended_at", "TIMESTAMP", "end, exclusive; null: goes on"),
-        Column("ended_by", "STRING", "stale | recovered | retired | new | rebuilt | lost_store; null: goes on"),
-        Column("advisory_at", "TIMESTAMP", "when the advisory that this state rests on became true"),
-        Column("advisory_kind", "STRING", "its kind"),
-        Column("advisory_id", "STRING", "its event_id"),
+        Column(
+            "ended_by",
+            "STRING",
+            "stale | recovered | retired | new | rebuilt | lost_store | import_gap | import_end; null: goes on",
+        ),
+        Column(
+            "advisory_at",
+            "TIMESTAMP",
+            "when the advisory that this state rests on became true; of an import, started_at",
+        ),
+        Column("advisory_kind", "STRING", "its kind; null: imported"),
+        Column("advisory_id", "STRING", "its event_id; null: imported"),
         Column("first_whole_day", "DATE", "first UTC day wholly inside; null: none"),
         Column("last_whole_day", "DATE", "last such day; of an interval that goes on the day in which known time ends"),
         _BUCKET,
@@ -163,7 +158,8 @@ SENDER_INTERVALS = Table(
 
 SITE_COVERAGE = Table(
     "site_coverage",
-    "What was observed at each block of each site, from its first word to the end of known time, without gaps.",
+    "What was observed at each block of each site, from its first word to the end of known time, without gaps; of an"
+    " import, to its last stop.",
     (
         *_BLOCK,
         Column("started_at", "TIMESTAMP", "start"),
@@ -173,6 +169,7 @@ SITE_COVERAGE = Table(
             "cause",
             "STRING",
             "observed: a watermark vouches; assumed: plain Choria advisories on both sides; unobserved: nobody vouches;"
+            " imported: another system vouches;"
             " advisories_missing: the agent had issued advisories that have not reached the hub; lost: given up",
         ),
         _BUCKET,
@@ -201,7 +198,7 @@ SITE_COVERAGE_DAILY = Table(
 
 _BOUND = (
     "microseconds by which up_us and down_us may be off: 2 x registration interval x outages. Outages shorter than"
-    " stale_after are not seen at all and come on top"
+    " stale_after are not seen at all and come on top. Imported outages add nothing to it"
 )
 
 _SENDER_TIMES = (
@@ -307,7 +304,7 @@ DERIVED = (
     REGION_AVAILABILITY_DAILY,
     FLEET_AVAILABILITY_DAILY,
 )
-TABLES = (*BRONZE, *DERIVED, LOSSES, POSITIONS)
+TABLES = (*BRONZE, IMPORTS, IMPORT_QUARANTINE, *DERIVED, *DERIVED_FROM_IMPORTS, LOSSES, POSITIONS)
 
 SENDER_AVAILABILITY_DAILY = Table(
     "sender_availability_daily",

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import time
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,9 +14,10 @@ from edge_agent.core.outgoing import Emitter
 from edge_agent.core.policy import Policy
 from edge_agent.simulator import options
 from edge_agent.simulator.ending import ended_by_signals
-from edge_agent.simulator.fleet import Fleet, stable_hash
+from edge_agent.simulator.fleet import Fleet, Life, stable_hash
 from edge_agent.simulator.history import HistorySettings, SiteHistory
 from edge_agent.simulator.history_run import HistoryProgress, UndeliveredHistory, publish_histories
+from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lives, read_intervals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
 from edge_agent.simulator.script import Script
@@ -43,6 +45,8 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
     block: str = "nodes"
     duration: int
     ends: int | None = None
+    intervals_path: Path | None = None
+    intervals_from: int | None = None
     sample_interval: int
     stale_after: int
     retire_after: int
@@ -92,11 +96,34 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
             key=hashlib.blake2b(f"history {self.seed}".encode(), digest_size=32).digest(),
         )
 
-    def site_history(self, site: str, script: Script, started_at: int) -> SiteHistory:
-        """Give one site, broken by the script and at random."""
+    def site_histories(self, script: Script, started_at: int) -> list[SiteHistory]:
+        """Give every site, its senders broken by the script and at random, or as the file of intervals says.
+
+        Raise click.ClickException.
+        """
+        if self.intervals_path is None:
+            if not self.sites:
+                raise click.UsageError("name the sites: --site NAME, or --intervals FILE")
+            return [self._site_history(site, script, started_at, None) for site in self.sites]
+        try:
+            intervals = read_intervals(self.intervals_path)
+        except IntervalsUnreadable as error:
+            raise click.ClickException(str(error)) from error
+        if missing := [site for site in self.sites if site not in intervals]:
+            raise click.ClickException(f"{self.intervals_path}: nobody is of the site {missing[0]}")
+        if script.breaks_senders:
+            raise click.UsageError("with --intervals a script makes agents blind, and nothing else")
+        begins = first_instant(intervals) if self.intervals_from is None else self.intervals_from
+        chosen = {site: lives(intervals[site], begins, self.duration) for site in self.sites or intervals}
+        if not any(chosen.values()):
+            raise click.ClickException(f"{self.intervals_path}: nobody is up within {format_duration(self.duration)}")
+        return [self._site_history(site, script, started_at, of_site) for site, of_site in chosen.items() if of_site]
+
+    def _site_history(self, site: str, script: Script, started_at: int, given: list[Life] | None) -> SiteHistory:
         fleet_settings, policy, outages = self.fleet_settings(site), self.policy(), self.outages()
-        lives = self.lives(fleet_settings, script)
-        break_at_random(lives, fleet_settings, outages, self.duration)
+        of_site = self.lives(fleet_settings, script) if given is None else given
+        if given is None:
+            break_at_random(of_site, fleet_settings, outages, self.duration)
         blind = [*script.blind_spans, *blind_at_random(fleet_settings, outages, policy.blind_after, self.duration)]
         settings = HistorySettings(
             emitter=self.emitter(site),
@@ -105,7 +132,7 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
             started_at=started_at,
             watermark_interval=self.watermark_interval,
         )
-        return SiteHistory(Fleet(fleet_settings, lives), settings, self.bodies(), joined(blind))
+        return SiteHistory(Fleet(fleet_settings, of_site), settings, self.bodies(), joined(blind))
 
 
 def reliability(what: str, up: str, down: str) -> options.Decorator[Any]:
@@ -127,13 +154,15 @@ def threshold(name: str, default: str | None, meaning: str) -> options.Decorator
 
 @click.command()
 @click.option("--region", callback=options.names, required=True, help="The region's name.")
-@click.option("--site", "sites", callback=options.names, multiple=True, required=True, help="A site; or several.")
+@click.option("--site", "sites", callback=options.names, multiple=True, help="A site; or several.")
 @click.option("--block", callback=options.names, default="nodes", show_default=True, help="The stream block's name.")
 @click.option("--senders", type=click.IntRange(1), default=1_000, show_default=True, help="How many on each site.")
 @click.option("--size", callback=options.size_range, default="3kB..5kB", show_default=True, help="Of a registration.")
 @click.option("--stream", default="FLEET", show_default=True, help="The region's stream.")
 @threshold("--duration", "90d", "How much to play.")
 @click.option("--ends", callback=options.instant, help="When it ends, RFC 3339; default: at the last full hour.")
+@click.option("--intervals", "intervals_path", type=options.FILE, help="CSV of who was up when: played, not drawn.")
+@click.option("--intervals-from", callback=options.instant, help="Where in it to begin; default: at its first instant.")
 @threshold("--sample-interval", "7d", "Between two forwarded registrations of a sender.")
 @threshold("--stale-after", "12m", "As the agent's.")
 @threshold("--retire-after", "24h", "As the agent's.")
@@ -149,7 +178,8 @@ def history(**given: Any) -> None:
     """Play months of a region in virtual time, and publish what its agents would have published.
 
     Senders, racks, sites and agents break at random, the same way for the same seed; a script adds to that on every
-    site. The region's FLEET stream takes it as it takes an agent's records.
+    site. With --intervals, senders, and sites unless they are named, are those of the file, and only agents break at
+    random. The region's FLEET stream takes it as it takes an agent's records.
     """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -168,10 +198,11 @@ async def run_history(told: HistoryOptions) -> None:
     started_at = (time.time_ns() // 1_000 // HOUR * HOUR if told.ends is None else told.ends) - told.duration
     if started_at + told.duration > time.time_ns() // 1_000:
         raise click.UsageError("a history lies in the past: --ends is yet to come")
-    sites = [told.site_history(site, script, started_at) for site in told.sites]
+    sites = told.site_histories(script, started_at)
+    names = [site.fleet.settings.site for site in sites]
     client = await connect(told.connection(), name="muster-history", deadline=CONNECT_DEADLINE, pending_size=0)
     try:
-        every_subject = [f"{ROOT}.{told.region}.{site}.{told.block}.>" for site in told.sites]
+        every_subject = [f"{ROOT}.{told.region}.{site}.{told.block}.>" for site in names]
         for subject in [f"{ROOT}.{told.region}.>"] if told.create_stream else every_subject:
             await ensure_stream(client, told.stream, subject, create=told.create_stream)
         progress = HistoryProgress(told.duration)

@@ -125,6 +125,11 @@ class Script(Settings, frozen=True, kw_only=True):
     blind: tuple[Blindness, ...] = ()
 
     @property
+    def breaks_senders(self) -> bool:
+        """Tell whether anything happens to a sender."""
+        return any((self.outage, self.flapping, self.retire, self.rename, self.join))
+
+    @property
     def blind_spans(self) -> list[Span]:
         """Give when the agent is blind, in virtual time."""
         return [(blindness.at, blindness.at + blindness.duration) for blindness in self.blind]

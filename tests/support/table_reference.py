@@ -6,6 +6,7 @@ Run as ``make docs`` after a change of the schemas; a test fails until that was 
 from collections.abc import Iterator
 from pathlib import Path
 
+from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.schemas import BRONZE, DERIVED, LOSSES, POSITIONS, VIEWS, Table
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
@@ -23,6 +24,11 @@ _PARTS = (
     ("Ask these first", "Availability, ready to be asked, and every outage.", (*DERIVED[4:], *VIEWS)),
     ("What they rest on", "Lives of senders, and what was observed.", DERIVED[:4]),
     ("Bronze", "The records as they came, each once.", BRONZE),
+    (
+        "Imports",
+        "What other monitoring systems had, and how available that was. Imported senders are in every table above too.",
+        (IMPORTS, *DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE),
+    ),
     ("Bookkeeping", "What was given up, and how far each table goes.", (LOSSES, POSITIONS)),
 )
 

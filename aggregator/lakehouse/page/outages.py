@@ -20,6 +20,8 @@ _ENDINGS: Final = {
     "retired": "never came back: forgotten",
     "lost_store": "unknown: its agent lost its store",
     "stale": "fell silent again",
+    "import_gap": "unknown: what was imported has a gap here",
+    "import_end": "down to the end of what was imported",
 }
 
 

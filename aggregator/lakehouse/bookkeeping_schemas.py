@@ -1,0 +1,31 @@
+"""Say which tables keep the books: what was given up, and how far each table goes. Nothing here needs Spark."""
+
+from aggregator.lakehouse.table import Column, Table
+
+LOSSES = Table(
+    "losses",
+    "Messages that no stream held any more when they were to be read, and that an operator gave up.",
+    (
+        Column("stream", "STRING", "the hub's stream"),
+        Column("stream_created_at", "TIMESTAMP", "its creation: which past its sequences count in"),
+        Column("first_sequence", "BIGINT", "first sequence given up"),
+        Column("last_sequence", "BIGINT", "last sequence given up"),
+        Column("lost_from", "TIMESTAMP", "the hub's time of the last message before: the time from here is unknown"),
+        Column("lost_to", "TIMESTAMP", "the hub's time of the first message after: to here"),
+    ),
+    identity=("stream", "stream_created_at", "first_sequence"),
+)
+
+POSITIONS = Table(
+    "positions",
+    "Through which message of the hub's archive each table is complete, as of the last whole run.",
+    (
+        Column("table_name", "STRING", "the table"),
+        Column("stream", "STRING", "the hub's stream"),
+        Column("stream_created_at", "TIMESTAMP", "its creation: which past its sequences count in"),
+        Column("sequence", "BIGINT", "last sequence that the table stands for"),
+        Column("known_through", "TIMESTAMP", "the hub's time of the last message read: known time ends here"),
+        Column("snapshot_id", "BIGINT", "the table's Iceberg snapshot: those of one run belong together"),
+    ),
+    identity=("table_name",),
+)

@@ -1,0 +1,119 @@
+"""Say which tables hold what was imported, and what is derived of that alone. Nothing here needs Spark."""
+
+from aggregator.lakehouse.table import Column, Table
+
+_BLOCK = (
+    Column("region", "STRING", "region, out of the sender's name or as it was told"),
+    Column("site", "STRING", "site, out of the sender's name or as it was told"),
+    Column("block", "STRING", "import:<source>; no agent's block is called so"),
+)
+_FILE = (
+    Column("import_id", "STRING", "identifies a file and how it was read: the same again is the same import"),
+    Column("file", "STRING", "the file's name"),
+    Column("line", "BIGINT", "the line on which the row ended, from 1"),
+)
+
+IMPORTS = Table(
+    "imports",
+    "Every interval once that was imported from another monitoring system, as that one has it.",
+    (
+        *_BLOCK,
+        Column("sender_id", "STRING", "the sender"),
+        Column("groups", "MAP<STRING, STRING>", "further groups out of parts of its name: groups['cluster']"),
+        Column("state", "STRING", "up | down | unknown"),
+        Column("started_at", "TIMESTAMP", "start"),
+        Column("ended_at", "TIMESTAMP", "end, exclusive"),
+        Column("zero_length", "BOOLEAN", "true: it ends where it starts; it counts as an interval, and adds no time"),
+        Column("gaps", "STRING", "what the sender was from here to its next interval: unknown | up | down"),
+        *_FILE,
+    ),
+    identity=("region", "site", "block", "sender_id", "started_at", "ended_at", "state"),
+    partitioned_by=("block",),
+    sorted_by=("site", "sender_id", "started_at"),
+)
+
+IMPORT_QUARANTINE = Table(
+    "import_quarantine",
+    "The rows of imported files that were not taken, and why. valid + duplicates + quarantined = read.",
+    (
+        Column("block", "STRING", "import:<source>"),
+        Column("reason", "STRING", "see aggregator/lakehouse/imports/rows.py: ImportReason"),
+        Column("detail", "STRING", "what stood there"),
+        Column("payload", "BINARY", "the row as it came"),
+        *_FILE,
+    ),
+    identity=("import_id", "line"),
+    partitioned_by=("block",),
+)
+
+_OBSERVED = (
+    Column("observed_from", "TIMESTAMP", "the first start"),
+    Column("observed_to", "TIMESTAMP", "the last stop"),
+)
+
+IMPORT_SENDER_AVAILABILITY = Table(
+    "import_sender_availability",
+    "Each imported sender from its first start to its last stop.",
+    (
+        *_BLOCK,
+        Column("sender_id", "STRING", "the sender"),
+        Column("groups", "MAP<STRING, STRING>", "further groups out of parts of its name"),
+        *_OBSERVED,
+        Column("up_us", "BIGINT", "microseconds up"),
+        Column("down_us", "BIGINT", "microseconds down"),
+        Column("unknown_us", "BIGINT", "microseconds that no interval says anything of"),
+        Column("initial_down_us", "BIGINT", "microseconds of down_us that lie before it was up for the first time"),
+        Column("up_interval_count", "BIGINT", "intervals up"),
+        Column("down_interval_count", "BIGINT", "intervals down"),
+        Column("zero_length_count", "BIGINT", "intervals among them, of any state, that end where they start"),
+        Column("availability_observed", "DOUBLE", "up / (up + down); null where nothing is known"),
+        Column("availability_after_first_up", "DOUBLE", "up / (up + down - initial down)"),
+    ),
+    identity=("region", "site", "block", "sender_id"),
+    partitioned_by=("block",),
+    sorted_by=("site", "sender_id"),
+)
+
+IMPORT_AVAILABILITY = Table(
+    "import_availability",
+    "What was imported, by four definitions of availability, with the lengths of its intervals: for all senders of a"
+    " source, by region, by site, and by every group that their names tell.",
+    (
+        Column("block", "STRING", "import:<source>"),
+        Column("grouping", "STRING", "all | region | site | the name of a group, such as cluster"),
+        Column("region", "STRING", "region; null: all"),
+        Column("site", "STRING", "site; null: all of the region"),
+        Column("group_name", "STRING", "the group's value, within its site; null: all of the site"),
+        Column("sender_count", "BIGINT", "senders"),
+        *_OBSERVED,
+        Column("period_us", "BIGINT", "microseconds from the first start to the last stop of the whole source"),
+        Column("up_us", "DECIMAL(38,0)", "sender-microseconds up"),
+        Column("down_us", "DECIMAL(38,0)", "sender-microseconds down"),
+        Column("unknown_us", "DECIMAL(38,0)", "sender-microseconds that no interval says anything of"),
+        Column("initial_down_us", "DECIMAL(38,0)", "of down_us, what lies before each sender's first time up"),
+        Column("availability_observed", "DOUBLE", "up / (up + down), over all its senders: each weighs what it lived"),
+        Column("availability_sender_mean", "DOUBLE", "mean of each sender's own up / (up + down): all weigh the same"),
+        Column("availability_after_first_up", "DOUBLE", "up / (up + down - initial down)"),
+        Column(
+            "availability_whole_period",
+            "DOUBLE",
+            "up / (sender_count x period_us): what is not known, and the time before and after, counts as down",
+        ),
+        Column("up_interval_count", "BIGINT", "intervals up, those of no length included, as in all that follows"),
+        Column("down_interval_count", "BIGINT", "intervals down"),
+        Column("zero_length_count", "BIGINT", "intervals, of any state, that end where they start"),
+        Column("up_mean_hours", "DOUBLE", "mean length of an interval up, in hours"),
+        Column("down_mean_hours", "DOUBLE", "mean length of an interval down, in hours"),
+        Column("up_lognormal_mu", "DOUBLE", "mean of ln(hours) of intervals up; those of no length are left out"),
+        Column("up_lognormal_sigma", "DOUBLE", "standard deviation of the same"),
+        Column("down_lognormal_mu", "DOUBLE", "mean of ln(hours) of intervals down; those of no length are left out"),
+        Column("down_lognormal_sigma", "DOUBLE", "standard deviation of the same"),
+        Column("down_median_us", "BIGINT", "median length of an interval down, in microseconds"),
+        Column("down_over_5m_count", "BIGINT", "intervals down that last longer than 5 minutes"),
+        Column("down_over_15m_count", "BIGINT", "intervals down that last longer than 15 minutes"),
+    ),
+    identity=("block", "grouping", "region", "site", "group_name"),
+    sorted_by=("block", "grouping", "region", "site", "group_name"),
+)
+
+DERIVED_FROM_IMPORTS = (IMPORT_SENDER_AVAILABILITY, IMPORT_AVAILABILITY)

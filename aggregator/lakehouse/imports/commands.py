@@ -1,0 +1,149 @@
+"""The command ``import intervals``. Spark is imported when it runs: ``--help`` must not wait for it."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from aggregator import config
+from aggregator.config import AggregatorSettings
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from shared.identifiers import InvalidIdentifier, validated_token
+from shared.instants import format_duration, format_instant
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_STATE_HELP = "A value of that column that means {0}; or several.  [default: {1}]"
+
+
+def _token(_context: click.Context, parameter: click.Parameter, text: str) -> str:
+    try:
+        return validated_token(text, parameter.name or "")
+    except InvalidIdentifier as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _listed(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
+@click.group("import")
+def import_() -> None:
+    """Take over what another monitoring system has kept."""
+
+
+@import_.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_FILE)
+@config.config_option
+@click.option("--source", callback=_token, default="history", show_default=True, help="What it comes from, in a word.")
+@click.option("--sender", multiple=True, required=True, metavar="COLUMN", help="Of the sender's key; or several.")
+@click.option("--start", required=True, metavar="COLUMN", help="Of an interval's start.")
+@click.option("--stop", required=True, metavar="COLUMN", help="Of its end.")
+@click.option("--state", metavar="COLUMN", help="Of the state that the sender was in.")
+@click.option("--up", multiple=True, metavar="VALUE", help=_STATE_HELP.format("up", "up, 1"))
+@click.option("--down", multiple=True, metavar="VALUE", help=_STATE_HELP.format("down", "down, 0"))
+@click.option("--unknown", multiple=True, metavar="VALUE", help="A value that means that nobody knows; or several.")
+@click.option("--always", type=click.Choice(["up", "down"]), help="There is no such column: every row is this.")
+@click.option(
+    "--gaps",
+    type=click.Choice(["unknown", "up", "down"]),
+    default="unknown",
+    show_default=True,
+    help="What a sender was between two of its rows: up, for a list of failures.",
+)
+@click.option(
+    "--time", default="auto", show_default=True, help="Unix seconds or ISO 8601; ms, us, ns; or %d.%m.%Y %H:%M."
+)
+@click.option("--zone", default="UTC", show_default=True, help="Time zone of times that do not say theirs.")
+@click.option("--groups", "shape", default="", metavar="SHAPE", help="What the parts of a key are: {site}/{rack}/{}.")
+@click.option("--joined-by", default="/", show_default=True, help="Stands between the columns of a key.")
+@click.option("--region", default="imported", show_default=True, help="Of senders whose key does not tell.")
+@click.option("--site", default="imported", show_default=True, help="Of senders whose key does not tell.")
+@click.option(
+    "--separator",
+    type=click.Choice(["auto", "comma", "semicolon", "tab", "space"]),
+    default="auto",
+    show_default=True,
+    help="Between columns; auto looks at the first line.",
+)
+@click.option(
+    "--columns", callback=_listed, metavar="A,B,...", help="Names of the columns, where no first line has them."
+)
+@click.option("--dry-run", is_flag=True, help="Read the files, say how they are understood, and change nothing.")
+def intervals(files: tuple[Path, ...], config_path: Path, dry_run: bool, **given: Any) -> None:
+    """Import intervals in which senders were up or down, one to a row, from FILE...
+
+    \b
+      muster-aggregator import intervals outages.csv.gz --source nagios --sender host --start begin --stop end \\
+        --always down --gaps up --time "%d.%m.%Y %H:%M" --zone Europe/Dublin --groups "{site}-{rack}-{}"
+
+    Text or CSV, also .xz, .gz and .bz2; columns go by name or, from 1, by number. Rows that cannot be read are
+    quarantined with a reason; where two intervals of a sender overlap, nothing is imported. The same again changes
+    nothing.
+    """  # noqa: D301 - \b keeps click from filling the lines
+    settings = config.load(config_path)
+    told = {name: value for name, value in given.items() if value or name not in ("up", "down")}
+    mapping = msgspec.convert(told, Mapping)
+    try:
+        if dry_run:
+            _look(files, mapping)
+        else:
+            _import(settings, files, mapping)
+    except ImportRefused as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _look(files: tuple[Path, ...], mapping: Mapping) -> None:
+    from aggregator.lakehouse.imports.staging import stage  # noqa: PLC0415 - pyarrow
+
+    for path in files:
+        staged = stage(path, mapping, None, _say)
+        first = staged.first
+        assert first is not None
+        groups = "".join(f", {name} {value}" for name, value in first.sender.groups.items())
+        click.echo(
+            f"{path}: {staged.row_count:,} rows, {staged.quarantined_count:,} of them to be quarantined; the first:"
+            f" region {first.sender.region}, site {first.sender.site}{groups}, sender {first.sender.sender_id},"
+            f" {first.state} from {format_instant(first.started_at)} to {format_instant(first.ended_at)}"
+        )
+        _tell_reasons(staged)
+
+
+def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - Spark
+
+    from aggregator.lakehouse.failures import EXPECTED, explained  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.imports.job import import_intervals  # noqa: PLC0415 - Spark
+
+    try:
+        result = import_intervals(settings, files, mapping, _say)
+    except EXPECTED as error:
+        raise click.ClickException(str(error)) from error
+    except PySparkException as error:
+        line = explained(error)
+        if line is None:
+            raise
+        raise click.ClickException(line) from error
+    counts = result.counts
+    click.echo(
+        f"read {counts.read:,} = written {counts.written:,} + duplicates {counts.duplicates:,}"
+        f" + quarantined {counts.quarantined:,}"
+    )
+    if counts.zero_length:
+        click.echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length")
+    for staged in result.files:
+        _tell_reasons(staged)
+    if result.waiting_from is not None:
+        click.echo(
+            f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it"
+        )
+    click.echo(f"took {format_duration(round(result.seconds * 1e6))}")
+
+
+def _tell_reasons(staged: Any) -> None:
+    for reason, count in staged.reasons.items():
+        click.echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

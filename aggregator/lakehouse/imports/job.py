@@ -1,0 +1,50 @@
+"""Import files: read and stage them, take what is new, derive what follows from it. Everything is put together here."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from aggregator.config import AggregatorSettings
+from aggregator.lakehouse import catalog, job
+from aggregator.lakehouse.import_schemas import IMPORTS
+from aggregator.lakehouse.imports.mapping import Mapping
+from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
+from aggregator.lakehouse.imports.taking import ImportCounts, take
+from aggregator.lakehouse.job_lock import alone
+
+Progress = Callable[[str], None]
+
+
+class ImportResult(msgspec.Struct, frozen=True):
+    """What an import did. ``waiting_from`` says from when on (microseconds) what was imported lies after known time."""
+
+    files: tuple[Staged, ...]
+    counts: ImportCounts
+    waiting_from: int | None
+    seconds: float
+
+
+def import_intervals(
+    settings: AggregatorSettings, paths: Sequence[Path], mapping: Mapping, progress: Progress
+) -> ImportResult:
+    """Bring the files into the tables, all or nothing; doing it again changes nothing.
+
+    Raise ImportRefused, AlreadyRunning, JavaUnavailable, JarsUnavailable: one line each; and AccountingError when the
+    figures do not add up. The hub is not asked.
+    """
+    began = time.monotonic()
+    warehouse = job.warehouse(settings)
+    with staging_area(warehouse) as area:
+        files = tuple(stage(path, mapping, area / str(number), progress) for number, path in enumerate(paths))
+        spark = job.start_session(settings, progress)
+        with alone(spark, warehouse, job.LOCK_DEADLINE, progress):
+            catalog.prepare(spark)
+            stands = catalog.positions(spark, (IMPORTS,)).get(IMPORTS.name)
+            progress(f"taking {sum(file.row_count for file in files):,} rows")
+            counts = take(spark, files, mapping, stands)
+            position = job.bring_up_to_date(spark, settings, None, full=False, progress=progress)
+            reached = catalog.positions(spark, (IMPORTS,))[IMPORTS.name].known_through
+    known = position.known_through
+    return ImportResult(files, counts, known if 0 < known < reached else None, time.monotonic() - began)

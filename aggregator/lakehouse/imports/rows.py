@@ -1,0 +1,153 @@
+"""Read one row of another system's file: an interval of a sender, or a named reason why it is none. Pure."""
+
+import difflib
+from collections.abc import Mapping as Dict
+from collections.abc import Sequence
+from enum import StrEnum
+from operator import itemgetter
+from typing import NamedTuple
+
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
+from aggregator.lakehouse.imports.times import EARLIEST, LATEST, time_reader
+
+_REMEMBERED = 1 << 17
+
+
+class ImportReason(StrEnum):
+    """Why a row was not taken."""
+
+    NOT_A_ROW = "not_a_row"
+    WRONG_COLUMN_COUNT = "wrong_column_count"
+    NO_SENDER = "no_sender"
+    NOT_TEXT = "not_text"
+    NAME_NOT_OF_SHAPE = "name_not_of_shape"
+    UNKNOWN_STATE = "unknown_state"
+    UNREADABLE_START = "unreadable_start"
+    UNREADABLE_STOP = "unreadable_stop"
+    IMPLAUSIBLE_INSTANT = "implausible_instant"
+    STOPS_BEFORE_START = "stops_before_start"
+
+
+class SenderName(NamedTuple):
+    """Who a key stands for."""
+
+    region: str
+    site: str
+    sender_id: str
+    groups: Dict[str, str]
+
+
+class Interval(NamedTuple):
+    """One row that was read; instants in microseconds."""
+
+    sender: SenderName
+    state: str
+    started_at: int
+    ended_at: int
+
+
+class Unreadable(NamedTuple):
+    """One row that was not; ``detail`` is what stood there."""
+
+    reason: ImportReason
+    detail: str
+
+
+class RowReader:
+    """Reads the rows of one file whose columns are known."""
+
+    def __init__(self, mapping: Mapping, columns: Sequence[str]) -> None:
+        """Find the columns; raise ImportRefused where the mapping does not fit them, or not itself."""
+        self._mapping = mapping
+        self._column_count = len(columns)
+        self._sender = [_position(name, columns) for name in mapping.sender]
+        self._start, self._stop = (
+            itemgetter(_position(mapping.start, columns)),
+            itemgetter(_position(mapping.stop, columns)),
+        )
+        self._state = None if mapping.state is None else _position(mapping.state, columns)
+        if (mapping.state is None) == (mapping.always is None):
+            raise ImportRefused("say which column has the state (--state), or that every row has the same (--always)")
+        self._states: dict[str, str] = {}
+        for state, values in (("up", mapping.up), ("down", mapping.down), ("unknown", mapping.unknown)):
+            for value in values:
+                if self._states.setdefault(value.lower(), state) != state:
+                    raise ImportRefused(
+                        f"the value {value!r} cannot mean both {self._states[value.lower()]} and {state}"
+                    )
+        try:
+            self._read_time = time_reader(mapping.time, mapping.zone)
+            self._shape = NameShape(mapping.shape) if mapping.shape else None
+        except (ValueError, InvalidShape) as error:
+            raise ImportRefused(str(error)) from error
+        self._names: dict[str, SenderName | Unreadable] = {}
+
+    def read(self, fields: Sequence[str]) -> Interval | Unreadable:
+        """Say what a row is."""
+        if len(fields) != self._column_count:
+            return Unreadable(ImportReason.WRONG_COLUMN_COUNT, f"{len(fields)} columns instead of {self._column_count}")
+        key = self._mapping.joined_by.join([fields[index] for index in self._sender])
+        sender = self._names.get(key)
+        if sender is None:
+            sender = self._named(key, [fields[index].strip() for index in self._sender])
+            if len(self._names) >= _REMEMBERED:
+                self._names.clear()
+            self._names[key] = sender
+        if isinstance(sender, Unreadable):
+            return sender
+        state = self._mapping.always if self._state is None else self._states.get(fields[self._state].strip().lower())
+        if state is None:
+            return Unreadable(ImportReason.UNKNOWN_STATE, fields[self._state or 0].strip())
+        return self._timed(fields, sender, state)
+
+    def _timed(self, fields: Sequence[str], sender: SenderName, state: str) -> Interval | Unreadable:
+        reason = ImportReason.UNREADABLE_START
+        text = self._start(fields)
+        try:
+            started_at = self._read_time(text)
+            reason, text = ImportReason.UNREADABLE_STOP, self._stop(fields)
+            ended_at = self._read_time(text)
+        except (ValueError, OverflowError):
+            return Unreadable(reason, text.strip())
+        if ended_at < started_at:
+            return Unreadable(ImportReason.STOPS_BEFORE_START, f"{self._start(fields)} to {text}".strip())
+        if started_at < EARLIEST or ended_at > LATEST:
+            return Unreadable(ImportReason.IMPLAUSIBLE_INSTANT, f"{self._start(fields)} to {text}".strip())
+        return Interval(sender, state, started_at, ended_at)
+
+    def _named(self, key: str, parts: Sequence[str]) -> SenderName | Unreadable:
+        name = self._mapping.joined_by.join(parts)
+        if not all(parts):
+            return Unreadable(ImportReason.NO_SENDER, name)
+        if not _is_text(key):
+            return Unreadable(ImportReason.NOT_TEXT, name)
+        if self._shape is None:
+            return SenderName(self._mapping.region, self._mapping.site, name, {})
+        found = self._shape.parts(name)
+        if found is None:
+            return Unreadable(ImportReason.NAME_NOT_OF_SHAPE, name)
+        groups = dict(found)
+        region, site = groups.pop("region", self._mapping.region), groups.pop("site", self._mapping.site)
+        return SenderName(region, site, groups.pop("sender", name), groups)
+
+
+def _position(name: str, columns: Sequence[str]) -> int:
+    """Find a column by its name, else, from 1, by its number."""
+    for candidates in (list(columns), [column.lower() for column in columns]):
+        wanted = name if candidates == list(columns) else name.lower()
+        if candidates.count(wanted) > 1:
+            raise ImportRefused(f"there are several columns {name!r}: give the number of the one you mean, from 1")
+        if wanted in candidates:
+            return candidates.index(wanted)
+    if name.isdigit() and 1 <= int(name) <= len(columns):
+        return int(name) - 1
+    near = difflib.get_close_matches(name, columns, n=1)
+    meant = f", did you mean {near[0]}?" if near else f"; there are {', '.join(columns)}"
+    raise ImportRefused(f"there is no column {name!r}{meant}")
+
+
+def _is_text(text: str) -> bool:
+    """Tell whether all of it was UTF-8, and nothing that a name does not hold."""
+    plain = text.isascii() and text.isprintable()
+    return plain or not any("\ud800" <= each <= "\udfff" or each < " " for each in text)

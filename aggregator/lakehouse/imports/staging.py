@@ -1,0 +1,162 @@
+"""Put what a file holds beside the tables as Parquet, so that Spark takes it in one piece and memory stays flat.
+
+A directory of its own for each run; one whose process was killed is recognized by its lock, and removed by the next.
+"""
+
+import fcntl
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.rows import ImportReason, Interval, RowReader, Unreadable
+from aggregator.lakehouse.imports.source_file import Row, SourceFile
+
+INTERVALS, QUARANTINE = "intervals.parquet", "quarantine.parquet"
+_PREFIX = "import-staging-"
+_LOCK = "lock"
+_BATCH = 50_000
+_PROGRESS_SECONDS = 2.0
+_TEXT, _LONG = pa.string(), pa.int64()
+_INTERVAL_SCHEMA = pa.schema(
+    {
+        "region": _TEXT,
+        "site": _TEXT,
+        "sender_id": _TEXT,
+        "groups": pa.map_(_TEXT, _TEXT),
+        "state": _TEXT,
+        "started_us": _LONG,
+        "ended_us": _LONG,
+        "line": _LONG,
+    }
+)
+_QUARANTINE_SCHEMA = pa.schema({"reason": _TEXT, "detail": _TEXT, "payload": pa.binary(), "line": _LONG})
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """One file, read whole. ``reasons`` counts what is quarantined, ``examples`` has the first row of each reason."""
+
+    file: str
+    import_id: str
+    directory: Path | None
+    row_count: int
+    reasons: dict[ImportReason, int]
+    examples: dict[ImportReason, str]
+    first: Interval | None
+
+    @property
+    def quarantined_count(self) -> int:
+        """Count the rows that were not taken."""
+        return sum(self.reasons.values())
+
+
+class _Batches:
+    """Writes rows into one Parquet file, a batch at a time; without a path nowhere."""
+
+    def __init__(self, path: Path | None, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema) if path else None
+        self._schema = schema
+        self._rows: list[tuple[Any, ...]] = []
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        if self._writer is not None:
+            self._rows.append(row)
+            if len(self._rows) >= _BATCH:
+                self._flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._flush()
+            self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows and self._writer is not None:
+            columns = zip(*self._rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+            self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
+            self._rows = []
+
+
+def stage(path: Path, mapping: Mapping, directory: Path | None, progress: Callable[[str], None]) -> Staged:
+    """Read one file whole, into ``directory`` where there is one; raise ImportRefused.
+
+    A file of which not one row can be read was not understood: it is refused.
+    """
+    source = SourceFile(path, mapping)
+    intervals = quarantine = None
+    try:
+        reader = RowReader(mapping, source.columns)
+        if directory is not None:
+            directory.mkdir()
+        intervals = _Batches(directory and directory / INTERVALS, _INTERVAL_SCHEMA)
+        quarantine = _Batches(directory and directory / QUARANTINE, _QUARANTINE_SCHEMA)
+        reasons: Counter[ImportReason] = Counter()
+        examples: dict[ImportReason, str] = {}
+        first: Interval | None = None
+        count = 0
+        told_at = time.monotonic()
+        for row in source.rows():
+            count += 1
+            found = _read(reader, row)
+            if isinstance(found, Unreadable):
+                detail = found.detail.encode("utf-8", "backslashreplace").decode()
+                reasons[found.reason] += 1
+                examples.setdefault(found.reason, f"line {row.line}: {detail[:80]!r}")
+                quarantine.add((found.reason.value, detail, row.text.rstrip(b"\r\n"), row.line))
+            else:
+                sender = found.sender
+                first = first or found
+                groups = list(sender.groups.items())
+                times = (found.state, found.started_at, found.ended_at)
+                intervals.add((sender.region, sender.site, sender.sender_id, groups, *times, row.line))
+            if not count % 4096 and time.monotonic() - told_at > _PROGRESS_SECONDS:
+                told_at = time.monotonic()
+                progress(f"{path.name}: {count:,} rows ({100 * source.bytes_read // max(1, source.size)} %)")
+    finally:
+        for batches in filter(None, (intervals, quarantine)):
+            batches.close()
+        source.close()
+    if first is None:
+        why = "; ".join(f"{reason}, {examples[reason]}" for reason in reasons) or "it has no rows"
+        raise ImportRefused(f"{path}: not one of {count:,} rows can be read as an interval: {why}")
+    return Staged(path.name, source.import_id, directory, count, dict(reasons), examples, first)
+
+
+@contextmanager
+def staging_area(warehouse: Path) -> Iterator[Path]:
+    """Give a directory that is gone afterwards; remove those of processes that were killed."""
+    warehouse.mkdir(parents=True, exist_ok=True)
+    for left in warehouse.glob(f"{_PREFIX}*"):
+        _remove_if_abandoned(left)
+    area = Path(mkdtemp(prefix=_PREFIX, dir=warehouse))
+    with (area / _LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield area
+        finally:
+            shutil.rmtree(area, ignore_errors=True)
+
+
+def _remove_if_abandoned(left: Path) -> None:
+    try:
+        with (left / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    except (FileNotFoundError, BlockingIOError):
+        # It is being made this very moment, or it is another's.
+        return
+
+
+def _read(reader: RowReader, row: Row) -> Interval | Unreadable:
+    if row.fields is None:
+        return Unreadable(ImportReason.NOT_A_ROW, "")
+    return reader.read(row.fields)

@@ -1,0 +1,175 @@
+"""A real fleet's history gives the figures published for it, and Muster would have seen it as it was.
+
+The Grid'5000 availability trace (Failure Trace Archive, g5k06) is not part of this repository; where it is not beside
+it either, these tests are skipped. docs/grid5000.md says what is compared.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from aggregator.demo.comparison import Figures, Interval, Rules, judge
+from aggregator.demo.spans import total
+from aggregator.lakehouse.imports.availability import import_availability, import_sender_availability
+from aggregator.lakehouse.imports.mapping import Mapping
+from aggregator.lakehouse.imports.rows import Interval as ImportedInterval
+from aggregator.lakehouse.imports.rows import RowReader
+from aggregator.lakehouse.imports.source_file import SourceFile
+from aggregator.lakehouse.imports.staging import stage
+from aggregator.lakehouse.imports.taking import staged_intervals
+from edge_agent.core.outgoing import Emitter
+from edge_agent.core.policy import Policy
+from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
+from edge_agent.simulator.fleet import Fleet, FleetSettings
+from edge_agent.simulator.history import HistorySettings, SiteHistory
+from edge_agent.simulator.intervals_file import lives
+from shared.identifiers import AdvisoryKind, BlockId
+from shared.instants import DAY, HOUR, MINUTE, parse_instant
+from shared.subjects import RecordType
+from shared.truth import Truth, TruthHeader, UpInterval
+from shared.wire import Advisory, decode_advisory
+from tests.lakehouse.conftest import say
+
+DIRECTORY = Path(os.environ.get("MUSTER_GRID5000", Path(__file__).parents[3] / "shared" / "data" / "grid5000"))
+TRACE = DIRECTORY / "event_trace.tab.xz"
+MAPPING = Mapping(
+    source="grid5000",
+    sender=("node_name",),
+    start="event_start_time",
+    stop="event_stop_time",
+    state="event_type",
+    up=("1",),
+    down=("0",),
+    shape="{region}/{site}/{cluster}/{}",
+)
+MONTH = parse_instant("2006-06-01T00:00:00Z"), 30 * DAY
+REPLAYED = ("site2", "site5", "site6", "site7")
+"""Sites of a month that are played: some of them, for these tests are to be quick."""
+INTERVAL, STALE_AFTER = 5 * MINUTE, 12 * MINUTE
+
+pytestmark = pytest.mark.skipif(
+    not TRACE.exists(), reason="the Grid'5000 trace is not there: set MUSTER_GRID5000 to the directory that holds it"
+)
+
+
+def test_the_published_figures_come_out_to_the_printed_digits(spark: SparkSession, tmp_path: Path) -> None:
+    imports = staged_intervals(spark, stage(TRACE, MAPPING, tmp_path / "staged", say), MAPPING).persist()
+    senders = import_sender_availability(imports).persist()
+    found = {(row.grouping, row.site, row.group_name): row for row in import_availability(imports, senders).collect()}
+    fleet = found["all", None, None]
+    assert fleet.sender_count == 1_288
+    assert fleet.up_interval_count + fleet.down_interval_count == 588_463
+    assert fleet.zero_length_count == 25
+    assert (round(fleet.up_mean_hours, 3), round(fleet.down_mean_hours, 3)) == (32.406, 7.414)
+    assert (round(fleet.up_lognormal_mu, 2), round(fleet.up_lognormal_sigma, 2)) == (1.51, 2.42)
+    assert (round(fleet.down_lognormal_mu, 2), round(fleet.down_lognormal_sigma, 2)) == (-2.00, 2.20)
+    assert [
+        f"{100 * share:.2f}"
+        for share in (
+            fleet.availability_observed,
+            fleet.availability_sender_mean,
+            fleet.availability_after_first_up,
+            fleet.availability_whole_period,
+        )
+    ] == ["81.39", "79.34", "81.79", "56.29"]
+    assert round(fleet.down_median_us / MINUTE, 1) == 2.9
+    assert (fleet.down_interval_count, fleet.down_over_5m_count, fleet.down_over_15m_count) == (
+        294_145, 103_276, 70_958,
+    )  # fmt: skip
+    # Nine sites, fifteen clusters, each the sum of what it holds.
+    assert sum(1 for key in found if key[0] == "site") == 9
+    assert sum(1 for key in found if key[0] == "cluster") == 15
+    for grouping in ("site", "cluster"):
+        parts = [row for key, row in found.items() if key[0] == grouping]
+        assert sum(row.up_us for row in parts) == fleet.up_us
+        assert sum(row.sender_count for row in parts) == fleet.sender_count
+    unknown = senders.agg(f.sum("unknown_us")).first()
+    assert unknown is not None
+    assert unknown[0] == 0
+
+
+def test_a_month_of_it_replayed_is_within_the_bound_of_the_truth_for_every_sender() -> None:
+    started_at, duration = MONTH
+    up_spans = read_up_spans()
+    verdicts = []
+    for site in REPLAYED:
+        fleet_settings = FleetSettings(site=site, sender_count=1, registration_interval=INTERVAL)
+        fleet = Fleet(fleet_settings, lives(up_spans[site], started_at, duration))
+        truth = truth_of(fleet, site)
+        intervals = replayed(fleet, site)
+        rules = Rules(((started_at, started_at + duration),), STALE_AFTER, started_at + duration)
+        for sender in fleet.sender_ids:
+            own = tuple(intervals.get(sender, ()))
+            up = total(each.span for each in own if each.state == "up")
+            down = total(each.span for each in own if each.state == "down")
+            verdicts.append(judge(truth, site, sender, Figures(own, up, down), rules))
+    assert len(verdicts) > 200
+    assert sum(verdict.noticed for verdict in verdicts) > 500
+    assert [verdict for verdict in verdicts if verdict.beyond or verdict.accused or verdict.unmet] == []
+
+
+def read_up_spans() -> dict[str, dict[str, list[tuple[int, int]]]]:
+    """Read who was up when in the month, by site, as the export of imported intervals would give it."""
+    source = SourceFile(TRACE, MAPPING)
+    reader = RowReader(MAPPING, source.columns)
+    found: dict[str, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for row in source.rows():
+        read = reader.read(row.fields or ())
+        assert isinstance(read, ImportedInterval)
+        if read.sender.site in REPLAYED and read.state == "up":
+            begin, end = read.started_at, read.ended_at
+            if begin < min(end, sum(MONTH)) and end > MONTH[0]:
+                found[read.sender.site][read.sender.sender_id].append((begin, end))
+    source.close()
+    return found
+
+
+def truth_of(fleet: Fleet, site: str) -> Truth:
+    started_at, duration = MONTH
+    header = TruthHeader(
+        seed=0, registration_interval=INTERVAL, jitter=0, started_at_us=started_at, ended_at_us=None, script=""
+    )
+    up = (
+        UpInterval(
+            site=site,
+            sender=sender,
+            up_from_us=started_at + begin,
+            up_to_us=started_at + end if end < duration else None,
+        )
+        for sender, spans in zip(fleet.sender_ids, fleet.up_spans, strict=True)
+        for begin, end in spans
+    )
+    return Truth(header, started_at + duration, up)
+
+
+def replayed(fleet: Fleet, site: str) -> dict[str, list[Interval]]:
+    """Let an agent's tracker see the fleet for the month, and give each sender's intervals as it tells them."""
+    started_at, duration = MONTH
+    settings = HistorySettings(
+        emitter=Emitter(BlockId("eu", site, "nodes"), "a", "boot", "0", "sender", bytes(32)),
+        policy=Policy(sample_interval=90 * DAY, stale_after=STALE_AFTER, retire_after=DAY, blind_after=3 * MINUTE),
+        stream="REGISTRATION",
+        started_at=started_at,
+        watermark_interval=HOUR,
+    )
+    history = SiteHistory(fleet, settings, RegistrationBodies(SizeRange(3_000, 3_000)), [])
+    said: dict[str, list[Advisory]] = defaultdict(list)
+    for end in range(HOUR, duration + 1, HOUR):
+        for row in history.advance_to(end):
+            if RecordType.ADVISORY in row.subject.split("."):
+                advisory = decode_advisory(row.payload)
+                assert isinstance(advisory, Advisory)
+                said[advisory.value].append(advisory)
+    return {sender: list(intervals_of(advisories, started_at + duration)) for sender, advisories in said.items()}
+
+
+def intervals_of(advisories: list[Advisory], ended_at: int) -> Iterator[Interval]:
+    changes = [(each.last_seen_us if each.kind is AdvisoryKind.STALE else each.at_us, each) for each in advisories]
+    for (begin, each), end in zip(changes, [*(at for at, _ in changes[1:]), ended_at], strict=True):
+        if each.kind is not AdvisoryKind.RETIRED:
+            yield Interval("down" if each.kind is AdvisoryKind.STALE else "up", begin, end, each.at_us)

@@ -1,0 +1,176 @@
+"""Other systems' files are read as they were told to be, and what cannot be read says why. No Spark here."""
+
+import fcntl
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
+from aggregator.lakehouse.imports.rows import Interval, RowReader, SenderName, Unreadable
+from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
+from aggregator.lakehouse.imports.times import time_reader
+from shared.instants import SECOND, parse_instant
+
+PLAIN: dict[str, Any] = {"source": "s", "sender": ("host",), "start": "begin", "stop": "end", "always": "down"}
+COLUMNS = ("host", "begin", "end")
+
+
+def silent(_line: str) -> None:
+    """Take what would be told."""
+
+
+def staged(path: Path, text: str | bytes, **told: Any) -> Staged:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return stage(path, Mapping(**PLAIN | told), None, silent)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "parts"),
+    [
+        ("{region}/{site}/{cluster}/{}", "G1/site1/c1/node1", {"region": "G1", "site": "site1", "cluster": "c1"}),
+        ("{}.{rack}.{site}.example.net", "web.r7.dub1.example.net", {"rack": "r7", "site": "dub1"}),
+        ("sys{site}-{sender}", "sys3-12-1", {"site": "3", "sender": "12-1"}),
+        ("{site}/{}", "no-slash", None),
+        ("{site}/{}", "/empty", None),
+    ],
+)
+def test_a_shape_names_the_parts_of_a_name(shape: str, name: str, parts: dict[str, str] | None) -> None:
+    assert NameShape(shape).parts(name) == parts
+
+
+@pytest.mark.parametrize("shape", ["{}", "plain", "{a}{b}", "{a}/{a}", "{a b}/{}", "{a}/{"])
+def test_a_shape_that_says_nothing_certain_is_refused(shape: str) -> None:
+    with pytest.raises(InvalidShape):
+        NameShape(shape)
+
+
+@pytest.mark.parametrize(
+    ("time", "zone", "text", "instant"),
+    [
+        ("auto", "UTC", "1115811139", "2005-05-11T11:32:19Z"),
+        ("auto", "UTC", "1115811139.25", "2005-05-11T11:32:19.25Z"),
+        ("auto", "Europe/Dublin", "2026-07-01 12:00:00", "2026-07-01T11:00:00Z"),
+        ("auto", "Europe/Dublin", "2026-07-01T12:00:00+02:00", "2026-07-01T10:00:00Z"),
+        ("ms", "UTC", "1115811139001", "2005-05-11T11:32:19.001Z"),
+        ("ns", "UTC", "1115811139000000999", "2005-05-11T11:32:19.000001Z"),
+        ("%m/%d/%Y %H:%M", "America/Denver", "01/31/2003 17:30", "2003-02-01T00:30:00Z"),
+    ],
+)
+def test_times_are_read_as_other_systems_write_them(time: str, zone: str, text: str, instant: str) -> None:
+    assert time_reader(time, zone)(text) == parse_instant(instant)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "detail"),
+    [
+        (("h", "1", "2", "3"), "wrong_column_count", "4 columns instead of 3"),
+        (("  ", "100000", "200000"), "no_sender", ""),
+        (("h\udcff", "100000", "200000"), "not_text", "h\udcff"),
+        (("h", "NULL", "200000"), "unreadable_start", "NULL"),
+        (("h", "100000", ""), "unreadable_stop", ""),
+        (("h", "200000", "100000"), "stops_before_start", "200000 to 100000"),
+        (("h", "0", "200000"), "implausible_instant", "0 to 200000"),
+        (("h", "nan", "200000"), "unreadable_start", "nan"),
+    ],
+)
+def test_a_row_that_is_no_interval_says_why(fields: tuple[str, ...], reason: str, detail: str) -> None:
+    assert RowReader(Mapping(**PLAIN), COLUMNS).read(fields) == Unreadable(reason, detail)  # type: ignore[arg-type]
+
+
+def test_a_key_of_several_columns_gives_groups_and_a_state_has_any_words() -> None:
+    told = {"sender": ("system", "2"), "state": "what", "always": None, "up": ("OK", "warning"), "down": ("critical",)}
+    mapping = Mapping(**PLAIN | told | {"shape": "{site}/{sender}", "region": "west"})
+    reader = RowReader(mapping, ("System", "node", "begin", "end", "what"))
+    name = SenderName("west", "18", "7", {})
+    assert reader.read(("18", " 7 ", "100000", "100060", "Critical")) == Interval(
+        name, "down", 100_000 * SECOND, 100_060 * SECOND
+    )
+    assert reader.read(("18", "7", "100060", "100060", "Warning")) == Interval(
+        name, "up", 100_060 * SECOND, 100_060 * SECOND
+    )
+    assert reader.read(("18", "7", "1", "2", "maybe")) == Unreadable("unknown_state", "maybe")  # type: ignore[arg-type]
+    assert reader.read(("18", "", "1", "2", "OK")) == Unreadable("no_sender", "18/")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ({"start": "begn"}, "there is no column 'begn', did you mean begin?"),
+        ({"stop": "9"}, "there is no column '9'; there are host, begin, end"),
+        ({"always": None}, "say which column has the state"),
+        ({"up": ("x",), "down": ("X",)}, "cannot mean both up and down"),
+        ({"zone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),
+        ({"time": "seconds"}, "times are auto, ms, us, ns or a pattern"),
+        ({"shape": "{}"}, "name at least one part"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, told: dict[str, Any], text: str) -> None:
+    with pytest.raises(ImportRefused, match=r"^[^\n]+$") as refused:
+        staged(tmp_path / "f", "host,begin,end\nh,100000,200000\n", **told)
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("host,begin,end\nh,100000,200000\n", {}),
+        ("\ufeffhost;begin;end\r\n\r\nh;100000;200000\r\n", {}),
+        ("# host begin end\n  h\t100000   200000\n# the end\n\n", {"separator": "space"}),
+        ("#host\tbegin\tend\nh\t100000\t200000\n", {}),
+        ("h 100000 200000\n", {"columns": ("host", "begin", "end")}),
+        ("# told otherwise\nh 100000 200000\n", {"columns": ("host", "begin", "end")}),
+        ('"begin","host","end"\n100000,"h",200000', {}),
+        ("x y z\nh 100000 200000\n", {"sender": ("1",), "start": "2", "stop": "3"}),
+    ],
+)
+def test_files_of_many_kinds_hold_the_same_interval(tmp_path: Path, text: str, told: dict[str, Any]) -> None:
+    found = staged(tmp_path / "f", text, **told)
+    assert (found.row_count, found.reasons) == (1, {})
+    assert found.first == Interval(SenderName("imported", "imported", "h", {}), "down", 10**11, 2 * 10**11)
+
+
+def test_what_cannot_be_read_is_counted_with_its_first_line(tmp_path: Path) -> None:
+    text = b"host,begin,end\nh,100000,200000\n\xff,1,2\nh,soon,2\nh,later,2\nh,1\n"
+    found = staged(tmp_path / "f", text)
+    assert (found.row_count, found.quarantined_count) == (5, 4)
+    assert found.reasons == {"not_text": 1, "unreadable_start": 2, "wrong_column_count": 1}
+    assert found.examples["unreadable_start"] == "line 4: 'soon'"  # type: ignore[index]
+
+
+def test_a_file_that_is_not_understood_at_all_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImportRefused, match=r"not one of 2 rows .* unreadable_start, line 2: 'soon'"):
+        staged(tmp_path / "f", "host,begin,end\nh,soon,2\nh,later,2\n")
+    with pytest.raises(ImportRefused, match="is empty"):
+        staged(tmp_path / "f", "")
+    with pytest.raises(ImportRefused, match="it has no rows"):
+        staged(tmp_path / "f", "host,begin,end\n")
+    with pytest.raises(ImportRefused, match="No such file"):
+        stage(tmp_path / "missing", Mapping(**PLAIN), None, silent)
+
+
+def test_an_import_is_identified_by_what_the_file_says_and_how_it_is_read(tmp_path: Path) -> None:
+    text = "host,begin,end\nh,100000,200000\n"
+    plain = staged(tmp_path / "a.csv", text)
+    assert staged(tmp_path / "b.csv.gz", gzip.compress(text.encode())).import_id == plain.import_id
+    assert staged(tmp_path / "a.csv", text, site="dub1").import_id != plain.import_id
+    assert staged(tmp_path / "a.csv", text + "h,300000,400000\n").import_id != plain.import_id
+    whole = gzip.compress(text.encode() * 50)
+    with pytest.raises(ImportRefused, match="cannot be read after line"):
+        staged(tmp_path / "cut.csv.gz", whole[:-12])
+
+
+def test_the_staging_of_a_dead_import_is_removed_and_of_a_living_one_kept(tmp_path: Path) -> None:
+    dead, alive = tmp_path / "import-staging-dead", tmp_path / "import-staging-alive"
+    for directory in (dead, alive):
+        directory.mkdir()
+        (directory / "lock").touch()
+    with (alive / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with staging_area(tmp_path) as area:
+            assert area.is_dir()
+            assert not dead.exists()
+            assert alive.exists()
+    assert not area.exists()

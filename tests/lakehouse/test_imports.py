@@ -1,0 +1,155 @@
+"""History from another monitoring system stands in every table, once, beside what agents report."""
+
+import time
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from aggregator.lakehouse.imports.job import import_intervals
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.taking import ImportCounts
+from aggregator.lakehouse.job import RollupRequest
+from shared.instants import DAY, HOUR, SECOND, format_instant
+from shared.nats_connection import ConnectionSettings
+from tests.lakehouse.conftest import Lakehouse, say, settings_for
+from tests.support.hub import Block
+
+START = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
+"""A few days ago: the tables have rows for every hour since."""
+MAPPING = Mapping(
+    source="nagios", sender=("host",), start="begin", stop="end", state="state", shape="{region}/{site}/{rack}/{}"
+)
+
+
+def told(hours: int) -> str:
+    return format_instant(START + hours * HOUR)
+
+
+def file_of(*rows: tuple[str, str, int, int]) -> str:
+    lines = (f"eu/dub1/{sender},{state},{told(begin)},{told(end)}" for sender, state, begin, end in rows)
+    return "\n".join(["host,state,begin,end", *lines, ""])
+
+
+HISTORY = file_of(
+    ("r1/a", "down", 6, 12),
+    ("r1/a", "up", 12, 36),
+    ("r1/a", "down", 36, 36),
+    ("r1/a", "up", 36, 48),
+    ("r2/b", "up", 0, 10),
+    ("r2/b", "down", 10, 11),
+    ("r2/b", "up", 12, 14),
+    ("r2/b", "up", 12, 14),
+    ("r2/b", "gone", 14, 15),
+)
+MORE = file_of(("r2/b", "up", 12, 14), ("r2/b", "down", 14, 15))
+OVERLAPPING = file_of(("r9/c", "up", 12, 14), ("r2/b", "down", 13, 15))
+AVAILABILITY = (
+    "SELECT grouping, region, site, group_name, sender_count, up_us, down_us, unknown_us, initial_down_us,"
+    " availability_observed, availability_sender_mean, availability_after_first_up, availability_whole_period,"
+    " up_interval_count, down_interval_count, zero_length_count, down_median_us FROM import_availability ORDER BY ALL"
+)
+
+
+def instant(at: int) -> datetime:
+    return datetime.fromtimestamp(at // 1_000_000, tz=UTC)
+
+
+FIRST_DAY: date = instant(START).date()
+
+
+def take(lakehouse: Lakehouse, path: Path, text: str) -> ImportCounts:
+    path.write_text(text)
+    return import_intervals(lakehouse.settings, [path], MAPPING, say).counts
+
+
+def everything(lakehouse: Lakehouse) -> dict[str, list[tuple[object, ...]]]:
+    with_imports = ("imports", "import_quarantine", "import_availability", "import_sender_availability", "positions")
+    derived = ("sender_intervals", "site_coverage", "site_availability_daily", "sender_day_exceptions")
+    return {name: sorted(lakehouse.rows(f"SELECT * FROM {name}"), key=repr) for name in (*with_imports, *derived)}
+
+
+def test_imported_history_is_in_every_table_and_again_changes_nothing(lakehouse: Lakehouse, tmp_path: Path) -> None:
+    # Imports ask no hub.
+    lakehouse.settings = settings_for(ConnectionSettings(servers=("nats://127.0.0.1:1",)), lakehouse.warehouse)
+    assert take(lakehouse, tmp_path / "history.csv", HISTORY) == ImportCounts(9, 7, 1, 1, 1)
+
+    assert lakehouse.rows(
+        "SELECT block, sender_id, state, started_at, ended_at, ended_by, episode_started_at"
+        " FROM sender_intervals ORDER BY sender_id, started_at"
+    ) == [
+        ("import:nagios", f"eu/dub1/{sender}", state, instant(START + begin * HOUR), instant(START + end * HOUR), word,
+         instant(START + born * HOUR))
+        for sender, state, begin, end, word, born in (
+            ("r1/a", "down", 6, 12, "recovered", 6),
+            ("r1/a", "up", 12, 48, "import_end", 6),
+            ("r2/b", "up", 0, 10, "stale", 0),
+            ("r2/b", "down", 10, 11, "import_gap", 0),
+            ("r2/b", "unknown", 11, 12, "recovered", 0),
+            ("r2/b", "up", 12, 14, "import_end", 0),
+        )
+    ]  # fmt: skip
+    assert lakehouse.rows("SELECT region, site, started_at, ended_at, known, cause FROM site_coverage") == [
+        ("eu", "dub1", instant(START), instant(START + 2 * DAY), True, "imported")
+    ]
+    assert lakehouse.rows(
+        "SELECT day, sender_id, up_us, down_us, unknown_us, absent_us, outage_count, error_bound_us"
+        " FROM sender_availability_daily ORDER BY ALL"
+    ) == [
+        (FIRST_DAY, "eu/dub1/r1/a", 12 * HOUR, 6 * HOUR, 0, 6 * HOUR, 1, 0),
+        (FIRST_DAY, "eu/dub1/r2/b", 12 * HOUR, HOUR, HOUR, 10 * HOUR, 1, 0),
+        (FIRST_DAY + timedelta(days=1), "eu/dub1/r1/a", DAY, 0, 0, 0, 0, 0),
+    ]
+    assert lakehouse.rows(
+        "SELECT day, sender_count, up_us, down_us, unknown_us, absent_us, error_bound_us FROM site_availability_daily"
+        " ORDER BY day"
+    ) == [
+        (FIRST_DAY, 2, 24 * HOUR, 7 * HOUR, HOUR, 16 * HOUR, 0),
+        (FIRST_DAY + timedelta(days=1), 1, DAY, 0, 0, 0, 0),
+    ]
+    both = (2, 48 * HOUR, 7 * HOUR, HOUR, 6 * HOUR, 48 / 55, (36 / 42 + 12 / 13) / 2, 48 / 49, 48 / 96, 4, 3, 1, HOUR)
+    assert lakehouse.rows(AVAILABILITY) == [
+        ("all", None, None, None, *both),
+        ("rack", "eu", "dub1", "r1", 1, 36 * HOUR, 6 * HOUR, 0, 6 * HOUR, 36 / 42, 36 / 42, 1, 36 / 48, 2, 2, 1,
+         3 * HOUR),
+        ("rack", "eu", "dub1", "r2", 1, 12 * HOUR, HOUR, HOUR, 0, 12 / 13, 12 / 13, 12 / 13, 12 / 48, 2, 1, 0, HOUR),
+        ("region", "eu", None, None, *both),
+        ("site", "eu", "dub1", None, *both),
+    ]  # fmt: skip
+    assert lakehouse.rows("SELECT reason, detail, payload, file, line FROM import_quarantine") == [
+        ("unknown_state", "gone", HISTORY.splitlines()[-1].encode(), "history.csv", 10)
+    ]
+    assert lakehouse.rows("SELECT sender_id, line, groups['rack'] FROM imports WHERE zero_length") == [
+        ("eu/dub1/r1/a", 4, "r1")
+    ]
+
+    before = everything(lakehouse)
+    assert take(lakehouse, tmp_path / "renamed.csv", HISTORY) == ImportCounts(9, 0, 9, 0, 0)
+    with pytest.raises(
+        ImportRefused,
+        match=rf"overlap, 1 times for 1 senders; the first: eu/dub1/r2/b is up from {told(12)} to {told(14)}"
+        rf" \(history.csv, line 8\), and down from {told(13)} to {told(15)} \(overlap.csv, line 3\)",
+    ):
+        take(lakehouse, tmp_path / "overlap.csv", OVERLAPPING)
+    assert everything(lakehouse) == before
+    assert sorted(path.name for path in lakehouse.warehouse.glob("import-*")) == []
+
+
+def test_a_rollup_keeps_imports_and_known_time_is_the_hubs(lakehouse: Lakehouse, tmp_path: Path) -> None:
+    dub1 = Block("eu", "dub1")
+    lakehouse.hub.publish([dub1.new("n1", START + 40 * HOUR), dub1.watermark(START + 40 * HOUR, START + 41 * HOUR)])
+    first = lakehouse.roll_up()
+    live = lakehouse.rows("SELECT * FROM sender_intervals")
+    assert take(lakehouse, tmp_path / "history.csv", HISTORY).written == 7
+    assert take(lakehouse, tmp_path / "more.csv", MORE) == ImportCounts(2, 1, 1, 0, 0)
+    after = everything(lakehouse)
+    assert set(live) < set(after["sender_intervals"])
+    assert len(after["sender_intervals"]) == 1 + 7
+    assert lakehouse.rows(
+        "SELECT sender_count, outage_count, error_bound_us FROM fleet_availability_daily LIMIT 1"
+    ) == [(2, 3, 0)]
+    again = lakehouse.roll_up(RollupRequest(full=True))
+    assert again.position == first.position
+    assert {name: rows for name, rows in everything(lakehouse).items() if name != "positions"} == {
+        name: rows for name, rows in after.items() if name != "positions"
+    }
