@@ -10,7 +10,9 @@ import click
 
 from aggregator.scenarios import regions, replication, semantics
 from aggregator.scenarios.telling import Telling
+from aggregator.topology.jetstream import ApplyFailed
 from shared.embedded_nats import ServerFailed
+from shared.nats_connection import ApiError, ConnectFailed, RequestFailed
 
 SCENARIOS: dict[str, Callable[[Path, Telling], Coroutine[Any, Any, None]]] = {
     "data-replication": replication.play,
@@ -49,5 +51,5 @@ def scenario(name: str, directory: Path | None) -> None:
 def _play(name: str, directory: Path, telling: Telling) -> None:
     try:
         asyncio.run(SCENARIOS[name](directory.absolute(), telling))
-    except ServerFailed as error:
+    except (ServerFailed, ApplyFailed, ConnectFailed, ApiError, RequestFailed) as error:
         raise click.ClickException(str(error)) from error
