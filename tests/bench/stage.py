@@ -6,12 +6,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from nats.aio.client import Client
 
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
+from tests.bench.children import Child
 from tests.bench.contenders import Contender, Ours, Peer, Work
 from tests.bench.report import RecordsLost
 from tests.bench.streams import connected, fill, forget_readers, make_stream, stream_state
@@ -42,6 +44,16 @@ class Options(msgspec.Struct, frozen=True):
         quick = " --quick" if self.is_quick else ""
         peer = f" --peer {self.peer}" if self.peer else ""
         return f".venv/bin/python -m tests.bench{quick}{peer} {measure}"
+
+
+class Pace(NamedTuple):
+    """How fast something went: messages per second, and microseconds of processor time for each.
+
+    The latter hardly depends on what else the machine does.
+    """
+
+    rate: float
+    processor: float
 
 
 class Stage:
@@ -103,14 +115,14 @@ class Stage:
         server, stream, subjects = contender.advisories
         return (await stream_state(self.clients[server], stream, subjects)).count(what)
 
-    async def rate(
-        self, progress: Callable[[], Awaitable[int]], goal: int, what: str, limit: float | None = None
-    ) -> float:
-        """Measure how fast something advances from its first step to ``goal``, or until ``limit`` seconds have passed.
+    async def pace(
+        self, child: Child, progress: Callable[[], Awaitable[int]], goal: int, what: str, limit: float | None = None
+    ) -> Pace:
+        """Measure how fast a child advances from its first step to ``goal``, or until ``limit`` seconds have passed.
 
         Raise RecordsLost where it stands still before, or goes beyond.
         """
-        first = at_first = 0.0
+        first, at_first, processor_at_first = 0, 0.0, 0.0
         reached, reached_at = 0, time.perf_counter()
         while True:
             now_reached, now = await progress(), time.perf_counter()
@@ -118,14 +130,17 @@ class Stage:
                 raise RecordsLost(f"{what}: {now_reached:,} where there are {goal:,}")
             if now_reached > reached:
                 if not first:
-                    first, at_first = now_reached, now
+                    first, at_first, processor_at_first = now_reached, now, child.processor_seconds()
                 reached, reached_at = now_reached, now
             if reached == goal or (limit is not None and first and now - at_first > limit):
                 break
             if now - reached_at > STALLED:
                 raise RecordsLost(f"{what}: {reached:,} of {goal:,}, and no more for {STALLED:g} s")
             await asyncio.sleep(POLL)
-        return (reached - first) / (reached_at - at_first) if reached_at > at_first else float("nan")
+        if reached == first:
+            return Pace(float("nan"), float("nan"))
+        steps, processor = reached - first, child.processor_seconds() - processor_at_first
+        return Pace(steps / (reached_at - at_first), 1e6 * processor / steps)
 
 
 @asynccontextmanager

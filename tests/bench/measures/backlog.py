@@ -31,13 +31,13 @@ async def backlog(options: Options) -> Table:
                     resident.append(contender.child.resident())
                 return reached
 
-            rate = await servers.rate(read, count, "messages read")
+            pace = await servers.pace(contender.child, read, count, "messages read")
             peak = contender.child.peak_resident()
             await everything_arrived(servers, contender, SENDERS)
             await asyncio.sleep(0)
     last = reached_at[-1] - reached_at[TENTHS // 2 - 1]
     rows = [
-        Row(f"{count:,} messages, 1 kB, {SENDERS:,} senders", "msg/s read", rate, None, 25_000),
+        Row(f"{count:,} messages, 1 kB, {SENDERS:,} senders", "msg/s read", pace.rate, None, 25_000),
         Row("the second half of them", "msg/s read", count / 2 / last if last else None),
         Row("resident memory after a tenth", "MB", resident[0]),
         Row("resident memory at the end", "MB", resident[-1]),

@@ -50,7 +50,7 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, held: int) 
             return await acknowledged_through(servers.site, "REGISTRATION")
 
         delivering = asyncio.create_task(_delivered(servers, contender, senders))
-        reading_rate = await servers.rate(read, held, f"{kind.name}, messages read")
+        reading = await servers.pace(child, read, held, f"{kind.name}, messages read")
         delivered_rate = await delivering
         await asyncio.sleep(REST)
         resident, peak = child.resident(), child.peak_resident()
@@ -65,7 +65,7 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, held: int) 
             await asyncio.sleep(POLL)
         ready_after = time.perf_counter() - killed_at
         await asyncio.sleep(REST)
-        return [reading_rate, delivered_rate, resident, peak, idle, ready_after, child.resident()], held
+        return [reading.rate, delivered_rate, resident, peak, idle, ready_after, child.resident()], held
 
 
 async def _delivered(servers: Stage, contender: Contender, senders: int) -> float | None:

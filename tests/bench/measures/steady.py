@@ -43,7 +43,7 @@ async def _turn(servers: Stage, kind: type[Contender], seconds: float) -> tuple[
             _ = contender.child.pid
             return await acknowledged_through(servers.site, "REGISTRATION")
 
-        await servers.rate(read, await servers.register(()), f"{kind.name}, messages read")
+        await servers.pace(contender.child, read, await servers.register(()), f"{kind.name}, messages read")
         if held:
             await everything_arrived(servers, contender, SENDERS)
         share = await _share_while_registering(servers, contender.child, seconds)
