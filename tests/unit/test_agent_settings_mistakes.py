@@ -184,8 +184,10 @@ def test_name_that_cannot_stand_in_a_subject_is_refused(table: str, key: str, va
         (
             "12m",
             "0s",
-            "stream[0].policy: blind_after must be longer than 0s: without it, it is a quarter of stale_after "
-            f"{POLICY}",
+            (
+                "stream[0].policy: blind_after must be longer than 0s: without it, it is a quarter of stale_after "
+                f"{POLICY}"
+            ),
         ),
         ("12m", "6m", f"stream[0].policy: blind_after (6m) must be shorter than half of stale_after (12m) {POLICY}"),
         (
