@@ -60,10 +60,11 @@ class Heartbeat:
         self._is_off = False
 
     async def run(self, read_at: Callable[[], float]) -> None:
-        """Send for ever; ``read_at`` gives the loop's time at which the block last read a message."""
+        """Send until cancelled; ``read_at`` gives the loop's time at which the block last read a message."""
         loop = asyncio.get_running_loop()
-        sent_at = loop.time()
-        while True:
+        task, sent_at = asyncio.current_task(), loop.time()
+        # Before Python 3.12 a request loses a cancellation that meets its answer.
+        while task is None or not task.cancelling():
             idle_at = max(read_at(), sent_at) + self._interval
             if loop.time() < idle_at:
                 await asyncio.sleep(idle_at - loop.time())
