@@ -146,7 +146,7 @@ def test_a_rollup_keeps_imports_and_known_time_is_the_hubs(lakehouse: Lakehouse,
     assert set(live) < set(after["sender_intervals"])
     assert len(after["sender_intervals"]) == 1 + 7
     assert lakehouse.rows(
-        "SELECT sender_count, outage_count, error_bound_us FROM fleet_availability_daily LIMIT 1"
+        "SELECT sender_count, outage_count, error_bound_us FROM fleet_availability_daily ORDER BY day LIMIT 1"
     ) == [(2, 3, 0)]
     again = lakehouse.roll_up(RollupRequest(full=True))
     assert again.position == first.position
