@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Advise, BlindCause, CloseCoverage, Decision, Forward
+from edge_agent.core.decision import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward
 from edge_agent.core.draft import Draft
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
@@ -112,6 +112,8 @@ class Both:
                 return Sent(decision.message.sequence, decision.reason)
             case CloseCoverage():
                 return Closed(decision.observed_since, decision.observed_through, decision.ordinal)
+            case Copy():
+                raise AssertionError("a tracker copies nothing")
 
 
 @settings(max_examples=500)
