@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import nats
 import nats.errors
 
 from shared import wire
 from shared.child_processes import dies_with
 from shared.instants import parse_instant
-from shared.nats_connection import ConnectionSettings, connect
 from shared.wire import Advisory, Watermark
 from tests.support.fleet_region import Region, running_region
 from tests.support.source_site import STREAM, SUBJECT, Site, running_site
@@ -195,9 +195,18 @@ class Deployment:
 
     @asynccontextmanager
     async def senders(self, names: Iterable[str], interval: float = 0.25) -> AsyncIterator[None]:
-        """Let senders register every ``interval`` seconds; what cannot be stored is not stored later."""
-        settings = ConnectionSettings(servers=(self.site.server.url,))
-        client = await connect(settings, name="senders", deadline=DEADLINE, pending_size=0)
+        """Let senders register every ``interval`` seconds; what cannot be stored is not stored later.
+
+        They come back as soon as their server does: senders that stay away longer than that are rightly stale.
+        """
+
+        async def note(_error: Exception) -> None:
+            """Say nothing of attempts that fail while the server is down."""
+
+        url = self.site.server.url
+        client = await nats.connect(
+            url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, pending_size=0, error_cb=note
+        )
         bodies = [msgspec.json.encode({"sender": name}) for name in names]
 
         async def register() -> None:
