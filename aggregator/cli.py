@@ -11,7 +11,7 @@ from aggregator.lazy_commands import LazyCommand, LazyGroup
 
 _TOPOLOGY = "aggregator.topology.commands"
 _LAKEHOUSE = "aggregator.lakehouse.commands"
-_IMPORTS = "aggregator.lakehouse.imports.commands"
+_IMPORTS = "aggregator.lakehouse.import_commands"
 _QUERY = "aggregator.lakehouse.query_commands"
 _PAGE = "aggregator.lakehouse.report_commands"
 _REPORTS = {"html": LazyCommand(_PAGE, "report_html", "Write the availability page.")}
