@@ -13,6 +13,8 @@ from functools import lru_cache
 import msgspec
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# Whoever may publish writes it: it must fit into 64 bits, wherever it is stored.
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class InvalidIdentifier(ValueError):
@@ -70,9 +72,10 @@ class Incarnation(msgspec.Struct, frozen=True, order=True):
     def parse(cls, text: str) -> "Incarnation":
         """Read ``<created_at>-<epoch_ms>``; raise InvalidIdentifier for anything else."""
         created_at, _, epoch_ms = text.partition("-")
-        if not (created_at.isdecimal() and epoch_ms.isdecimal()):
-            raise InvalidIdentifier(f"not an incarnation: {text!r}, expected <microseconds>-<milliseconds>")
-        return cls(int(created_at), int(epoch_ms))
+        try:
+            return cls(parse_number(created_at), parse_number(epoch_ms))
+        except InvalidIdentifier as error:
+            raise InvalidIdentifier(f"not an incarnation: {text!r}, expected <microseconds>-<milliseconds>") from error
 
 
 class SourcePosition(msgspec.Struct, frozen=True):
@@ -91,6 +94,13 @@ class SourcePosition(msgspec.Struct, frozen=True):
     def next_sequence(self) -> int:
         """Give the first sequence that has not been read."""
         return self.sequence + 1
+
+
+def parse_number(text: str) -> int:
+    """Read 1 to 18 digits; raise InvalidIdentifier for anything else that int() takes: "-5", " 5", "1_0", "५"."""
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    raise InvalidIdentifier(f"not a number of 1 to 18 digits: {text!r}")
 
 
 def validated_token(name: str, what: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, advisory_event_id
+from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, advisory_event_id, parse_number
 from shared.instants import SECOND
 
 ADVISORY_PROTOCOL: Final = "io.choria.sr.v2.age_advisory"
@@ -241,12 +241,11 @@ def origin_header(block_id: BlockId, incarnation: Incarnation, sequence: int) ->
 def parse_origin_header(text: str) -> tuple[BlockId, Incarnation, int]:
     """Read ``Muster-Origin``; raise WireError where it is not one."""
     tokens = text.split(".")
-    # int() alone would also take "-5", " 5" and "1_0".
-    if len(tokens) != 5 or not (tokens[4].isascii() and tokens[4].isdecimal()):
+    if len(tokens) != 5:
         raise WireError(f"not an origin: {text!r}")
     region, site, block, incarnation, sequence = tokens
     try:
-        return BlockId(region, site, block), Incarnation.parse(incarnation), int(sequence)
+        return BlockId(region, site, block), Incarnation.parse(incarnation), parse_number(sequence)
     except InvalidIdentifier as error:
         raise WireError(f"not an origin: {text!r}") from error
 

@@ -107,6 +107,23 @@ async def test_what_went_up_is_remembered_by_an_agent_that_was_killed(tmp_path: 
         assert [msgspec.json.decode(record.payload)["sender"] for record in records] == ["a", "b", "a", "b", "c", "c"]
 
 
+async def test_an_origin_that_fits_in_no_store_is_counted_and_stops_nobody(tmp_path: Path) -> None:
+    async with deployed(tmp_path, relaying()) as deployment:
+        await make_lower_stream(deployment)
+        huge = ["99999999999999999999", "9" * 5_000]
+        hostile = [f"{SITES[0]}.{PAST}.{number}" for number in huge]
+        hostile += [f"{SITES[0]}.{number}-1.1" for number in huge]
+        for origin in hostile:
+            await deployment.site.client.jetstream().publish(
+                registration_subject(SITES[0]), b'{"sender":"a"}', headers={"Muster-Origin": origin}
+            )
+        await register(deployment, 1, "b")
+        deployment.agent.start()
+        await until_counted(deployment, "rejected", {"no_origin": len(hostile)})
+        records = await arrived(deployment, 2)
+        assert [msgspec.json.decode(record.payload)["sender"] for record in records] == ["b", "b"]
+
+
 async def test_origins_are_listed_and_none_of_them_falls_stale(tmp_path: Path) -> None:
     async with deployed(tmp_path, relaying()) as deployment:
         await make_lower_stream(deployment)

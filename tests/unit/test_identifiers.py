@@ -40,10 +40,18 @@ def test_incarnations_of_one_stream_order_by_their_epoch() -> None:
     assert Incarnation(5, 10) < Incarnation(5, 11) < Incarnation(6, 1)
 
 
-@pytest.mark.parametrize("text", ["", "5", "5-", "-5", "5-x", "5-6-7", "5 -6", "-5-6", "5-+6", "5-1_0"])
+@pytest.mark.parametrize("text", ["", "5", "5-", "-5", "5-x", "5-6-7", "5 -6", "-5-6", "5-+6", "5-1_0", "५-6"])
 def test_anything_else_is_not_an_incarnation(text: str) -> None:
     with pytest.raises(InvalidIdentifier, match="not an incarnation"):
         Incarnation.parse(text)
+
+
+def test_an_incarnation_fits_into_64_bits() -> None:
+    largest = Incarnation(10**18 - 1, 10**18 - 1)
+    assert Incarnation.parse(str(largest)) == largest
+    for text in (f"{10**18}-6", f"5-{10**18}", "5-" + "9" * 5_000):
+        with pytest.raises(InvalidIdentifier, match="not an incarnation"):
+            Incarnation.parse(text)
 
 
 def test_reading_goes_on_after_the_position() -> None:

@@ -260,6 +260,11 @@ def test_origin_header_is_golden_and_reads_back() -> None:
         "a.b.c.5-6.7.8",
         "a.b.c.5-6.1_0",
         "a.b.c.5-6.+7",
+        "a.b.c.5-6.५",
+        f"a.b.c.5-6.{10**18}",
+        f"a.b.c.{10**18}-6.7",
+        "a.b.c.5-6." + "9" * 5_000,
+        "a.b.c." + "9" * 5_000 + "-6.7",
     ],
 )
 def test_what_is_not_an_origin_is_refused(text: str) -> None:
