@@ -10,6 +10,7 @@ from textwrap import dedent
 import msgspec
 import pytest
 
+from edge_agent import status_page, status_report
 from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.policy import Policy
 from edge_agent.ports import Progress
@@ -23,7 +24,7 @@ from edge_agent.usefulness import PartStatus
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 
-# Ages are given in hours and minutes, half a minute beyond: what is shown does not change while a test runs.
+NOW = now()
 HALF = 30 * SECOND
 # No machine counts its processes this far.
 NOBODY = (1 << 22) + 1
@@ -37,8 +38,15 @@ STATE = BlockState(
 )
 
 
+@pytest.fixture(autouse=True)
+def clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ages do not grow between the collection of a long run's tests and their turn."""
+    for module in (status_page, status_report):
+        monkeypatch.setattr(module, "now", lambda: NOW)
+
+
 def ago(hours: int, minutes: int) -> int:
-    return now() - hours * HOUR - minutes * MINUTE - HALF
+    return NOW - hours * HOUR - minutes * MINUTE - HALF
 
 
 def agent_status(*, written_at: int = 0, pid: int = 4242, stopped_at: int = 0) -> AgentStatus:
@@ -50,7 +58,7 @@ def agent_status(*, written_at: int = 0, pid: int = 4242, stopped_at: int = 0) -
         boot_id="6f1c0f0e",
         pid=pid,
         started_at=ago(26, 5),
-        written_at=written_at or now(),
+        written_at=written_at or NOW,
         max_outbox=2 << 30,
         stopped_at=stopped_at,
     )
@@ -240,7 +248,7 @@ def test_blind_stream_is_called_so_while_it_is_read() -> None:
 
 
 def test_instant_that_lies_ahead_of_the_agents_clock_was_no_time_ago() -> None:
-    state = msgspec.structs.replace(STATE, observed_through=now() + HOUR)
+    state = msgspec.structs.replace(STATE, observed_through=NOW + HOUR)
     assert "(0s ago)" in render_status(report(blocks=[block_report(state=state)]))
 
 
@@ -306,7 +314,7 @@ def test_report_is_what_the_agent_wrote(database: sqlite3.Connection) -> None:
 def test_agent_runs_where_its_process_lives_and_wrote_within_ten_seconds(
     database: sqlite3.Connection, seconds: int, pid: int, stopped_at: int, is_held: bool | None, answer: Life
 ) -> None:
-    written = agent_status(written_at=now() - seconds * SECOND, pid=pid, stopped_at=stopped_at)
+    written = agent_status(written_at=NOW - seconds * SECOND, pid=pid, stopped_at=stopped_at)
     put_status(database, "agent", written)
     assert read_report(database, is_held=is_held).life is answer
 
