@@ -6,10 +6,11 @@ where the one before will end, which holds while nobody else writes to the strea
 after the other for a while. A row that goes alone goes with nothing else in flight.
 
 What an earlier connection, or an earlier run of the agent, has delivered without hearing of it is asked for before
-anything is sent: the rows that the region knows are the first ones that wait.
+anything is sent: the rows that the region knows are the first ones of their block that wait.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.known_prefix import KnownPrefix
@@ -26,9 +27,9 @@ LONGEST_TURN = 64
 class CopyLane(UploadLane):
     """The lane whose rows never pass each other.
 
-    ``_end`` is where the last shipment ends, if nobody else writes in between. ``_returned`` were refused in a batch,
-    and go again, in their order, when nothing is in flight; the first ``_alone`` of them one by one. ``_turns`` batches
-    go without another behind them, after the condition failed.
+    ``_end`` is where the last shipment, which was of ``_end_block``, ends, if nobody else writes in between.
+    ``_returned`` were refused in a batch, and go again, in their order, when nothing is in flight; the first ``_alone``
+    of them one by one. ``_turns`` batches go without another behind them, after the condition failed.
     """
 
     def __init__(self, store: OutboxStore, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
@@ -44,6 +45,7 @@ class CopyLane(UploadLane):
 
     def _forget_what_is_under_way(self) -> None:
         self._end: Place | None = None
+        self._end_block = ""
         self._returned: list[OutboxRow] = []
         self._alone = 0
         self._is_doubtful = True
@@ -70,10 +72,16 @@ class CopyLane(UploadLane):
             self._alone -= 1
         elif self._terms.takes_batches:
             rows, _ = self._batch()
+        if self._end and rows[0].block != self._end_block:
+            self._end = None
         self._end = Place(rows[-1].subject, self._end.sequence + len(rows)) if self._end else None
+        self._end_block = rows[0].block
         return self._shipped(rows, Form.BATCH if len(rows) > 1 else Form.SINGLE)
 
     def _follower(self) -> Shipment | None:
+        if self._ready[0].block != self._end_block:
+            # It may go into another stream, where the one in flight stands nowhere.
+            return None
         rows, _ = self._batch()
         if len(rows) < BATCH_ROWS // 2 and sum(row.size for row in rows) < self._flight_limit.limit // 4:
             # What has come by the time the one in flight is answered makes a fuller batch.
@@ -122,7 +130,9 @@ class CopyLane(UploadLane):
         if self._in_flight:
             return None
         if self._search is None:
-            self._search = KnownPrefix(len(self._ready))
+            # The region knows a block's rows without a hole; how they lay among another's says nothing, after a loss.
+            block = self._ready[0].block
+            self._search = KnownPrefix(sum(1 for _ in takewhile(lambda row: row.block == block, self._ready)))
         place = self._search.question
         assert place is not None
         return self._shipment((self._ready[place],), Form.QUESTION)

@@ -1,0 +1,85 @@
+"""The lane of copies, asked by hand: what it sends next, and what it concludes from the answers."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from edge_agent.copy_lane import CopyLane
+from edge_agent.core.flight_limit import FlightLimit
+from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
+from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.tallies import Tally
+from edge_agent.upload_lane import Terms
+from tests.support.fleet_region import EMPTY, running_region, uploading
+from tests.support.store_batches import batch, copy, opened
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    async with opened(tmp_path / "agent.db") as store:
+        yield store
+
+
+def lane_of(store: SqliteStore) -> CopyLane:
+    return CopyLane(store, Terms(), FlightLimit(), Tally())
+
+
+async def sent(lane: CopyLane) -> Shipment:
+    shipment = await lane.next_shipment(1)
+    assert shipment is not None
+    return shipment
+
+
+async def answer(lane: CopyLane, shipment: Shipment, outcome: Outcome, sequence: int = 0) -> None:
+    await lane.settle(Answer(shipment.number, outcome, sequence))
+
+
+async def test_copies_of_a_block_are_sent_though_those_of_another_around_them_are_known(
+    tmp_path: Path, store: SqliteStore
+) -> None:
+    known = [copy(f"a{number}", block="a") for number in range(300)]
+    unknown = [copy(f"b{number}", block="b") for number in range(300)]
+    interleaved: list[OutboxRow] = []
+    for start in range(0, 300, 10):
+        interleaved += known[start : start + 10] + unknown[start : start + 10]
+    await store.commit(batch(1, interleaved))
+    async with running_region(tmp_path) as region:
+        await region.make_stream(allow_atomic=True)
+        for row in known:
+            await region.client.jetstream().publish(row.subject, row.payload, headers=dict(row.headers))
+        async with uploading(region, store):
+            await until(lambda: store.depths() == EMPTY, "the region has acknowledged everything", 60.0)
+        texts = [record.text for record in await region.stored()]
+    assert [text for text in texts if text.startswith("b")] == [row.payload.decode() for row in unknown]
+    assert len(texts) == 600
+
+
+async def test_a_batch_follows_one_in_flight_of_its_own_block_alone(store: SqliteStore) -> None:
+    """Another's may go into another stream, where the condition means nothing."""
+    for number, block in enumerate("aba"):
+        await store.commit(batch(number + 1, [copy(f"{block}{number}.{part}", block) for part in range(3_000)]))
+    lane = lane_of(store)
+    question = await sent(lane)
+    assert question.form is Form.QUESTION
+    await answer(lane, question, Outcome.MISPLACED)
+
+    in_flight: list[Shipment] = []
+    sequence = followers = 0
+    while True:
+        shipment = await lane.next_shipment(1)
+        if shipment is not None:
+            if shipment.behind is not None:
+                assert shipment.rows[0].block == in_flight[-1].rows[0].block
+                followers += 1
+            in_flight.append(shipment)
+        elif in_flight:
+            first = in_flight.pop(0)
+            sequence += len(first.rows)
+            await answer(lane, first, Outcome.STORED, sequence)
+        else:
+            break
+    assert sequence == 9_000
+    assert followers > 3
