@@ -102,7 +102,8 @@ class Probe:
 
     def takes_denial(self, reason: str) -> bool:
         """Take a permission violation, where a probe has caused it: checks count without probes then."""
-        if f'publish to "{self.subject}"' not in reason.lower():
+        # nats-py gives it in small letters.
+        if f'publish to "{self.subject}"'.lower() not in reason.lower():
             return False
         self._is_off, self._is_unanswered = True, False
         self._report(ProbePhase.OFF, f"not permitted: publish on {self.subject}; allow it, or take probe_subject out")

@@ -188,7 +188,8 @@ async def test_a_subject_that_the_stream_does_not_take_is_said_and_checks_count_
         ]
 
 
-async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", ["registration.probe", "registration.Probe"])
+async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tmp_path: Path, subject: str) -> None:
     permissions = """
     authorization { users: [
       { user: admin, password: secret }
@@ -200,7 +201,7 @@ async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tm
     async with running_site(tmp_path, permissions) as site:
         await site.make_stream()
         auth = AuthSettings(user="agent", password_file=password)
-        async with reading(site, probe=PROBE, auth=auth) as reader:
+        async with reading(site, probe=ProbeSettings(subject), auth=auth) as reader:
 
             async def is_told() -> bool:
                 await proves(reader)
@@ -210,7 +211,7 @@ async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tm
             assert reader.probe_reports == [
                 (
                     ProbePhase.OFF,
-                    "not permitted: publish on registration.probe; allow it, or take probe_subject out",
+                    f"not permitted: publish on {subject}; allow it, or take probe_subject out",
                 )
             ]
             assert await proves(reader)
