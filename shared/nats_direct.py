@@ -60,7 +60,9 @@ class DirectClient(Client):
         if header_size:
             headers, body = await self._process_headers(body[:header_size]), body[header_size:]
         # Servers pass on subjects that are not UTF-8.
-        receive(Received(subject.decode(errors="backslashreplace"), reply.decode(), body, headers))
+        receive(
+            Received(subject.decode(errors="backslashreplace"), reply.decode(errors="backslashreplace"), body, headers)
+        )
 
 
 # Subject, subscription, reply, size of the headers, size of the whole. No NamedTuple: it costs as much as parsing does.
@@ -72,7 +74,8 @@ def _frame(line: bytes) -> _Frame | None:
     has_headers = line.startswith(b"HMSG ")
     if not (has_headers or line.startswith(b"MSG ")):
         return None
-    fields = line.split()
+    # A server writes one space between fields; a subject may hold whatever else split() alone takes for a blank.
+    fields = line.split(b" ")
     try:
         size = int(fields.pop())
         header_size = int(fields.pop()) if has_headers else 0

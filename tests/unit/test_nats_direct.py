@@ -18,6 +18,7 @@ STREAM = (
     b"HMSG a.d 1 reply.2 23 27\r\nNATS/1.0\r\nname: one\r\n\r\nMSG \r\n"
     b"HMSG a.e 1 16 16\r\nNATS/1.0 404\r\n\r\n\r\n"
     b"MSG a.\xff 1 2\r\n{}\r\n"
+    b"MSG a.\x0b1\x0b$JS.ACK.\x0c\r 1 reply.\xff 2\r\n{}\r\n"
 )
 DIRECTLY = [
     Received("a.b", "reply.1", b"hello", None),
@@ -25,6 +26,7 @@ DIRECTLY = [
     Received("a.d", "reply.2", b"MSG ", {"name": "one"}),
     Received("a.e", "", b"", {"Status": "404"}),
     Received("a.\\xff", "", b"{}", None),
+    Received("a.\x0b1\x0b$JS.ACK.\x0c\r", "reply.\\xff", b"{}", None),
 ]
 
 
