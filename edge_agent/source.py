@@ -268,7 +268,11 @@ class JetStreamSource:
             return
         self._heard_at = self._time()
         if message.reply.startswith("$JS.ACK."):
-            delivery = delivery_of(message.reply)
+            try:
+                delivery = delivery_of(message.reply)
+            except (ValueError, IndexError):
+                self.break_off(f"not a delivery of a stream's: {message.reply[:100]!r}")
+                return
             self._requested -= 1
             if delivery.consumer_sequence != self._consumer_sequence + 1:
                 self.break_off(
@@ -288,7 +292,10 @@ class JetStreamSource:
             if max(len(self._buffer), 1) < self._awaited and not self._committed:
                 return
         else:
-            self._receive_status(message)
+            try:
+                self._receive_status(message)
+            except ValueError as error:
+                self.break_off(f"not a status of a pull's: {error}")
         self._arrived.set()
 
     def _receive_status(self, message: Received) -> None:

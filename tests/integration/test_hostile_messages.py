@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent.ports import SourceUnavailable
 from tests.support.agent_stage import Stage, agent_stage
 from tests.support.running_agent import AgentProcess, agent_process
-from tests.support.source_site import Site
+from tests.support.source_site import STREAM, Site, reading, running_site
 from tests.support.waiting import until
 
 DEADLINE = 10.0
@@ -28,6 +29,11 @@ def with_headers(headers: bytes, body: bytes) -> bytes:
 
 HOSTILE = {
     "a subject that is not UTF-8": plain(b"registration.\xff\xfe", b'{"sender":"x"}'),
+    "a subject with a vertical tab": plain(b"registration.a\x0bb", b'{"sender":"x"}'),
+    "a subject with a form feed": plain(b"registration.a\x0cb", b'{"sender":"x"}'),
+    "a subject with a carriage return": plain(b"registration.a\rb", b'{"sender":"x"}'),
+    "a subject with NUL": plain(b"registration.a\x00b", b'{"sender":"x"}'),
+    "a subject that would be a delivery": plain(b"registration.x\x0b2\x0b$JS.ACK.S.C.1.9.9.1.0", b'{"sender":"x"}'),
     "an empty body": plain(b"registration.x", b""),
     "a body that is not UTF-8": plain(b"registration.x", b'{"sender":"\xff\xfe"}'),
     "a body nested deeply": plain(b"registration.x", b'{"sender":"x","facts":%b}' % DEEP),
@@ -106,8 +112,32 @@ async def test_a_sender_whose_name_is_no_text_stops_nobody(tmp_path: Path, rule:
         assert "Traceback" not in agent.log, agent.log
 
 
-async def stored_from_a_socket(site: Site, message: bytes, last_sequence: int) -> None:
-    """Let the site's server store what a socket says."""
+FORGED = {
+    "a delivery without numbers": plain(b"INBOX $JS.ACK.", b"{}"),
+    "a reply that is not UTF-8": plain(b"INBOX \xff\xfe", b"{}"),
+    "a heartbeat that counts in words": with_headers(b"NATS/1.0 100\r\nNats-Last-Consumer: many\r\n\r\n", b""),
+    "an end that counts in words": with_headers(b"NATS/1.0 408\r\nNats-Pending-Messages: many\r\n\r\n", b""),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+async def test_a_program_that_publishes_to_the_agents_inbox_ends_no_reading(tmp_path: Path, forged: str) -> None:
+    async with running_site(tmp_path) as site:
+        await site.make_stream()
+        pulls = await site.client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.>")
+        async with reading(site) as reader:
+            pull = asyncio.create_task(reader.source.read(DEADLINE))
+            inbox = (await pulls.next_msg(DEADLINE)).reply.encode()
+            await said_on_a_socket(site, FORGED[forged].replace(b"INBOX", inbox, 1).replace(b"registration.x", inbox))
+            with pytest.raises(SourceUnavailable, match="^(not a|the server ended)[^\n]{1,200}$"):
+                await pull
+            last = await site.publish(b'{"sender":"behind"}')
+            await reader.read_on(last)
+            assert reader.client.is_connected
+
+
+async def said_on_a_socket(site: Site, message: bytes) -> None:
+    """Let the site's server take what a socket says."""
     async with asyncio.timeout(DEADLINE):
         reader, writer = await asyncio.open_connection("127.0.0.1", site.server.port)
         await reader.readline()
@@ -116,6 +146,11 @@ async def stored_from_a_socket(site: Site, message: bytes, last_sequence: int) -
         assert await reader.readline() == b"PONG\r\n"
         writer.close()
         await writer.wait_closed()
+
+
+async def stored_from_a_socket(site: Site, message: bytes, last_sequence: int) -> None:
+    """Let the site's server store what a socket says."""
+    await said_on_a_socket(site, message)
 
     async def is_stored() -> bool:
         return await site.last_sequence() == last_sequence
