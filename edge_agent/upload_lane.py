@@ -103,7 +103,10 @@ class UploadLane:
         return self._waits_since
 
     async def next_shipment(self, appends: int) -> Shipment | None:
-        """Give what may leave now, noted as sent; ``appends`` tells whether reading again is worth it."""
+        """Give what may leave now, noted as sent; ``appends`` tells whether reading again is worth it.
+
+        Where it is kept back a while before it leaves, left() has to follow.
+        """
         now = loop_time()
         if now < self._rests_until:
             return None
@@ -115,13 +118,20 @@ class UploadLane:
             self._in_flight[shipment.number] = (shipment, now)
         return shipment
 
+    def left(self, shipment: Shipment) -> None:
+        """Note that a shipment leaves only now: its answer is waited for from now on."""
+        now = loop_time()
+        if len(self._in_flight) == 1:
+            self._waits_since = now
+        self._in_flight[shipment.number] = (shipment, now)
+
     async def settle(self, answer: Answer) -> None:
         """Take an answer to a shipment; one that is no longer in flight means nothing."""
         shipment, sent_at = self._in_flight.pop(answer.number, (None, 0.0))
         if shipment is None:
             return
         self._waits_since = loop_time()
-        self._flight_limit.answered(sum([row.size for row in shipment.rows]), loop_time() - sent_at)
+        self._flight_limit.answered(shipment.size, loop_time() - sent_at)
         self._window.byte_limit = self._flight_limit.limit
         if answer.outcome is Outcome.STORED:
             self.problem, self._retry_after = "", FIRST_RETRY

@@ -94,8 +94,11 @@ class Uploader:
         loop = asyncio.get_running_loop()
         progressed_at = loop.time()
         while True:
+            was_idle, began_at = not self._in_flight(), loop.time()
             has_more = await self._send_some()
-            in_flight = sum(lane.in_flight for lane in self._lanes.values())
+            # What was kept back to keep to the bandwidth could not be answered: that time does not count.
+            progressed_at = loop.time() if was_idle else progressed_at + loop.time() - began_at
+            in_flight = self._in_flight()
             if not in_flight:
                 progressed_at = loop.time()
                 self._tell()
@@ -114,6 +117,9 @@ class Uploader:
                 if lane.in_flight and loop.time() - lane.waits_since >= LANE_PATIENCE:
                     raise UpstreamUnavailable(f"no acknowledgement of {lane.lane.name.lower()} for {LANE_PATIENCE:g} s")
 
+    def _in_flight(self) -> int:
+        return sum([lane.in_flight for lane in self._lanes.values()])
+
     def _patience(self, progressed_at: float, in_flight: int) -> float:
         now = asyncio.get_running_loop().time()
         patience = progressed_at + ACKNOWLEDGEMENT_PATIENCE - now if in_flight else IDLE_PATIENCE
@@ -131,7 +137,8 @@ class Uploader:
                 shipment = await lane.next_shipment(self._appends)
                 if shipment is not None:
                     self._lane_of[shipment.number] = lane
-                    await self._pace.wait(sum(row.size for row in shipment.rows))
+                    await self._pace.wait(shipment.size)
+                    lane.left(shipment)
                     await self._upstream.send(shipment)
                     sent += len(shipment.rows)
                     break

@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 import msgspec
 
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow
 
 
 class Form(Enum):
@@ -35,6 +35,11 @@ class Shipment(msgspec.Struct, frozen=True, gc=False):
     rows: Sequence[OutboxRow]
     form: Form = Form.SINGLE
     behind: Place | None = None
+
+    @property
+    def size(self) -> int:
+        """Give about what it takes on the wire, in bytes."""
+        return RECORD_OVERHEAD if self.form is Form.QUESTION else sum([row.size for row in self.rows])
 
 
 class Outcome(Enum):

@@ -238,6 +238,18 @@ async def test_a_bandwidth_limit_is_kept(region: Region, store: SqliteStore) -> 
     assert await region.stored_count() == 80
 
 
+async def test_a_row_that_the_bandwidth_limit_keeps_back_for_longer_than_answers_are_waited_for_arrives(
+    region: Region, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "ACKNOWLEDGEMENT_PATIENCE", 2.0)
+    monkeypatch.setattr(uploader, "LANE_PATIENCE", 2.0)
+    await fill(store, [registration("node", "large", size=400_000)])
+    await region.make_stream()
+    async with uploading(region, store, bytes_per_second=100_000):
+        await emptied(store)
+    assert words(await region.stored(), Lane.REGISTRATIONS) == ["large"]
+
+
 async def test_rows_that_come_while_the_uploader_waits_leave_at_once(region: Region, store: SqliteStore) -> None:
     await region.make_stream()
     async with uploading(region, store) as told:
