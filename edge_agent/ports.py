@@ -49,8 +49,13 @@ class LaneDepth(msgspec.Struct, frozen=True):
 class OutboxStore(Protocol):
     """What the uploader needs of the store."""
 
-    async def pending(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
-        """Read a lane's rows after one, in order; from then on they are in flight and are not replaced."""
+    async def pending(
+        self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
+    ) -> list[OutboxRow]:
+        """Read a lane's rows after one, in order; from then on they are in flight and are not replaced.
+
+        Out of the file no more than the row that reaches ``byte_limit``.
+        """
 
     def delete_through(self, lane: Lane, row_id: int) -> None:
         """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""

@@ -239,7 +239,7 @@ class UploadLane:
 
     async def _read_ahead(self, appends: int) -> None:
         if len(self._ready) < self._read_rows // 2 and appends != self._appends_read:
-            rows = await self._store.pending(self.lane, self._read_through, self._read_rows)
+            rows = await self._store.pending(self.lane, self._read_through, self._read_rows, READ_BYTES)
             if rows:
                 # As many as are of use, and no more than memory should hold: what waits may be large.
                 usual_size = sum([row.size for row in rows]) // len(rows)

@@ -186,6 +186,11 @@ def pending_rows(lane: Lane) -> str:
     )
 
 
+def pending_sizes(lane: Lane) -> str:
+    """List what a lane's rows after one take, in order, without reading them."""
+    return f"SELECT size FROM {OUTBOXES[lane]} WHERE row_id > ? ORDER BY row_id LIMIT ?"
+
+
 def delete_through(lane: Lane) -> str:
     """Delete a lane's rows up to and including one."""
     return f"DELETE FROM {OUTBOXES[lane]} WHERE row_id <= ?"

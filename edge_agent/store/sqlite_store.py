@@ -9,6 +9,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Mapping
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.senders import SenderTable
-from edge_agent.ports import BatchCommit, LaneDepth, StoreFull
+from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFull
 from edge_agent.store import schema
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import unusable
@@ -144,8 +145,13 @@ class SqliteStore:
         """Give what was compacted and dropped, by cause."""
         return self._books.counters.get(block, {})
 
-    async def pending(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
-        """Read a lane's rows after one, in order; from then on they are in flight and are not replaced."""
+    async def pending(
+        self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
+    ) -> list[OutboxRow]:
+        """Read a lane's rows after one, in order; from then on they are in flight and are not replaced.
+
+        Out of the file no more than the row that reaches ``byte_limit``.
+        """
         if lane is Lane.COPIES and (kept := self._books.tail.take(lane, after_row_id, row_limit)) is not None:
             # No transaction that is under way replaces a copy.
             if kept:
@@ -154,14 +160,18 @@ class SqliteStore:
         async with self._lock:
             rows = self._books.tail.take(lane, after_row_id, row_limit)
             if rows is None:
-                rows = await self._read_pending(lane, after_row_id, row_limit)
+                rows = await self._read_pending(lane, after_row_id, row_limit, byte_limit)
             if rows:
                 self._books.in_flight_through[lane] = max(self._books.in_flight_through[lane], rows[-1].row_id)
                 if lane is Lane.COPIES:
                     self._books.handed_out(rows[-1].row_id)
         return rows
 
-    async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
+    async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int) -> list[OutboxRow]:
+        if byte_limit < EVERYTHING:
+            sizes = await self._database.execute_fetchall(schema.pending_sizes(lane), (after_row_id, row_limit))
+            before = accumulate((size for (size,) in sizes), initial=0)
+            row_limit = min(sum(1 for _ in takewhile(lambda size: size < byte_limit, before)), row_limit)
         found = await self._database.execute_fetchall(schema.pending_rows(lane), (after_row_id, row_limit))
         return [
             OutboxRow(lane, block, subject, msgspec.json.decode(headers), payload, sender_id, since, row_id)

@@ -91,3 +91,15 @@ async def test_an_uploader_that_is_slow_is_waited_for_no_longer_than_a_moment(
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await small.pending(Lane.COPIES, 0, 1)
     await asyncio.wait_for(small.let_uploads_follow(), 30)
+
+
+async def test_reading_out_of_the_file_stops_behind_the_row_that_reaches_the_limit_of_bytes(tmp_path: Path) -> None:
+    sizes = [100, 100, 500_000, 700_000, 100, 100, 900_000]
+    async with opened(tmp_path / "agent.db") as store:
+        await store.commit(batch(1, [copy(f"c{number}", size=size) for number, size in enumerate(sizes)]))
+    async with opened(tmp_path / "agent.db") as store:
+        counts, after = [], 0
+        while rows := await store.pending(Lane.COPIES, after, 1_000, 1_000_000):
+            counts.append(len(rows))
+            after = rows[-1].row_id
+    assert counts == [4, 3]

@@ -43,6 +43,7 @@ def plan_of(database: sqlite3.Connection, statement: str) -> list[str]:
         (schema.pending_rows(Lane.ADVISORIES), BEHIND.format(ADVISORIES)),
         (schema.pending_rows(Lane.REGISTRATIONS), BEHIND.format(REGISTRATIONS)),
         (schema.pending_rows(Lane.COPIES), BEHIND.format(COPIES)),
+        (schema.pending_sizes(Lane.COPIES), BEHIND.format(COPIES)),
         (schema.delete_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
         (schema.delete_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
         (schema.delete_through(Lane.COPIES), THROUGH.format(COPIES)),

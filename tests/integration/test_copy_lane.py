@@ -11,7 +11,7 @@ from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import Terms
+from edge_agent.upload_lane import READ_BYTES, Terms
 from tests.support.fleet_region import EMPTY, running_region, uploading
 from tests.support.store_batches import batch, copy, opened
 from tests.support.waiting import until
@@ -83,3 +83,15 @@ async def test_a_batch_follows_one_in_flight_of_its_own_block_alone(store: Sqlit
             break
     assert sequence == 9_000
     assert followers > 3
+
+
+async def test_a_lane_of_small_rows_and_then_large_ones_is_not_read_into_memory_whole(tmp_path: Path) -> None:
+    sizes = [100] * 100 + [1_000_000] * 30
+    async with opened(tmp_path / "agent.db") as store:
+        await store.commit(batch(1, [copy(f"c{number}", size=size) for number, size in enumerate(sizes)]))
+    async with opened(tmp_path / "agent.db") as store:
+        lane = lane_of(store)
+        await answer(lane, await sent(lane), Outcome.NO_BATCHES)
+        for _ in range(60):
+            await answer(lane, await sent(lane), Outcome.STORED, 1)
+        assert sum(row.size for row in lane._ready) < 2 * READ_BYTES
