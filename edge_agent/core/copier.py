@@ -14,7 +14,7 @@ from shared import wire
 from shared.identifiers import BlockId, message_ids
 from shared.wire import ForwardReason
 
-# A server ends the connection of a client whose subject does not fit into its control line (4 KiB).
+# In bytes: a server ends the connection of a client whose subject does not fit into its control line (4 KiB).
 SUBJECT_LIMIT = 2048
 
 
@@ -34,7 +34,11 @@ class CopySubject(msgspec.Struct, frozen=True):
         target = f"{self.prefix}.{kept}"
         while ".." in target:
             target = target.replace("..", ".")
-        if target == f"{self.prefix}." or target.endswith(".") or len(target) > SUBJECT_LIMIT:
+        try:
+            size = len(target.encode())
+        except UnicodeEncodeError:
+            return None
+        if target == f"{self.prefix}." or target.endswith(".") or size > SUBJECT_LIMIT:
             return None
         return target
 

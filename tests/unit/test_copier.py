@@ -63,6 +63,9 @@ def site() -> CopySite:
         ("up", "b", "a.b", None),
         ("up", "", "a" * (SUBJECT_LIMIT - 3), "up." + "a" * (SUBJECT_LIMIT - 3)),
         ("up", "", "a" * (SUBJECT_LIMIT - 2), None),
+        ("up", "", "é" * (SUBJECT_LIMIT // 2 - 2), "up." + "é" * (SUBJECT_LIMIT // 2 - 2)),
+        ("up", "", "é" * (SUBJECT_LIMIT // 2 - 1), None),
+        ("up", "", "half.\ud83d", None),
     ],
 )
 def test_copy_goes_below_the_prefix_less_what_is_removed(
