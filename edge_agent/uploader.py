@@ -75,7 +75,9 @@ class Uploader:
             self._upstream.poke()
 
     async def _retry_for_ever(self) -> None:
-        while True:
+        task = asyncio.current_task()
+        # Before Python 3.12 a wait loses a cancellation that meets its answer.
+        while task is None or not task.cancelling():
             try:
                 await self._upstream.ready()
                 self._terms.forget()
