@@ -6,6 +6,7 @@ changed only after the transaction was durable.
 
 import asyncio
 import contextlib
+import logging
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ from edge_agent.tallies import Tally
 from shared.identifiers import BlockId
 from shared.sizes import format_size
 
+log = logging.getLogger("muster.agent")
+
 FLUSH_INTERVAL = 0.5
 FREE_PAGES_KEPT = 4096
 PAGE_SIZE = 4096
@@ -48,7 +51,7 @@ class SqliteStore:
         books: OutboxBooks,
         log: DecisionLog,
     ) -> None:
-        self._directory = path.parent
+        self._path = path
         self._database = database
         self._incarnations = incarnations
         self._books = books
@@ -214,9 +217,9 @@ class SqliteStore:
 
     async def _transact_locked(self, batch: "BatchCommit | _Batch") -> OutboxChange:
         outbox = OutboxChange(self._books, self._database)
-        if isinstance(batch, BatchCommit):
-            await self._leave_room()
         try:
+            if isinstance(batch, BatchCommit):
+                await self._leave_room()
             await self._database.execute("BEGIN IMMEDIATE")
             try:
                 await outbox.delete_acknowledged()
@@ -286,13 +289,19 @@ class SqliteStore:
         )
 
     async def _flush_deletions(self) -> None:
+        told = ""
         while True:
             await asyncio.sleep(FLUSH_INTERVAL)
-            with contextlib.suppress(StoreFull):
-                if self._books.has_deletions:
-                    await self._transact(_Batch())
-                await self._answer_operator()
-            await self._give_space_back()
+            try:
+                with contextlib.suppress(StoreFull):
+                    if self._books.has_deletions:
+                        await self._transact(_Batch())
+                    await self._answer_operator()
+                await self._give_space_back()
+                told = ""
+            except sqlite3.OperationalError as error:
+                if told != (told := str(error)):
+                    log.warning("store %s: what was delivered cannot be deleted: %s; trying again", self._path, told)
 
     async def _answer_operator(self) -> None:
         async with self._lock:
@@ -306,10 +315,10 @@ class SqliteStore:
             return
         await self._write_log_back()
         if not await self._has_room():
-            raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
+            raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._path.parent}")
 
     async def _has_room(self) -> bool:
-        disk = os.statvfs(self._directory)
+        disk = os.statvfs(self._path.parent)
         free = disk.f_bavail * disk.f_frsize
         return free >= DISK_RESERVE or free + PAGE_SIZE * await self._free_pages() >= DISK_RESERVE
 

@@ -1,8 +1,10 @@
 """A full disk stops commits and loses nothing; the store goes on by itself, and gives back what it no longer needs."""
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,24 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 @pytest.fixture
 def larger_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     yield from mounted(tmp_path / "disk", 96)
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """Let reading a store's files fail, for this process, as on a disk that is broken."""
+    names = {str(path), f"{path}-wal"}
+    files = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if os.path.realpath(entry) in names]
+    kept = [os.dup(file) for file in files]
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for file in files:
+        os.dup2(nothing, file)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        for file, copy in zip(files, kept, strict=True):
+            os.dup2(copy, file)
+            os.close(copy)
 
 
 async def fill_with_rows(store: SqliteStore) -> int:
@@ -144,3 +164,40 @@ async def test_space_is_given_back_after_a_large_outbox_was_emptied(tmp_path: Pa
         kept = FREE_PAGES_KEPT * PAGE_SIZE
         await until(lambda: path.stat().st_size < kept + (1 << 20), "the file is small again")
     assert large > 2 * kept
+
+
+async def test_a_store_that_somebody_else_keeps_locked_for_a_while_deletes_later_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store._database.execute("PRAGMA busy_timeout=1")
+        await store.commit(batch(1, [advisory("a")]))
+        (row,) = await store.pending(Lane.ADVISORIES, 0, ALL_ROWS)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            store.delete_through(Lane.ADVISORIES, row.row_id)
+            failures = store.commits.failed
+            await until(lambda: store.commits.failed > failures + 2, "the store has tried again")
+            assert store.depths()[Lane.ADVISORIES].rows == 1
+            other.execute("ROLLBACK")
+        await until(lambda: not store.depths()[Lane.ADVISORIES].rows, "the acknowledged row is deleted")
+    assert caplog.messages == [f"store {path}: what was delivered cannot be deleted: database is locked; trying again"]
+
+
+async def test_a_disk_that_cannot_be_read_where_it_is_nearly_full_stops_a_commit_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store.commit(batch(1, [advisory("a")]))
+        monkeypatch.setattr(sqlite_store, "DISK_RESERVE", 1 << 60)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            # What the store has in memory is no longer valid.
+            other.execute("DELETE FROM status")
+            other.execute("INSERT INTO status VALUES ('another', '')")
+        with unreadable(path), pytest.raises(StoreFull, match="disk I/O error"):
+            await store.commit(batch(2, [advisory("b")]))
+        monkeypatch.setattr(sqlite_store, "DISK_RESERVE", 0)
+        await store.commit(batch(2, [advisory("b")]))
+        assert await waiting(store, Lane.ADVISORIES) == ["a", "b"]
