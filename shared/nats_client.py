@@ -88,7 +88,12 @@ class EdgeClient(DirectClient):
     async def drained(self) -> None:
         """Wait until the connection has taken what was published, the server unasked; raise FlushTimeoutError."""
         waiting = self._pending_data_size
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task else 0
         await self._flush_pending(force_flush=True)
+        if task and task.cancelling() > cancellations:
+            # nats-py keeps it to itself.
+            raise asyncio.CancelledError
         if waiting and self._pending_data_size >= waiting:
             raise nats.errors.FlushTimeoutError
 

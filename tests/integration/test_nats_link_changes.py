@@ -72,6 +72,22 @@ async def test_a_client_on_a_silent_link_closes_within_seconds(tmp_path: Path) -
         stuck.exception()
 
 
+async def test_who_waits_for_a_silent_link_to_take_what_was_published_can_be_cancelled(tmp_path: Path) -> None:
+    async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
+        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5)
+        link.stall()
+        for _ in range(60):
+            await client.publish_framed([b"PUB stuck 500000\r\n", bytes(500_000), b"\r\n"])
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(client.drained())
+        await asyncio.wait({waiting}, timeout=0.2)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait({waiting}, timeout=30)
+        assert waiting.cancelled()
+        await client.close()
+
+
 async def test_a_full_thin_link_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.1)
     told: list[LinkState] = []
