@@ -118,7 +118,7 @@ class CopyLane(UploadLane):
             case Outcome.DUPLICATE if rows[0].row_id != self._not_known:
                 self._is_doubtful = True
             case Outcome.BUSY:
-                self._rests_until = loop_time() + BUSY_PAUSE * jitter()
+                self._rest_while_busy(rows[0], answer)
             case Outcome.NO_BATCHES:
                 pass
             case _:
@@ -148,11 +148,15 @@ class CopyLane(UploadLane):
                 if search.question is None:
                     self._leave_out(search)
             case Outcome.BUSY:
-                self._rests_until = loop_time() + BUSY_PAUSE * jitter()
+                self._rest_while_busy(row, answer)
             case Outcome.NO_BATCHES:
                 self._search = None
             case _:
                 self._refuse(row, answer)
+
+    def _rest_while_busy(self, row: OutboxRow, answer: Answer) -> None:
+        self._note_busy(row, answer)
+        self._rests_until = loop_time() + BUSY_PAUSE * jitter()
 
     def _leave_out(self, search: KnownPrefix) -> None:
         """Count what is known as acknowledged."""

@@ -1,10 +1,12 @@
 """The lane of copies, asked by hand: what it sends next, and what it concludes from the answers."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from edge_agent import upload_lane
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
@@ -28,13 +30,15 @@ def lane_of(store: SqliteStore) -> CopyLane:
 
 
 async def sent(lane: CopyLane) -> Shipment:
+    """Give the next shipment; a lane that was refused something rests before."""
+    await until(lambda: asyncio.get_running_loop().time() >= lane.rests_until, "the lane has rested")
     shipment = await lane.next_shipment(1)
     assert shipment is not None
     return shipment
 
 
-async def answer(lane: CopyLane, shipment: Shipment, outcome: Outcome, sequence: int = 0) -> None:
-    await lane.settle(Answer(shipment.number, outcome, sequence))
+async def answer(lane: CopyLane, shipment: Shipment, outcome: Outcome, sequence: int = 0, reason: str = "") -> None:
+    await lane.settle(Answer(shipment.number, outcome, sequence, reason))
 
 
 async def test_copies_of_a_block_are_sent_though_those_of_another_around_them_are_known(
@@ -95,3 +99,35 @@ async def test_a_lane_of_small_rows_and_then_large_ones_is_not_read_into_memory_
         for _ in range(60):
             await answer(lane, await sent(lane), Outcome.STORED, 1)
         assert sum(row.size for row in lane._ready) < 2 * READ_BYTES
+
+
+async def test_a_refusal_is_no_longer_told_when_the_region_knows_what_was_refused(store: SqliteStore) -> None:
+    await store.commit(batch(1, [copy("c")]))
+    lane = lane_of(store)
+    await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
+    assert lane.problem == "fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
+    await answer(lane, await sent(lane), Outcome.DUPLICATE)
+    assert lane.problem == ""
+
+
+async def test_a_refusal_is_still_told_while_a_question_says_that_the_region_does_not_know_the_row(
+    store: SqliteStore,
+) -> None:
+    await store.commit(batch(1, [copy("c")]))
+    lane = lane_of(store)
+    await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
+    await answer(lane, await sent(lane), Outcome.MISPLACED)
+    assert lane.problem == "fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
+
+
+async def test_a_region_that_stays_busy_is_told(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.commit(batch(1, [copy("c")]))
+    lane = lane_of(store)
+    await answer(lane, await sent(lane), Outcome.BUSY, reason="too many batches")
+    assert lane.problem == ""
+    monkeypatch.setattr(upload_lane, "BUSY_PATIENCE", 0.0)
+    await answer(lane, await sent(lane), Outcome.BUSY, reason="too many batches")
+    assert lane.problem == "fleet.eu-west.dub1.nodes.copy.reg: too many batches"
+    await answer(lane, await sent(lane), Outcome.MISPLACED)
+    await answer(lane, await sent(lane), Outcome.STORED, 1)
+    assert lane.problem == ""

@@ -182,6 +182,22 @@ async def test_a_region_whose_stream_is_full_is_named_and_everything_arrives_onc
     assert sorted(record.payload for record in await region.stored()) == sorted(row.payload for row in rows)
 
 
+async def test_a_refusal_is_no_longer_told_when_the_operator_has_dropped_what_was_refused(
+    region: Region, store: SqliteStore
+) -> None:
+    await fill(store, [registration("node", "r")])
+    async with uploading(region, store) as told:
+        await until(lambda: told and told[-1], "the reason is told")
+
+        async def is_dropped() -> bool:
+            # What is in flight stays.
+            await store.drop_registrations("*")
+            return store.depths() == EMPTY
+
+        await until(is_dropped, "the registration is dropped")
+        await until(lambda: told[-1] == "", "all is well")
+
+
 @pytest.mark.parametrize(
     ("extra_config", "stream"),
     [
