@@ -37,4 +37,4 @@ class FlightLimit:
         if after < QUICK + 2 * self._fastest:
             self.limit = min(self.limit + size, self._most)
         elif after > SLOW + 4 * self._fastest:
-            self.limit = max(self.limit - size, min(LEAST, self._most))
+            self.limit = max(self.limit - size, min(LEAST, self._most, self.limit))

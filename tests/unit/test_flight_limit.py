@@ -71,3 +71,12 @@ def test_a_bandwidth_that_the_operator_set_bounds_it_from_the_start() -> None:
     limit.answered(10_000, after=9.0)
     limit.answered(10_000, after=9.0)
     assert limit.limit == 10_000
+
+
+def test_late_answers_do_not_raise_a_limit_that_silent_links_have_lowered() -> None:
+    limit = FlightLimit()
+    for _ in range(20):
+        limit.restart(is_lost=True)
+    limit.answered(0, after=0.1)
+    limit.answered(1_000, after=9.0)
+    assert limit.limit == SMALLEST_FIRST
