@@ -1,7 +1,7 @@
 """Say what the two loops need of the world: a source, a store, an upstream. Tests hold the adapters to it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -17,8 +17,22 @@ from shared.identifiers import BlockId, SourcePosition
 EVERYTHING = (1 << 63) - 1
 
 
-class StoreFull(Exception):
-    """The disk has no room for a commit; nothing was changed. Try again when there is room."""
+class StoreUnwritable(Exception):
+    """A commit cannot be made now; nothing was changed. Try again: ``cause`` and the message say what is in the way."""
+
+    cause: ClassVar[str]
+
+
+class StoreFull(StoreUnwritable):
+    """The disk has no room for it, or fails."""
+
+    cause = "disk full"
+
+
+class StoreLocked(StoreUnwritable):
+    """Another process keeps the store locked."""
+
+    cause = "store locked"
 
 
 class SourceUnavailable(Exception):
@@ -80,7 +94,7 @@ class BatchStore(Protocol):
         """Wait until it has not."""
 
     async def commit(self, batch: BatchCommit) -> None:
-        """Make one batch durable; raise StoreFull, having changed nothing, where the disk is full."""
+        """Make one batch durable; raise StoreUnwritable, having changed nothing, where that cannot be done now."""
 
     async def let_uploads_follow(self) -> None:
         """Wait a moment where copies are read faster than they leave."""
@@ -183,3 +197,6 @@ class Upstream(Protocol):
 
     def poke(self) -> None:
         """Let answers() return: there is something to send."""
+
+    def takes_more(self) -> bool:
+        """Tell whether the link has taken bytes since the last call, and has more to take."""
