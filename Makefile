@@ -1,6 +1,8 @@
 # Every target runs in .venv, which packaging/bootstrap.sh makes once and keeps up to date with the locks.
 BIN := .venv/bin
 PYTEST_ARGS ?=
+# Tests wait for real time more than they compute: four of them keep two cores busy.
+WORKERS ?= 4
 LOCK_ARGS ?=
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
@@ -14,8 +16,8 @@ help: ## Say what can be made
 demo: environment ## Run a fleet, agents, regions and a hub on this machine, and compare the tables with the truth
 	@$(BIN)/muster-aggregator demo
 
-test: check ## Check, then run all tests (PYTEST_ARGS="tests/unit -x" narrows them)
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: check ## Check, then run all tests (PYTEST_ARGS="tests/unit -x" narrows them, WORKERS=0: one after the other)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: environment ## Lint, formatting, types and import contracts; changes nothing
 	@$(BIN)/ruff check --quiet .

@@ -1,6 +1,7 @@
 """What holds for every test: failures of Hypothesis can be played again, and machines may be slow."""
 
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,15 @@ settings.load_profile("muster")
 
 # A shell starts what it runs in the background with SIGINT ignored, and programs under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Folders whose tests take longest: workers that begin with them end together.
+SLOW = ("acceptance", "lakehouse")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slow folders first, after pytest-randomly has shuffled what is in them."""
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in SLOW)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
