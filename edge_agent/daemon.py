@@ -16,10 +16,12 @@ from edge_agent.belonging import check_belonging
 from edge_agent.config import AgentSettings
 from edge_agent.core.senders import SenderTable
 from edge_agent.heartbeat import Heartbeat
-from edge_agent.ingest import Block, Ingest
+from edge_agent.ingest import Block, Ingest, IngestPhase
 from edge_agent.memory import collect_rarely, give_memory_back
 from edge_agent.modes import AgentIdentity, Mode, mode_of
 from edge_agent.monitor import serve_monitor
+from edge_agent.passage import Passage
+from edge_agent.passing import Passing
 from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
 from edge_agent.source_api import SourceAddress, SourceApi
@@ -79,6 +81,7 @@ class Agent:
         self._replaces_lost = replaces_lost
         self._identity = AgentIdentity(version("muster"), uuid.uuid4().hex, key)
         self._clients: list[Client] = []
+        self._passage = Passage(store.copies_wait)
         self._board = StatusBoard(
             settings.agent_name,
             settings.region,
@@ -130,7 +133,9 @@ class Agent:
                 report("not accepted", problem)
 
         bandwidth = self._settings.upstream.max_bandwidth
-        uploader = Uploader(self._store, upstream, bytes_per_second=bandwidth, report=report_upload)
+        uploader = Uploader(
+            self._store, upstream, bytes_per_second=bandwidth, report=report_upload, passage=self._passage
+        )
         self._board.publishes = uploader.publishes
         await uploader.run()
 
@@ -155,7 +160,15 @@ class Agent:
         adapters.append(source)
         mode = mode_of(settings, block, self._identity)
         decider = mode.decides(*known) if known else None
-        ingest = Ingest(self._block(block, mode), source, self._store, decider, report)
+
+        def report_reading(phase: IngestPhase, reason: str) -> None:
+            report(phase, reason)
+            if phase is IngestPhase.READING and client.is_connected:
+                # Whatever was denied on the link is permitted again, or reading does without.
+                link_report("connected", "")
+
+        passing = Passing(self._passage, block.name) if mode.passes else None
+        ingest = Ingest(self._block(block, mode), source, self._store, decider, report_reading, passing)
         self._board.watch(block.name, ingest)
         heartbeat = self._heartbeat(block, client)
         if heartbeat is None:

@@ -15,7 +15,7 @@ import msgspec
 
 from edge_agent.count_log import CountLog
 from edge_agent.fault_log import FaultLog, LogLine
-from edge_agent.ports import Progress, StoreFull
+from edge_agent.ports import Progress, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
 from edge_agent.usefulness import PartStatus, problems
@@ -161,8 +161,8 @@ class StatusBoard:
         await self._write(store, msgspec.structs.replace(self.agent, stopped_at=now()))
 
     async def _write(self, store: SqliteStore, agent: AgentStatus) -> None:
-        # Of a full disk the log tells, and ``status`` by the age of what it finds.
-        with contextlib.suppress(StoreFull):
+        # Of a full disk, or a store that is locked, the log tells, and ``status`` by the age of what it finds.
+        with contextlib.suppress(StoreUnwritable):
             await store.write_status(
                 {
                     "agent": msgspec.structs.replace(agent, written_at=now()),

@@ -39,9 +39,7 @@ def replay(
     draft = Tracker(began_as).draft(decision_limit=NO_LIMIT, detect_blind_spans=False)
     waiting = deque(recorded)
     for incarnation, taken in read:
-        while waiting and (
-            draft.position.incarnation != incarnation or _holds_before(waiting[0], taken.message.sequence)
-        ):
+        while waiting and (draft.incarnation != incarnation or _holds_before(waiting[0], taken.message.sequence)):
             _apply(draft, waiting.popleft())
         if isinstance(taken, Observation):
             draft.observe(taken)

@@ -17,6 +17,8 @@ import msgspec
 from shared.identifiers import Incarnation
 
 NOBODY = -1
+INCARNATIONS_KEPT = 1_024
+"""How many incarnations a table holds before it looks for those that no sender has any more."""
 
 
 class SenderPhase(IntEnum):
@@ -154,6 +156,7 @@ class SenderTable:
         self._free: list[int] = []
         self._incarnations: list[Incarnation] = []
         self._incarnation_indexes: dict[Incarnation, int] = {}
+        self._most_incarnations = INCARNATIONS_KEPT
         self.last_seen_at = array("q")
         self._last_sequence = array("q")
         self._last_forwarded_at = array("q")
@@ -201,6 +204,11 @@ class SenderTable:
             stale_observed_at=self.stale_observed_at[slot],
         )
 
+    @property
+    def incarnation_count(self) -> int:
+        """Count the incarnations that are kept for the senders' episodes."""
+        return len(self._incarnations)
+
     def is_in(self, sender_id: str, senders: SenderList) -> bool:
         """Tell whether a sender is in one of the two lists."""
         slot = self.slots.get(sender_id)
@@ -213,6 +221,8 @@ class SenderTable:
 
     def adopt(self, heard: Sequence[SenderState], stale: Sequence[SenderState], retired: Iterable[SenderState]) -> None:
         """Replace what a committed draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
+        if len(self._incarnations) >= self._most_incarnations:
+            self._forget_incarnations()
         known = len(self.sender_ids)
         reused = sum(
             state.slot < known and state.sender_id not in self.slots for states in (heard, stale) for state in states
@@ -299,6 +309,16 @@ class SenderTable:
     def _unlink(self, slot: int) -> None:
         if self.sender_ids[slot]:
             (self.stale if self._flags[slot] & 1 else self.heard).remove(slot)
+
+    def _forget_incarnations(self) -> None:
+        """Keep only what a slot has: a relay goes on meeting new pasts of the streams below it."""
+        kept = sorted(set(self._opening_incarnation))
+        indexes = {old: new for new, old in enumerate(kept)}
+        for slot, old in enumerate(self._opening_incarnation):
+            self._opening_incarnation[slot] = indexes[old]
+        self._incarnations = [self._incarnations[old] for old in kept]
+        self._incarnation_indexes = {incarnation: index for index, incarnation in enumerate(self._incarnations)}
+        self._most_incarnations = max(2 * len(kept), INCARNATIONS_KEPT)
 
     def _incarnation_index(self, incarnation: Incarnation) -> int:
         index = self._incarnation_indexes.get(incarnation)

@@ -55,6 +55,10 @@ class KnownBlock(msgspec.Struct, frozen=True):
         state = self.state
         return max(stale_observed_at + state.blind_total + state.policy.retired_after_stale, state.policy_at)
 
+    def forgotten_at(self, last_seen_at: int) -> int:
+        """Say when a relay forgets an origin that is not heard again."""
+        return last_seen_at + self.state.policy.retire_after
+
     def forwarded_again_at(self, sender_id: str, last_forwarded_at: int, is_first_interval: bool) -> int:
         """Say from when on the next sighting is forwarded because its interval has passed."""
         policy = self.state.policy

@@ -28,7 +28,8 @@ class TrackedSender(msgspec.Struct, frozen=True):
     """A sender's state as committed.
 
     ``due_at`` is when it falls stale (heard) or is retired (stale) if it is not heard and the stream is watched until
-    then; from ``forwarded_again_at`` on its next sighting is forwarded because its interval has passed.
+    then, of a relay when it is forgotten; from ``forwarded_again_at`` on its next sighting is forwarded because its
+    interval has passed.
     """
 
     state: str
@@ -83,7 +84,12 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
 
 def _tracked(sender_id: str, block: KnownBlock, row: tuple[Any, ...]) -> TrackedSender:
     _, phase, seen_at, sequence, opening, forwarded_at, size, is_first_interval, stale_observed_at = row
-    is_stale = phase == SenderPhase.STALE
+    if not block.watches:
+        due_at = block.forgotten_at(seen_at)
+    elif phase == SenderPhase.STALE:
+        due_at = block.retired_at(stale_observed_at)
+    else:
+        due_at = block.stale_at(seen_at)
     return TrackedSender(
         state=SenderPhase(phase).name.lower(),
         last_seen_at=seen_at,
@@ -91,7 +97,7 @@ def _tracked(sender_id: str, block: KnownBlock, row: tuple[Any, ...]) -> Tracked
         opening_sequence=opening,
         last_forwarded_at=forwarded_at,
         forwarded_size=size,
-        due_at=block.retired_at(stale_observed_at) if is_stale else block.stale_at(seen_at),
+        due_at=due_at,
         forwarded_again_at=block.forwarded_again_at(sender_id, forwarded_at, bool(is_first_interval)),
     )
 

@@ -16,9 +16,8 @@ NARROWEST = 40
 def render_explanation(explained: Explanation, *, at: int, width: int, limit: int) -> str:
     """Tell the state, then the last ``limit`` (0: all) entries of the history; lines of ``width`` columns at most."""
     width = max(width, NARROWEST)
-    facts = _tracked(explained, explained.tracked, at) if explained.tracked else ()
     lines = [_heading(explained)]
-    for label, fact in facts:
+    for label, fact in _facts(explained, at):
         lines += textwrap.wrap(fact, width, initial_indent=f"{label:{LABEL}} ", subsequent_indent=" " * (LABEL + 1))
     return "\n".join([*lines, "", *_history(explained, width, limit)])
 
@@ -29,8 +28,25 @@ def _heading(explained: Explanation) -> str:
     return f"{explained.sender_id} (site {block_id.site}, stream {block_id.block}): {state}"
 
 
+def _facts(explained: Explanation, at: int) -> Iterator[tuple[str, str]]:
+    if explained.tracked is None:
+        return iter(())
+    return (_tracked if explained.block.watches else _remembered)(explained, explained.tracked, at)
+
+
+def _remembered(explained: Explanation, tracked: TrackedSender, at: int) -> Iterator[tuple[str, str]]:
+    """Tell what a relay keeps of an origin: it watches nobody, and samples by the interval alone."""
+    yield "last seen", _when(tracked.last_seen_at, at)
+    sequence, size = tracked.last_sequence, format_size(tracked.forwarded_size)
+    yield "last forwarded", f"{_when(tracked.last_forwarded_at, at)}, its site's message {sequence}, {size}"
+    yield "if not heard", f"forgotten at {_when(tracked.due_at, at)}; who is stale is said by its site"
+    is_early = tracked.forwarded_again_at > at
+    yield "if heard", f"forwarded from {_when(tracked.forwarded_again_at, at)} on" if is_early else "forwarded"
+    yield "settings", _settings(explained, "retire_after", "sample_interval")
+
+
 def _tracked(explained: Explanation, tracked: TrackedSender, at: int) -> Iterator[tuple[str, str]]:
-    state, policy = explained.block.state, explained.block.state.policy
+    state = explained.block.state
     yield "last seen", f"{_when(tracked.last_seen_at, at)}, message {tracked.last_sequence}"
     size = f", {format_size(tracked.forwarded_size)}" if tracked.last_forwarded_at else ""
     yield "last forwarded", f"{_when(tracked.last_forwarded_at, at)}{size}"
@@ -46,8 +62,12 @@ def _tracked(explained: Explanation, tracked: TrackedSender, at: int) -> Iterato
         yield "if not heard", "nothing, until the stream is watched again for some time"
         yield "stream watched", f"not now; last through {_when(state.observed_through, at)}"
     yield "if heard", _if_heard(tracked, at)
-    thresholds = ("stale_after", "retire_after", "sample_interval")
-    yield "settings", ", ".join(f"{name} {format_duration(getattr(policy, name))}" for name in thresholds)
+    yield "settings", _settings(explained, "stale_after", "retire_after", "sample_interval")
+
+
+def _settings(explained: Explanation, *names: str) -> str:
+    policy = explained.block.state.policy
+    return ", ".join(f"{name} {format_duration(getattr(policy, name))}" for name in names)
 
 
 def _if_heard(tracked: TrackedSender, at: int) -> str:

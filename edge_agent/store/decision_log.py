@@ -4,14 +4,15 @@ Written with the batch that decides, read by ``muster-agent advisories`` and ``e
 Messages without a sender are not in it: counters tell of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import aiosqlite
 
 from edge_agent.core.decision import Advise, Decision, Forward
 from edge_agent.store import schema
-from edge_agent.store.senders import Incarnations
+from edge_agent.store.bulk import Row, put_rows
+from edge_agent.store.incarnations import Incarnations
 from shared.identifiers import Incarnation
 
 
@@ -84,8 +85,8 @@ class DecisionLog:
             )
             for row_id, each in forwarded
         ]
-        await self._insert(database, schema.ADVISORY_LOG, schema.LOG_ADVISORY, advisories)
-        await self._insert(database, schema.FORWARD_LOG, schema.LOG_FORWARD, forwards)
+        await self._insert(database, schema.ADVISORY_LOG, schema.log_advisories, advisories)
+        await self._insert(database, schema.FORWARD_LOG, schema.log_forwards, forwards)
 
     def adopt(self) -> None:
         """Keep what the transaction has made durable."""
@@ -96,11 +97,11 @@ class DecisionLog:
         self._uncommitted = dict(self._counts)
 
     async def _insert(
-        self, database: aiosqlite.Connection, log: str, statement: str, rows: Sequence[tuple[object, ...]]
+        self, database: aiosqlite.Connection, log: str, statement: Callable[[int], str], rows: Sequence[Row]
     ) -> None:
         if not rows:
             return
-        await database.executemany(statement, rows)
+        await put_rows(database, statement, rows)
         self._uncommitted[log] += len(rows)
         excess = self._uncommitted[log] - schema.DECISIONS_KEPT
         if excess > 0:

@@ -18,6 +18,7 @@ from edge_agent.store import migrations, schema
 
 KEY_BYTES = 32
 FULL = 1 << 20
+LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNREADABLE = (
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_IOERR_READ,
@@ -90,6 +91,8 @@ def prepare(path: Path) -> Prepared:
 
 def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
     """Say what keeps a store from being used: SQLite calls much of what a full disk does an I/O error."""
+    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in LOCKED:
+        return StoreUnusable(f"store {path}: another process keeps it locked; end that one")
     is_full = path.parent.is_dir() and shutil.disk_usage(path.parent).free < FULL
     remedy = "the disk is full, make room there" if is_full else "the agent needs to write there"
     return StoreUnusable(f"store {path}: {error}; {remedy}")

@@ -10,18 +10,7 @@ from edge_agent.store import schema
 
 OLDEST = 1
 
-_TO_2 = """
-CREATE TABLE copy_outbox (
-  row_id          INTEGER PRIMARY KEY AUTOINCREMENT,
-  block           TEXT NOT NULL,
-  sender_id       TEXT NOT NULL,
-  size            INTEGER NOT NULL,
-  watermark_since INTEGER NOT NULL,
-  subject         TEXT NOT NULL,
-  headers         BLOB NOT NULL,
-  payload         BLOB NOT NULL
-);
-"""
+_TO_2 = f"CREATE TABLE copy_outbox {schema.OUTBOX_COLUMNS};"
 
 STEPS = {1: _TO_2}
 """What leads from each version to the next."""

@@ -6,6 +6,7 @@ of it.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import aiosqlite
 import msgspec
@@ -14,14 +15,13 @@ from edge_agent.core.block_state import Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.ports import LaneDepth
 from edge_agent.store import schema
+from edge_agent.store.bulk import put_rows
 from edge_agent.store.outbox_books import LastWatermark, OutboxBooks
 
 NEWER_SAMPLE = "newer_sample"
 OUTBOX_FULL = "outbox_full"
 
 NumberedRow = tuple[int, OutboxRow]
-
-ROWS_PER_STATEMENT = (400, 40)
 
 
 class OutboxChange:
@@ -180,14 +180,7 @@ class OutboxChange:
     async def _insert(self, lane: Lane, rows: list[NumberedRow]) -> None:
         if not rows:
             return
-        # Many rows in one statement: it is one step, and the interpreter is let go and taken back once for all of them.
-        written = 0
-        for count in ROWS_PER_STATEMENT:
-            while len(rows) - written >= count:
-                values = [value for each in rows[written : written + count] for value in _values(*each)]
-                await self._database.execute(schema.put_rows(lane, count), values)
-                written += count
-        await self._database.executemany(schema.put_rows(lane, 1), [_values(*each) for each in rows[written:]])
+        await put_rows(self._database, partial(schema.put_in_outbox, lane), [_values(*each) for each in rows])
         last_row_id, last = rows[-1]
         self._last_row_ids[lane] = last_row_id
         self._appended[lane] = rows

@@ -16,8 +16,6 @@ from edge_agent.store.outbox_tail import OutboxTail
 RESUMES_AT = 0.95
 """How full an outbox that was full may be when reading goes on, as a part of its limit."""
 
-# With what one commit adds, less than is kept in memory.
-COPIES_AHEAD = 6 << 20
 LONGEST_WAIT_FOR_UPLOADS = 0.5
 
 
@@ -48,8 +46,7 @@ class OutboxBooks:
         self.tail = OutboxTail(last_row_ids)
         self.in_flight_through = dict.fromkeys(Lane, 0)
         self.deletable_through = dict.fromkeys(Lane, 0)
-        self._copies_handed_through = 0
-        self._handed = asyncio.Event()
+        self._copies_moved = asyncio.Event()
         self.deleted_through = dict.fromkeys(Lane, 0)
         self.is_full = self._unloseable >= max_outbox
         self._appends = 0
@@ -88,27 +85,29 @@ class OutboxBooks:
             self._changed.clear()
             await self._changed.wait()
 
-    def handed_out(self, copies_through: int) -> None:
-        """Note how far the uploader has taken copies."""
-        self._copies_handed_through = copies_through
-        self._handed.set()
+    @property
+    def copies_wait(self) -> bool:
+        """Tell whether there are copies that the region has not acknowledged."""
+        is_acknowledged = self.deletable_through[Lane.COPIES] >= self.last_row_ids[Lane.COPIES]
+        return self.depths[Lane.COPIES].rows > 0 and not is_acknowledged
+
+    def copies_move(self) -> None:
+        """Note that the uploader takes copies, or that some were acknowledged."""
+        self._copies_moved.set()
 
     async def let_uploads_follow(self) -> None:
-        """Wait a moment for an uploader that takes copies and is behind.
+        """Wait a moment for an uploader that takes copies, until none waits: then they need not be stored at all.
 
-        What leaves out of memory costs half of what leaves out of the file. But a slow link is not waited for: the
-        site's stream may not hold for ever what is not read.
+        But a slow link is not waited for: the site's stream may not hold for ever what is not read.
         """
-        if not self._handed.is_set():
+        if not self._copies_moved.is_set():
             return
-        waiting = self.depths[Lane.COPIES]
-        rows_ahead = COPIES_AHEAD * waiting.rows // max(waiting.size, 1)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_WAIT_FOR_UPLOADS):
-                while self.last_row_ids[Lane.COPIES] - self._copies_handed_through > rows_ahead:
-                    self._handed.clear()
-                    await self._handed.wait()
-        self._handed.clear()
+                while self.copies_wait:
+                    self._copies_moved.clear()
+                    await self._copies_moved.wait()
+        self._copies_moved.clear()
 
     def unsent_after(self, lane: Lane) -> int:
         """Give the last row id that may be in flight: those behind it are not."""

@@ -14,7 +14,19 @@ RECORDED_INPUTS_KEPT = 10_000
 DECISIONS_KEPT = 100_000
 EVERY_ROW = (1 << 63) - 1
 
-CREATE = """
+OUTBOX_COLUMNS = """(
+  row_id          INTEGER PRIMARY KEY AUTOINCREMENT,
+  block           TEXT NOT NULL,
+  sender_id       TEXT NOT NULL,
+  size            INTEGER NOT NULL,
+  watermark_since INTEGER NOT NULL,
+  subject         TEXT NOT NULL,
+  headers         BLOB NOT NULL,
+  payload         BLOB NOT NULL
+)"""
+"""Of all versions so far. Should they change, migrations.py keeps these for the steps that made them."""
+
+CREATE = f"""
 CREATE TABLE origin (
   replaces_lost INTEGER NOT NULL
 );
@@ -45,36 +57,9 @@ CREATE TABLE sender (
   first_interval     INTEGER NOT NULL,
   stale_observed_at  INTEGER NOT NULL
 );
-CREATE TABLE advisory_outbox (
-  row_id          INTEGER PRIMARY KEY AUTOINCREMENT,
-  block           TEXT NOT NULL,
-  sender_id       TEXT NOT NULL,
-  size            INTEGER NOT NULL,
-  watermark_since INTEGER NOT NULL,
-  subject         TEXT NOT NULL,
-  headers         BLOB NOT NULL,
-  payload         BLOB NOT NULL
-);
-CREATE TABLE registration_outbox (
-  row_id          INTEGER PRIMARY KEY AUTOINCREMENT,
-  block           TEXT NOT NULL,
-  sender_id       TEXT NOT NULL,
-  size            INTEGER NOT NULL,
-  watermark_since INTEGER NOT NULL,
-  subject         TEXT NOT NULL,
-  headers         BLOB NOT NULL,
-  payload         BLOB NOT NULL
-);
-CREATE TABLE copy_outbox (
-  row_id          INTEGER PRIMARY KEY AUTOINCREMENT,
-  block           TEXT NOT NULL,
-  sender_id       TEXT NOT NULL,
-  size            INTEGER NOT NULL,
-  watermark_since INTEGER NOT NULL,
-  subject         TEXT NOT NULL,
-  headers         BLOB NOT NULL,
-  payload         BLOB NOT NULL
-);
+CREATE TABLE advisory_outbox {OUTBOX_COLUMNS};
+CREATE TABLE registration_outbox {OUTBOX_COLUMNS};
+CREATE TABLE copy_outbox {OUTBOX_COLUMNS};
 CREATE INDEX registration_outbox_sender ON registration_outbox (sender_id, block) WHERE sender_id <> '';
 CREATE TABLE outbox_counter (
   block TEXT NOT NULL,
@@ -131,7 +116,6 @@ OUTBOXES = {
     Lane.COPIES: "copy_outbox",
 }
 
-PUT_SENDER = "INSERT OR REPLACE INTO sender VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
 DELETE_SENDER = "DELETE FROM sender WHERE row_id = ?"
 SENDERS_OF_BLOCK = "SELECT * FROM sender WHERE row_id BETWEEN ? AND ?"
 PUT_BLOCK = (
@@ -139,14 +123,18 @@ PUT_BLOCK = (
     "ON CONFLICT (name) DO UPDATE SET region = excluded.region, site = excluded.site, state = excluded.state"
 )
 PUT_INCARNATION = "INSERT OR IGNORE INTO incarnation (created_at, epoch_ms) VALUES (?,?)"
+FORGET_INCARNATIONS = (
+    "DELETE FROM incarnation WHERE number NOT IN (SELECT opening_incarnation FROM sender) "
+    "AND number NOT IN (SELECT incarnation FROM forward_log) "
+    "AND number NOT IN (SELECT incarnation FROM advisory_log) "
+    "AND number NOT IN (SELECT opening_incarnation FROM advisory_log)"
+)
 ADD_COUNT = "INSERT INTO outbox_counter VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET count = count + excluded.count"
 RECORD_INPUT = "INSERT INTO recorded_input (block, body) VALUES (?,?)"
 FORGET_INPUTS = (
     "DELETE FROM recorded_input WHERE row_id <= "
     f"(SELECT seq FROM sqlite_sequence WHERE name = 'recorded_input') - {RECORDED_INPUTS_KEPT}"
 )
-LOG_ADVISORY = "INSERT INTO advisory_log VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
-LOG_FORWARD = "INSERT INTO forward_log VALUES (?,?,?,?,?,?,?,?,'')"
 SET_FATE = "UPDATE forward_log SET fate = ? WHERE row_id = ?"
 OPEN_REQUESTS = "SELECT row_id, asked FROM operator_request WHERE answer IS NULL"
 ANSWER_REQUEST = "UPDATE operator_request SET answer = ? WHERE row_id = ?"
@@ -169,13 +157,32 @@ DELETE_UNSENT = "DELETE FROM registration_outbox WHERE row_id > ? AND block GLOB
 DELETE_ADVISORY = "DELETE FROM advisory_outbox WHERE row_id = ?"
 
 
-def put_rows(lane: Lane, count: int) -> str:
+def put_senders(count: int) -> str:
+    """Write ``count`` senders, each as it is now."""
+    return "INSERT OR REPLACE INTO sender VALUES " + _rows("(?,?,?,?,?,?,?,?,?,?,?,?)", count)
+
+
+def log_advisories(count: int) -> str:
+    """Log ``count`` advisories."""
+    return "INSERT INTO advisory_log VALUES " + _rows("(?,?,?,?,?,?,?,?,?,?,?,?)", count)
+
+
+def log_forwards(count: int) -> str:
+    """Log ``count`` forwarded registrations, of which nothing is known yet."""
+    return "INSERT INTO forward_log VALUES " + _rows("(?,?,?,?,?,?,?,?,'')", count)
+
+
+def put_in_outbox(lane: Lane, count: int) -> str:
     """Append ``count`` rows to a lane's outbox."""
     return (
         f"INSERT INTO {OUTBOXES[lane]} "
         "(row_id, block, sender_id, size, watermark_since, subject, headers, payload) VALUES "
-        + ",".join(["(?,?,?,?,?,?,?,?)"] * count)
+        + _rows("(?,?,?,?,?,?,?,?)", count)
     )
+
+
+def _rows(values: str, count: int) -> str:
+    return ",".join([values] * count)
 
 
 def pending_rows(lane: Lane) -> str:

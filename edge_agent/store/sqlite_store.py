@@ -7,7 +7,6 @@ changed only after the transaction was durable.
 import asyncio
 import contextlib
 import logging
-import os
 import sqlite3
 from collections.abc import Mapping
 from itertools import accumulate, takewhile
@@ -20,24 +19,26 @@ import msgspec
 from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.senders import SenderTable
-from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFull
+from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFull, StoreLocked, StoreUnwritable
 from edge_agent.store import schema
 from edge_agent.store.decision_log import DecisionLog
-from edge_agent.store.files import unusable
+from edge_agent.store.files import LOCKED, unusable
+from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
-from edge_agent.store.senders import Incarnations, load_senders, sender_row, slot_range
+from edge_agent.store.senders import load_senders, write_senders
+from edge_agent.store.space import DiskSpace
 from edge_agent.tallies import Tally
 from shared.identifiers import BlockId
-from shared.sizes import format_size
 
 log = logging.getLogger("muster.agent")
 
 FLUSH_INTERVAL = 0.5
-FREE_PAGES_KEPT = 4096
-PAGE_SIZE = 4096
-DISK_RESERVE = 64 << 20
+LOCK_PATIENCE = 10.0
+"""How long a transaction waits for another process that has the file locked, in seconds."""
+
 OPERATOR = "operator"
+_DISK_FAILURES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class SqliteStore:
@@ -56,6 +57,7 @@ class SqliteStore:
         self._incarnations = incarnations
         self._books = books
         self._log = log
+        self._space = DiskSpace(path, database)
         self._lock = asyncio.Lock()
         self.commits = Tally()
         self._block_counters: dict[str, Counters] = {}
@@ -64,7 +66,7 @@ class SqliteStore:
     @classmethod
     async def open(cls, path: Path, max_outbox: int) -> Self:
         """Open a file that prepare() has made sure of; raise StoreUnusable. ``max_outbox`` is in bytes."""
-        database = await aiosqlite.connect(path, isolation_level=None, timeout=30)
+        database = await aiosqlite.connect(path, isolation_level=None, timeout=LOCK_PATIENCE)
         try:
             return await cls._opened(path, database, max_outbox)
         except BaseException as error:
@@ -87,12 +89,12 @@ class SqliteStore:
         return cls(path, database, incarnations, books, log)
 
     async def close(self) -> None:
-        """Write what is still to be deleted, where the disk has room for that, and close."""
+        """Write what is still to be deleted, where that can be done now, and close: else those rows are sent again."""
         self._flusher.cancel()
         await asyncio.gather(self._flusher, return_exceptions=True)
         try:
             if self._books.has_deletions:
-                with contextlib.suppress(StoreFull):
+                with contextlib.suppress(StoreUnwritable):
                     await self._transact(_Batch())
         finally:
             async with self._lock:
@@ -114,7 +116,7 @@ class SqliteStore:
         return [(BlockId(*row[:3]), msgspec.json.decode(row[3], type=BlockState)) for row in rows]
 
     async def commit(self, batch: BatchCommit) -> None:
-        """Make one batch durable; raise StoreFull, having changed nothing, where the disk is full."""
+        """Make one batch durable; raise StoreUnwritable, having changed nothing, where that cannot be done now."""
         await self._transact(batch)
         self._block_counters[batch.block_id.block] = batch.state.counters
 
@@ -123,7 +125,7 @@ class SqliteStore:
         return {block: {**counters, **self.outbox_counters(block)} for block, counters in self._block_counters.items()}
 
     async def write_status(self, status: Mapping[str, object]) -> None:
-        """Replace what ``muster-agent status`` shows, by name; raise StoreFull where the disk is full."""
+        """Replace what ``muster-agent status`` shows, by name; raise StoreUnwritable."""
         await self._transact(_Batch(status={name: msgspec.json.encode(body).decode() for name, body in status.items()}))
 
     # The outbox
@@ -135,6 +137,10 @@ class SqliteStore:
     async def wait_for_room(self) -> None:
         """Wait until it has not."""
         await self._books.wait_for_room()
+
+    def copies_wait(self) -> bool:
+        """Tell whether there are copies that the region has not acknowledged."""
+        return self._books.copies_wait
 
     async def let_uploads_follow(self) -> None:
         """Wait a moment where copies are read faster than they leave."""
@@ -158,7 +164,7 @@ class SqliteStore:
         if lane is Lane.COPIES and (kept := self._books.tail.take(lane, after_row_id, row_limit)) is not None:
             # No transaction that is under way replaces a copy.
             if kept:
-                self._books.handed_out(kept[-1].row_id)
+                self._books.copies_move()
             return kept
         async with self._lock:
             rows = self._books.tail.take(lane, after_row_id, row_limit)
@@ -167,7 +173,7 @@ class SqliteStore:
             if rows:
                 self._books.in_flight_through[lane] = max(self._books.in_flight_through[lane], rows[-1].row_id)
                 if lane is Lane.COPIES:
-                    self._books.handed_out(rows[-1].row_id)
+                    self._books.copies_move()
         return rows
 
     async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int) -> list[OutboxRow]:
@@ -184,6 +190,8 @@ class SqliteStore:
     def delete_through(self, lane: Lane, row_id: int) -> None:
         """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
         self._books.deletable_through[lane] = max(self._books.deletable_through[lane], row_id)
+        if lane is Lane.COPIES:
+            self._books.copies_move()
 
     def release(self, lane: Lane) -> None:
         """Take back that rows are in flight: they will be read and sent again."""
@@ -200,7 +208,7 @@ class SqliteStore:
     async def drop_registrations(self, blocks: str, request: int = 0) -> LaneDepth:
         """Drop the registrations that are not in flight, of the blocks that match a GLOB, because an operator asks.
 
-        ``request`` is the row that asked, if one did; it gets the answer. Raise StoreFull where the disk is full.
+        ``request`` is the row that asked, if one did; it gets the answer. Raise StoreUnwritable.
         """
         return (await self._transact(_Batch(dropped_blocks=blocks, request=request))).dropped
 
@@ -219,7 +227,7 @@ class SqliteStore:
         outbox = OutboxChange(self._books, self._database)
         try:
             if isinstance(batch, BatchCommit):
-                await self._leave_room()
+                await self._space.check_reserve()
             await self._database.execute("BEGIN IMMEDIATE")
             try:
                 await outbox.delete_acknowledged()
@@ -230,8 +238,11 @@ class SqliteStore:
                 await self._roll_back()
                 raise
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            cause = error.sqlite_errorcode & 0xFF
+            if cause in _DISK_FAILURES:
                 raise StoreFull(str(error)) from error
+            if cause in LOCKED:
+                raise StoreLocked(f"another process keeps {self._path} locked; end that one") from error
             raise
         self._incarnations.adopt()
         self._log.adopt()
@@ -254,8 +265,9 @@ class SqliteStore:
                 await self._database.execute(schema.ANSWER_REQUEST, (answer, batch.request))
             await self._database.executemany(schema.PUT_STATUS, batch.status.items())
             return
+        await self._incarnations.make_room(self._database)
         number = await self._write_block(batch)
-        await self._write_senders(batch, number)
+        await write_senders(self._database, number, batch.changes, self._incarnations)
         first_row_id = await outbox.append(batch.rows)
         if batch.decisions:
             assert len(batch.decisions) == len(batch.rows), "a decision without its record"
@@ -276,18 +288,6 @@ class SqliteStore:
             assert row is not None
             return int(row[0])
 
-    async def _write_senders(self, batch: BatchCommit, number: int) -> None:
-        first, _ = slot_range(number)
-        changes = batch.changes
-        if changes.retired:
-            await self._database.executemany(schema.DELETE_SENDER, [(first + s.slot,) for s in changes.retired])
-        states = (*changes.heard, *changes.stale)
-        for incarnation in {state.opening_incarnation for state in states}:
-            await self._incarnations.number(self._database, incarnation)
-        await self._database.executemany(
-            schema.PUT_SENDER, [sender_row(first, state, self._incarnations) for state in states]
-        )
-
     async def _flush_deletions(self) -> None:
         told = ""
         while True:
@@ -297,9 +297,10 @@ class SqliteStore:
                     if self._books.has_deletions:
                         await self._transact(_Batch())
                     await self._answer_operator()
-                await self._give_space_back()
+                async with self._lock:
+                    await self._space.give_back()
                 told = ""
-            except sqlite3.OperationalError as error:
+            except (StoreLocked, sqlite3.OperationalError) as error:
                 if told != (told := str(error)):
                     log.warning("store %s: what was delivered cannot be deleted: %s; trying again", self._path, told)
 
@@ -308,37 +309,6 @@ class SqliteStore:
             requests = await self._database.execute_fetchall(schema.OPEN_REQUESTS)
         for row_id, blocks in requests:
             await self.drop_registrations(blocks, row_id)
-
-    async def _leave_room(self) -> None:
-        """Keep the last of the disk for deletions: what fills it with rows must be able to let them go."""
-        if await self._has_room():
-            return
-        await self._write_log_back()
-        if not await self._has_room():
-            raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._path.parent}")
-
-    async def _has_room(self) -> bool:
-        disk = os.statvfs(self._path.parent)
-        free = disk.f_bavail * disk.f_frsize
-        return free >= DISK_RESERVE or free + PAGE_SIZE * await self._free_pages() >= DISK_RESERVE
-
-    async def _write_log_back(self) -> None:
-        """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space."""
-        with contextlib.suppress(sqlite3.OperationalError):
-            await self._database.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    async def _free_pages(self) -> int:
-        async with self._database.execute("PRAGMA freelist_count") as cursor:
-            row = await cursor.fetchone()
-            return row[0] if row else 0
-
-    async def _give_space_back(self) -> None:
-        async with self._lock:
-            if await self._free_pages() > FREE_PAGES_KEPT:
-                # Not execute(): of a statement without columns it takes one step, and here a step is a page.
-                with contextlib.suppress(sqlite3.OperationalError):
-                    await self._database.executescript(f"PRAGMA incremental_vacuum({FREE_PAGES_KEPT})")
-                await self._write_log_back()
 
 
 class _Batch(msgspec.Struct, frozen=True):

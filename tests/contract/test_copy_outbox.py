@@ -67,26 +67,29 @@ async def test_room_for_less_than_a_twentieth_of_the_limit_is_not_enough_to_go_o
     assert (small.depths()[Lane.COPIES].rows, small.is_paused()) == (94, False)
 
 
-async def test_who_reads_faster_than_copies_leave_waits_for_the_uploader_but_not_for_one_that_takes_nothing(
+async def test_who_reads_waits_until_the_copies_have_left_but_not_for_an_uploader_that_takes_nothing(
     small: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_books, "COPIES_AHEAD", 5 * copy("0").size)
     monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", 60.0)
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await asyncio.wait_for(small.let_uploads_follow(), 30)
 
-    await small.pending(Lane.COPIES, 0, 10)
+    rows = await small.pending(Lane.COPIES, 0, 20)
     waiting_for_uploads = asyncio.create_task(small.let_uploads_follow())
+    small.delete_through(Lane.COPIES, rows[9].row_id)
     await small.write_status({})
+    assert small.copies_wait()
     assert not waiting_for_uploads.done()
-    await small.pending(Lane.COPIES, 10, 10)
+    small.delete_through(Lane.COPIES, rows[19].row_id)
     await asyncio.wait_for(waiting_for_uploads, 30)
+    assert not small.copies_wait()
+    await small.write_status({})
+    assert not small.copies_wait()
 
 
 async def test_an_uploader_that_is_slow_is_waited_for_no_longer_than_a_moment(
     small: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_books, "COPIES_AHEAD", 5 * copy("0").size)
     monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", 0.01)
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await small.pending(Lane.COPIES, 0, 1)

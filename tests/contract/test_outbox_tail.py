@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,9 +11,16 @@ import pytest
 from edge_agent.core.outgoing import Lane
 from edge_agent.store import outbox_tail
 from edge_agent.store.sqlite_store import SqliteStore
+from tests.support.quick_files import quick_directory
 from tests.support.store_batches import BLOCK, advisory, batch, copy, opened, registration, watermark
 
 STEPS = 300
+
+
+@pytest.fixture
+def quick_path() -> Iterator[Path]:
+    with quick_directory() as directory:
+        yield Path(directory)
 
 
 def in_file(path: Path, lane: Lane, after: int, limit: int) -> list[tuple[int, bytes]]:
@@ -34,10 +42,10 @@ async def test_a_row_that_leaves_at_once_is_not_read_back(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("most_bytes", [3_000, 1 << 20])
 async def test_what_is_handed_out_is_what_the_file_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
     monkeypatch.setattr(outbox_tail, "MOST_BYTES", most_bytes)
-    path = tmp_path / "agent.db"
+    path = quick_path / "agent.db"
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     read_through = dict.fromkeys(Lane, 0)
     deleted_through = dict.fromkeys(Lane, 0)

@@ -15,7 +15,7 @@ import pytest
 from edge_agent.core.decision import BlindCause, BlindSpan, Clamped
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.senders import SenderPhase, SenderState, SenderTable
-from edge_agent.store import schema
+from edge_agent.store import incarnations, schema
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation
 from tests.contract import mortal_committer
@@ -205,3 +205,29 @@ async def test_counters_of_block_and_outbox_are_given_together(tmp_path: Path) -
         await store.commit(batch(1, [registration("node", "old")]))
         await store.commit(batch(2, [registration("node", "new")]))
         assert store.counters() == {BLOCK_ID.block: {"valid": {"registrations": 2}, "compacted": {"newer_sample": 1}}}
+
+
+async def test_incarnations_that_nothing_refers_to_any_more_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incarnations, "KEPT", 8)
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        newest = sender(0)
+        await store.commit(batch(1, heard=[newest, sender(1)]))
+        for number in range(1, 60):
+            newest = msgspec.structs.replace(sender(0), opening_incarnation=Incarnation(number, 1))
+            await store.commit(batch(number + 1, heard=[newest]))
+            # What is rolled back forgets and numbers nothing.
+            failing = msgspec.structs.replace(
+                sender(0), opening_incarnation=Incarnation(number, 2), last_seen_at=1 << 63
+            )
+            with pytest.raises(OverflowError):
+                await store.commit(batch(number + 1, heard=[failing]))
+    with closing(sqlite3.connect(path)) as database:
+        ((kept,),) = database.execute("SELECT COUNT(*) FROM incarnation")
+    assert kept <= 8
+    async with opened(path) as store:
+        known = await store.load_block(BLOCK)
+        assert known is not None
+        assert states_in(known[1]) == {each.sender_id: each for each in (newest, sender(1))}

@@ -4,15 +4,16 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from edge_agent.core.outgoing import Lane
-from edge_agent.ports import StoreFull
-from edge_agent.store import sqlite_store
-from edge_agent.store.sqlite_store import FREE_PAGES_KEPT, PAGE_SIZE, SqliteStore
+from edge_agent.ports import StoreFull, StoreLocked
+from edge_agent.store import space
+from edge_agent.store.space import FREE_PAGES_KEPT, PAGE_SIZE
+from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import (
     ALL_ROWS,
     BLOCK,
@@ -103,7 +104,7 @@ async def fill_with_rows(store: SqliteStore) -> int:
 async def test_a_full_disk_changes_nothing_and_commits_go_on_when_there_is_room(
     disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "DISK_RESERVE", 0)
+    monkeypatch.setattr(space, "DISK_RESERVE", 0)
     async with opened(disk.path) as store:
         await store.commit(batch(1, [advisory("a")], heard=[sender(0)]))
         disk.fill()
@@ -127,7 +128,7 @@ async def test_a_full_disk_changes_nothing_and_commits_go_on_when_there_is_room(
 async def test_a_store_on_a_full_disk_can_be_closed_and_loses_nothing(
     disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "DISK_RESERVE", 0)
+    monkeypatch.setattr(space, "DISK_RESERVE", 0)
     async with opened(disk.path) as store:
         number = await fill_with_rows(store)
         disk.fill()
@@ -179,10 +180,30 @@ async def test_a_store_that_somebody_else_keeps_locked_for_a_while_deletes_later
             store.delete_through(Lane.ADVISORIES, row.row_id)
             failures = store.commits.failed
             await until(lambda: store.commits.failed > failures + 2, "the store has tried again")
+            with pytest.raises(StoreLocked) as refusal:
+                await store.commit(batch(2, [advisory("b")]))
+            assert str(refusal.value) == f"another process keeps {path} locked; end that one"
             assert store.depths()[Lane.ADVISORIES].rows == 1
             other.execute("ROLLBACK")
         await until(lambda: not store.depths()[Lane.ADVISORIES].rows, "the acknowledged row is deleted")
-    assert caplog.messages == [f"store {path}: what was delivered cannot be deleted: database is locked; trying again"]
+        await store.commit(batch(2, [advisory("b")]))
+    said = f"another process keeps {path} locked; end that one; trying again"
+    assert caplog.messages == [f"store {path}: what was delivered cannot be deleted: {said}"]
+
+
+async def test_a_store_that_is_locked_can_be_closed_and_sends_again_what_it_could_not_delete(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened(path))
+        await store._database.execute("PRAGMA busy_timeout=1")
+        await store.commit(batch(1, [advisory("a")]))
+        (row,) = await store.pending(Lane.ADVISORIES, 0, ALL_ROWS)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            store.delete_through(Lane.ADVISORIES, row.row_id)
+            await stack.aclose()
+    async with opened(path) as store:
+        assert await waiting(store, Lane.ADVISORIES) == ["a"]
 
 
 async def test_a_disk_that_cannot_be_read_where_it_is_nearly_full_stops_a_commit_alone(
@@ -191,13 +212,13 @@ async def test_a_disk_that_cannot_be_read_where_it_is_nearly_full_stops_a_commit
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store.commit(batch(1, [advisory("a")]))
-        monkeypatch.setattr(sqlite_store, "DISK_RESERVE", 1 << 60)
+        monkeypatch.setattr(space, "DISK_RESERVE", 1 << 60)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             # What the store has in memory is no longer valid.
             other.execute("DELETE FROM status")
             other.execute("INSERT INTO status VALUES ('another', '')")
         with unreadable(path), pytest.raises(StoreFull, match="disk I/O error"):
             await store.commit(batch(2, [advisory("b")]))
-        monkeypatch.setattr(sqlite_store, "DISK_RESERVE", 0)
+        monkeypatch.setattr(space, "DISK_RESERVE", 0)
         await store.commit(batch(2, [advisory("b")]))
         assert await waiting(store, Lane.ADVISORIES) == ["a", "b"]

@@ -5,7 +5,6 @@ of any size, killed before or after any commit, restarted, with lost acknowledge
 """
 
 import asyncio
-import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from shared.wire import REASON_HEADER
 from tests.support.fleet_hub import Hub, StraightRun
 from tests.support.mortal_agent import BLOCK_ID, FOREVER, Killed, MortalAgent
 from tests.support.promises import check_promises
+from tests.support.quick_files import quick_directory
 from tests.support.scripted_stream import ScriptedStream
 
 STARTED_AT = 1_700_000_000 * SECOND
@@ -48,7 +48,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory(prefix="muster-machine-")
+        self.directory = quick_directory()
         self.runner = asyncio.Runner()
         self.stream = ScriptedStream(STARTED_AT)
         self.hub = Hub()

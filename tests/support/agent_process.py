@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,14 @@ BLIND_AFTER = 1_500_000
 
 
 class AgentProcess:
-    """``muster-agent`` on one settings file: started, killed, suspended and asked at will."""
+    """``muster-agent`` on one settings file: started, killed, suspended and asked at will.
 
-    def __init__(self, config: Path) -> None:
+    ``program`` is what runs it, where that is not the command itself.
+    """
+
+    def __init__(self, config: Path, program: Sequence[str] = (COMMAND,)) -> None:
         self.config = config
+        self._program = program
         self.store = config.with_name("agent.db")
         self.log_path = config.with_name("agent.log")
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +88,7 @@ class AgentProcess:
         """Start it; what it writes goes into the log."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [COMMAND, "run", "--config", str(self.config)],
+                [*self._program, "run", "--config", str(self.config)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **(environment or {})},

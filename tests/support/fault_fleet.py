@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from tests.support.fault_stage import COPIED_SUBJECT
+from tests.support.fault_stage import COPIED_SUBJECTS
 
 SENDERS = 100
 INTERVAL = 0.6
@@ -44,7 +44,9 @@ class Sender:
     def __init__(self, name: str, draw: random.Random) -> None:
         self.name = name
         self.number = 0
-        self.subject = COPIED_SUBJECT if zlib.crc32(name.encode()) % COPIED_ONE_IN == 0 else SUBJECT
+        place = zlib.crc32(name.encode())
+        copied = COPIED_SUBJECTS[place // COPIED_ONE_IN % len(COPIED_SUBJECTS)]
+        self.subject = copied if place % COPIED_ONE_IN == 0 else SUBJECT
         self._draw = draw
         self._due_at = draw.uniform(0.0, INTERVAL)
         self._silent_at = draw.uniform(*LIVES)

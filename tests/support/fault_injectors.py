@@ -9,10 +9,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from nats.aio.client import Client
 
 from shared.embedded_link import EmbeddedLink
+from shared.identifiers import AdvisoryKind
 from shared.jetstream_api import request_json
+from tests.support.dying_agent import When
 from tests.support.fault_evidence import DEADLINE, client_of, state_of
 from tests.support.fault_schedule import Fault, FaultKind, Moment, Target
-from tests.support.fault_stage import FLEET, ROUND_TRIP, FaultStage
+from tests.support.fault_stage import COPIED_SUBJECTS, FLEET, ROUND_TRIP, FaultStage
 
 ROUND_TRIPS = (0.06, 1.0)
 FEW = 3
@@ -26,12 +28,25 @@ AT_ANY_TIME_ONE_IN = 3
 BANDWIDTHS = (4_000, 400_000)
 # Below the agent's reserve, where it pauses, down to where nothing can be written at all.
 BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
+_OF_BLOCK = "fleet.*.*.*"
+UNHEARD = (
+    *(f"{_OF_BLOCK}.advisory.{kind}" for kind in (AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED)),
+    *(f"{_OF_BLOCK}.copy.{subject}" for subject in COPIED_SUBJECTS),
+)
+FLEET_SUBJECTS = (*UNHEARD, *(f"{_OF_BLOCK}.{rest}" for rest in ("advisory.retired", "registration", "watermark")))
 Injector = Callable[[FaultStage, Fault], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
 async def _agent_killed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
     stage.kill_agent()
+    yield
+    stage.start_agent()
+
+
+@asynccontextmanager
+async def _agent_dies(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    await stage.let_agent_die(When.BEFORE if fault.detail < 0.25 else When.AFTER, PATIENCE_WITH_AGENT)
     yield
     stage.start_agent()
 
@@ -118,8 +133,23 @@ async def _flap(stage: FaultStage, pause: float, is_over: asyncio.Event) -> None
         await _limit_fleet(stage, client, -1)
 
 
+@asynccontextmanager
+async def _region_deaf(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    """Let FLEET not listen on one subject: of what is sent together it refuses some, and takes what comes behind."""
+    unheard = UNHEARD[int(fault.detail * len(UNHEARD))]
+    async with client_of(stage.region) as client:
+        await _update_fleet(stage, client, subjects=[each for each in FLEET_SUBJECTS if each != unheard])
+        yield
+    async with client_of(stage.region) as client:
+        await _update_fleet(stage, client)
+
+
 async def _limit_fleet(stage: FaultStage, client: Client, messages: int) -> None:
-    config = {**stage.fleet_config, "max_msgs": messages or 1, "discard": "new"}
+    await _update_fleet(stage, client, max_msgs=messages or 1, discard="new")
+
+
+async def _update_fleet(stage: FaultStage, client: Client, **changed: object) -> None:
+    config = {**stage.fleet_config, **changed}
     await request_json(client, f"$JS.API.STREAM.UPDATE.{FLEET}", config, dict[str, object], deadline=DEADLINE)
 
 
@@ -182,6 +212,7 @@ def _uplink(stage: FaultStage) -> EmbeddedLink:
 
 INJECTORS: dict[FaultKind, Injector] = {
     FaultKind.AGENT_KILLED: _agent_killed,
+    FaultKind.AGENT_DIES: _agent_dies,
     FaultKind.AGENT_STOPPED: _agent_stopped,
     FaultKind.AGENT_SUSPENDED: _agent_suspended,
     FaultKind.DATABASE_RESTARTED: _database("rewrite"),
@@ -191,6 +222,7 @@ INJECTORS: dict[FaultKind, Injector] = {
     FaultKind.REGION_KILLED: _region_killed,
     FaultKind.REGION_SUSPENDED: _region_suspended,
     FaultKind.REGION_FULL: _region_full,
+    FaultKind.REGION_DEAF: _region_deaf,
     FaultKind.SOURCE_CUT: _cut(_source_link),
     FaultKind.SOURCE_STALLED: _stalled(_source_link),
     FaultKind.SOURCE_SLOW: _slow(_source_link),

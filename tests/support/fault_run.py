@@ -14,7 +14,7 @@ from tests.support.fault_evidence import gather, last_sequence
 from tests.support.fault_fleet import FaultFleet, connected_fleet
 from tests.support.fault_injectors import kinds_left_out, play
 from tests.support.fault_schedule import FaultKind, counts, draw_schedule
-from tests.support.fault_stage import COPIED_SUBJECT, STREAM, FaultStage, fault_stage
+from tests.support.fault_stage import COPIED, STREAM, FaultStage, fault_stage
 from tests.support.fault_verdict import Verdict, judge
 from tests.support.waiting import until
 
@@ -95,7 +95,7 @@ async def drain(stage: FaultStage, fleet: FaultFleet) -> None:
     await until(fleet.settle, "what was published is stored", DRAIN_DEADLINE)
     ends = {
         "nodes": await last_sequence(stage.site, STREAM, ">"),
-        "copies": await last_sequence(stage.site, STREAM, COPIED_SUBJECT),
+        "copies": await last_sequence(stage.site, STREAM, COPIED),
     }
     before, moved_at = None, time.monotonic()
     while not has_said_everything(stage, ends):

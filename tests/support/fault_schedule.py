@@ -31,6 +31,7 @@ class FaultKind(StrEnum):
     """What goes wrong."""
 
     AGENT_KILLED = "agent killed"
+    AGENT_DIES = "agent dies at a commit"
     AGENT_STOPPED = "agent stopped"
     AGENT_SUSPENDED = "agent suspended"
     DATABASE_RESTARTED = "database restarted"
@@ -40,6 +41,7 @@ class FaultKind(StrEnum):
     REGION_KILLED = "region's server killed"
     REGION_SUSPENDED = "region's server suspended"
     REGION_FULL = "region's stream full"
+    REGION_DEAF = "region's stream deaf to some"
     SOURCE_CUT = "link to the site cut"
     SOURCE_STALLED = "link to the site half-open"
     SOURCE_SLOW = "link to the site slow"
@@ -82,7 +84,8 @@ MOMENTS = {
     Target.DISK: (Moment.AT_ONCE, Moment.COMMITTING),
 }
 RULES = {
-    FaultKind.AGENT_KILLED: Rule(Target.AGENT, 5, 0.02, 1.0, may_be_long=False),
+    FaultKind.AGENT_KILLED: Rule(Target.AGENT, 3, 0.02, 1.0, may_be_long=False),
+    FaultKind.AGENT_DIES: Rule(Target.AGENT, 3, 0.02, 0.5, may_be_long=False),
     FaultKind.AGENT_STOPPED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
     FaultKind.AGENT_SUSPENDED: Rule(Target.AGENT, 4, 0.05, 2.0),
     FaultKind.DATABASE_RESTARTED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
@@ -92,6 +95,7 @@ RULES = {
     FaultKind.REGION_KILLED: Rule(Target.REGION, 4, 0.02, 0.5),
     FaultKind.REGION_SUSPENDED: Rule(Target.REGION, 4, 0.05, 2.0),
     FaultKind.REGION_FULL: Rule(Target.REGION, 2, 0.05, 1.0, may_be_long=False),
+    FaultKind.REGION_DEAF: Rule(Target.REGION, 3, 0.7, 1.5, may_be_long=False),
     FaultKind.SOURCE_CUT: Rule(Target.SOURCE_LINK, 4, 0.02, 1.5),
     FaultKind.SOURCE_STALLED: Rule(Target.SOURCE_LINK, 3, 0.05, 2.0),
     FaultKind.SOURCE_SLOW: Rule(Target.SOURCE_LINK, 2, 0.5, 2.0),

@@ -4,7 +4,10 @@ Everything is in reach of the injectors; nothing on it goes wrong by itself.
 """
 
 import asyncio
+import contextlib
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -15,11 +18,14 @@ from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.jetstream_api import request_json
 from shared.nats_connection import ConnectionSettings, connect
+from tests.support import dying_agent
 from tests.support.agent_process import AgentProcess
 from tests.support.fault_disk import SmallDisk
 
 STREAM = "REGISTRATION"
-COPIED_SUBJECT = "registration.copied"
+# Two of them: what the region's stream does not take must hold up what comes behind it, whatever its subject.
+COPIED_SUBJECTS = ("registration.copied.a", "registration.copied.b")
+COPIED = "registration.copied.>"
 FLEET = "FLEET"
 DEADLINE = 10.0
 # Something is always under way on a link that takes its time.
@@ -52,11 +58,14 @@ settle = "200ms"
 [stream.sender]
 json_path = "sender"
 [stream.policy]
+force_path = "urgent"
+{policy}
+"""
+POLICY = """
 sample_interval = "2s"
 stale_after = "3s"
 retire_after = "8s"
 blind_after = "1300ms"
-force_path = "urgent"
 """
 COPIES = """
 [[stream]]
@@ -101,7 +110,8 @@ class FaultStage:
         self.source_link, self.uplink = links
         self.config_path = directory / "agent.toml"
         self.store_path = disk.path / "agent.db"
-        self.agent = AgentProcess(self.config_path)
+        self.agent = AgentProcess(self.config_path, (sys.executable, "-m", dying_agent.__name__))
+        self._death_path = directory / "death"
         self.fleet_config: dict[str, object] = {
             "name": FLEET,
             "subjects": ["fleet.>"],
@@ -119,7 +129,7 @@ class FaultStage:
     def start_agent(self) -> None:
         """Start it, and have it started again whenever it ends by itself."""
         self._last_start_at = time.time_ns()
-        self.agent.start()
+        self.agent.start({dying_agent.DEATH: str(self._death_path)})
         self.agent_starts += 1
         self._is_wanted = True
 
@@ -127,6 +137,15 @@ class FaultStage:
         """End it at once."""
         self._is_wanted = False
         self.agent.kill()
+
+    async def let_agent_die(self, when: dying_agent.When, patience: float) -> None:
+        """Let it die at its next commit, or else when ``patience`` seconds have passed."""
+        self._is_wanted = False
+        self._death_path.write_text(when)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await self.agent.ended(patience)
+        self.agent.kill()
+        self._death_path.unlink()
 
     async def stop_agent(self) -> int:
         """End it as an operator would; give its exit code."""
@@ -184,12 +203,13 @@ class FaultStage:
 
 @asynccontextmanager
 async def fault_stage(
-    directory: Path, *, atomic: bool, copies: bool = True, small_disk: bool = True
+    directory: Path, *, atomic: bool, copies: bool = True, small_disk: bool = True, policy: str = POLICY
 ) -> AsyncIterator[FaultStage]:
     """Start servers and links, make the streams, write the settings; the agent is not started.
 
     ``atomic``: whether the region's stream takes atomic batches. ``copies``: whether the agent also copies everything.
-    ``small_disk``: whether the store lies on a disk of its own, where this machine permits that.
+    ``small_disk``: whether the store lies on a disk of its own, where this machine permits that. ``policy``: the
+    thresholds that senders are held to.
     """
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(SmallDisk(directory / "disk", is_wanted=small_disk))
@@ -210,7 +230,8 @@ async def fault_stage(
         settings = SETTINGS + (COPIES if copies else "")
         stage.config_path.write_text(
             settings.format(
-                copied=COPIED_SUBJECT,
+                copied=COPIED,
+                policy=policy,
                 region=links[1].url,
                 site=links[0].url,
                 store=stage.store_path,

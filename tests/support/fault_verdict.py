@@ -15,7 +15,7 @@ from shared import subjects, wire
 from shared.identifiers import AdvisoryKind
 from shared.wire import Advisory, Watermark
 from tests.support.fault_evidence import Evidence, FleetRecord
-from tests.support.fault_stage import COPIED_SUBJECT
+from tests.support.fault_stage import COPIED_SUBJECTS
 
 
 class Verdict(msgspec.Struct):
@@ -153,7 +153,7 @@ def _judge_copies(evidence: Evidence, held: _Held, verdict: Verdict) -> None:
     if evidence.copies_id is None:
         return
     published = {
-        message.sequence: message.payload for _, message in evidence.messages if message.subject == COPIED_SUBJECT
+        message.sequence: message.payload for _, message in evidence.messages if message.subject in COPIED_SUBJECTS
     }
     copied = {wire.parse_origin_header(origin)[2]: payload for origin, payload in held.copies.items()}
     verdict.lost += [f"copy of message {sequence}" for sequence in published if sequence not in copied]

@@ -33,7 +33,7 @@ HEARD = [("a", 10), ("b", 11), ("a", 20), ("b", 25), *(("a", tenths) for tenths 
 def evidence() -> Evidence:
     """Give what an agent leaves that did everything right."""
     messages = [
-        (sender_id, SourceMessage("registration.copied", b"%d" % number, None, number, tenths * SECOND // 10))
+        (sender_id, SourceMessage("registration.copied.a", b"%d" % number, None, number, tenths * SECOND // 10))
         for number, (sender_id, tenths) in enumerate(HEARD, 1)
     ]
     last = messages[-1][1]
@@ -268,19 +268,19 @@ def test_copies_of_everything_are_what_must_be() -> None:
 
 def test_a_copy_that_is_lost_is_found() -> None:
     known = copied()
-    take_out(".copy.registration.copied")(known)
+    take_out(".copy.registration.copied.a")(known)
     assert judge(known).lost == [f"copy of message {len(HEARD)}"]
 
 
 def test_a_copy_that_comes_twice_is_found() -> None:
     known = copied()
-    say_twice(".copy.registration.copied")(known)
+    say_twice(".copy.registration.copied.a")(known)
     assert found(judge(known)) == (False, True, False)
 
 
 def test_a_copy_that_is_not_what_was_published_is_found() -> None:
     known = copied()
-    falsify(".copy.registration.copied", b"2", b"3")(known)
+    falsify(".copy.registration.copied.a", b"2", b"3")(known)
     assert found(judge(known)) == (False, False, True)
 
 

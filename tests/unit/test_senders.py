@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from edge_agent.core import senders as senders_module
 from edge_agent.core.senders import NOBODY, SenderList, SenderPage, SenderPhase, SenderState, SenderTable
 from shared.identifiers import Incarnation
 
@@ -272,3 +273,19 @@ class SenderTableMachine(RuleBasedStateMachine):
 
 
 TestSenderTableMachine = SenderTableMachine.TestCase
+
+
+# Incarnations
+
+
+def test_incarnations_that_no_sender_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(senders_module, "INCARNATIONS_KEPT", 8)
+    table = SenderTable()
+    for number in range(100):
+        states = [msgspec.structs.replace(heard("a", 0), opening_incarnation=Incarnation(number, 1))]
+        if not number:
+            states.append(heard("b", 1))
+        table.adopt(states, [], [])
+        assert table.load(0).opening_incarnation == Incarnation(number, 1)
+        assert table.load(1).opening_incarnation == PAST
+        assert table.incarnation_count <= 8 + len(states)

@@ -1,0 +1,66 @@
+"""Write down what follows from a draft's inputs: decisions in their order, the inputs to be recorded, and counts."""
+
+from edge_agent.core.block_state import Counters
+from edge_agent.core.decision import Advise, Decision, Forward, RecordedInput
+from edge_agent.core.observation import Observation, Rejected
+from edge_agent.core.senders import SenderState
+from shared.identifiers import AdvisoryKind, Incarnation
+from shared.wire import ForwardReason
+
+
+class Ledger:
+    """What one draft has decided so far. ``ordinal`` is that of the last advisory, in this incarnation."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.decisions: list[Decision] = []
+        self.recorded: list[RecordedInput] = []
+        self.counts: Counters = {}
+
+    def advise(
+        self,
+        kind: AdvisoryKind,
+        state: SenderState,
+        at: int,
+        *,
+        incarnation: Incarnation,
+        sequence: int,
+        rebuilt: bool = False,
+    ) -> None:
+        """Say what a sender became; ``state`` is as it was before the sighting of ``sequence``, if one caused it."""
+        self.ordinal += 1
+        self.count("advisories", kind)
+        self.decisions.append(
+            Advise(
+                kind,
+                state.sender_id,
+                at,
+                state.last_seen_at,
+                incarnation,
+                sequence,
+                state.opening_incarnation,
+                state.opening_sequence,
+                self.ordinal,
+                rebuilt,
+            )
+        )
+
+    def forward(self, state: SenderState, observation: Observation, reason: ForwardReason, at: int) -> None:
+        """Let a sighting go on, and note it as what was forwarded last."""
+        message = observation.message
+        state.first_interval = not state.last_forwarded_at
+        state.last_forwarded_at = at
+        state.forwarded_size = len(message.payload)
+        state.forwarded_digest = observation.digest
+        self.count("forwarded", reason)
+        self.decisions.append(Forward(state.sender_id, message, reason))
+
+    def pass_on(self, rejected: Rejected) -> None:
+        """Let a message go on that names no sender."""
+        self.count("forwarded", ForwardReason.COPY)
+        self.decisions.append(Forward("", rejected.message, ForwardReason.COPY))
+
+    def count(self, what: str, cause: str) -> None:
+        """Count what happened, by its cause."""
+        causes = self.counts.setdefault(what, {})
+        causes[cause] = causes.get(cause, 0) + 1

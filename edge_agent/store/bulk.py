@@ -1,0 +1,25 @@
+"""Write many rows in few statements.
+
+A statement lets go of the interpreter's lock and takes it back for every step; with a busy event loop beside it each of
+them may wait for 5 ms. Of many rows in one statement there is one step.
+"""
+
+from collections.abc import Callable, Sequence
+
+import aiosqlite
+
+ROWS_PER_STATEMENT = (400, 40, 1)
+
+Row = Sequence[object]
+
+
+async def put_rows(database: aiosqlite.Connection, statement: Callable[[int], str], rows: Sequence[Row]) -> None:
+    """Write rows by the statement for so many rows."""
+    written = 0
+    for count in ROWS_PER_STATEMENT[:-1]:
+        while len(rows) - written >= count:
+            values = [value for row in rows[written : written + count] for value in row]
+            await database.execute(statement(count), values)
+            written += count
+    if written < len(rows):
+        await database.executemany(statement(1), rows[written:])

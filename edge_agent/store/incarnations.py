@@ -1,0 +1,76 @@
+"""Number the streams' pasts: rows carry the number, which is short, and the pasts stand in a table of their own.
+
+A relay meets those of all sites below it, and new ones for ever: what no row refers to any more is forgotten in time.
+"""
+
+from typing import Self
+
+import aiosqlite
+
+from edge_agent.store import schema
+from shared.identifiers import Incarnation
+
+KEPT = 1_024
+"""How many there may be before it is worth looking for those that nothing refers to."""
+
+
+class Incarnations:
+    """Every incarnation's number, as the transaction under way sees them: adopt() or forget_uncommitted() ends it."""
+
+    def __init__(self, numbers: dict[Incarnation, int]) -> None:
+        self._numbers = numbers
+        self._committed = numbers
+        self._most = max(len(numbers), KEPT)
+
+    @classmethod
+    async def load(cls, database: aiosqlite.Connection) -> Self:
+        """Read all of them."""
+        return cls(await _read(database))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, incarnation: Incarnation) -> int:
+        return self._numbers[incarnation]
+
+    def by_number(self) -> dict[int, Incarnation]:
+        """Give the incarnations by the numbers that stand for them in rows."""
+        return {number: incarnation for incarnation, number in self._numbers.items()}
+
+    async def number(self, database: aiosqlite.Connection, incarnation: Incarnation) -> None:
+        """Make sure that an incarnation has a number, in the transaction under way."""
+        if incarnation in self._numbers:
+            return
+        key = (incarnation.created_at, incarnation.epoch_ms)
+        await database.execute(schema.PUT_INCARNATION, key)
+        query = "SELECT number FROM incarnation WHERE created_at = ? AND epoch_ms = ?"
+        async with database.execute(query, key) as cursor:
+            row = await cursor.fetchone()
+            assert row is not None
+        if self._numbers is self._committed:
+            self._numbers = dict(self._committed)
+        self._numbers[incarnation] = row[0]
+
+    async def make_room(self, database: aiosqlite.Connection) -> None:
+        """Forget, in the transaction under way, those that nothing refers to, where they have become many.
+
+        What the transaction itself is about to refer to is to be numbered after this.
+        """
+        if len(self._numbers) < self._most:
+            return
+        await database.execute(schema.FORGET_INCARNATIONS)
+        self._numbers = await _read(database)
+        self._most = max(2 * len(self._numbers), KEPT)
+
+    def adopt(self) -> None:
+        """Keep what the transaction has made durable."""
+        self._committed = self._numbers
+
+    def forget_uncommitted(self) -> None:
+        """Drop what was rolled back."""
+        self._numbers = self._committed
+
+
+async def _read(database: aiosqlite.Connection) -> dict[Incarnation, int]:
+    async with database.execute("SELECT number, created_at, epoch_ms FROM incarnation") as cursor:
+        return {Incarnation(created, epoch): number async for number, created, epoch in cursor}

@@ -1,0 +1,54 @@
+"""Keep the last of the disk for deletions, and give back what the file no longer needs."""
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+import aiosqlite
+
+from edge_agent.ports import StoreFull
+from shared.sizes import format_size
+
+FREE_PAGES_KEPT = 4096
+PAGE_SIZE = 4096
+DISK_RESERVE = 64 << 20
+
+
+class DiskSpace:
+    """The room that a store's file has on its disk, and within itself."""
+
+    def __init__(self, path: Path, database: aiosqlite.Connection) -> None:
+        self._directory = path.parent
+        self._database = database
+
+    async def check_reserve(self) -> None:
+        """Raise StoreFull where a commit would take the last of the disk: what fills it must be able to go."""
+        if await self._has_room():
+            return
+        await self._write_log_back()
+        if not await self._has_room():
+            raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
+
+    async def give_back(self) -> None:
+        """Make the file shorter where much of it is free; outside of any transaction."""
+        if await self._free_pages() > FREE_PAGES_KEPT:
+            # Not execute(): of a statement without columns it takes one step, and here a step is a page.
+            with contextlib.suppress(sqlite3.OperationalError):
+                await self._database.executescript(f"PRAGMA incremental_vacuum({FREE_PAGES_KEPT})")
+            await self._write_log_back()
+
+    async def _has_room(self) -> bool:
+        disk = os.statvfs(self._directory)
+        free = disk.f_bavail * disk.f_frsize
+        return free >= DISK_RESERVE or free + PAGE_SIZE * await self._free_pages() >= DISK_RESERVE
+
+    async def _write_log_back(self) -> None:
+        """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space."""
+        with contextlib.suppress(sqlite3.OperationalError):
+            await self._database.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    async def _free_pages(self) -> int:
+        async with self._database.execute("PRAGMA freelist_count") as cursor:
+            row = await cursor.fetchone()
+            return row[0] if row else 0
