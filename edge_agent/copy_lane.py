@@ -16,7 +16,7 @@ from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.known_prefix import KnownPrefix
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
-from edge_agent.ports import OutboxStore
+from edge_agent.ports import LaneRows
 from edge_agent.tallies import Tally
 from edge_agent.upload_lane import BATCH_ROWS, Terms, UploadLane, jitter, loop_time
 
@@ -32,7 +32,7 @@ class CopyLane(UploadLane):
     of them one by one. ``_turns`` batches go without another behind them, after the condition failed.
     """
 
-    def __init__(self, store: OutboxStore, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
+    def __init__(self, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
         super().__init__(Lane.COPIES, store, terms, flight_limit, publishes)
         self._longest_turn = 1
         self._turns = 0

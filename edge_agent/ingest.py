@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from edge_agent.cancellation import is_cancelled
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decider import BlockDraft, Decider, MessageIntake, RecordWriter
 from edge_agent.core.decision import BlindCause
@@ -18,21 +19,20 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import SenderChanges
 from edge_agent.core.tracker import Tracker
-from edge_agent.ports import BatchCommit, BatchStore, Checked, Progress, Source, SourceUnavailable, StoreFull
+from edge_agent.passage import Passage
+from edge_agent.passing import Passing
+from edge_agent.ports import BatchCommit, BatchStore, Checked, Progress, Source, SourceUnavailable, StoreUnwritable
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND
 
 RETRY_AFTER = 0.5
+PASSING = 0.05
+"""How often, in seconds, what passes the store by is looked at while nothing is read."""
+
 FIRST_RETRY = 0.1
 LONGEST_RETRY = 5.0
 LONGEST_CHECK_INTERVAL = 1 * SECOND
 NO_CHANGES = SenderChanges([], [], [])
-
-
-def is_cancelled() -> bool:
-    """Tell whether the task was told to end: before Python 3.12, a wait loses a cancellation that meets its answer."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class IngestPhase(StrEnum):
@@ -42,6 +42,7 @@ class IngestPhase(StrEnum):
     READING = "reading"
     UNAVAILABLE = "source unavailable"
     DISK_FULL = "paused, disk full"
+    STORE_LOCKED = "paused, store locked"
     OUTBOX_FULL = "paused, outbox full"
 
 
@@ -75,6 +76,7 @@ class Ingest:
         store: BatchStore,
         decider: Decider | None,
         report: Callable[[IngestPhase, str], None],
+        passing: Passing | None = None,
     ) -> None:
         self._block = block
         self._policy = block.policy
@@ -83,6 +85,7 @@ class Ingest:
         self._source = source
         self._store = store
         self._decider = decider
+        self._passing = passing or Passing(Passage(copies_wait=lambda: True), block.emitter.block_id.block)
         self._watermark_interval = block.watermark_interval / SECOND
         self._check_interval = min(LONGEST_CHECK_INTERVAL, block.policy.blind_after // 4) / SECOND
         self._report = report
@@ -128,6 +131,7 @@ class Ingest:
                 await self._read_on()
             except SourceUnavailable as error:
                 self._report(IngestPhase.UNAVAILABLE, str(error))
+                await self._finish_passing()
                 is_back = await self._source.comes_back(retry_after)
                 retry_after = FIRST_RETRY if is_back else min(retry_after * 2, LONGEST_RETRY)
 
@@ -156,12 +160,18 @@ class Ingest:
         check_at = loop.time()
         while not is_cancelled():
             await self._wait_for_room()
-            messages = await self._source.read(max(check_at - loop.time(), 0.0))
+            patience = max(check_at - loop.time(), 0.0)
+            messages = await self._source.read(min(patience, PASSING) if self._passing.is_under_way else patience)
             if messages:
                 self.read_at = loop.time()
                 await self._take(messages)
-                await self._source.acknowledge()
-                await self._store.let_uploads_follow()
+                if not self._passing.is_under_way:
+                    await self._source.acknowledge()
+                    await self._store.let_uploads_follow()
+            await self._settle_passing()
+            while not self._passing.has_room:
+                await self._passing.change(PASSING)
+                await self._settle_passing()
             if loop.time() >= check_at:
                 check_at = loop.time() + self._check_interval
                 checked = await self._source.check()
@@ -216,19 +226,40 @@ class Ingest:
         await self._adopt(draft)
 
     async def _adopt(self, draft: BlockDraft) -> None:
-        """Commit a draft, then make it the state. What only advanced time needs no commit: a crash proves it again."""
+        """Commit a draft, then make it the state. What only advanced time needs no commit: a crash proves it again.
+
+        Copies that may pass the store by become the state at once, and are committed when they are delivered.
+        """
         if not draft.changes_nothing:
             state = draft.state()
             rows = self._emitter.rows(draft.decisions, state, self._watermark_context())
-            await self._commit(
-                BatchCommit(self._emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions)
-            )
+            if draft.recorded or not self._passing.hand_over(state, rows):
+                await self._finish_passing()
+                await self._commit(
+                    BatchCommit(self._emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions)
+                )
         self.decider.adopt(draft)
+
+    async def _settle_passing(self) -> None:
+        """Commit what passed the store by and was delivered; store what was not, where it takes too long."""
+        settled = self._passing.settle()
+        if settled is not None:
+            await self._commit(BatchCommit(self._emitter.block_id, settled.state, NO_CHANGES, settled.rows))
+            await self._source.acknowledge(settled.state.position.sequence)
+
+    async def _finish_passing(self) -> None:
+        """Let nothing be under way past the store: the state in memory is the committed one then."""
+        await self._settle_passing()
+        while self._passing.is_under_way:
+            await self._passing.change(PASSING)
+            await self._settle_passing()
 
     async def _emit_watermark(self) -> bool:
         state = self.decider.state
         if state.observed_through == self._watermark_through or state.pending_blind is not None:
             # Coverage that is about to be closed is vouched for by the watermark that closes it.
+            return False
+        if self._passing.is_under_way:
             return False
         row = self._emitter.watermark(state, self._watermark_context())
         # Also without one: with a filter, only what was examined tells a gap from what others' messages left behind.
@@ -250,9 +281,9 @@ class Ingest:
         while True:
             try:
                 await self._store.commit(batch)
-            except StoreFull as error:
+            except StoreUnwritable as error:
                 paused = True
-                self._report(IngestPhase.DISK_FULL, str(error))
+                self._report(IngestPhase(f"paused, {error.cause}"), str(error))
                 await asyncio.sleep(RETRY_AFTER)
             else:
                 if paused:
@@ -261,6 +292,7 @@ class Ingest:
 
     async def _wait_for_room(self) -> None:
         if self._store.is_paused():
+            await self._finish_passing()
             self._report(IngestPhase.OUTBOX_FULL, "what may not be dropped has reached store.max_outbox")
             await self._store.wait_for_room()
             self._report(IngestPhase.READING, "")

@@ -27,11 +27,15 @@ class AgentIdentity(msgspec.Struct, frozen=True):
 
 
 class Mode(msgspec.Struct, frozen=True):
-    """What a block does with its messages. ``decides`` goes on from a state and its senders."""
+    """What a block does with its messages. ``decides`` goes on from a state and its senders.
+
+    ``passes`` where rows may go to the region without having been stored.
+    """
 
     intake: MessageIntake
     emitter: RecordWriter
     decides: Callable[[BlockState, SenderTable], Decider]
+    passes: bool = False
 
 
 def mode_of(settings: AgentSettings, block: StreamSettings, identity: AgentIdentity) -> Mode:
@@ -43,6 +47,7 @@ def mode_of(settings: AgentSettings, block: StreamSettings, identity: AgentIdent
                 CopyIntake(block.copy_subject(copy_prefix(block_id))),
                 CopyEmitter(block_id, identity.key),
                 lambda state, _senders: Copier(state),
+                passes=True,
             )
         case "relay":
             intake = Intake(block.sender_rule())

@@ -60,8 +60,8 @@ class LaneDepth(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-class OutboxStore(Protocol):
-    """What the uploader needs of the store."""
+class LaneRows(Protocol):
+    """What a lane needs of where its rows are."""
 
     async def pending(
         self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
@@ -77,11 +77,15 @@ class OutboxStore(Protocol):
     def release(self, lane: Lane) -> None:
         """Take back that rows are in flight: they will be read and sent again."""
 
-    async def wait_for_rows(self, seen: int) -> int:
-        """Wait until the count of appends differs from ``seen``; give the new count."""
-
     async def discard(self, row: OutboxRow, cause: str) -> None:
         """Drop a registration that can never be delivered, counted by cause."""
+
+
+class OutboxStore(LaneRows, Protocol):
+    """What the uploader needs of the store."""
+
+    async def wait_for_rows(self, seen: int) -> int:
+        """Wait until the count of appends differs from ``seen``; give the new count."""
 
 
 class BatchStore(Protocol):
@@ -172,8 +176,8 @@ class Source(Protocol):
     async def check(self) -> Checked:
         """Ask the stream for its facts, and whether everything stored has been read."""
 
-    async def acknowledge(self) -> None:
-        """Acknowledge everything read so far; call it after the commit."""
+    async def acknowledge(self, through: int | None = None) -> None:
+        """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""
 
     async def comes_back(self, within: float) -> bool:
         """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""

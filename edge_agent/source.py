@@ -69,7 +69,7 @@ class JetStreamSource:
         self._continuous_through = 0
         self._hole_after: int | None = None
         self._broken = ""
-        self._unacknowledged: list[str] = []
+        self._unacknowledged: deque[tuple[int, str]] = deque()
         self._committed: list[str] = []
         self._acknowledges_each = False
         self._first_sequence = 0
@@ -186,9 +186,11 @@ class JetStreamSource:
         await self._probe.send_if_due(facts, self._newest_stored_at)
         return facts.stores and self._probe.proves_storing(facts, self._newest_stored_at)
 
-    async def acknowledge(self) -> None:
-        """Acknowledge everything read so far; call it after the commit."""
-        replies, self._unacknowledged = self._unacknowledged, []
+    async def acknowledge(self, through: int | None = None) -> None:
+        """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""
+        replies = []
+        while self._unacknowledged and (through is None or self._unacknowledged[0][0] <= through):
+            replies.append(self._unacknowledged.popleft()[1])
         if self._client.is_connected:
             for reply in replies if self._acknowledges_each else replies[-1:]:
                 await self._client.publish(reply, b"+ACK")
@@ -225,7 +227,7 @@ class JetStreamSource:
             return False
         self._buffer.popleft()
         self._buffered_bytes -= len(message.data)
-        self._unacknowledged.append(message.reply)
+        self._unacknowledged.append((delivery.sequence, message.reply))
         return delivery.stored_at != position.stored_at
 
     async def _subscribe(self) -> None:
@@ -323,7 +325,7 @@ class JetStreamSource:
             taken.append(
                 SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
             )
-            self._unacknowledged.append(message.reply)
+            self._unacknowledged.append((delivery.sequence, message.reply))
             self._newest_stored_at = delivery.stored_at
         self._buffered_bytes -= size
         return taken

@@ -16,7 +16,7 @@ from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.core.upload_window import UploadWindow
-from edge_agent.ports import OutboxStore
+from edge_agent.ports import LaneRows
 from edge_agent.tallies import Tally
 
 WINDOW_MESSAGES = 4_096
@@ -66,9 +66,7 @@ class Terms:
 class UploadLane:
     """One lane, whose rows may pass each other when a publish fails."""
 
-    def __init__(
-        self, lane: Lane, store: OutboxStore, terms: Terms, flight_limit: FlightLimit, publishes: Tally
-    ) -> None:
+    def __init__(self, lane: Lane, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
         self.lane = lane
         self.problem = ""
         self._store = store

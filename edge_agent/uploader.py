@@ -7,10 +7,13 @@ refused holds up its own lane alone.
 import asyncio
 from collections.abc import Callable
 
+from edge_agent.cancellation import is_cancelled
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.outgoing import Lane
-from edge_agent.ports import OutboxStore, StoreFull, Upstream, UpstreamUnavailable
+from edge_agent.pass_lane import PassLane
+from edge_agent.passage import Passage
+from edge_agent.ports import OutboxStore, StoreUnwritable, Upstream, UpstreamUnavailable
 from edge_agent.tallies import Tally
 from edge_agent.upload_lane import FIRST_RETRY, LONGEST_RETRY, Terms, UploadLane, jitter
 
@@ -18,6 +21,7 @@ SEND_ROWS = 256
 ACKNOWLEDGEMENT_PATIENCE = 10.0
 LANE_PATIENCE = 60.0
 IDLE_PATIENCE = 5.0
+LOOK_AT_LINK_EVERY = 1.0
 BURST_BYTES = 64 << 10
 
 
@@ -42,9 +46,16 @@ class Uploader:
     """The loop. ``report`` hears an empty text when all goes well, else why nothing leaves."""
 
     def __init__(
-        self, store: OutboxStore, upstream: Upstream, *, bytes_per_second: int, report: Callable[[str], None]
+        self,
+        store: OutboxStore,
+        upstream: Upstream,
+        *,
+        bytes_per_second: int,
+        report: Callable[[str], None],
+        passage: Passage,
     ) -> None:
         self._store = store
+        self._passage = passage
         self._upstream = upstream
         self._pace = Pace(bytes_per_second)
         self._report = report
@@ -54,14 +65,16 @@ class Uploader:
         def limit() -> FlightLimit:
             return FlightLimit(bytes_per_second or MOST)
 
-        self._lanes = {
-            lane: UploadLane(lane, store, self._terms, limit(), self.publishes)
-            for lane in (Lane.ADVISORIES, Lane.REGISTRATIONS)
-        }
-        self._lanes[Lane.COPIES] = CopyLane(store, self._terms, limit(), self.publishes)
+        self._lanes = (
+            UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes),
+            UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes),
+            CopyLane(store, self._terms, limit(), self.publishes),
+            PassLane(passage, self._terms, limit(), self.publishes),
+        )
         self._lane_of: dict[int, UploadLane] = {}
-        self._appends = 0
+        self._appends = self._wakes = 0
         self._retry_after = FIRST_RETRY
+        self._looked_at = self._taken_at = 0.0
 
     async def run(self) -> None:
         """Upload for ever."""
@@ -72,21 +85,25 @@ class Uploader:
     async def _watch_appends(self) -> None:
         while True:
             self._appends = await self._store.wait_for_rows(self._appends)
-            self._upstream.poke()
+            self._wake()
+
+    def _wake(self) -> None:
+        self._wakes += 1
+        self._upstream.poke()
 
     async def _retry_for_ever(self) -> None:
-        task = asyncio.current_task()
-        # Before Python 3.12 a wait loses a cancellation that meets its answer.
-        while task is None or not task.cancelling():
+        while not is_cancelled():
             try:
                 await self._upstream.ready()
                 self._terms.forget()
+                self._passage.link_is_up(self._wake)
                 await self._upload()
             except UpstreamUnavailable as error:
                 self._report(str(error))
-            except StoreFull as error:
-                self._report(f"disk full: {error}")
-            for lane in self._lanes.values():
+            except StoreUnwritable as error:
+                self._report(f"{error.cause}: {error}")
+            self._passage.link_is_down()
+            for lane in self._lanes:
                 lane.rewind()
             self._lane_of.clear()
             await asyncio.sleep(self._retry_after * jitter())
@@ -95,8 +112,8 @@ class Uploader:
     async def _upload(self) -> None:
         loop = asyncio.get_running_loop()
         progressed_at = loop.time()
-        while True:
-            was_idle, began_at = not self._in_flight(), loop.time()
+        while not is_cancelled():
+            was_idle, began_at, wakes = not self._in_flight(), loop.time(), self._wakes
             has_more = await self._send_some()
             # What was kept back to keep to the bandwidth could not be answered: that time does not count.
             progressed_at = loop.time() if was_idle else progressed_at + loop.time() - began_at
@@ -104,6 +121,8 @@ class Uploader:
             if not in_flight:
                 progressed_at = loop.time()
                 self._tell()
+            # What came while rows were read may be of a lane that had been looked at.
+            has_more = has_more or wakes != self._wakes
             answers = await self._upstream.answers(0.0 if has_more else self._patience(progressed_at, in_flight))
             for answer in answers:
                 lane = self._lane_of.pop(answer.number, None)
@@ -113,29 +132,40 @@ class Uploader:
                 progressed_at = loop.time()
                 self._retry_after = FIRST_RETRY
                 self._tell()
-            elif in_flight and loop.time() - progressed_at >= ACKNOWLEDGEMENT_PATIENCE:
+            elif in_flight and self._has_waited(progressed_at, ACKNOWLEDGEMENT_PATIENCE):
                 raise UpstreamUnavailable(f"no acknowledgement for {ACKNOWLEDGEMENT_PATIENCE:g} s")
-            for lane in self._lanes.values():
-                if lane.in_flight and loop.time() - lane.waits_since >= LANE_PATIENCE:
+            for lane in self._lanes:
+                if lane.in_flight and self._has_waited(lane.waits_since, LANE_PATIENCE):
                     raise UpstreamUnavailable(f"no acknowledgement of {lane.lane.name.lower()} for {LANE_PATIENCE:g} s")
 
+    def _has_waited(self, since: float, patience: float) -> bool:
+        """Tell whether it is too long since an answer, and since the link took what was sent."""
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_at >= LOOK_AT_LINK_EVERY:
+            self._looked_at = now
+            if self._upstream.takes_more():
+                self._taken_at = now
+        return now - max(since, self._taken_at) >= patience
+
     def _in_flight(self) -> int:
-        return sum([lane.in_flight for lane in self._lanes.values()])
+        return sum([lane.in_flight for lane in self._lanes])
 
     def _patience(self, progressed_at: float, in_flight: int) -> float:
         now = asyncio.get_running_loop().time()
-        patience = progressed_at + ACKNOWLEDGEMENT_PATIENCE - now if in_flight else IDLE_PATIENCE
-        resting = [lane.rests_until - now for lane in self._lanes.values() if lane.rests_until > now]
+        patience = IDLE_PATIENCE
+        if in_flight:
+            patience = min(progressed_at + ACKNOWLEDGEMENT_PATIENCE - now, LOOK_AT_LINK_EVERY)
+        resting = [lane.rests_until - now for lane in self._lanes if lane.rests_until > now]
         return max(min([patience, *resting]), 0.0)
 
     def _tell(self) -> None:
-        self._report(next((lane.problem for lane in self._lanes.values() if lane.problem), ""))
+        self._report(next((lane.problem for lane in self._lanes if lane.problem), ""))
 
     async def _send_some(self) -> bool:
         """Send what may leave, advisories first; tell whether more may follow at once."""
         sent = 0
         while sent < SEND_ROWS:
-            for lane in self._lanes.values():
+            for lane in self._lanes:
                 shipment = await lane.next_shipment(self._appends)
                 if shipment is not None:
                     self._lane_of[shipment.number] = lane

@@ -11,6 +11,7 @@ from nats.aio.subscription import Subscription
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
 from edge_agent.ports import UpstreamUnavailable
 from edge_agent.upstream_protocol import MessageTooLarge, answer_to, framed
+from shared.link_progress import LinkProgress
 from shared.nats_client import EdgeClient
 
 BACKLOG_LIMIT = 256 << 10
@@ -28,6 +29,7 @@ class JetStreamUpstream:
         self._answers: list[Answer] = []
         self._arrived = asyncio.Event()
         self._broken = ""
+        self._progress = LinkProgress()
 
     def break_off(self, reason: str) -> None:
         """Let the next call raise UpstreamUnavailable: the connection has changed, publishes may be lost."""
@@ -41,6 +43,10 @@ class JetStreamUpstream:
     def poke(self) -> None:
         """Let answers() return: there is something to send."""
         self._arrived.set()
+
+    def takes_more(self) -> bool:
+        """Tell whether the link has taken bytes since the last call, and has more to take."""
+        return self._progress.goes_on(self._client.connection)
 
     async def ready(self) -> None:
         """Listen on a fresh inbox, so that answers to what an older connection sent are never taken for new ones."""

@@ -7,6 +7,7 @@ a stalled link had taken arrives then. The delay is a pipeline: it holds bytes b
 
 import asyncio
 import contextlib
+import socket
 from collections import deque
 from typing import Self, cast
 
@@ -127,6 +128,9 @@ class _End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio.Transport, but behave like it.
         self.transport = cast("asyncio.Transport", transport)
+        if self.link.bandwidth:
+            # Else the system takes much more than the link does, and the sender believes it delivered.
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLICE)
         self.link.joined(self)
         if self.peer is None:
             self.pipe.hold()

@@ -8,13 +8,14 @@ import contextlib
 import random
 import ssl
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import nats.errors
 from nats.aio.client import Server, Srv
 from nats.aio.msg import Msg
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
+from shared.link_progress import Connection, LinkProgress
 from shared.nats_direct import DirectClient
 from shared.nats_secrets import Login, sign, tls_context
 from shared.nats_settings import TlsSettings
@@ -85,17 +86,31 @@ class EdgeClient(DirectClient):
         if self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
 
+    @property
+    def connection(self) -> Connection | None:
+        """Give the socket of the connection, None where there is none."""
+        writer = getattr(self._transport, "_io_writer", None)
+        return None if writer is None else cast("Connection | None", writer.get_extra_info("socket"))
+
     async def drained(self) -> None:
-        """Wait until the connection has taken what was published, the server unasked; raise FlushTimeoutError."""
-        waiting = self._pending_data_size
+        """Wait until the connection has taken what was published, the server unasked.
+
+        Raise FlushTimeoutError where the link takes nothing for as long as a flush may last.
+        """
         task = asyncio.current_task()
         cancellations = task.cancelling() if task else 0
-        await self._flush_pending(force_flush=True)
-        if task and task.cancelling() > cancellations:
-            # nats-py keeps it to itself.
-            raise asyncio.CancelledError
-        if waiting and self._pending_data_size >= waiting:
-            raise nats.errors.FlushTimeoutError
+        progress = LinkProgress()
+        progress.goes_on(self.connection)
+        while True:
+            waiting = self._pending_data_size
+            await self._flush_pending(force_flush=True)
+            if task and task.cancelling() > cancellations:
+                # nats-py keeps it to itself.
+                raise asyncio.CancelledError
+            if not waiting or self._pending_data_size < waiting:
+                return
+            if not progress.goes_on(self.connection):
+                raise nats.errors.FlushTimeoutError
 
     async def _connect_to_server(self, s: Srv) -> None:
         """Drop what a failed attempt left behind (nats-py leaks its socket), and note whom we try."""
@@ -162,13 +177,14 @@ class EdgeClient(DirectClient):
             await super()._process_pong()
 
     async def _ping_interval(self) -> None:
-        """Take any message as a sign of life: on a full thin link a PONG waits behind them, longer than pings allow."""
+        """Take for life any message, and that the link takes what is sent: on a full thin one, PING and PONG wait."""
         received = self.stats["in_msgs"]
+        progress = LinkProgress()
         while True:
             await asyncio.sleep(self.options["ping_interval"])
             if not self.is_connected:
                 continue
-            if received != self.stats["in_msgs"]:
+            if progress.goes_on(self.connection) or received != self.stats["in_msgs"]:
                 received, self._pings_outstanding = self.stats["in_msgs"], 0
             self._pings_outstanding += 1
             if self._pings_outstanding > self.options["max_outstanding_pings"]:

@@ -12,7 +12,7 @@ import pytest
 from edge_agent import uploader
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.store.sqlite_store import SqliteStore
-from shared import nats_client
+from shared import nats_client, nats_connection
 from tests.support.fleet_region import EMPTY, Region, Stored, running_region, uploading
 from tests.support.store_batches import BLOCK, advisory, batch, opened, registration, watermark
 from tests.support.waiting import until
@@ -264,6 +264,44 @@ async def test_a_row_that_the_bandwidth_limit_keeps_back_for_longer_than_answers
     async with uploading(region, store, bytes_per_second=100_000):
         await emptied(store)
     assert words(await region.stored(), Lane.REGISTRATIONS) == ["large"]
+
+
+async def test_a_row_that_a_thin_link_takes_for_longer_than_answers_are_waited_for_arrives(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered only when the link has taken all of it, and so is every ping behind it."""
+    monkeypatch.setattr(uploader, "ACKNOWLEDGEMENT_PATIENCE", 2.0)
+    monkeypatch.setattr(uploader, "LANE_PATIENCE", 2.0)
+    monkeypatch.setattr(uploader, "LOOK_AT_LINK_EVERY", 0.2)
+    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.7)
+    await fill(store, [registration("node", "large", size=600_000)])
+    async with running_region(tmp_path, bandwidth=100_000) as region:
+        await region.make_stream()
+        async with uploading(region, store) as told:
+            await emptied(store)
+        assert words(await region.stored(), Lane.REGISTRATIONS) == ["large"]
+        assert set(told) == {""}
+
+
+async def test_an_advisory_that_is_committed_while_other_lanes_are_read_leaves_at_once(
+    region: Region, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "IDLE_PATIENCE", 60.0)
+    await region.make_stream()
+    store._flusher.cancel()
+    async with uploading(region, store) as told:
+        await until(lambda: told, "the uploader runs")
+        async with store._lock:
+            store._books.announce_rows()
+            await until(lambda: readers_waiting(store) == 1, "the uploader waits to read its first lane")
+            committing = asyncio.create_task(fill(store, [advisory("late")]))
+            await until(lambda: readers_waiting(store) == 2, "an advisory waits to be committed")
+        await committing
+        await until(partial(has_stored, region, 1), "the advisory has arrived", deadline=30)
+
+
+def readers_waiting(store: SqliteStore) -> int:
+    return len(store._lock._waiters or ())
 
 
 async def test_rows_that_come_while_the_uploader_waits_leave_at_once(region: Region, store: SqliteStore) -> None:

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from edge_agent.core.outgoing import Lane
+from edge_agent.passage import Passage
 from edge_agent.ports import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.uploader import Uploader
@@ -99,7 +100,9 @@ async def running_region(
 
 
 @asynccontextmanager
-async def uploading(region: Region, store: SqliteStore, bytes_per_second: int = 0) -> AsyncIterator[list[str]]:
+async def uploading(
+    region: Region, store: SqliteStore, bytes_per_second: int = 0, passage: Passage | None = None
+) -> AsyncIterator[list[str]]:
     """Run an uploader over the region's link; give what it reports: "" when all goes well, else why nothing leaves."""
     upstreams: list[JetStreamUpstream] = []
 
@@ -112,7 +115,13 @@ async def uploading(region: Region, store: SqliteStore, bytes_per_second: int = 
     client = await connect(settings, name="uploader", deadline=DEADLINE, on_state=on_state)
     upstreams.append(JetStreamUpstream(client))
     told: list[str] = []
-    uploader = Uploader(store, upstreams[0], bytes_per_second=bytes_per_second, report=told.append)
+    uploader = Uploader(
+        store,
+        upstreams[0],
+        bytes_per_second=bytes_per_second,
+        report=told.append,
+        passage=passage or Passage(store.copies_wait),
+    )
     running = asyncio.create_task(uploader.run())
     try:
         yield told

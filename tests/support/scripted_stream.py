@@ -102,7 +102,7 @@ class ScriptedStream:
             return Checked(facts)
         return Checked(facts, self.clock - SETTLE, facts.last_sequence)
 
-    async def acknowledge(self) -> None:
+    async def acknowledge(self, through: int | None = None) -> None:
         """Nothing depends on what the server believes was read."""
 
     async def comes_back(self, _within: float) -> bool:

@@ -9,6 +9,7 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.shipment import Answer, Shipment
 from edge_agent.daemon import cancelled
+from edge_agent.passage import Passage
 from edge_agent.ports import SourceUnavailable, UpstreamUnavailable
 from edge_agent.uploader import Uploader
 from shared.instants import SECOND
@@ -72,6 +73,9 @@ class WaitingUpstream:
     def poke(self) -> None:
         """Let nobody wait on."""
 
+    def takes_more(self) -> bool:
+        return False
+
 
 async def until_ended(run: Callable[[], Coroutine[None, None, None]], wait: Wait) -> None:
     """End a part as the agent does; its group of tasks cancels each of them once."""
@@ -117,5 +121,6 @@ async def test_uploading_ends_although_a_wait_lost_its_cancellation(
     monkeypatch.setattr(uploader, "FIRST_RETRY", 0.01)
     upstream = WaitingUpstream()
     async with opened(tmp_path / "agent.db") as store:
-        uploads = Uploader(store, upstream, bytes_per_second=0, report=lambda _problem: None)
+        passage = Passage(store.copies_wait)
+        uploads = Uploader(store, upstream, bytes_per_second=0, report=lambda _problem: None, passage=passage)
         await until_ended(uploads.run, upstream.wait)

@@ -1,0 +1,32 @@
+"""Take copies to the region that were not stored before: in order, and only while nothing goes wrong.
+
+What is refused here closes the passage. Its rows are stored then, and the lane of stored copies asks again, tells why,
+and waits.
+"""
+
+from edge_agent.copy_lane import CopyLane
+from edge_agent.core.flight_limit import FlightLimit
+from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.shipment import Answer, Shipment
+from edge_agent.passage import Passage
+from edge_agent.tallies import Tally
+from edge_agent.upload_lane import Terms
+
+
+class PassLane(CopyLane):
+    """The lane whose rows are in the passage, for as long as that is open."""
+
+    def __init__(self, passage: Passage, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
+        super().__init__(passage, terms, flight_limit, publishes)
+        self._passage = passage
+        self._closed_count = passage.closed_count
+
+    async def next_shipment(self, _appends: int) -> Shipment | None:
+        """Give what may leave now; what was read of a passage that has closed since no longer may."""
+        if self._closed_count != self._passage.closed_count:
+            self._closed_count = self._passage.closed_count
+            self.rewind()
+        return await super().next_shipment(self._passage.handed_count)
+
+    def _refuse(self, _row: OutboxRow, _answer: Answer) -> None:
+        self._passage.close()

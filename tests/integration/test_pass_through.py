@@ -1,0 +1,231 @@
+"""Copies pass the store by: each still comes once and in its order, whatever dies or fails between region and store."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.support.agent_process import Deployment, deployed
+from tests.support.fleet_region import Stored
+from tests.support.mode_settings import ABOVE_BLOCKS, block
+from tests.support.waiting import until
+
+PATIENCE = 60.0
+COPYING = ABOVE_BLOCKS + block("all", "copy")
+OTHERS = block("others", "copy", stream="OTHERS")
+
+
+class Copying:
+    """A deployment whose messages are numbered."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.agent, self.region, self.site = deployment.agent, deployment.region, deployment.site
+        self._numbers = count()
+        self.published: list[bytes] = []
+
+    async def publish(self, messages: int, size: int = 0) -> None:
+        """Store messages at the site."""
+        bodies = [b"%d" % next(self._numbers) for _ in range(messages)]
+        await self.site.publish(*(body.ljust(size) for body in bodies))
+        self.published += bodies
+
+    async def copied(self, messages: int) -> None:
+        """Wait until the region holds so many."""
+
+        async def there() -> bool:
+            return await self.region.stored_count() >= messages
+
+        await until(there, f"{messages} copies are in the region", PATIENCE)
+
+    async def everything_is_copied(self) -> None:
+        """Wait until the region holds everything, and see that it does once, in order."""
+        await self.copied(len(self.published))
+        assert [record.payload.rstrip() for record in await self.region.stored()] == self.published
+
+    async def position(self) -> int:
+        """Give the last sequence that is committed."""
+        blocks = (await self.agent.status_json()).get("blocks", [])
+        return int(blocks[0]["state"]["position"]["sequence"]) if blocks else 0
+
+    async def everything_is_committed(self) -> None:
+        """Wait until the agent has committed everything."""
+
+        async def is_committed() -> bool:
+            return await self.position() == len(self.published)
+
+        await until(is_committed, "everything is committed", PATIENCE)
+
+    def waiting(self) -> int:
+        """Count the copies in the store."""
+        with self._database() as database:
+            return int(database.execute("SELECT COUNT(*) FROM copy_outbox").fetchone()[0])
+
+    def stored_ever(self) -> int:
+        """Count the copies that have ever been in the store."""
+        with self._database() as database:
+            row = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'copy_outbox'").fetchone()
+            return int(row[0]) if row else 0
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        database = sqlite3.connect(self.agent.store, isolation_level=None, timeout=30)
+        try:
+            yield database
+        finally:
+            database.close()
+
+    @contextmanager
+    def nothing_is_committed(self) -> Iterator[None]:
+        """Keep the agent from committing, as long as the block runs."""
+        with self._database() as database:
+            database.execute("BEGIN IMMEDIATE")
+            yield
+            database.execute("ROLLBACK")
+
+
+@asynccontextmanager
+async def copying(
+    directory: Path, settings: str = COPYING, *, allow_atomic: bool = True, **fleet: object
+) -> AsyncIterator[Copying]:
+    async with deployed(directory, settings) as deployment:
+        await deployment.region.update_stream(allow_atomic=allow_atomic, **fleet)
+        yield Copying(deployment)
+
+
+@asynccontextmanager
+async def begun(directory: Path, *, allow_atomic: bool = True) -> AsyncIterator[Copying]:
+    """Let the agent begin: one message is copied, and committed."""
+    async with copying(directory, allow_atomic=allow_atomic) as copies:
+        await copies.publish(1)
+        copies.agent.start()
+        await copies.everything_is_copied()
+        await copies.everything_is_committed()
+        yield copies
+
+
+async def test_what_the_link_takes_is_not_stored(tmp_path: Path) -> None:
+    async with begun(tmp_path) as copies:
+        await copies.publish(3_000)
+        await copies.everything_is_copied()
+        await copies.everything_is_committed()
+        assert copies.stored_ever() == 0
+
+
+@pytest.mark.parametrize("allow_atomic", [True, False])
+async def test_an_agent_killed_between_acknowledgement_and_commit_copies_nothing_twice(
+    tmp_path: Path, allow_atomic: bool
+) -> None:
+    async with begun(tmp_path, allow_atomic=allow_atomic) as copies:
+        with copies.nothing_is_committed():
+            await copies.publish(1_500 if allow_atomic else 100)
+            await copies.copied(len(copies.published))
+            copies.agent.kill()
+        await copies.publish(700)
+        assert await copies.position() == 1
+        copies.agent.start()
+        await copies.everything_is_copied()
+        await copies.everything_is_committed()
+        assert await copies.region.stored_count() == len(copies.published)
+
+
+async def test_what_the_region_has_forgotten_when_the_agent_comes_back_is_stored_again_in_order(tmp_path: Path) -> None:
+    """As a row that was stored: readers know copies by their origin."""
+    async with begun(tmp_path) as copies:
+        await copies.region.update_stream(duplicate_window=100_000_000)
+        with copies.nothing_is_committed():
+            await copies.publish(300)
+            await copies.copied(301)
+            copies.agent.kill()
+        await asyncio.sleep(0.5)
+        copies.agent.start()
+        await copies.copied(601)
+        texts = [record.payload for record in await copies.region.stored()]
+        assert texts == copies.published + copies.published[1:]
+
+
+async def test_a_link_cut_again_and_again_loses_doubles_and_reorders_nothing(tmp_path: Path) -> None:
+    async with copying(tmp_path) as copies:
+        await copies.publish(12_000, size=500)
+        copies.agent.start()
+        for part in (1, 4_000, 8_000):
+            await copies.copied(part)
+            await copies.region.link.cut()
+            await copies.region.link.restore()
+        await copies.everything_is_copied()
+
+
+async def test_what_a_silent_link_does_not_answer_is_stored_and_delivered_in_order(tmp_path: Path) -> None:
+    async with begun(tmp_path) as copies:
+        copies.region.link.stall()
+        await copies.publish(500)
+        await until(lambda: copies.waiting() == 500, "the copies are stored", PATIENCE)
+        await copies.everything_is_committed()
+        await copies.publish(100)
+        await until(lambda: copies.waiting() == 600, "what follows is stored behind them", PATIENCE)
+        await copies.region.link.restore()
+        await copies.everything_is_copied()
+        await until(lambda: copies.waiting() == 0, "nothing waits any more", PATIENCE)
+        stored_ever = copies.stored_ever()
+        await copies.publish(100)
+        await copies.everything_is_copied()
+        assert copies.stored_ever() == stored_ever, "copies pass the store by again"
+
+
+async def test_an_agent_killed_while_the_link_is_silent_and_the_store_locked_reads_again(tmp_path: Path) -> None:
+    async with begun(tmp_path) as copies:
+        copies.region.link.stall()
+        with copies.nothing_is_committed():
+            await copies.publish(500)
+            copies.agent.kill()
+        copies.agent.start()
+        await until(lambda: copies.waiting() == 500, "the copies are stored", PATIENCE)
+        await copies.region.link.restore()
+        await copies.everything_is_copied()
+
+
+@pytest.mark.parametrize("allow_atomic", [True, False])
+async def test_a_copy_that_is_refused_waits_in_the_store_and_is_told(tmp_path: Path, allow_atomic: bool) -> None:
+    async with copying(tmp_path, allow_atomic=allow_atomic, discard="new", max_msgs=130) as copies:
+        await copies.publish(200)
+        copies.agent.start()
+        await copies.copied(130)
+        await until(lambda: copies.waiting() >= 70, "what is refused is stored", PATIENCE)
+        await copies.everything_is_committed()
+
+        async def is_told() -> bool:
+            return "maximum messages exceeded" in await copies.agent.status()
+
+        await until(is_told, "the refusal is told", PATIENCE)
+        await copies.region.update_stream(max_msgs=-1)
+        await copies.publish(50)
+        await copies.everything_is_copied()
+
+
+async def test_blocks_keep_their_own_order_when_what_they_have_under_way_is_stored(tmp_path: Path) -> None:
+    async with copying(tmp_path, COPYING + OTHERS) as copies:
+        await copies.site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
+        copies.agent.start()
+        for part in range(6):
+            for number in range(part * 400, part * 400 + 400):
+                await copies.site.client.publish("registration.nodes", b"%d" % number)
+                await copies.site.client.publish("others.x", b"%d" % number)
+            if part in (1, 3):
+                await copies.copied(part * 400)
+                copies.region.link.stall()
+            if part in (2, 4):
+                await until(lambda: copies.waiting() > 0, "copies are stored", PATIENCE)
+                await copies.region.link.restore()
+        await copies.copied(4_800)
+        records = await copies.region.stored()
+        numbers = [b"%d" % number for number in range(2_400)]
+        assert _of(records, ".all.copy.") == numbers
+        assert _of(records, ".others.copy.") == numbers
+
+
+def _of(records: list[Stored], part: str) -> list[bytes]:
+    return [record.payload for record in records if part in record.subject]
