@@ -128,6 +128,11 @@ class EmbeddedNats:
         """Tell whether the process lives; a suspended one does."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def has_died(self) -> bool:
+        """Tell whether the process ended although nobody stopped or killed it through this object."""
+        return self._process is not None and self._process.poll() is not None
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -141,10 +146,9 @@ class EmbeddedNats:
             return
         command = find_command()
         self.settings.store_dir.mkdir(parents=True, exist_ok=True)
-        config_path = self.settings.store_dir / "nats-server.conf"
-        config_path.write_text(self._config(), encoding="utf-8")
+        self._config_path.write_text(self._config(), encoding="utf-8")
         with self.log_path.open("ab") as log:
-            self._process = self._spawn(command, config_path, log)
+            self._process = self._spawn(command, log)
         try:
             await self._until_healthy(deadline)
         except BaseException:
@@ -164,18 +168,28 @@ class EmbeddedNats:
 
     async def kill(self) -> None:
         """End it at once, as a power cut of the process would (SIGKILL)."""
-        if self._process is None:
+        # Whoever starts it may give up at the same time, and kill it too.
+        process = self._process
+        if process is None:
             return
-        if self.is_running:
-            self._process.kill()
-        await asyncio.to_thread(self._process.wait, STOP_DEADLINE)
-        self._ports_file(self._process.pid).unlink(missing_ok=True)
+        if process.poll() is None:
+            process.kill()
+        await asyncio.to_thread(process.wait, STOP_DEADLINE)
+        self._ports_file(process.pid).unlink(missing_ok=True)
         self._process = None
 
     async def restart(self) -> None:
         """Stop and start on the same ports and store."""
         await self.stop()
         await self.start()
+
+    def reload(self, extra_config: str) -> None:
+        """Let it take other further lines while it runs (SIGHUP); what it cannot take so stands in its log."""
+        # All else stays as it was written: a port that the system chose cannot be named now, though it is the same.
+        text = self._config_path.read_text(encoding="utf-8").replace(self.settings.extra_config, extra_config)
+        self._config_path.write_text(text, encoding="utf-8")
+        self.settings = msgspec.structs.replace(self.settings, extra_config=extra_config)
+        os.kill(self.pid, signal.SIGHUP)
 
     def suspend(self) -> None:
         """Stop the process from running, its connections stay open (SIGSTOP): a hung server.
@@ -200,9 +214,9 @@ class EmbeddedNats:
         except FileNotFoundError:
             return ""
 
-    def _spawn(self, command: str, config_path: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    def _spawn(self, command: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(  # noqa: S603 - our own command and settings
-            [command, "-c", str(config_path)],
+            [command, "-c", str(self._config_path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -247,6 +261,10 @@ class EmbeddedNats:
         self._port = _port_of(ports.nats[0])
         self._monitoring_port = _port_of(ports.monitoring[0])
         return True
+
+    @property
+    def _config_path(self) -> Path:
+        return self.settings.store_dir / "nats-server.conf"
 
     def _ports_file(self, pid: int) -> Path:
         return self.settings.store_dir / f"nats-server_{pid}.ports"

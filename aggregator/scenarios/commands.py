@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from aggregator.scenarios import regions, replication, semantics
+from aggregator.demo.processes import CommandFailed
+from aggregator.scenarios import edge, fleet_streams, regions, replication, semantics
 from aggregator.scenarios.telling import Telling
 from aggregator.topology.jetstream import ApplyFailed
 from shared.embedded_nats import ServerFailed
@@ -17,7 +18,9 @@ from shared.nats_connection import ApiError, ConnectFailed, RequestFailed
 SCENARIOS: dict[str, Callable[[Path, Telling], Coroutine[Any, Any, None]]] = {
     "data-replication": replication.play,
     "sources-and-mirrors": semantics.play,
+    "fleet-streams": fleet_streams.play,
     "cross-region-streams": regions.play,
+    "jetstream-at-the-edge": edge.play,
 }
 
 
@@ -51,5 +54,5 @@ def scenario(name: str, directory: Path | None) -> None:
 def _play(name: str, directory: Path, telling: Telling) -> None:
     try:
         asyncio.run(SCENARIOS[name](directory.absolute(), telling))
-    except (ServerFailed, ApplyFailed, ConnectFailed, ApiError, RequestFailed) as error:
+    except (ServerFailed, CommandFailed, ApplyFailed, ConnectFailed, ApiError, RequestFailed) as error:
         raise click.ClickException(str(error)) from error

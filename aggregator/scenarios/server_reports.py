@@ -115,15 +115,15 @@ class Member(msgspec.Struct, frozen=True):
     lag: int = 0
 
 
-async def server_states(client: Client, count: int) -> list[ServerState]:
-    """Ask for the state of ``count`` servers; fewer where no more answer in time."""
-    answers = await _gather(client, "STATSZ", ServerState, count)
+async def server_states(client: Client, count: int, deadline: float = GATHER_DEADLINE) -> list[ServerState]:
+    """Ask for the state of ``count`` servers; fewer where no more answer within ``deadline`` seconds."""
+    answers = await _gather(client, "STATSZ", ServerState, count, deadline)
     return [msgspec.structs.replace(state, round_trip=round_trip) for state, round_trip in answers]
 
 
-async def jetstream_states(client: Client, count: int) -> list[JetStreamAnswer]:
-    """Ask what ``count`` servers hold; fewer where no more answer in time."""
-    return [answer for answer, _ in await _gather(client, "JSZ", JetStreamAnswer, count)]
+async def jetstream_states(client: Client, count: int, deadline: float = GATHER_DEADLINE) -> list[JetStreamAnswer]:
+    """Ask what ``count`` servers hold; fewer where no more answer within ``deadline`` seconds."""
+    return [answer for answer, _ in await _gather(client, "JSZ", JetStreamAnswer, count, deadline)]
 
 
 def clusters(states: list[ServerState]) -> list[ClusterSize]:
@@ -165,7 +165,7 @@ def format_meta_group(members: list[Member]) -> str:
     return format_table(_META_COLUMNS, members)
 
 
-async def _gather(client: Client, what: str, model: type[T], count: int) -> list[tuple[T, int]]:
+async def _gather(client: Client, what: str, model: type[T], count: int, deadline: float) -> list[tuple[T, int]]:
     """Collect one answer of each server, and the microseconds that it took, ordered by name."""
     answers: dict[str, tuple[T, int]] = {}
     inbox = client.new_inbox()
@@ -173,9 +173,9 @@ async def _gather(client: Client, what: str, model: type[T], count: int) -> list
     await client.publish(f"$SYS.REQ.SERVER.PING.{what}", b"", reply=inbox)
     asked_at = time.monotonic()
     try:
-        async with asyncio.timeout(GATHER_DEADLINE):
+        async with asyncio.timeout(deadline):
             while len(answers) < count:
-                message = await subscription.next_msg(timeout=GATHER_DEADLINE)
+                message = await subscription.next_msg(timeout=deadline)
                 name = msgspec.json.decode(message.data, type=_Named).server.name
                 took = round((time.monotonic() - asked_at) * SECOND)
                 answers[name] = msgspec.json.decode(message.data, type=model), took

@@ -35,6 +35,10 @@ class Topology:
         self._head = head
         self._tell = tell
 
+    def add(self, head: str) -> None:
+        """Name more servers."""
+        self._head += head
+
     async def plan(self, streams: str | None = None) -> Plan:
         """Write the streams into the settings, where given, and say what apply would do."""
         if streams is not None:

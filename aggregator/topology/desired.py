@@ -51,7 +51,7 @@ def _hub_streams(topology: TopologySettings) -> Iterator[DesiredStream]:
 
 def _free_stream(topology: TopologySettings, wanted: FreeStreamSettings) -> DesiredStream:
     place = Place(HUB, wanted.domain) if wanted.domain else _place_of(topology, wanted.place)
-    origins = tuple(_origin(place, each) for each in wanted.origins)
+    origins = tuple(_origin(topology, place, each) for each in wanted.origins if each.place or not each.api)
     return DesiredStream(place, wanted.name, _common(wanted) | free_fields(wanted, place.domain), origins)
 
 
@@ -61,16 +61,16 @@ def _place_of(topology: TopologySettings, name: str) -> Place:
     for region in topology.regions:
         if region.name == name:
             return region_place(region)
-    servers = {site.name: site.server for site in topology.sites}
-    server = servers[name]
-    assert server is not None
-    return Place(name, server.domain)
+    return Place(name, topology.servers[name].domain)
 
 
-def _origin(copier: Place, origin: OriginSettings) -> Origin:
-    """Ask for an origin where its copier is asked for."""
+def _origin(topology: TopologySettings, copier: Place, origin: OriginSettings) -> Origin:
+    """Ask for an origin where its copier is asked for, unless it is another account's."""
     subjects = (origin.filter_subject,) if origin.filter_subject else tuple(each.source for each in origin.transforms)
-    return Origin(Place(copier.connection, origin.domain or copier.domain), origin.name, subjects, origin.allow)
+    place = Place(copier.connection, origin.domain or copier.domain)
+    if origin.place:
+        place = _place_of(topology, origin.place)
+    return Origin(place, origin.name, subjects, origin.allow, origin.api)
 
 
 def _origins_first(streams: list[DesiredStream]) -> Iterator[DesiredStream]:

@@ -40,11 +40,14 @@ def free_fields(wanted: FreeStreamSettings, own_domain: str) -> Config:
 
 
 def _origin(origin: OriginSettings, own_domain: str) -> Config:
-    elsewhere = origin.domain not in ("", own_domain)
-    transforms = [{"src": each.source, "dest": each.destination or each.source} for each in origin.transforms]
+    external = {"api": origin.api, "deliver": origin.deliver} if origin.api else None
+    if origin.domain not in ("", own_domain):
+        external = {"api": api_prefix(origin.domain)}
+    # Without a destination a transform only filters.
+    transforms = [{"src": each.source, "dest": each.destination} for each in origin.transforms]
     return {
         "name": origin.name,
-        "external": {"api": api_prefix(origin.domain)} if elsewhere else None,
+        "external": external,
         "opt_start_seq": origin.start_sequence or None,
         "opt_start_time": _server_time(origin.start_time) if origin.start_time is not None else None,
         "filter_subject": origin.filter_subject or None,

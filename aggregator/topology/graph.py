@@ -46,6 +46,8 @@ def _edge(row: ReplicationRow) -> str:
 
 def _edge_words(row: ReplicationRow) -> Iterator[str]:
     yield row.kind
+    if not row.api.startswith("$JS.") and row.api != row.source_place:
+        yield row.api
     yield from row.takes
     yield f"lag {row.lag:,}" if row.behind is None else f"behind {row.behind:,}"
     if row.error:

@@ -48,8 +48,8 @@ class _MessageAnswer(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def connections(topology: TopologySettings) -> AsyncIterator[Connections]:
-    """Open the hub's connection and those of the sites, by name; instead of one that failed stands why, in one line."""
-    wanted = {HUB: topology.hub} | {site.name: site.server for site in topology.sites if site.server is not None}
+    """Open the connections of hub, sites and accounts, by name; instead of one that failed stands why, in one line."""
+    wanted = {HUB: topology.hub} | topology.servers
 
     async with AsyncExitStack() as stack:
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from aggregator.topology.found import Cluster, Found, FoundStream, Replication, StreamKey, is_same_source, sources_of
-from aggregator.topology.words import Config, Desired, DesiredStream, Place
+from aggregator.topology.words import Config, Desired, DesiredStream
 from shared.instants import format_duration, format_instant, parse_instant
 from shared.jetstream_api import api_prefix, domain_of
 from shared.sizes import format_size
@@ -177,8 +177,8 @@ def _in_order(stream: FoundStream) -> Iterable[tuple[Replication, Config]]:
 
 def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, kind: str, taken: int) -> ReplicationRow:
     api = copied.external.api or wanted.place.api
-    origin = origin_of(found, wanted.place, copied)
-    last = _last(found, wanted.place, copied)
+    origin = origin_of(found, wanted, copied)
+    last = _last(found, wanted, copied)
     return ReplicationRow(
         stream=wanted.name,
         place=str(wanted.place),
@@ -196,7 +196,7 @@ def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, k
     )
 
 
-def _last(found: Found, copier: Place, copied: Replication) -> int | None:
+def _last(found: Found, copier: DesiredStream, copied: Replication) -> int | None:
     """Give the origin's sequence that a copy shall come to; None where the origin, or the filter's last, is unknown."""
     origin = origin_of(found, copier, copied)
     if origin is None or not copied.subjects:
@@ -205,11 +205,16 @@ def _last(found: Found, copier: Place, copied: Replication) -> int | None:
     return None if None in matching else max(each for each in matching if each is not None)
 
 
-def origin_of(found: Found, copier: Place, copied: Replication) -> tuple[StreamKey, FoundStream] | None:
-    """Find the stream that is copied: of the same connection, by the API that it is read through."""
+def origin_of(found: Found, copier: DesiredStream, copied: Replication) -> tuple[StreamKey, FoundStream] | None:
+    """Find the stream that is copied: of the same connection, or where the topology says, by the API of its reading."""
+    api = copied.external.api or copier.place.api
+    for origin in copier.origins:
+        key = origin.place, origin.name
+        if (origin.api, origin.name) == (api, copied.name) and key in found.streams:
+            return key, found.streams[key]
     for (place, name), stream in found.streams.items():
-        same_api = api_prefix(place.domain) == (copied.external.api or copier.api)
-        if name == copied.name and same_api and place.connection == copier.connection:
+        same_api = api_prefix(place.domain) == api
+        if name == copied.name and same_api and place.connection == copier.place.connection:
             return (place, name), stream
     return None
 

@@ -92,8 +92,18 @@ class SiteSettings(Settings, frozen=True):
         check_name(self.name, "site")
 
 
+class AccountSettings(Settings, frozen=True):
+    """Another account, or the same one at other servers: a connection of its own, for streams that are placed there."""
+
+    name: Annotated[str, Meta(description="what it is called here, a place for streams")]
+    server: Annotated[ConnectionSettings, Meta(description="its servers, and who we are there")]
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "account")
+
+
 class TopologySettings(Settings, frozen=True):
-    """The whole: one hub, its regions, their sites, and whatever other streams there shall be."""
+    """The whole: one hub, its regions, their sites, other accounts, and whatever other streams there shall be."""
 
     hub: Annotated[ConnectionSettings, Meta(description="the hub's servers; regions are managed through them")]
     fleet: Annotated[FleetSettings, Meta(description="the FLEET stream of every region")] = FleetSettings()
@@ -104,6 +114,9 @@ class TopologySettings(Settings, frozen=True):
     )
     sites: Annotated[tuple[SiteSettings, ...], Meta(description="one table for each site")] = msgspec.field(
         default=(), name="site"
+    )
+    accounts: Annotated[tuple[AccountSettings, ...], Meta(description="one table for each further account")] = (
+        msgspec.field(default=(), name="account")
     )
     streams: Annotated[tuple[FreeStreamSettings, ...], Meta(description="one table for each further stream")] = (
         msgspec.field(default=(), name="stream")
@@ -118,14 +131,26 @@ class TopologySettings(Settings, frozen=True):
                 raise ValueError(f"site {site.name!r} names the region {site.region!r}, there is no such [[region]]")
         if self.archive.name == self.report.name:
             raise ValueError(f"archive and report cannot both be called {self.archive.name!r}")
-        places = {HUB_PLACE, *known, *(site.name for site in self.sites if site.server is not None)}
+        refuse_repeated("place", [*{HUB_PLACE, *known, *(site.name for site in self.sites)}, *self._account_names])
+        places = {HUB_PLACE, *known, *self.servers}
         for stream in self.streams:
-            if stream.place not in places:
-                raise ValueError(
-                    f"stream {stream.name!r} is placed at {stream.place!r}: neither {HUB_PLACE!r}, nor a region,"
-                    " nor a site with a server"
-                )
+            for place in (stream.place, *(origin.place for origin in stream.origins if origin.place)):
+                if place not in places:
+                    raise ValueError(
+                        f"stream {stream.name!r} is placed at {place!r}: neither {HUB_PLACE!r}, nor a region,"
+                        " nor a site with a server, nor an account"
+                    )
         refuse_repeated("stream", self._streams_by_place())
+
+    @property
+    def _account_names(self) -> list[str]:
+        return [account.name for account in self.accounts]
+
+    @property
+    def servers(self) -> dict[str, ConnectionSettings]:
+        """Give the connections beside the hub's, by the names of their places."""
+        sites = {site.name: site.server for site in self.sites if site.server is not None}
+        return sites | {account.name: account.server for account in self.accounts}
 
     def _streams_by_place(self) -> Iterator[str]:
         """Name every stream by the JetStream that it is in."""

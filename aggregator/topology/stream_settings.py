@@ -66,6 +66,11 @@ class OriginSettings(Settings, frozen=True):
 
     name: Annotated[str, Meta(description="the origin's name")]
     domain: Annotated[str, Meta(description="the origin's JetStream domain; default: the stream's own")] = ""
+    api: Annotated[str, Meta(description="another account's API, as this stream's account imports it")] = ""
+    deliver: Annotated[
+        str, Meta(description="the imported subject below which it sends; with api, for this copy alone")
+    ] = ""
+    place: Annotated[str, Meta(description="with api: where in this file the origin is, so that reports find it")] = ""
     start_sequence: Annotated[
         int, Meta(ge=0, description="the origin's first sequence to take; 0 = from the start")
     ] = 0
@@ -85,6 +90,12 @@ class OriginSettings(Settings, frozen=True):
         check_name(self.name, "stream")
         if self.domain:
             check_name(self.domain, "domain")
+        if self.domain and self.api:
+            raise ValueError("domain and api exclude each other: an API of another account names its domain itself")
+        if bool(self.api) != bool(self.deliver):
+            raise ValueError("api and deliver belong together, one is missing")
+        if self.place and not self.api:
+            raise ValueError("place says where an origin of another account is: it needs api and deliver")
         if self.filter_subject and self.transforms:
             raise ValueError(
                 "filter_subject and transforms exclude each other: a transform takes only what matches its source"
@@ -96,7 +107,7 @@ class OriginSettings(Settings, frozen=True):
     def identity(self) -> str:
         """Tell apart what a stream copies: to the server, a source with another filter or transform is another one."""
         renamed = ",".join(f"{each.source}>{each.destination}" for each in self.transforms)
-        return f"{self.domain}/{self.name} {self.filter_subject}{renamed}".rstrip()
+        return f"{self.api or self.domain}/{self.name} {self.filter_subject}{renamed}".rstrip()
 
 
 class PlacementSettings(Settings, frozen=True):
@@ -109,7 +120,7 @@ class PlacementSettings(Settings, frozen=True):
 class FreeStreamSettings(StreamSettings, frozen=True):
     """Any stream: where it is, what it takes from publishers, what it copies, what it keeps, what it forbids."""
 
-    place: Annotated[str, Meta(description='"hub", a region, or a site with a server')] = HUB_PLACE
+    place: Annotated[str, Meta(description='"hub", a region, a site with a server, or an account')] = HUB_PLACE
     domain: Annotated[str, Meta(description="a JetStream domain that the hub reaches, where it is no region's")] = ""
     subjects: Annotated[tuple[str, ...], Meta(description="what it listens to; none: it only copies")] = ()
     retention: Annotated[Retention, Meta(description="when messages go: limits, workqueue or interest")] = "limits"

@@ -29,13 +29,14 @@ class Place(msgspec.Struct, frozen=True, order=True):
 class Origin(msgspec.Struct, frozen=True):
     """A stream that another copies; ``allow`` where it may be one that cannot be copied safely.
 
-    ``subjects`` are those of it that are taken; none: all.
+    ``subjects`` are those of it that are taken; none: all. ``api`` is another account's, as the copy's imports it.
     """
 
     place: Place
     name: str
     subjects: tuple[str, ...] = ()
     allow: bool = False
+    api: str = ""
 
 
 class DesiredStream(msgspec.Struct, frozen=True):

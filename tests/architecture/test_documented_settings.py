@@ -34,6 +34,7 @@ BY_HAND: list[tuple[str, type[msgspec.Struct]]] = [
 _REPEATED = ("stream", "region", "site")
 _STREAMS = ("fleet", "archive", "report", "site.registration")
 _FREE = {
+    "account": "[[account]]",
     "stream": "[[stream]]",
     "stream.placement": "[stream.placement]",
     "stream.source": "[[stream.source]]` and `[stream.mirror]",
@@ -134,7 +135,7 @@ def test_operators_are_told_of_every_key_and_its_default(model: type[msgspec.Str
     known = {path: documented(path) for path in (OPERATORS, TOPOLOGIES)}
     missing, wrong = [], []
     for setting in settings_of(inspect.type_info(model)):
-        free = model is TopologySettings and setting.table.startswith("stream")
+        free = model is TopologySettings and setting.table in _FREE
         heading, column = (_FREE[setting.table], "default") if free else place_of(setting, top)
         row = known[TOPOLOGIES if free else OPERATORS].get(heading, {}).get(setting.name)
         if row is None or not row["meaning"]:

@@ -131,7 +131,7 @@ def test_what_is_copied_says_where_it_starts_what_it_takes_and_from_where() -> N
             "filter_subject": None,
             "subject_transforms": [
                 {"src": "ORDERS.new", "dest": "eu.new"},
-                {"src": "ORDERS.old", "dest": "ORDERS.old"},
+                {"src": "ORDERS.old", "dest": ""},
             ],
         },
         {

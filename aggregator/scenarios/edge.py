@@ -1,0 +1,40 @@
+"""JetStream at the edge: a hub and two spokes of three servers each, joined by leaf nodes, in operator mode.
+
+Source: "JetStream-LeafNodes-Demo" of Matthias Hanel, the script of "Persistence at the Edge".
+"""
+
+from pathlib import Path
+
+from aggregator.scenarios import edge_accounts, edge_domains, edge_system
+from aggregator.scenarios.edge_network import SPOKES, network
+from aggregator.scenarios.edge_scene import Credentials, Scene
+from aggregator.scenarios.edge_tokens import Account, Operator
+from aggregator.scenarios.telling import Telling
+
+
+async def play(directory: Path, telling: Telling) -> None:
+    """Play it in ``directory``: topology.toml, replication.dot and the users' credentials stay there."""
+    operator, test = Operator("OP"), Account("TEST")
+    credentials = Credentials(directory / "creds")
+    telling.chapter("Three clusters of three servers; the spokes' leaf nodes join the system account and TEST")
+    async with network(directory / "domains", operator, credentials, [test], domains=True) as apart:
+        await apart.started()
+        scene = Scene(directory, operator, credentials, apart, test, telling)
+        await edge_system.with_domains(scene, operator.system)
+        # The others start while these are at work.
+        async with network(directory / "merged", operator, credentials, [test], domains=False) as merged:
+            await _with_domains(scene)
+            telling.chapter("As many servers without domains, from nothing")
+            await merged.started()
+            scene = Scene(directory / "merged", operator, credentials, merged, test, telling)
+            await edge_system.without_domains(scene, operator.system)
+
+
+async def _with_domains(scene: Scene) -> None:
+    async with (
+        scene.connected(scene.test) as at_hub,
+        scene.connected(scene.test, SPOKES[0]) as at_first,
+        scene.connected(scene.test, SPOKES[1]) as at_second,
+    ):
+        await edge_domains.play(scene, at_hub, (at_first, at_second))
+    await edge_accounts.play(scene)

@@ -1,0 +1,97 @@
+"""Streams across JetStream domains of one account: mirrored down, gathered up, and backed up past the hub."""
+
+from collections.abc import Awaitable, Callable
+
+from aggregator.scenarios import edge_layout as layout
+from aggregator.scenarios.edge_network import HUB
+from aggregator.scenarios.edge_scene import Scene
+from aggregator.scenarios.stage import JetStream, Topology
+from aggregator.topology.report import Report, format_report
+
+COUNT = 10
+Counts = dict[str, int]
+
+
+def counts_of(report: Report) -> Counts:
+    """Count the messages of each stream, by place and name; streams that are not there are left out."""
+    return {f"{row.place}/{row.name}": row.messages for row in report.streams if not row.error}
+
+
+def counts_in(topology: Topology) -> Callable[[], Awaitable[Counts]]:
+    """Give a question: what each stream holds."""
+
+    async def ask() -> Counts:
+        return counts_of(await topology.report())
+
+    return ask
+
+
+async def publish(jetstream: JetStream, subject: str) -> None:
+    """Publish ten messages as ``nats pub`` does, without waiting for a stream to store them."""
+    for _ in range(COUNT):
+        await jetstream.client.publish(subject, b"hello world")
+    await jetstream.client.flush()
+
+
+async def play(scene: Scene, at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> None:
+    """Lay out what the documentation lays out, in its order."""
+    await _command_and_control(scene, at_hub)
+    await _gather(scene, at_hub, at_spokes[0])
+    await _back_up(scene, *at_spokes)
+
+
+async def _command_and_control(scene: Scene, at_hub: JetStream) -> None:
+    topology, telling = scene.topology, scene.telling
+    telling.chapter("Command and control: the hub's cnc, mirrored into each spoke")
+    await topology.apply(layout.CNC)
+    await publish(at_hub, "cnc")
+    await telling.comes(
+        "each spoke has what the hub was told, in a stream of one name in two domains",
+        counts_in(topology),
+        {"hub/cnc": 10, "spoke-1/recv-cnc": 10, "spoke-2/recv-cnc": 10},
+    )
+
+
+async def _gather(scene: Scene, at_hub: JetStream, at_spoke: JetStream) -> None:
+    topology, telling = scene.topology, scene.telling
+    telling.chapter("The same subject in both spokes: domains do not hold messages back")
+    await topology.apply(layout.CNC + layout.SHARED_SUBJECT)
+
+    async def stored() -> Counts:
+        return {name: count for name, count in (await counts_in(topology)()).items() if name.endswith("/test")}
+
+    await publish(at_hub, "test")
+    await telling.comes("ten at the hub are stored in both", stored, {"spoke-1/test": 10, "spoke-2/test": 10})
+    await publish(at_spoke, "test")
+    await telling.comes("ten at spoke-1 too", stored, {"spoke-1/test": 20, "spoke-2/test": 20})
+    await topology.apply(layout.CNC + layout.SHARED_SUBJECT + layout.AGGREGATE)
+    await telling.comes("so the aggregate has each twice", lambda: at_hub.count("aggregate"), 40)
+
+
+async def _back_up(scene: Scene, at_spoke: JetStream, at_other: JetStream) -> None:
+    topology, telling, net = scene.topology, scene.telling, scene.net
+    telling.chapter("spoke-1's stream, backed up in spoke-2: copies need not follow the links")
+    laid_out = layout.CNC + layout.SHARED_SUBJECT + layout.AGGREGATE + layout.BACKUP
+    await topology.apply(laid_out)
+    await publish(at_spoke, "test")
+    held = {"hub/cnc": 10, "spoke-1/recv-cnc": 10, "spoke-2/recv-cnc": 10}
+    await telling.comes(
+        "ten more at spoke-1",
+        counts_in(topology),
+        held | {"spoke-1/test": 30, "spoke-2/test": 30, "hub/aggregate": 60, "spoke-2/backup-test-spoke-1": 30},
+    )
+    telling.output(format_report(await topology.report()))
+
+    telling.chapter("The hub is down: kill -9 of its three servers")
+    await net.kill_cluster(HUB)
+    await publish(at_spoke, "test")
+    await telling.comes("spoke-1 still stores", lambda: at_spoke.count("test"), 40)
+    telling.show("spoke-2 has what it had", await at_other.count("backup-test-spoke-1"), 30)
+
+    telling.chapter("The hub is back")
+    await net.start_cluster(HUB)
+    await telling.comes(
+        "the backup has caught up, and so has the aggregate; spoke-2 never heard the last ten",
+        counts_in(topology),
+        held | {"spoke-1/test": 40, "spoke-2/test": 30, "hub/aggregate": 70, "spoke-2/backup-test-spoke-1": 40},
+    )

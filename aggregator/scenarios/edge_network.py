@@ -1,0 +1,172 @@
+"""A hub and two spokes of three servers each, joined by leaf nodes, in operator mode.
+
+Tokens of accounts are in every server's resolver, where a new one can be put while the servers run.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from nats.aio.client import Client
+
+from aggregator.scenarios.edge_tokens import Account, Operator
+from shared.embedded_cluster import EmbeddedCluster, Member
+from shared.embedded_nats import ServerSettings
+
+HUB = "hub"
+SPOKES = ("spoke-1", "spoke-2")
+SERVERS_EACH = 3
+SERVER_COUNT = SERVERS_EACH * (1 + len(SPOKES))
+PUSH_DEADLINE = 5.0
+
+
+class CredentialFiles(Protocol):
+    """Where users of accounts are."""
+
+    def path(self, account: Account) -> Path:
+        """Give a file with a user of an account."""
+
+
+class Network:
+    """The three clusters by name. ``joined`` are the accounts that the spokes' leaf nodes join to the hub's."""
+
+    def __init__(self, directory: Path, operator: Operator, credentials: CredentialFiles, *, domains: bool) -> None:
+        self._directory = directory
+        self._operator = operator
+        self._credentials = credentials
+        self._domains = domains
+        self._joined: Sequence[Account] = ()
+        self.starting: asyncio.Task[None] | None = None
+        self.clusters: dict[str, EmbeddedCluster] = {}
+
+    def urls(self, cluster: str) -> tuple[str, ...]:
+        """Where clients of a cluster connect."""
+        return self.clusters[cluster].urls
+
+    async def start(self, joined: Sequence[Account]) -> None:
+        """Start all servers; raise ServerFailed."""
+        self._joined = joined
+        self.clusters[HUB] = EmbeddedCluster(HUB, self._directory / HUB, _members(HUB), self._hub_settings)
+        await self.start_cluster(HUB)
+        for spoke in SPOKES:
+            self.clusters[spoke] = EmbeddedCluster(
+                spoke, self._directory / spoke, _members(spoke), self._spoke_settings
+            )
+        await asyncio.gather(*map(self.start_cluster, SPOKES))
+
+    async def started(self) -> None:
+        """Wait until all servers run; raise ServerFailed."""
+        assert self.starting is not None
+        await self.starting
+
+    async def start_cluster(self, name: str) -> None:
+        """Start the servers of a cluster; raise ServerFailed."""
+        cluster = self.clusters[name]
+        await cluster.start(*cluster.servers)
+
+    async def kill_cluster(self, name: str) -> None:
+        """Kill the servers of a cluster (SIGKILL)."""
+        await asyncio.gather(*(server.kill() for server in self.clusters[name].servers.values()))
+
+    def join(self, joined: Sequence[Account]) -> None:
+        """Let the spokes' leaf nodes join other accounts than before, without a restart."""
+        for spoke in SPOKES:
+            for server in self.clusters[spoke].servers.values():
+                before, after = self._remotes(self._joined), self._remotes(joined)
+                server.reload(server.settings.extra_config.replace(before, after))
+        self._joined = joined
+
+    async def close(self) -> None:
+        """Kill whatever runs."""
+        await asyncio.gather(*(cluster.close() for cluster in self.clusters.values()))
+
+    def _hub_settings(self, settings: ServerSettings) -> ServerSettings:
+        return self._settled(msgspec.structs.replace(settings, leaf_port=0), HUB, "")
+
+    def _spoke_settings(self, settings: ServerSettings) -> ServerSettings:
+        spoke = settings.name.rpartition("-")[0]
+        leaves = f"leafnodes {{ no_advertise: true, reconnect: 1s, remotes: [\n{self._remotes(self._joined)}\n] }}"
+        return self._settled(settings, spoke, leaves)
+
+    def _remotes(self, joined: Iterable[Account]) -> str:
+        urls = _listed(server.leaf_url for server in self.clusters[HUB].servers.values())
+        accounts = {each.key.public: self._credentials.path(each) for each in (self._operator.system, *joined)}
+        return "\n".join(
+            f"  {{ urls: {urls}, account: {key}, credentials: {_quoted(path)} }}" for key, path in accounts.items()
+        )
+
+    def _settled(self, settings: ServerSettings, domain: str, leaves: str) -> ServerSettings:
+        preload = "\n".join(
+            f"  {each.key.public}: {self._operator.vouch(each)}" for each in (self._operator.system, *self._joined)
+        )
+        directory = _quoted(settings.store_dir / "jwt")
+        resolver = f'{{ type: full, dir: {directory}, allow_delete: true, interval: "2m" }}'
+        config = f"""
+operator: {self._operator.token}
+resolver: {resolver}
+resolver_preload: {{
+{preload}
+}}
+{leaves}
+"""
+        return msgspec.structs.replace(
+            settings,
+            domain=domain if self._domains else "",
+            # A server with a leaf link of the system account else waits whether a leader beyond it takes it in.
+            jetstream_config="  extension_hint: no_extend" if self._domains else "",
+            extra_config=settings.extra_config + config,
+        )
+
+
+@asynccontextmanager
+async def network(
+    directory: Path, operator: Operator, credentials: CredentialFiles, joined: Sequence[Account], *, domains: bool
+) -> AsyncIterator[Network]:
+    """Have servers that start meanwhile: ``started()`` waits for them; none is left at the end."""
+    made = Network(directory, operator, credentials, domains=domains)
+    made.starting = asyncio.create_task(made.start(joined))
+    try:
+        yield made
+    finally:
+        made.starting.cancel()
+        await asyncio.gather(made.starting, return_exceptions=True)
+        await made.close()
+
+
+async def push(administrator: Client, token: str) -> list[str]:
+    """Put an account's token into every server's resolver; give the names of those that took it."""
+    inbox = administrator.new_inbox()
+    subscription = await administrator.subscribe(inbox)
+    taken: list[str] = []
+    try:
+        await administrator.publish("$SYS.REQ.CLAIMS.UPDATE", token.encode(), reply=inbox)
+        async with asyncio.timeout(PUSH_DEADLINE):
+            while len(taken) < SERVER_COUNT:
+                answer: dict[str, Any] = msgspec.json.decode((await subscription.next_msg(timeout=PUSH_DEADLINE)).data)
+                if answer.get("data", {}).get("code") == 200:
+                    taken.append(str(answer["server"]["name"]))
+    except TimeoutError:
+        pass
+    finally:
+        await subscription.unsubscribe()
+    return sorted(taken)
+
+
+def server_names() -> list[str]:
+    """Name all servers, in their order."""
+    return [member.name for cluster in (HUB, *SPOKES) for member in _members(cluster)]
+
+
+def _members(cluster: str) -> list[Member]:
+    return [Member(f"{cluster}-{number}") for number in range(1, SERVERS_EACH + 1)]
+
+
+def _listed(values: Iterable[str]) -> str:
+    return "[" + ", ".join(map(_quoted, values)) + "]"
+
+
+def _quoted(value: object) -> str:
+    return msgspec.json.encode(str(value)).decode()

@@ -1,0 +1,74 @@
+"""What every part of JetStream at the edge needs: the servers, who vouches for accounts, and ways to log in."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from aggregator.scenarios.edge_network import HUB, Network, push, server_names
+from aggregator.scenarios.edge_tokens import Account, Operator
+from aggregator.scenarios.stage import JetStream, Topology, connected
+from aggregator.scenarios.telling import Telling
+from shared.nats_settings import AuthSettings
+from shared.settings import FilePath
+
+
+class Credentials:
+    """Files with users of accounts."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True)
+
+    def path(self, account: Account) -> Path:
+        """Give a file with a user of an account, made where it is not there."""
+        path = self._directory / f"{account.name}.creds"
+        if not path.exists():
+            path.write_text(account.credentials(account.name.lower()), encoding="utf-8")
+            path.chmod(0o600)
+        return path
+
+    def of(self, account: Account) -> AuthSettings:
+        """Say how to log in to an account."""
+        return AuthSettings(credentials_file=FilePath(self.path(account)))
+
+
+class Scene:
+    """One network, and everything that acts on it. ``test`` is the account that hub and spokes have in common."""
+
+    def __init__(
+        self,
+        directory: Path,
+        operator: Operator,
+        credentials: Credentials,
+        net: Network,
+        test: Account,
+        telling: Telling,
+    ) -> None:
+        self.net = net
+        self.test = test
+        self.telling = telling
+        self._operator = operator
+        self._credentials = credentials
+        head = f"[hub]\n{self._server(HUB, test)}\n"
+        self.topology = Topology(directory / "topology.toml", head, telling.output)
+
+    def connected(self, account: Account, cluster: str = HUB) -> AbstractAsyncContextManager[JetStream]:
+        """Log in to an account at the first server of a cluster."""
+        return connected(self.net.urls(cluster)[0], self._credentials.of(account))
+
+    def place(self, name: str, account: Account, cluster: str) -> None:
+        """Let topology.toml know an account at the servers of a cluster."""
+        self.topology.add(f'[[account]]\nname = "{name}"\n[account.server]\n{self._server(cluster, account)}\n')
+
+    async def push(self, claim: str, *accounts: Account) -> None:
+        """Put accounts as they are now into every server's resolver, and show that all took them."""
+        async with connected(self.net.urls(HUB)[0], self._credentials.of(self._operator.system)) as administrator:
+            taken = {
+                account.name: await push(administrator.client, self._operator.vouch(account)) for account in accounts
+            }
+        found = {name: len(servers) for name, servers in taken.items()}
+        self.telling.show(claim, found, dict.fromkeys(found, len(server_names())))
+
+    def _server(self, cluster: str, account: Account) -> str:
+        servers = ", ".join(f'"{url}"' for url in self.net.urls(cluster))
+        path = self._credentials.path(account)
+        return f'servers = [{servers}]\ndomain = "{cluster}"\nauth = {{ credentials_file = "{path}" }}'

@@ -1,0 +1,82 @@
+"""What comes of joining system accounts: all servers are seen; without domains, their JetStreams merge into one."""
+
+from typing import Any
+
+from aggregator.scenarios.edge_network import HUB, SERVERS_EACH, SPOKES, server_names
+from aggregator.scenarios.edge_scene import Scene
+from aggregator.scenarios.edge_tokens import Account
+from aggregator.scenarios.server_reports import (
+    clusters,
+    format_jetstream,
+    format_servers,
+    jetstream_states,
+    server_states,
+)
+from shared.jetstream_api import ApiError, RequestFailed, request_json
+
+_EVERYBODY = len(server_names())
+_DEADLINE = 2.0
+_GATHERING = 1.0
+"""Servers may be still on their way: rather ask again."""
+
+
+async def with_domains(scene: Scene, system: Account) -> None:
+    """Show all servers, and that each cluster decides for itself."""
+    telling = scene.telling
+    async with scene.connected(system) as administrator:
+        client = administrator.client
+
+        async def seen() -> dict[str, int]:
+            return {each.name: each.nodes for each in clusters(await server_states(client, _EVERYBODY, _GATHERING))}
+
+        await telling.comes("the hub's system account sees", seen, dict.fromkeys((HUB, *SPOKES), SERVERS_EACH))
+        telling.output(format_servers(await server_states(client, _EVERYBODY)))
+
+        async def deciding() -> dict[str, Any]:
+            return await _deciding(client)
+
+        await telling.comes(
+            "with domains each cluster decides where its own streams are (servers that decide together)",
+            deciding,
+            {name: (name, SERVERS_EACH) for name in (HUB, *SPOKES)},
+        )
+
+
+async def without_domains(scene: Scene, system: Account) -> None:
+    """Show that there is one JetStream, which the hub leads, and what becomes of a spoke that is cut off from it."""
+    telling = scene.telling
+    async with scene.connected(system) as administrator:
+        client = administrator.client
+
+        async def deciding() -> dict[str, Any]:
+            return await _deciding(client)
+
+        await telling.comes("all nine decide together, and the hub leads", deciding, {HUB: (HUB, _EVERYBODY)})
+        telling.output(format_jetstream(await jetstream_states(client, _EVERYBODY)))
+    async with scene.connected(scene.test, SPOKES[0]) as at_spoke:
+        await at_spoke.request("STREAM.CREATE.KEPT", _stream("KEPT"))
+        placed = (await at_spoke.info("KEPT"))["cluster"]["name"]
+        telling.show("a stream made in spoke-1 is placed in", placed, SPOKES[0])
+        telling.chapter("The hub is down")
+        await scene.net.kill_cluster(HUB)
+        await telling.comes("what is there in spoke-1 still stores", lambda: at_spoke.stores("KEPT", "meanwhile"), True)
+        telling.show("no stream can be made there", await _makes(at_spoke.client, "NEW"), False)
+
+
+async def _deciding(client: Any) -> dict[str, tuple[str, int]]:
+    """Say for each server that leads a meta group: its cluster, and how many are in the group."""
+    states = await jetstream_states(client, _EVERYBODY, _GATHERING)
+    leading = [each for each in states if each.data.meta_cluster.leader == each.server.name]
+    return {each.server.cluster: (each.server.cluster, each.data.meta_cluster.cluster_size) for each in leading}
+
+
+def _stream(name: str) -> dict[str, Any]:
+    return {"name": name, "subjects": [name], "num_replicas": SERVERS_EACH}
+
+
+async def _makes(client: Any, name: str) -> bool:
+    try:
+        await request_json(client, f"$JS.API.STREAM.CREATE.{name}", _stream(name), dict[str, Any], deadline=_DEADLINE)
+    except (ApiError, RequestFailed):
+        return False
+    return True

@@ -1,0 +1,63 @@
+"""The streams of a fleet's tree, as topology.toml has them: one part for each city, one for region and centre."""
+
+from aggregator.scenarios.fleet_nodes import ADVISORIES, REGISTRATION
+
+CITY_STREAMS = f"""
+[[stream]]
+name = "CHORIA_REGISTRATION"
+subjects = ["{REGISTRATION}.>"]
+max_age = "1d"
+"""
+
+TREE_STREAMS = f"""
+[[stream]]                       # what the cities' agents send: samples, advisories, watermarks
+name = "FLEET"
+domain = "eu"
+subjects = ["fleet.eu.>"]
+max_age = "14d"
+duplicate_window = "10m"
+allow_atomic = true
+
+[[stream]]                       # every advisory once more, under the name that Choria's consumers know
+name = "CHORIA_REGISTRATION_ADVISORIES"
+domain = "eu"
+[[stream.source]]
+name = "FLEET"
+transforms = [{{ source = "fleet.*.*.*.advisory.*", destination = "{ADVISORIES}" }}]
+
+[[stream]]                       # what the region's relay sends: samples of samples
+name = "FLEET"
+subjects = ["fleet.*.*.*.registration"]
+max_age = "14d"
+duplicate_window = "10m"
+allow_atomic = true
+
+[[stream]]
+name = "CHORIA_REGISTRATION"
+[[stream.source]]
+name = "FLEET"
+transforms = [{{ source = "fleet.*.*.*.registration", destination = "{REGISTRATION}.{{{{wildcard(2)}}}}" }}]
+
+[[stream]]                       # of a city that runs Choria's own replicator
+name = "PLAIN_ADVISORIES"
+subjects = ["{ADVISORIES}"]
+
+[[stream]]
+name = "CHORIA_REGISTRATION_ADVISORIES"
+[[stream.source]]
+name = "CHORIA_REGISTRATION_ADVISORIES"
+domain = "eu"
+[[stream.source]]
+name = "PLAIN_ADVISORIES"
+
+[[stream]]                       # what the rollup reads: samples from the relay, all else from the cities
+name = "ARCHIVE"
+[[stream.source]]
+name = "FLEET"
+[[stream.source]]
+name = "FLEET"
+domain = "eu"
+transforms = [{{ source = "fleet.*.*.*.advisory.*" }}, {{ source = "fleet.*.*.*.watermark" }}]
+[[stream.source]]
+name = "PLAIN_ADVISORIES"
+"""

@@ -1,0 +1,149 @@
+"""Hold the levels of a fleet's tree against each other: how fresh each is, who was counted, and who accused."""
+
+from collections import defaultdict
+
+import msgspec
+
+from aggregator.scenarios.fleet_agents import RELAY, STALE_MINUTES
+from aggregator.scenarios.fleet_nodes import ADVISORIES, REGISTRATION, in_minutes
+from aggregator.scenarios.fleet_records import (
+    Arrival,
+    NodeKey,
+    Stored,
+    advisories,
+    ages,
+    arrivals_of,
+    ours,
+    read,
+    repeated,
+    typical,
+)
+from aggregator.scenarios.stage import JetStream
+from aggregator.scenarios.telling import Telling
+from shared.subjects import RecordType
+from shared.wire import Advisory, decode_watermark
+
+_BOUNDS = {"city": (3, 9), "region": (20, 45), "centre": (45, 90)}
+"""Minutes between which a level's freshness lies: 5, 30 and 60, on a machine that may be busy."""
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """A connection to each server."""
+
+    cities: dict[str, JetStream]
+    region: JetStream
+    centre: JetStream
+
+    async def kinds_at_centre(self) -> dict[NodeKey, list[str]]:
+        """Say what Choria's consumers at the centre are told of each node, in the order of its happening."""
+        told: dict[NodeKey, list[str]] = defaultdict(list)
+        found = advisories(await read(self.centre.client, "CHORIA_REGISTRATION_ADVISORIES"))
+        for advisory in sorted((each for each in found if isinstance(each, Advisory)), key=lambda each: each.at_us):
+            told[advisory.site, advisory.value].append(advisory.kind.value)
+        return told
+
+    async def city_arrivals(self) -> list[Arrival]:
+        """Say when registrations came to the cities themselves."""
+        return [
+            Arrival((city, record.sender), record.stored_at, record.stored_at)
+            for city, jetstream in self.cities.items()
+            for record in await read(jetstream.client, "CHORIA_REGISTRATION")
+        ]
+
+
+async def freshness(levels: Levels, silent: str, telling: Telling) -> None:
+    """Wait until each node came to the centre twice more, and measure; ``silent`` is left out, whichever city's."""
+    telling.chapter("How old a node's newest registration gets on each level until the next one comes")
+    since = max(record.stored_at for record in await read(levels.region.client, "FLEET"))
+
+    async def of_centre() -> dict[NodeKey, list[int]]:
+        return ages(arrivals_of(await read(levels.centre.client, "FLEET")), since)
+
+    async def twice() -> bool:
+        found = await of_centre()
+        return all(found.get((city, name)) for city, name in steady)
+
+    steady = [node for node in {each.node for each in await levels.city_arrivals()} if node[1] != silent]
+    await telling.comes("every node came to the centre twice more", twice, True)
+    measured = {
+        "city": typical(ages(await levels.city_arrivals(), since)),
+        "region": typical(ages(arrivals_of(await read(levels.region.client, "FLEET")), since)),
+        "centre": typical(await of_centre()),
+    }
+    for level, age in measured.items():
+        telling.output(f"{level}: {in_minutes(age):.0f} minutes")
+    within = {level: low <= in_minutes(measured[level]) <= high for level, (low, high) in _BOUNDS.items()}
+    telling.show("city 5 minutes, region 30, centre an hour", within, dict.fromkeys(_BOUNDS, True))
+    rarer = in_minutes(measured["centre"]) > STALE_MINUTES
+    telling.show(f"the centre hears of a living node more rarely than in {STALE_MINUTES} minutes", rarer, True)
+
+
+async def judge(levels: Levels, silent: str, telling: Telling) -> None:
+    """Say who was counted and who accused, now that nobody sends any more."""
+    at_region = await read(levels.region.client, "FLEET")
+    issued = [record for subject, record in ours(at_region) if subject.record_type is RecordType.ADVISORY]
+    await _until_all_is_there(levels, issued, telling)
+
+    telling.chapter("Nobody is counted twice")
+    archived = await read(levels.centre.client, "ARCHIVE")
+    registrations = [each for subject, each in ours(archived) if subject.record_type is RecordType.REGISTRATION]
+    sent = [each for subject, each in ours(at_region) if subject.record_type is RecordType.REGISTRATION]
+    found = [each for each in advisories(archived) if isinstance(each, Advisory)]
+    times_twice = {
+        "registrations of the region": repeated(each.origin for each in sent),
+        "registrations of the centre": repeated(each.origin for each in registrations),
+        "advisories of the centre": repeated(each.event_id for each in found),
+        "nodes announced": repeated((each.site, each.value) for each in found if each.kind == "new"),
+    }
+    telling.show("how many came twice, a killed relay notwithstanding", times_twice, dict.fromkeys(times_twice, 0))
+    passed_on = {each.origin: each.body for each in sent}
+    whole = all(passed_on.get(each.origin) == each.body for each in registrations)
+    telling.show("what the relay passed on is what it was, byte for byte", whole, True)
+    telling.show("and less than it was", 0 < len(registrations) < len(sent), True)
+
+    telling.chapter("Nobody is accused from sampled data")
+    told = await levels.kinds_at_centre()
+    told_of = told.pop(("dub1", silent))
+    telling.show("of the node that was silent", told_of, ["new", "stale", "recovered"])
+    telling.show("of all others", sorted({kind for kinds in told.values() for kind in kinds}), ["new"])
+    telling.show("sites that say so", sorted({each.site for each in found}), sorted(levels.cities))
+    vouched = [decode_watermark(each.body) for subject, each in ours(archived) if subject.record_type == "watermark"]
+    last = {each.site: each.advisory_ordinal for each in sorted(vouched, key=lambda each: each.advisory_ordinal)}
+    ordinals = {site: sorted(each.ordinal for each in found if each.site == site) for site in last}
+    whole = all(ordinals[site] == list(range(1, last[site] + 1)) for site in levels.cities)
+    telling.show(f"their watermarks vouch for just these, none of {RELAY}'s", whole and RELAY not in last, True)
+
+
+async def _until_all_is_there(levels: Levels, issued: list[Stored], telling: Telling) -> None:
+    telling.chapter("Choria's consumers at the centre find the streams that they know")
+    bodies = sorted(each.body for each in issued)
+
+    async def carried() -> bool:
+        records = await read(levels.centre.client, "CHORIA_REGISTRATION_ADVISORIES")
+        return sorted(each.body for each in records if b'"at_us"' in each.body) == bodies
+
+    await telling.comes("CHORIA_REGISTRATION_ADVISORIES: every advisory of the region, unsampled", carried, True)
+    subjects = {each.subject for each in await read(levels.centre.client, "CHORIA_REGISTRATION_ADVISORIES")}
+    telling.show("under the subject that they read", sorted(subjects), [ADVISORIES])
+
+    async def offered() -> bool:
+        relayed = await read(levels.centre.client, "FLEET")
+        records = await read(levels.centre.client, "CHORIA_REGISTRATION")
+        return [each.body for each in records] == [each.body for each in relayed]
+
+    await telling.comes("CHORIA_REGISTRATION: every registration of the centre, in its order", offered, True)
+    records = await read(levels.centre.client, "CHORIA_REGISTRATION")
+    telling.show(
+        "one subject for each city",
+        sorted({each.subject for each in records}),
+        [f"{REGISTRATION}.{city}" for city in sorted(levels.cities)],
+    )
+
+    async def archived() -> bool:
+        kept = await read(levels.centre.client, "ARCHIVE")
+        above = await read(levels.centre.client, "FLEET")
+        below = [each for subject, each in ours(await read(levels.region.client, "FLEET"))
+                 if subject.record_type is not RecordType.REGISTRATION]  # fmt: skip
+        return len([*ours(kept)]) == len(above) + len(below)
+
+    await telling.comes("ARCHIVE: the centre's registrations, and all else of the region", archived, True)

@@ -1,0 +1,122 @@
+"""Choria fleet streams: nodes of two cities, their region and the centre, each fresh to another measure.
+
+Source: "Stream Replicator 0.5.0", the announcement of Choria's replicator. Here the cities' agents are Muster's, and so
+is the region's, which relays; one more city still runs Choria's own replicator.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from aggregator.scenarios import fleet_levels, fleet_plain
+from aggregator.scenarios.fleet_agents import (
+    REGION,
+    RELAY,
+    STALE_MINUTES,
+    Agents,
+    agents,
+    city_settings,
+    relay_settings,
+)
+from aggregator.scenarios.fleet_layout import CITY_STREAMS, TREE_STREAMS
+from aggregator.scenarios.fleet_levels import Levels
+from aggregator.scenarios.fleet_nodes import Nodes
+from aggregator.scenarios.fleet_records import read
+from aggregator.scenarios.stage import Topology, connected
+from aggregator.scenarios.telling import Telling
+from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
+
+CITIES = ("dub1", "lon1")
+NODES = tuple(f"web{number}.example.net" for number in range(1, 9))
+SILENT = NODES[-1]
+_OFF_THE_LINK = 'deny_exports: "fleet.>", deny_imports: "fleet.>"'
+"""Where two levels are one account, relayed records would else come back down, and the cities' go past the relay."""
+
+
+async def play(directory: Path, telling: Telling) -> None:
+    """Play it in ``directory``: the settings of streams and agents, and the agents' stores, stay there."""
+    telling.chapter("Two cities, their region, and the centre, of which the region is a leaf node")
+    async with AsyncExitStack() as stack:
+
+        async def started(name: str, **more: Any) -> EmbeddedNats:
+            settings = ServerSettings(name=name, store_dir=directory / "servers" / name, **more)
+            return await stack.enter_async_context(EmbeddedNats(settings))
+
+        *city_servers, centre = await asyncio.gather(
+            *map(started, CITIES), started("centre", domain="centre", leaf_port=0)
+        )
+        remote = LeafRemote(centre.leaf_url, _OFF_THE_LINK)
+        region = await started(REGION, domain=REGION, leaf_remotes=(remote,))
+        at_centre, at_region = [await stack.enter_async_context(connected(each.url)) for each in (centre, region)]
+        at_cities = [await stack.enter_async_context(connected(each.url)) for each in city_servers]
+        levels = Levels(dict(zip(CITIES, at_cities, strict=True)), at_region, at_centre)
+        await telling.comes("the centre reaches the region's JetStream", lambda: at_centre.reaches(REGION), True)
+        await _lay_out(directory, city_servers, centre, telling)
+
+        crew = await stack.enter_async_context(agents(directory / "agents"))
+        for city, server in zip(CITIES, city_servers, strict=True):
+            await crew.start(city, city_settings(city, server.url, region.url))
+        await crew.start(RELAY, relay_settings(region.url, centre.url))
+        fleets = {city: Nodes(levels.cities[city], NODES) for city in CITIES}
+        for nodes in fleets.values():
+            await stack.enter_async_context(nodes.registering())
+        await _announce(levels, telling)
+        await _watch(levels, fleets["dub1"], crew, telling)
+        await fleet_levels.freshness(levels, SILENT, telling)
+        telling.show("told to end, the agents end well (exit codes)", await crew.end(), [0, 0, 0])
+        await fleet_plain.play(at_centre, telling)
+        await fleet_levels.judge(levels, SILENT, telling)
+
+
+async def _lay_out(directory: Path, cities: list[EmbeddedNats], centre: EmbeddedNats, telling: Telling) -> None:
+    telling.chapter("The streams: muster-aggregator apply, for each city and for the tree above")
+    for city, server in zip(CITIES, cities, strict=True):
+        head = f'[hub]\nservers = ["{server.url}"]\n'
+        await Topology(directory / f"topology-{city}.toml", head, telling.output).apply(CITY_STREAMS)
+    head = f'[hub]\nservers = ["{centre.url}"]\ndomain = "centre"\n'
+    topology = Topology(directory / "topology.toml", head, telling.output)
+    await topology.apply(TREE_STREAMS)
+    telling.show("doing it again changes", len((await topology.apply()).changes), 0)
+
+    async def heard() -> bool:
+        return all(row.healthy for row in (await topology.report()).replication)
+
+    await telling.comes("each copy hears from its origin", heard, True)
+
+
+async def _announce(levels: Levels, telling: Telling) -> None:
+    telling.chapter("Every five minutes each node registers: the cities' agents announce them, up to the centre")
+    everyone = sorted((city, name) for city in CITIES for name in NODES)
+
+    async def announced() -> list[Any]:
+        return sorted(set(await levels.kinds_at_centre()))
+
+    await telling.comes("the centre knows everyone (nodes)", _counted(announced), len(everyone))
+    telling.show("a name that stands in both cities is two nodes", await announced() == everyone, True)
+
+    async def sampled() -> int:
+        return len({record.node for record in await read(levels.centre.client, "FLEET")})
+
+    await telling.comes("and has a registration of each", sampled, len(everyone))
+
+
+def _counted(ask: Any) -> Any:
+    async def count() -> int:
+        return len(await ask())
+
+    return count
+
+
+async def _watch(levels: Levels, nodes: Nodes, crew: Agents, telling: Telling) -> None:
+    telling.chapter(f"A node of dub1 falls silent for {STALE_MINUTES} minutes; the relay is killed (kill -9), and back")
+    nodes.silent.add(SILENT)
+    await crew.kill(RELAY)
+
+    async def kinds() -> list[str]:
+        return (await levels.kinds_at_centre())["dub1", SILENT]
+
+    await telling.comes("the centre hears of it all the same: sources carry advisories", kinds, ["new", "stale"])
+    await crew.start_again(RELAY)
+    nodes.silent.clear()
+    await telling.comes("and that it is back", kinds, ["new", "stale", "recovered"])

@@ -1,0 +1,30 @@
+"""Choria fleet streams, as documented: two cities, their region, the centre; sampled on the way up, nobody accused."""
+
+from pathlib import Path
+
+from aggregator.scenarios import fleet_streams
+from tests.support.scenarios import found_by
+
+CHORIA = "choria.stream.input"
+
+
+async def test_a_tree_is_as_fresh_as_designed_and_counts_everybody_once(tmp_path: Path) -> None:
+    found = await found_by(fleet_streams.play, tmp_path)
+    assert found["the centre knows everyone (nodes)"] == 16
+    assert found["a name that stands in both cities is two nodes"]
+    assert found["the centre hears of it all the same: sources carry advisories"] == ["new", "stale"]
+    assert found["and that it is back"] == ["new", "stale", "recovered"]
+    assert found["city 5 minutes, region 30, centre an hour"] == {"city": True, "region": True, "centre": True}
+    assert found["ARCHIVE has them as they are"]
+    assert found["each is an advisory without watermarks, of a kind that we know"] == [
+        ("ber1", kind) for kind in ("new", "stale", "recovered", "retired")
+    ]
+    assert found["CHORIA_REGISTRATION_ADVISORIES: every advisory of the region, unsampled"]
+    assert found["under the subject that they read"] == [f"{CHORIA}.registration_advisories"]
+    assert found["one subject for each city"] == [f"{CHORIA}.registration.{city}" for city in ("dub1", "lon1")]
+    assert set(found["how many came twice, a killed relay notwithstanding"].values()) == {0}
+    assert found["what the relay passed on is what it was, byte for byte"]
+    assert found["of the node that was silent"] == ["new", "stale", "recovered"]
+    assert found["of all others"] == ["new"]
+    assert found["sites that say so"] == ["dub1", "lon1"]
+    assert found["their watermarks vouch for just these, none of eu-relay's"]

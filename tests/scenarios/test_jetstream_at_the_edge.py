@@ -1,0 +1,60 @@
+"""JetStream at the edge, as documented: hub and spokes, domains, tokens pushed while servers run, several accounts."""
+
+import re
+from pathlib import Path
+
+from aggregator.scenarios import edge
+from tests.support.scenarios import found_by
+
+CLUSTERS = ("hub", "spoke-1", "spoke-2")
+
+
+async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path) -> None:
+    found = await found_by(edge.play, tmp_path)
+    assert found["the hub's system account sees"] == dict.fromkeys(CLUSTERS, 3)
+    cnc = {"hub/cnc": 10, "spoke-1/recv-cnc": 10, "spoke-2/recv-cnc": 10}
+    assert found["each spoke has what the hub was told, in a stream of one name in two domains"] == cnc
+    assert found["ten at the hub are stored in both"] == {"spoke-1/test": 10, "spoke-2/test": 10}
+    assert found["ten at spoke-1 too"] == {"spoke-1/test": 20, "spoke-2/test": 20}
+    assert found["so the aggregate has each twice"] == 40
+    assert found["spoke-1 still stores"] == 40
+    assert found["spoke-2 has what it had"] == 30
+    assert found["the backup has caught up, and so has the aggregate; spoke-2 never heard the last ten"] == cnc | {
+        "spoke-1/test": 40,
+        "spoke-2/test": 30,
+        "hub/aggregate": 70,
+        "spoke-2/backup-test-spoke-1": 40,
+    }
+    assert found["servers that took the accounts' tokens, without a restart"] == {"TEST": 9, "IMPORTER": 9}
+    assert found["crossacc has what aggregate has"] == 70
+    assert found["IMPORTER reads by the API prefix from.test.API"] == 70
+    assert found["left for it: pending, not acknowledged"] == [0, 0]
+    assert not found["it cannot ask about the consumer"]
+    isolated = {"LEAFACC-spoke-1/test": 10, "LEAFACC-spoke-2/test": 10}
+    assert found["ten at each spoke stay there"] == isolated
+    assert found["ten of LEAFACC at the hub reach neither"] == isolated
+    assert found["HUBACC's aggregate has the spokes' twenty"] == isolated | {"HUBACC/aggregate": 20}
+    assert found["all nine decide together, and the hub leads"] == {"hub": ("hub", 9)}
+    assert not found["no stream can be made there"]
+
+    text = (tmp_path / "replication.dot").read_text()
+    assert set(re.findall(r'label="([\w-]+)";', text)) == {
+        *CLUSTERS,
+        "IMPORTER",
+        "HUBACC",
+        "LEAFACC-spoke-1",
+        "LEAFACC-spoke-2",
+    }
+    arrows = re.findall(r'^  "([\w-]+/[\w-]+)" -> "([\w-]+/[\w-]+)"', text, re.MULTILINE)
+    assert sorted(arrows) == sorted(
+        [
+            ("hub/cnc", "spoke-1/recv-cnc"),
+            ("hub/cnc", "spoke-2/recv-cnc"),
+            ("spoke-1/test", "hub/aggregate"),
+            ("spoke-2/test", "hub/aggregate"),
+            ("spoke-1/test", "spoke-2/backup-test-spoke-1"),
+            ("hub/aggregate", "IMPORTER/crossacc"),
+            ("LEAFACC-spoke-1/test", "HUBACC/aggregate"),
+            ("LEAFACC-spoke-2/test", "HUBACC/aggregate"),
+        ]
+    )
