@@ -1,7 +1,11 @@
-"""Keep the agents and the fleets running: one that ends by itself ends the demo, one that is told to may go."""
+"""Keep the agents and the fleets running: one that ends by itself ends the demo, one that is told to may go.
+
+An agent that somebody else ends is started again, as its service would be on a real host.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from aggregator.demo.directory import DemoDirectory
@@ -18,14 +22,22 @@ class Crew:
         self._tasks = tasks
         self._children: dict[str, Child] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
+        self._company: list[asyncio.Task[None]] = []
         self._followed = ""
 
     async def start(self, name: str, command: Sequence[str]) -> None:
         """Show a command and start it; raise CommandFailed."""
-        self._story.command(command)
-        child = await Child.start(name, command, log=self._directory.log(name))
-        self._children[name] = child
+        child = await self._hire(name, command)
         self._watches[name] = self._tasks.create_task(child.fail_when_it_ends())
+
+    async def start_service(self, name: str, place: str, command: Sequence[str]) -> None:
+        """Show a command and start it, again whenever somebody else ends it; raise CommandFailed."""
+        child = await self._hire(name, command)
+        self._watches[name] = self._tasks.create_task(self._serve(child, place, command))
+
+    def accompany(self, work: Coroutine[None, None, None]) -> None:
+        """Run ``work`` until all have ended; what it raises ends the demo."""
+        self._company.append(self._tasks.create_task(work))
 
     async def start_aside(self, name: str, command: Sequence[str], told: Callable[[list[str]], None]) -> None:
         """Show a command and start it; when it has ended well, ``told`` is called with the lines that it printed.
@@ -41,6 +53,18 @@ class Crew:
         """Wait until what was started aside has ended, and was told of; show meanwhile what it prints."""
         self._followed = name
         await self._watches[name]
+
+    async def _hire(self, name: str, command: Sequence[str]) -> Child:
+        self._story.command(command)
+        self._children[name] = await Child.start(name, command, log=self._directory.log(name))
+        return self._children[name]
+
+    async def _serve(self, child: Child, place: str, command: Sequence[str]) -> None:
+        while (code := await child.wait()) <= 0:
+            how = signal.Signals(-code).name if code else "as asked"
+            self._story.event(place, f"somebody ended {child.name} ({how}): it is started again", Tone.STRONG)
+            child = await self._hire(child.name, command)
+        raise child.failure(code)
 
     async def _follow(self, name: str, child: Child, told: Callable[[list[str]], None]) -> None:
         lines = []
@@ -74,6 +98,8 @@ class Crew:
 
     async def end_all(self) -> None:
         """End whoever still runs, however."""
+        for work in self._company:
+            work.cancel()
         await asyncio.gather(*(self._dismissed(name).end() for name in list(self._children)))
 
     def _dismissed(self, name: str) -> Child:

@@ -105,7 +105,11 @@ class LivePart:
         self._restarted_at = 0
 
     async def start(self) -> None:
-        """Start an agent and a fleet at each site, and wait until senders register; raise NotInTime, CommandFailed."""
+        """Start an agent and a fleet at each site, and wait until senders register; raise NotInTime, CommandFailed.
+
+        Whoever ends a server or an agent meanwhile sees it started again.
+        """
+        self._crew.accompany(self._stage.keep_running(self._tell_of_ended_server))
         for site in SITES:
             await self._start_agent(site)
         for site in SITES:
@@ -210,15 +214,20 @@ class LivePart:
         await self._start_agent(scenario.KILLED_AGENT)
 
     async def _stop(self) -> None:
-        await self._stage.sites[scenario.STOPPED_SITE].stop()
+        await self._stage.stop_site(scenario.STOPPED_SITE)
         self._stopped_at = _now()
 
     async def _start_again(self) -> None:
         self._restarted_at = _now()
-        await self._stage.sites[scenario.STOPPED_SITE].start()
+        await self._stage.start_site(scenario.STOPPED_SITE)
 
     async def _start_agent(self, site: str) -> None:
-        await self._crew.start(_agent(site), muster("muster-agent", "run", "--config", self._config(site)))
+        await self._crew.start_service(
+            _agent(site), site, muster("muster-agent", "run", "--config", self._config(site))
+        )
+
+    def _tell_of_ended_server(self, name: str) -> None:
+        self._story.event(name, "somebody ended the server: it is started again", Tone.STRONG)
 
     def _simulate(self, site: str) -> list[str]:
         played, directory = self._played, self._directory

@@ -130,7 +130,8 @@ def _introduce(story: Story, played: Scenario, directory: DemoDirectory, had_pre
     )
     story.text()
     story.text(
-        "Everything runs on this machine, takes about three minutes, and is stopped by Ctrl-C. What it writes is in"
+        "Everything runs on this machine, takes about three minutes, and is stopped by Ctrl-C. Kill any of its servers"
+        " or agents while it lives (kill -9): more time may become unknown, nothing else. What it writes is in"
         f" {shown(directory.root)}/" + ("; the previous run there was removed." if had_previous else ".")
     )
 

@@ -65,8 +65,11 @@ class Child:
 
     async def fail_when_it_ends(self) -> None:
         """Wait for ever, unless it ends: then raise CommandFailed with the end of its log."""
-        code = await self.wait()
-        raise CommandFailed(f"{self.name} ended by itself ({code}){self._last_words()}")
+        raise self.failure(await self.wait())
+
+    def failure(self, code: int) -> CommandFailed:
+        """Give the error for its end with ``code``: with the end of its log."""
+        return CommandFailed(f"{self.name} ended by itself ({code}){self._last_words()}")
 
     async def end(self, deadline: float = END_DEADLINE) -> int:
         """Ask it to end (SIGTERM); after ``deadline`` seconds kill it, and what it started; give its exit code."""

@@ -4,7 +4,7 @@ A region's link is all that connects it: to the hub, and to the agents of its si
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from nats.aio.client import Client
@@ -19,6 +19,7 @@ from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, 
 
 CONNECT_DEADLINE = 10.0
 JOIN_DEADLINE = 20.0
+_KEEPER_POLL = 0.1
 
 
 class Stage:
@@ -27,14 +28,17 @@ class Stage:
     def __init__(
         self,
         hub: EmbeddedNats,
+        regions: dict[str, EmbeddedNats],
         sites: dict[str, EmbeddedNats],
         hub_links: dict[str, EmbeddedLink],
         uplinks: dict[str, EmbeddedLink],
     ) -> None:
         self.hub = hub
         self.sites = sites
+        self._regions = regions
         self._hub_links = hub_links
         self._uplinks = uplinks
+        self._stopped: set[str] = set()
 
     @property
     def uplink_urls(self) -> dict[str, str]:
@@ -55,6 +59,29 @@ class Stage:
         """Heal what was cut."""
         await self._hub_links[region].restore()
         await self._uplinks[region].restore()
+
+    async def stop_site(self, site: str) -> None:
+        """Stop a site's server, and let it be."""
+        self._stopped.add(site)
+        await self.sites[site].stop()
+
+    async def start_site(self, site: str) -> None:
+        """Start a site's server again; raise ServerFailed."""
+        await self.sites[site].start()
+        self._stopped.discard(site)
+
+    async def keep_running(self, told: Callable[[str], None]) -> None:
+        """Start again, for ever, what somebody else ends, as an operator's init system would; raise ServerFailed.
+
+        ``told`` is called with the name of each before it is started.
+        """
+        kept = {scenario.HUB: self.hub, **self._regions, **self.sites}
+        while True:
+            for name, server in kept.items():
+                if server.has_died and name not in self._stopped:
+                    told(name)
+                    await server.start()
+            await asyncio.sleep(_KEEPER_POLL)
 
 
 @asynccontextmanager
@@ -77,14 +104,14 @@ async def servers(directory: DemoDirectory) -> AsyncIterator[Stage]:
 
         hub = await started(scenario.HUB, domain=scenario.HUB, leaf_port=0)
         hub_links = {region: await linked(hub.leaf_port) for region in REGIONS}
-        uplinks = {}
+        regions, uplinks = {}, {}
         for region in REGIONS:
             remotes = (LeafRemote(hub_links[region].leaf_url),)
-            server = await started(region, domain=region, sync_always=True, leaf_remotes=remotes)
-            uplinks[region] = await linked(server.port)
+            regions[region] = await started(region, domain=region, sync_always=True, leaf_remotes=remotes)
+            uplinks[region] = await linked(regions[region].port)
         sites = {site: await started(site, sync_always=True) for site in SITES}
         await _until_joined(hub)
-        yield Stage(hub, sites, hub_links, uplinks)
+        yield Stage(hub, regions, sites, hub_links, uplinks)
 
 
 async def connected(url: str) -> Client:

@@ -60,6 +60,11 @@ class Demo:
         found.pop(self.process.pid, None)
         return found
 
+    def kill(self, words: str) -> None:
+        """Kill the one process that has ``words`` in its command line."""
+        (pid,) = [pid for pid, command in self.processes().items() if words in command]
+        os.kill(pid, signal.SIGKILL)
+
     def ports(self) -> list[int]:
         """Give every port that its servers were reached on."""
         words = self.text.replace("nats://127.0.0.1:", " nats://127.0.0.1:").split()
@@ -117,8 +122,14 @@ def asked(directory: Path, query: str) -> str:
     return answer.stdout
 
 
-async def test_the_demo_agrees_with_the_truth_and_leaves_tables_and_a_page(tmp_path: Path) -> None:
+async def test_the_demo_agrees_with_the_truth_whoever_kills_what_and_leaves_tables_and_a_page(tmp_path: Path) -> None:
     async with running_demo(tmp_path / "run") as demo:
+        await demo.until_said("Muster: 20 senders are new")
+        demo.kill("servers/hub/nats-server.conf")
+        demo.kill("servers/eu-west/nats-server.conf")
+        await demo.until_said("agent is started again")
+        demo.kill("nyc1/agent.toml")
+        demo.kill("servers/dub1/nats-server.conf")
         assert await demo.ended(SUCCESS_DEADLINE) == 0, demo.text
         await nothing_is_left(demo)
     assert "SUCCESS: every promise was kept." in demo.text
@@ -126,7 +137,10 @@ async def test_the_demo_agrees_with_the_truth_and_leaves_tables_and_a_page(tmp_p
     status = unwrapped(demo.text.partition("what its agent tells an operator meanwhile:")[2])
     assert re.search(r"upstream +not connected for \d+s", status), "status behind the cut link says that it is cut"
     assert re.search(r"outbox .* waits? for the region's acknowledgement", status), "and what waits for it"
-    assert demo.text.count("kill -9") == 1
+    assert demo.text.count("kill -9") == 2, "the demo's own, and what it invites to"
+    for name in ("hub", "eu-west", "dub1"):
+        assert re.search(rf"{name} +somebody ended the server: it is started again", demo.text)
+    assert re.search(r"nyc1 +somebody ended agent-nyc1 \(SIGKILL\): it is started again", demo.text)
 
     offered = [shlex.split(line) for line in demo.lines if line.startswith("      'S")]
     assert [query for line in offered for query in line] == list(QUERIES)
