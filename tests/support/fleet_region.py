@@ -5,9 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from edge_agent.core.outgoing import Lane
@@ -18,11 +17,10 @@ from edge_agent.uploader import Uploader
 from edge_agent.upstream import JetStreamUpstream
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.jetstream_api import request_json
 from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
+from tests.support.linked_server import DEADLINE, LinkedServer
 
 STREAM = "FLEET"
-DEADLINE = 90.0
 EMPTY = {lane: LaneDepth() for lane in Lane}
 FETCH = 500
 
@@ -41,26 +39,10 @@ class Stored(NamedTuple):
         return self.payload.decode().strip()
 
 
-class Region:
+class Region(LinkedServer):
     """A server, a client beside it, and a link that agents come over."""
 
-    def __init__(self, server: EmbeddedNats, client: Client, link: EmbeddedLink) -> None:
-        self.server = server
-        self.client = client
-        self.link = link
-
-    async def api(self, subject: str, body: object = None) -> dict[str, Any]:
-        """Ask the JetStream API; raise ApiError where it says no."""
-        return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=DEADLINE)
-
-    async def make_stream(self, **config: object) -> None:
-        """Make FLEET."""
-        await self.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["fleet.>"], **config})
-
-    async def update_stream(self, **config: object) -> None:
-        """Change FLEET's configuration."""
-        known = (await self.api(f"STREAM.INFO.{STREAM}"))["config"]
-        await self.api(f"STREAM.UPDATE.{STREAM}", {**known, **config})
+    stream, subjects = STREAM, "fleet.>"
 
     async def stored_count(self) -> int:
         """Count the records in FLEET."""

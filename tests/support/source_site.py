@@ -5,10 +5,8 @@ import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from nats.aio.client import Client
 
 from edge_agent.core.observation import SourceMessage
 from edge_agent.ports import Opened, SourceUnavailable
@@ -18,16 +16,15 @@ from edge_agent.source_api import SourceAddress, SourceApi, resets_consumers
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import SourcePosition
-from shared.jetstream_api import request_json
 from shared.nats_connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
 from shared.nats_direct import DirectClient
+from tests.support.linked_server import DEADLINE, LinkedServer
 from tests.support.waiting import until
 
 STREAM = "REGISTRATION"
 SUBJECT = "registration.nodes"
 CONSUMER = "muster-dub1-nodes"
 SETTLE = 1_000_000
-DEADLINE = 90.0
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -44,26 +41,10 @@ class StoredMessage(msgspec.Struct, frozen=True):
         return base64.b64decode(self.data)
 
 
-class Site:
+class Site(LinkedServer):
     """A server, a client beside it, and a link that readers come over."""
 
-    def __init__(self, server: EmbeddedNats, client: Client, link: EmbeddedLink) -> None:
-        self.server = server
-        self.client = client
-        self.link = link
-
-    async def api(self, subject: str, body: object = None) -> dict[str, Any]:
-        """Ask the JetStream API; raise ApiError where it says no."""
-        return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=DEADLINE)
-
-    async def make_stream(self, **config: object) -> None:
-        """Make the stream of registrations."""
-        await self.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["registration.>"], **config})
-
-    async def update_stream(self, **config: object) -> None:
-        """Change the stream's configuration."""
-        known = (await self.api(f"STREAM.INFO.{STREAM}"))["config"]
-        await self.api(f"STREAM.UPDATE.{STREAM}", {**known, **config})
+    stream, subjects = STREAM, "registration.>"
 
     async def delete_stream(self) -> None:
         """Delete the stream, its messages and its consumers."""

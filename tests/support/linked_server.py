@@ -1,0 +1,36 @@
+"""A server with one stream, a client beside it, and a link over which the agent comes to it."""
+
+from typing import Any
+
+from nats.aio.client import Client
+
+from shared.embedded_link import EmbeddedLink
+from shared.embedded_nats import EmbeddedNats
+from shared.jetstream_api import request_json
+
+DEADLINE = 90.0
+
+
+class LinkedServer:
+    """What sites and regions have in common. A subclass says which ``stream`` it has, and on which ``subjects``."""
+
+    stream: str
+    subjects: str
+
+    def __init__(self, server: EmbeddedNats, client: Client, link: EmbeddedLink) -> None:
+        self.server = server
+        self.client = client
+        self.link = link
+
+    async def api(self, subject: str, body: object = None) -> dict[str, Any]:
+        """Ask the JetStream API; raise ApiError where it says no."""
+        return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=DEADLINE)
+
+    async def make_stream(self, **config: object) -> None:
+        """Make the stream."""
+        await self.api(f"STREAM.CREATE.{self.stream}", {"name": self.stream, "subjects": [self.subjects], **config})
+
+    async def update_stream(self, **config: object) -> None:
+        """Change the stream's configuration."""
+        known = (await self.api(f"STREAM.INFO.{self.stream}"))["config"]
+        await self.api(f"STREAM.UPDATE.{self.stream}", {**known, **config})
