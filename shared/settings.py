@@ -125,9 +125,8 @@ def _from_text(wanted: type, found: object, directory: Path) -> Any:
             return Size.of(found)
     except (InvalidInstant, InvalidSize) as error:
         raise ValueError(str(error)) from None
-    if wanted is FilePath:
-        return FilePath(directory.absolute() / Path(found).expanduser() if found else "")
-    raise NotImplementedError(f"no setting is read as {wanted.__name__}")
+    assert wanted is FilePath, wanted
+    return FilePath(directory.absolute() / Path(found).expanduser() if found else "")
 
 
 def _explain(message: str, model: type[msgspec.Struct]) -> str:

@@ -22,46 +22,14 @@ from shared.child_processes import dies_with
 from shared.instants import parse_instant
 from shared.wire import Advisory, Watermark
 from tests.support.fleet_region import Region, running_region
+from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.source_site import STREAM, SUBJECT, Site, running_site
 from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-agent"))
 DEADLINE = 90.0
 
-SETTINGS = """
-site = "dub1"
-region = "eu-west"
-name = "dub1-a"
-
-[upstream]
-servers = ["{upstream}"]
-
-[store]
-path = "agent.db"
-
-[watermark]
-interval = "300ms"
-
-[monitor]
-listen = "{listen}"
-
-[[stream]]
-name = "nodes"
-
-[stream.source]
-servers = ["{source}"]
-stream = "REGISTRATION"
-settle = "200ms"
-
-[stream.sender]
-json_path = "sender"
-
-[stream.policy]
-sample_interval = "1h"
-stale_after = "4s"
-retire_after = "1h"
-blind_after = "1500ms"
-"""
+SETTINGS = ABOVE_BLOCKS + block("nodes", "sample", SAMPLING)
 # Where instants are asserted: proofs may be late on a busy machine without making a blind span.
 UNHURRIED = SETTINGS.replace('stale_after = "4s"', 'stale_after = "8s"').replace(
     'blind_after = "1500ms"', 'blind_after = "3900ms"'

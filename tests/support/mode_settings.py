@@ -1,4 +1,4 @@
-"""Settings of agents with other blocks than one that samples: what stands above the blocks, and a block of a mode."""
+"""Settings of agents under test: what stands above the blocks, and a block of a mode."""
 
 ABOVE_BLOCKS = """
 site = "dub1"
