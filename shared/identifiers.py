@@ -29,12 +29,16 @@ class AdvisoryKind(StrEnum):
     RECOVERED = "recovered"
     NEW = "new"
 
+    # That of the text that it equals; and Enum's own is a function in Python, several times for each advisory.
+    __hash__ = str.__hash__
+
     @property
     def rank(self) -> int:
         """Order kinds that fall on one instant: stale, retired, recovered, new."""
         return _RANKS[self]
 
 
+_encode = msgspec.json.Encoder().encode
 _RANKS = {kind: rank for rank, kind in enumerate(AdvisoryKind)}
 
 
@@ -123,8 +127,16 @@ def advisory_event_id(
     microseconds.
     """
     incarnation, sequence = opening
-    identity = [block_id.region, block_id.site, block_id.block, str(incarnation), sequence, sender_id, kind, at]
-    return hashlib.blake2b(msgspec.json.encode(identity), digest_size=16).hexdigest()
+    return advisory_event_ids(block_id, incarnation)(sequence, sender_id, kind, at)
+
+
+def advisory_event_ids(block_id: BlockId, incarnation: Incarnation) -> Callable[[int, str, AdvisoryKind, int], str]:
+    """Prepare the ids of advisories whose episodes opened in one incarnation: advisory_event_id()'s, in half the time.
+
+    They take the opening sequence, the sender, the kind, and the instant.
+    """
+    common = hashlib.blake2b(digest_size=16)
+    return _ids(common, (block_id.region, block_id.site, block_id.block, str(incarnation)))
 
 
 def message_id(key: bytes, *identity: str | int) -> str:
@@ -138,19 +150,23 @@ def message_id(key: bytes, *identity: str | int) -> str:
     return keyed.hexdigest()
 
 
-def message_ids(key: bytes, *identity: str | int) -> Callable[[int, int], str]:
-    """Prepare ids of records whose identities differ in the last two parts alone: message_id()'s, in half the time.
+def message_ids(key: bytes, *identity: str | int) -> Callable[..., str]:
+    """Prepare ids of records whose identities differ in their last parts alone: message_id()'s, in half the time.
 
-    >>> message_ids(bytes(32), "eu-west", "dub1")(7, 8) == message_id(bytes(32), "eu-west", "dub1", 7, 8)
+    >>> message_ids(bytes(32), "eu-west", "dub1")(7, "b") == message_id(bytes(32), "eu-west", "dub1", 7, "b")
     True
     """
-    common = _keyed_hash(key).copy()
+    return _ids(_keyed_hash(key).copy(), identity)
+
+
+def _ids(common: hashlib.blake2b, identity: tuple[str | int, ...]) -> Callable[..., str]:
+    """Hash what compact JSON arrays begin with, once; what they end with is given later."""
     common.update(msgspec.json.encode(identity)[:-1] + b",")
 
-    def of(last_but_one: int, last: int) -> str:
-        keyed = common.copy()
-        keyed.update(b"%d,%d]" % (last_but_one, last))
-        return keyed.hexdigest()
+    def of(*rest: str | int) -> str:
+        hashed = common.copy()
+        hashed.update(_encode(rest)[1:])
+        return hashed.hexdigest()
 
     return of
 

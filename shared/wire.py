@@ -5,7 +5,6 @@ consumers keep working. Instants on the wire end in ``_us``: integer microsecond
 """
 
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final, Literal, Self
 
 import msgspec
@@ -36,6 +35,9 @@ class WireError(ValueError):
 
 class ForwardReason(StrEnum):
     """Why a registration was forwarded."""
+
+    # That of the text that it equals, and not a function in Python.
+    __hash__ = str.__hash__
 
     NEW = "new"
     INTERVAL = "interval"
@@ -118,23 +120,35 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         rebuilt: bool = False,
     ) -> Self:
         """Fill in what follows from the rest: the id and Choria's fields."""
-        return msgspec.structs.replace(
-            cls._blank(block_id, kind, inspect_field, stream, incarnation, rebuilt),
-            event_id=advisory_event_id(block_id, opening, sender_id, kind, at),
+        event_id = advisory_event_id(block_id, opening, sender_id, kind, at)
+        blank = cls.blank(block_id, kind, inspect_field, stream, incarnation, rebuilt)
+        return blank.filled(event_id, sender_id, (at, last_seen_at), (sequence, opening[1]), ordinal)
+
+    def filled(
+        self, event_id: str, sender_id: str, instants: tuple[int, int], sequences: tuple[int, int], ordinal: int
+    ) -> Self:
+        """Fill in a blank: what each advisory has of its own, and what follows from that.
+
+        ``instants``: its own, and when the sender was last seen. ``sequences``: that of the last sighting, and of the one
+        that opened the episode.
+        """
+        at, last_seen_at = instants
+        return _replace(
+            self,
+            event_id=event_id,
             value=sender_id,
-            age=-1 if kind is AdvisoryKind.NEW else (at - last_seen_at) // SECOND,
+            age=-1 if self.kind is AdvisoryKind.NEW else (at - last_seen_at) // SECOND,
             seen=last_seen_at // SECOND,
             timestamp=at // SECOND,
             at_us=at,
             last_seen_us=last_seen_at,
-            sequence=sequence,
-            opening_sequence=opening[1],
+            sequence=sequences[0],
+            opening_sequence=sequences[1],
             ordinal=ordinal,
         )
 
     @classmethod
-    @lru_cache(maxsize=64)
-    def _blank(
+    def blank(
         cls,
         block_id: BlockId,
         kind: AdvisoryKind,
@@ -200,6 +214,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt_at_us: int = 0
 
 
+_replace = msgspec.structs.replace
 _encoder = msgspec.json.Encoder()
 _advisory_decoder = msgspec.json.Decoder(Advisory)
 _choria_advisory_decoder = msgspec.json.Decoder(ChoriaAdvisory)
