@@ -129,8 +129,8 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ) -> Self:
         """Fill in a blank: what each advisory has of its own, and what follows from that.
 
-        ``instants``: its own, and when the sender was last seen. ``sequences``: that of the last sighting, and of the one
-        that opened the episode.
+        ``instants``: its own, and when the sender was last seen. ``sequences``: that of the last sighting, and that of
+        the one that opened the episode.
         """
         at, last_seen_at = instants
         return _replace(
