@@ -5,6 +5,7 @@ them may wait for 5 ms. Of many rows in one statement there is one step.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import aiosqlite
 
@@ -18,8 +19,8 @@ async def put_rows(database: aiosqlite.Connection, statement: Callable[[int], st
     written = 0
     for count in ROWS_PER_STATEMENT[:-1]:
         while len(rows) - written >= count:
-            values = [value for row in rows[written : written + count] for value in row]
-            await database.execute(statement(count), values)
+            values = chain.from_iterable(rows[written : written + count])
+            await database.execute(statement(count), list(values))
             written += count
     if written < len(rows):
         await database.executemany(statement(1), rows[written:])

@@ -5,6 +5,7 @@ Messages without a sender are not in it: counters tell of them.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Self
 
 import aiosqlite
@@ -46,15 +47,12 @@ class DecisionLog:
 
         ``block`` is the block's number, ``incarnation`` that of the forwarded messages.
         """
-        advised = [(row_id, each) for row_id, each in enumerate(decisions, first_row_id) if isinstance(each, Advise)]
-        forwarded = [
-            (row_id, each)
-            for row_id, each in enumerate(decisions, first_row_id)
-            if isinstance(each, Forward) and each.sender_id
-        ]
-        numbers = self._incarnations
-        for named in {incarnation}.union(*((each.incarnation, each.opening_incarnation) for _, each in advised)):
-            await numbers.number(database, named)
+        numbered = list(enumerate(decisions, first_row_id))
+        advised = [(row_id, each) for row_id, each in numbered if isinstance(each, Advise)]
+        forwarded = [(row_id, each) for row_id, each in numbered if isinstance(each, Forward) and each.sender_id]
+        named = chain.from_iterable((each.incarnation, each.opening_incarnation) for _, each in advised)
+        number_of = await self._incarnations.number_all(database, chain((incarnation,), named))
+        number = number_of(incarnation)
         advisories = [
             (
                 row_id,
@@ -63,9 +61,9 @@ class DecisionLog:
                 str(each.kind),
                 each.at,
                 each.last_seen_at,
-                numbers[each.incarnation],
+                number_of(each.incarnation),
                 each.sequence,
-                numbers[each.opening_incarnation],
+                number_of(each.opening_incarnation),
                 each.opening_sequence,
                 each.ordinal,
                 each.rebuilt,
@@ -78,12 +76,13 @@ class DecisionLog:
                 block,
                 each.sender_id,
                 str(each.reason),
-                each.message.stored_at,
-                numbers[incarnation],
-                each.message.sequence,
-                len(each.message.payload),
+                message.stored_at,
+                number,
+                message.sequence,
+                len(message.payload),
             )
             for row_id, each in forwarded
+            for message in (each.message,)
         ]
         await self._insert(database, schema.ADVISORY_LOG, schema.log_advisories, advisories)
         await self._insert(database, schema.FORWARD_LOG, schema.log_forwards, forwards)

@@ -3,6 +3,7 @@
 A relay meets those of all sites below it, and new ones for ever: what no row refers to any more is forgotten in time.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import aiosqlite
@@ -30,17 +31,25 @@ class Incarnations:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, incarnation: Incarnation) -> int:
-        return self._numbers[incarnation]
-
     def by_number(self) -> dict[int, Incarnation]:
         """Give the incarnations by the numbers that stand for them in rows."""
         return {number: incarnation for incarnation, number in self._numbers.items()}
 
-    async def number(self, database: aiosqlite.Connection, incarnation: Incarnation) -> None:
-        """Make sure that an incarnation has a number, in the transaction under way."""
-        if incarnation in self._numbers:
-            return
+    async def number_all(
+        self, database: aiosqlite.Connection, incarnations: Iterable[Incarnation]
+    ) -> Callable[[Incarnation], int]:
+        """Make sure that incarnations have numbers, in the transaction under way; give what tells them.
+
+        They are many, and nearly all of them one and the same object: that is found faster than what equals it.
+        """
+        objects = {id(each): each for each in incarnations}
+        for each in objects.values():
+            if each not in self._numbers:
+                await self._number(database, each)
+        numbers = {place: self._numbers[each] for place, each in objects.items()}
+        return lambda incarnation: numbers[id(incarnation)]
+
+    async def _number(self, database: aiosqlite.Connection, incarnation: Incarnation) -> None:
         key = (incarnation.created_at, incarnation.epoch_ms)
         await database.execute(schema.PUT_INCARNATION, key)
         query = "SELECT number FROM incarnation WHERE created_at = ? AND epoch_ms = ?"

@@ -12,7 +12,7 @@ import aiosqlite
 import msgspec
 
 from edge_agent.core.block_state import Counters
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow
 from edge_agent.ports import LaneDepth
 from edge_agent.store import schema
 from edge_agent.store.bulk import put_rows
@@ -20,6 +20,8 @@ from edge_agent.store.outbox_books import LastWatermark, OutboxBooks
 
 NEWER_SAMPLE = "newer_sample"
 OUTBOX_FULL = "outbox_full"
+
+_encode = msgspec.json.Encoder().encode
 
 NumberedRow = tuple[int, OutboxRow]
 
@@ -71,13 +73,14 @@ class OutboxChange:
         Give the first one's row id; the others' follow.
         """
         first = max(self._last_row_ids.values()) + 1
-        numbered = list(enumerate(rows, first))
-        registrations = self._newest_by_sender([each for each in numbered if each[1].lane is Lane.REGISTRATIONS])
+        advisories, registrations, copies = (
+            [(row_id, row) for row_id, row in enumerate(rows, first) if row.lane is lane] for lane in Lane
+        )
+        registrations = self._newest_by_sender(registrations)
         await self._delete_replaced([row for _, row in registrations])
         await self._insert(Lane.REGISTRATIONS, registrations)
-        advisories = [each for each in numbered if each[1].lane is Lane.ADVISORIES]
         await self._insert(Lane.ADVISORIES, await self._merged(advisories))
-        await self._insert(Lane.COPIES, [each for each in numbered if each[1].lane is Lane.COPIES])
+        await self._insert(Lane.COPIES, copies)
         return first
 
     async def trim(self) -> None:
@@ -180,11 +183,24 @@ class OutboxChange:
     async def _insert(self, lane: Lane, rows: list[NumberedRow]) -> None:
         if not rows:
             return
-        await put_rows(self._database, partial(schema.put_in_outbox, lane), [_values(*each) for each in rows])
+        values = [
+            (
+                row_id,
+                row.block,
+                row.sender_id,
+                len(row.payload) + RECORD_OVERHEAD,
+                row.watermark_since,
+                row.subject,
+                _encode(row.headers),
+                row.payload,
+            )
+            for row_id, row in rows
+        ]
+        await put_rows(self._database, partial(schema.put_in_outbox, lane), values)
         last_row_id, last = rows[-1]
         self._last_row_ids[lane] = last_row_id
         self._appended[lane] = rows
-        self._resize(lane, len(rows), sum(row.size for _, row in rows))
+        self._resize(lane, len(rows), sum([row.size for _, row in rows]))
         if lane is Lane.ADVISORIES:
             self._last_watermark = (
                 LastWatermark(last_row_id, last.block, last.watermark_since, last.size) if last.is_watermark else None
@@ -197,19 +213,6 @@ class OutboxChange:
     def _count(self, block: str, what: str, cause: str, count: int = 1) -> None:
         causes = self._additions.setdefault(block, {}).setdefault(what, {})
         causes[cause] = causes.get(cause, 0) + count
-
-
-def _values(row_id: int, row: OutboxRow) -> tuple[object, ...]:
-    return (
-        row_id,
-        row.block,
-        row.sender_id,
-        row.size,
-        row.watermark_since,
-        row.subject,
-        msgspec.json.encode(row.headers),
-        row.payload,
-    )
 
 
 def _supersedes(row: OutboxRow | None, before: OutboxRow) -> bool:

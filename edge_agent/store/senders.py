@@ -4,7 +4,7 @@ import sqlite3
 
 import aiosqlite
 
-from edge_agent.core.senders import SenderChanges, SenderPage, SenderState, SenderTable
+from edge_agent.core.senders import SenderChanges, SenderPage, SenderTable
 from edge_agent.store import schema
 from edge_agent.store.bulk import put_rows
 from edge_agent.store.incarnations import Incarnations
@@ -13,8 +13,6 @@ from shared.identifiers import Incarnation
 _SLOT_BITS = 32
 _SIGN = 1 << 63
 PAGE_ROWS = 5_000
-
-SenderRow = tuple[int, str, int, int, int, int, int, int, int, int, int, int]
 
 
 def slot_range(block_number: int) -> tuple[int, int]:
@@ -31,27 +29,26 @@ async def write_senders(
     if changes.retired:
         await database.executemany(schema.DELETE_SENDER, [(first + state.slot,) for state in changes.retired])
     states = (*changes.heard, *changes.stale)
-    for incarnation in {state.opening_incarnation for state in states}:
-        await incarnations.number(database, incarnation)
-    await put_rows(database, schema.put_senders, [_sender_row(first, state, incarnations) for state in states])
-
-
-def _sender_row(first: int, state: SenderState, incarnations: Incarnations) -> SenderRow:
-    """Write a sender as a row. SQLite's integers are signed, digests are not."""
-    return (
-        first + state.slot,
-        state.sender_id,
-        int(state.phase),
-        state.last_seen_at,
-        state.last_sequence,
-        incarnations[state.opening_incarnation],
-        state.opening_sequence,
-        state.last_forwarded_at,
-        state.forwarded_size,
-        state.forwarded_digest - _SIGN,
-        int(state.first_interval),
-        state.stale_observed_at,
-    )
+    number_of = await incarnations.number_all(database, (state.opening_incarnation for state in states))
+    rows = [
+        (
+            first + state.slot,
+            state.sender_id,
+            int(state.phase),
+            state.last_seen_at,
+            state.last_sequence,
+            number_of(state.opening_incarnation),
+            state.opening_sequence,
+            state.last_forwarded_at,
+            state.forwarded_size,
+            # SQLite's integers are signed, digests are not.
+            state.forwarded_digest - _SIGN,
+            state.first_interval,
+            state.stale_observed_at,
+        )
+        for state in states
+    ]
+    await put_rows(database, schema.put_senders, rows)
 
 
 async def load_senders(database: aiosqlite.Connection, block_number: int, incarnations: Incarnations) -> SenderTable:
