@@ -24,6 +24,9 @@ COMMANDS = {
     "check": LazyCommand(
         "aggregator.topology.check_command", "check_command", "Say in one line whether anything is wrong, for monitors."
     ),
+    "render": LazyCommand(
+        "aggregator.topology.render_command", "render", "Write nats-server configurations for hub, regions and sites."
+    ),
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
     "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),

@@ -19,7 +19,7 @@ from aggregator.topology.stream_settings import (
     refuse_repeated,
 )
 from shared.nats_settings import ConnectionSettings
-from shared.settings import Duration, Settings
+from shared.settings import Duration, Settings, Size
 
 Sourcing = Literal["durable", "plain"]
 
@@ -66,6 +66,7 @@ class RegionSettings(Settings, frozen=True):
 
     name: Annotated[str, Meta(description="the region's name, a subject token")]
     domain: Annotated[str, Meta(description="its JetStream domain; default: its name")] = ""
+    servers: Annotated[tuple[str, ...], Meta(description="where its agents connect; only render asks for it")] = ()
     fleet: Annotated[FleetSettings | None, Meta(description="instead of the [fleet] of all regions")] = None
 
     def __post_init__(self) -> None:
@@ -83,6 +84,9 @@ class SiteSettings(Settings, frozen=True):
 
     name: Annotated[str, Meta(description="the site's name, a subject token")]
     region: Annotated[str, Meta(description="the region it belongs to")]
+    blocks: Annotated[tuple[str, ...], Meta(min_length=1, description="the blocks of its agent; for render")] = (
+        "nodes",
+    )
     server: Annotated[ConnectionSettings | None, Meta(description="the site's own server")] = None
     registration: Annotated[RegistrationSettings, Meta(description="the stream its nodes publish into")] = (
         RegistrationSettings()
@@ -90,6 +94,30 @@ class SiteSettings(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         check_name(self.name, "site")
+        for block in self.blocks:
+            check_name(block, "block")
+
+
+class RenderSettings(Settings, frozen=True):
+    """What ``render`` puts into the configurations of nats-servers, beside what streams and names say."""
+
+    account: Annotated[str, Meta(description="the account that hub and regions have in common")] = "FLEET"
+    listen: Annotated[str, Meta(min_length=1, description="the address that servers listen on")] = "0.0.0.0"  # noqa: S104
+    store: Annotated[str, Meta(min_length=1, description="below it each server keeps its streams")] = "/var/lib/nats"
+    files: Annotated[str, Meta(description="where the servers find what is rendered; default: where it is written")] = (
+        ""
+    )
+    encrypt: Annotated[bool, Meta(description="encrypt clients, leaf links and routes, from the first byte")] = True
+    leaf_port: Annotated[int, Meta(ge=1, le=65535, description="where the hub takes leaf links")] = 7422
+    route_port: Annotated[int, Meta(ge=1, le=65535, description="where servers of one cluster meet")] = 6222
+    max_store: Annotated[
+        Size, Meta(description="how much streams may hold on each server; 0 = three quarters of the disk")
+    ] = Size(0)
+    max_connections: Annotated[int, Meta(ge=1, description="of clients, on each server")] = 1_000
+    max_payload: Annotated[Size, Meta(description="of one message")] = Size(1 << 20)
+
+    def __post_init__(self) -> None:
+        check_name(self.account, "account")
 
 
 class AccountSettings(Settings, frozen=True):
@@ -115,6 +143,7 @@ class TopologySettings(Settings, frozen=True):
     sites: Annotated[tuple[SiteSettings, ...], Meta(description="one table for each site")] = msgspec.field(
         default=(), name="site"
     )
+    render: Annotated[RenderSettings, Meta(description="what render writes for nats-servers")] = RenderSettings()
     accounts: Annotated[tuple[AccountSettings, ...], Meta(description="one table for each further account")] = (
         msgspec.field(default=(), name="account")
     )

@@ -1,0 +1,90 @@
+"""Say what each user of the servers may do, and no more. Pure.
+
+A site's key can be stolen with its machine. In the region it lets its holder publish as that site, and hear the
+acknowledgements; every other subject, stream, consumer and inbox is closed to it. Permissions protect the subject of a
+record, from which readers take whose it is.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from aggregator.topology.desired import ARCHIVE_CONSUMER
+from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
+from aggregator.topology.stream_settings import HUB_PLACE
+from shared.jetstream_api import api_prefix
+from shared.subjects import ROOT
+
+CLIENTS = "STANDARD"
+LEAVES = "LEAFNODE"
+_ANSWERS = ("_R_.>", "$JSC.R.>", "$JS.S.>", "$JS.M.>")
+"""Where servers hear the answers to their own requests, and what plain sources and mirrors are sent."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What one user may publish, and subscribe to; by which kind of connection. ``key`` is the name of its key."""
+
+    key: str
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    connection: str = CLIENTS
+
+
+def inbox(name: str) -> str:
+    """Where answers come to a user, and to nobody else."""
+    return f"_INBOX_{name}.>"
+
+
+def aggregator(domains: Iterable[str]) -> Grant:
+    """Let the aggregator lay out and read streams, here and in domains behind leaf links; publish into none."""
+    apis = [f"{api_prefix()}.>", *(f"{api_prefix(domain)}.>" for domain in domains)]
+    return Grant("aggregator", tuple(apis), ("_INBOX.>",))
+
+
+def agent_in_region(site: SiteSettings) -> Grant:
+    """Let a site's agent publish as its site."""
+    return Grant(f"{site.name}-agent", (f"{ROOT}.{site.region}.{site.name}.>",), (inbox(site.name),))
+
+
+def agent_at_site(site: SiteSettings) -> Grant:
+    """Let a site's agent read its stream through consumers of its own."""
+    stream, api = site.registration.name, api_prefix()
+    subjects = [f"{api}.STREAM.INFO.{stream}", f"{api}.STREAM.MSG.GET.{stream}"]
+    for block in site.blocks:
+        consumer = f"{stream}.muster-{site.name}-{block}"
+        actions = ("INFO", "CREATE", "RESET", "MSG.NEXT")
+        subjects += [*(f"{api}.CONSUMER.{action}.{consumer}" for action in actions), f"$JS.ACK.{consumer}.>"]
+    return Grant(f"{site.name}-agent", tuple(subjects), (inbox(site.name),))
+
+
+def nodes_at_site(site: SiteSettings) -> Grant:
+    """Let nodes, or what adapts them, register."""
+    return Grant(f"{site.name}-nodes", site.registration.subjects, (inbox("nodes"),))
+
+
+def leaf_of_region(topology: TopologySettings, region: RegionSettings) -> Grant:
+    """Let a region's servers answer for their own domain, send what the hub copies, and copy what is theirs to copy.
+
+    Seen from the hub: ``publish`` is what may come in, ``subscribe`` what may go out.
+    """
+    domain, fleet = region.jetstream_domain, topology.fleet_of(region).name
+    coming = [f"muster.source.{region.name}.{fleet}", "_INBOX.>", *_ANSWERS]
+    going = [f"{api_prefix(domain)}.>", f"$JS.FC.{fleet}.>", f"$JS.ACK.{fleet}.{ARCHIVE_CONSUMER}.>"]
+    copied = tuple(_copied_from_hub(topology, region))
+    if copied:
+        coming += [*(f"{api_prefix(_hub_domain(topology))}.CONSUMER.{name}" for name in copied), "$JS.FC.>"]
+        going += _ANSWERS
+    return Grant(f"{region.name}-leaf", tuple(coming), tuple(going), LEAVES)
+
+
+def _copied_from_hub(topology: TopologySettings, region: RegionSettings) -> Iterator[str]:
+    """Name the requests by which a region's own streams copy streams of the hub."""
+    for stream in topology.streams:
+        if stream.place == region.name or stream.domain == region.jetstream_domain:
+            for origin in stream.origins:
+                if origin.domain == _hub_domain(topology):
+                    yield from (f"CREATE.{origin.name}.>", f"CREATE.{origin.name}", f"DELETE.{origin.name}.>")
+
+
+def _hub_domain(topology: TopologySettings) -> str:
+    return topology.hub.domain or HUB_PLACE

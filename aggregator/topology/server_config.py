@@ -1,0 +1,124 @@
+"""Write the configuration of one nats-server. Pure: secrets stand in files beside it, which it names.
+
+Source: the configuration reference of nats-server 2.15; what each line is for stands in docs/topologies.md.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+
+import msgspec
+
+from aggregator.topology.permissions import Grant
+from aggregator.topology.servers import Server
+from aggregator.topology.settings import RenderSettings
+
+CONFIG, AUTHORITY, CERTIFICATE, PRIVATE_KEY, LEAF_SEED = (
+    "nats-server.conf",
+    "ca.pem",
+    "server.pem",
+    "server-key.pem",
+    "leaf-seed.conf",
+)
+LEAF_VARIABLE = "LEAF_SEED"
+
+
+def server_config(
+    server: Server, wanted: RenderSettings, files: PurePosixPath, public_key: Callable[[str], str]
+) -> str:
+    """Write it; ``files`` is where the server will find its own, ``public_key`` gives a key by its name."""
+    lines = [
+        "# Written by muster-aggregator render from topology.toml: change that, and render again.",
+        f"server_name: {_quoted(server.name)}",
+        f"listen: {_quoted(f'{wanted.listen}:{server.address.port}')}",
+        f"max_connections: {wanted.max_connections}",
+        f"max_payload: {int(wanted.max_payload)}",
+        "write_deadline: 10s",
+        *_block("jetstream", _jetstream(server, wanted)),
+        *(_tls(files, handshake_first=True) if wanted.encrypt else ()),
+        *_accounts(server, public_key),
+    ]
+    if server.takes_leaves:
+        tls = _tls(files, handshake_first=True) if wanted.encrypt else []
+        # Leaves otherwise learn of further addresses, and go round a proxy or load balancer.
+        lines += _block(
+            "leafnodes", [f"listen: {_quoted(f'{wanted.listen}:{wanted.leaf_port}')}", "no_advertise: true", *tls]
+        )
+    if server.uplinks:
+        lines += _block("leafnodes", _uplink(server, wanted, files))
+    if server.peers:
+        lines += _block("cluster", _cluster(server, wanted, files))
+    return "\n".join([*(["include " + _quoted(LEAF_SEED)] if server.uplinks else []), *lines, ""])
+
+
+def _jetstream(server: Server, wanted: RenderSettings) -> list[str]:
+    lines = [f"store_dir: {_quoted(PurePosixPath(wanted.store) / server.name)}"]
+    if server.domain:
+        lines.append(f"domain: {_quoted(server.domain)}")
+    if server.stands_alone:
+        # One disk: without it the server acknowledges up to two minutes before the disk has it.
+        lines.append("sync_interval: always")
+    if wanted.max_store:
+        lines.append(f"max_file: {int(wanted.max_store)}")
+    return lines
+
+
+def _tls(files: PurePosixPath, *, handshake_first: bool = False, verify: bool = False) -> list[str]:
+    lines = [
+        f"cert_file: {_quoted(files / CERTIFICATE)}",
+        f"key_file: {_quoted(files / PRIVATE_KEY)}",
+        f"ca_file: {_quoted(files / AUTHORITY)}",
+    ]
+    if handshake_first:
+        lines.append("handshake_first: true")
+    if verify:
+        lines.append("verify: true")
+    return _block("tls", lines)
+
+
+def _accounts(server: Server, public_key: Callable[[str], str]) -> list[str]:
+    users = [line for grant in server.grants for line in _user(grant, public_key(grant.key))]
+    name = server.account or "SITE"
+    return _block("accounts", _block(name, ["jetstream: enabled", "users: [", *_indented(users), "]"]))
+
+
+def _user(grant: Grant, key: str) -> Iterator[str]:
+    yield f"# {grant.key}"
+    yield f"{{ nkey: {key}, allowed_connection_types: [{_quoted(grant.connection)}], permissions: {{"
+    yield from _indented(_allowed("publish", grant.publish))
+    yield from _indented(_allowed("subscribe", grant.subscribe))
+    yield "} }"
+
+
+def _allowed(action: str, subjects: tuple[str, ...]) -> list[str]:
+    return [f"{action}: {{ allow: [", *_indented(_quoted(subject) for subject in subjects), "] }"]
+
+
+def _uplink(server: Server, wanted: RenderSettings, files: PurePosixPath) -> list[str]:
+    scheme = "tls" if wanted.encrypt else "nats-leaf"
+    urls = ", ".join(_quoted(f"{scheme}://{host}:{wanted.leaf_port}") for host in server.uplinks)
+    tls = _block("tls", [f"ca_file: {_quoted(files / AUTHORITY)}", "handshake_first: true"]) if wanted.encrypt else []
+    remote = [f"urls: [{urls}]", f"account: {_quoted(server.account)}", f"nkey: ${LEAF_VARIABLE}", *tls]
+    return ["reconnect: 2s", "remotes: [ {", *_indented(remote), "} ]"]
+
+
+def _cluster(server: Server, wanted: RenderSettings, files: PurePosixPath) -> list[str]:
+    routes = ", ".join(_quoted(f"nats-route://{peer.host}:{wanted.route_port}") for peer in server.peers)
+    tls = _tls(files, verify=True) if wanted.encrypt else []
+    return [
+        f"name: {_quoted(server.cluster)}",
+        f"listen: {_quoted(f'{wanted.listen}:{wanted.route_port}')}",
+        f"routes: [{routes}]",
+        *tls,
+    ]
+
+
+def _block(name: str, lines: list[str]) -> list[str]:
+    return [f"{name} {{", *_indented(lines), "}"]
+
+
+def _indented(lines: object) -> list[str]:
+    return [f"  {line}" for line in lines]  # type: ignore[attr-defined]
+
+
+def _quoted(value: object) -> str:
+    return msgspec.json.encode(str(value)).decode()

@@ -1,0 +1,100 @@
+"""List the nats-servers that a topology speaks of: where they listen, whom they meet, who may do what there. Pure."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import msgspec
+
+from aggregator.topology import permissions
+from aggregator.topology.permissions import Grant
+from aggregator.topology.settings import TopologySettings
+from aggregator.topology.stream_settings import HUB_PLACE
+from shared.nats_settings import DEFAULT_PORT
+
+
+class NotRenderable(ValueError):
+    """The settings do not say all that a server's configuration needs. The text says what to add."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where clients find a server."""
+
+    host: str
+    port: int
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """One nats-server. ``account`` is "" where it has only one; ``uplinks`` are the hosts whose leaf it is."""
+
+    name: str
+    address: Address
+    peers: tuple[Address, ...] = ()
+    cluster: str = ""
+    domain: str = ""
+    account: str = ""
+    grants: tuple[Grant, ...] = ()
+    takes_leaves: bool = False
+    uplinks: tuple[str, ...] = ()
+    uplink_key: str = ""
+
+    @property
+    def stands_alone(self) -> bool:
+        """Tell whether what it acknowledges is on one disk only."""
+        return not self.peers
+
+
+def servers(topology: TopologySettings) -> Iterator[Server]:
+    """List all servers: the hub's, the regions', the sites'; raise NotRenderable."""
+    hub = _addresses("[hub]", topology.hub.servers)
+    domains = [region.jetstream_domain for region in topology.regions]
+    leaves = tuple(permissions.leaf_of_region(topology, region) for region in topology.regions)
+    yield from _cluster(
+        HUB_PLACE,
+        hub,
+        domain=topology.hub.domain or HUB_PLACE,
+        account=topology.render.account,
+        grants=(permissions.aggregator(domains), *leaves),
+        takes_leaves=True,
+    )
+    for region in topology.regions:
+        agents = tuple(permissions.agent_in_region(site) for site in topology.sites if site.region == region.name)
+        if region.jetstream_domain == (topology.hub.domain or HUB_PLACE):
+            raise NotRenderable(f"region {region.name} is in the hub's domain: render writes servers of their own")
+        yield from _cluster(
+            region.name,
+            _addresses(f"[[region]] {region.name}", region.servers),
+            domain=region.jetstream_domain,
+            account=topology.render.account,
+            grants=agents,
+            uplinks=tuple(address.host for address in hub),
+            uplink_key=permissions.leaf_of_region(topology, region).key,
+        )
+    for site in topology.sites:
+        if site.server is not None:
+            yield from _cluster(
+                site.name,
+                _addresses(f"[[site]] {site.name}", site.server.servers),
+                domain=site.server.domain,
+                grants=(
+                    permissions.aggregator(()),
+                    permissions.agent_at_site(site),
+                    permissions.nodes_at_site(site),
+                ),
+            )
+
+
+def _cluster(name: str, addresses: tuple[Address, ...], **common: object) -> Iterator[Server]:
+    for number, address in enumerate(addresses, start=1):
+        peers = addresses if len(addresses) > 1 else ()
+        own_name = f"{name}-{number}" if peers else name
+        yield Server(name=own_name, address=address, peers=peers, cluster=name if peers else "", **common)  # type: ignore[arg-type]
+
+
+def _addresses(where: str, written: tuple[str, ...]) -> tuple[Address, ...]:
+    if not written:
+        raise NotRenderable(f'{where} says nothing of its servers: add servers = ["nats://its-name.example:4222"]')
+    found = []
+    for server in written:
+        url = urlsplit(server if "://" in server else f"nats://{server}")
+        found.append(Address(url.hostname or "", url.port or DEFAULT_PORT))
+    return tuple(found)

@@ -1,0 +1,266 @@
+"""The rendered servers, attacked with keys that they gave out: each denied action is denied, each needed one works."""
+
+import asyncio
+import subprocess
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats.errors
+import nats.js.errors
+import pytest
+
+from shared.embedded_nats import find_command
+from shared.jetstream_api import ApiError
+from shared.nats_connection import ConnectFailed, connect
+from shared.wire import WireError, decode_advisory, decode_watermark
+from tests.support.agent_process import AgentProcess
+from tests.support.rendered import SERVERS, Rendered, encoded, muster, rendered_servers, until_archived
+from tests.support.waiting import until
+
+OWN = "fleet.eu-west.dub1.nodes"
+OTHERS = "fleet.eu-west.lon1.nodes"
+INBOX = "_INBOX_dub1"
+AGENT = """
+site = "dub1"
+region = "eu-west"
+
+[upstream]
+servers = ["nats://127.0.0.1:{region}"]
+auth = {{ nkey_seed_file = "nats/keys/dub1-agent.nk" }}
+tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
+
+[store]
+path = "agent.db"
+
+[watermark]
+interval = "300ms"
+
+[monitor]
+listen = ""
+
+[[stream]]
+name = "nodes"
+
+[stream.source]
+servers = ["nats://127.0.0.1:{site}"]
+stream = "REGISTRATION"
+settle = "200ms"
+auth = {{ nkey_seed_file = "nats/keys/dub1-agent.nk" }}
+tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
+
+[stream.sender]
+json_path = "sender"
+"""
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
+    with rendered_servers(tmp_path_factory.mktemp("rendered")) as servers:
+        yield servers
+
+
+async def test_a_registration_becomes_an_advisory_at_the_hub(rendered: Rendered) -> None:
+    """Whatever is needed on the way works: nodes, agent, region, leaf link, hub."""
+    config = rendered.directory / "agent.toml"
+    config.write_text(AGENT.format(region=rendered.ports["eu-west"], site=rendered.ports["dub1"]))
+    agent = AgentProcess(config)
+    agent.start()
+    try:
+        async with rendered.visited("dub1", "dub1-nodes", "_INBOX_nodes") as nodes:
+            await nodes.store("registration.web1", encoded({"sender": "web1"}))
+        async with rendered.visited("hub", "aggregator") as hub:
+
+            async def announced() -> bool:
+                try:
+                    last = await hub.api("STREAM.MSG.GET.ARCHIVE", {"last_by_subj": f"{OWN}.advisory.new"})
+                except ApiError:
+                    return False
+                return bool(last)
+
+            await until(announced, "the hub knows web1")
+        code, output, errors = await agent.run_command("doctor", "--config", str(config))
+        assert code in (0, 1), output + errors
+    finally:
+        agent.end()
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        f"{OTHERS}.watermark",
+        f"{OTHERS}.advisory.stale",
+        "fleet.us-east.dub1.nodes.watermark",
+        "fleet.eu-west.dub10.nodes.watermark",
+        "muster.source.eu-west.FLEET",
+        "_INBOX_lon1.answer",
+        *(
+            f"{api}.{action}"
+            for api in ("$JS.API", "$JS.eu-west.API", "$JS.hub.API")
+            for action in ("STREAM.DELETE.FLEET", "STREAM.PURGE.FLEET", "STREAM.UPDATE.FLEET", "STREAM.CREATE.MINE")
+        ),
+        "$JS.API.STREAM.MSG.DELETE.FLEET",
+        "$JS.API.STREAM.MSG.GET.FLEET",
+        "$JS.API.DIRECT.GET.FLEET",
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.CONSUMER.CREATE.FLEET.mine",
+        "$JS.API.CONSUMER.DELETE.FLEET.muster-archive",
+        "$JS.API.CONSUMER.RESET.FLEET.muster-archive",
+        "$JS.ACK.FLEET.muster-archive.1.1.1.1.1",
+        "$JS.FC.FLEET.muster-archive.x",
+        "$SYS.REQ.SERVER.PING",
+        "$SYS.REQ.CLAIMS.UPDATE",
+    ],
+)
+async def test_a_sites_key_may_not_publish_elsewhere_in_its_region(rendered: Rendered, subject: str) -> None:
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as thief:
+        await thief.is_denied(subject)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [">", "fleet.>", f"{OWN}.>", f"{OTHERS}.watermark", "_INBOX.>", "_INBOX_lon1.>", "$JS.>", "$SYS.>", "muster.>"],
+)
+async def test_a_sites_key_hears_nothing_but_its_own_answers(rendered: Rendered, subject: str) -> None:
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as thief:
+        await thief.is_denied(subject, "subscribe")
+
+
+async def test_a_sites_key_publishes_as_its_site_and_hears_that_it_is_stored(rendered: Rendered) -> None:
+    before = await rendered.archived()
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as agent:
+        await agent.store(f"{OWN}.watermark", b"{}")
+        assert not agent.denials
+    await until_archived(rendered, before + 1)
+
+
+async def test_a_sites_key_can_neither_roll_up_nor_let_expire_what_others_stored(rendered: Rendered) -> None:
+    before = await rendered.archived()
+    async with rendered.visited("eu-west", "lon1-agent", "_INBOX_lon1") as other:
+        await other.store(f"{OTHERS}.watermark", b"{}")
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as thief:
+        for header in ({"Nats_Rollup": "all"}, {"Nats_TTL": "1s"}):
+            with pytest.raises(nats.js.errors.APIError):
+                await thief.store(f"{OWN}.watermark", b"{}", **header)
+    await until_archived(rendered, before + 1)
+
+
+async def test_an_answer_that_is_sent_to_anothers_subject_is_no_record(rendered: Rendered) -> None:
+    """A server lets the sender choose where its own answer goes; what it says there, nobody takes for a record."""
+    before = await rendered.archived()
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as thief:
+        for reply in (f"{OTHERS}.watermark", "$JS.API.STREAM.PURGE.FLEET", "$JS.API.STREAM.DELETE.FLEET"):
+            await thief.client.publish(f"{OWN}.watermark", b"{}", reply=reply)
+        await thief.client.publish(f"{OWN}.watermark", b"{}", reply="$JS.ACK.FLEET.muster-archive.1.1.1.1.1")
+        await thief.client.flush()
+        await until(lambda: any("$js.ack" in denial.lower() for denial in thief.denials), "the last one is denied")
+    await until_archived(rendered, before + 4)
+    async with rendered.visited("hub", "aggregator") as hub:
+        last = await hub.api("STREAM.MSG.GET.ARCHIVE", {"last_by_subj": f"{OTHERS}.watermark"})
+        body = b64decode(last["message"]["data"])
+    assert b'"stream":"FLEET"' in body
+    for decode in (decode_watermark, decode_advisory):
+        with pytest.raises(WireError):
+            decode(body)
+
+
+@pytest.mark.parametrize(
+    ("key", "subject"),
+    [
+        ("dub1-nodes", "$JS.API.STREAM.PURGE.REGISTRATION"),
+        ("dub1-nodes", "$JS.API.STREAM.MSG.GET.REGISTRATION"),
+        ("dub1-nodes", "$JS.API.CONSUMER.CREATE.REGISTRATION.mine"),
+        ("dub1-nodes", "other"),
+        ("dub1-agent", "registration.web1"),
+        ("dub1-agent", "$JS.API.STREAM.DELETE.REGISTRATION"),
+        ("dub1-agent", "$JS.API.STREAM.PURGE.REGISTRATION"),
+        ("dub1-agent", "$JS.API.STREAM.UPDATE.REGISTRATION"),
+        ("dub1-agent", "$JS.API.STREAM.MSG.DELETE.REGISTRATION"),
+        ("dub1-agent", "$JS.API.CONSUMER.CREATE.REGISTRATION.mine"),
+        ("dub1-agent", "$JS.API.CONSUMER.DELETE.REGISTRATION.muster-dub1-nodes"),
+    ],
+)
+async def test_at_its_site_each_may_do_its_own_work_alone(rendered: Rendered, key: str, subject: str) -> None:
+    async with rendered.visited("dub1", key, INBOX if key == "dub1-agent" else "_INBOX_nodes") as visitor:
+        await visitor.is_denied(subject)
+
+
+@pytest.mark.parametrize(
+    ("server", "key"),
+    [("hub", "dub1-agent"), ("hub", "eu-west-leaf"), ("eu-west", "aggregator"), ("eu-west", "dub1-nodes")],
+    ids=["a site's at the hub", "a leaf's as a client", "the aggregator's in a region", "nodes' in a region"],
+)
+async def test_keys_open_no_other_door(rendered: Rendered, server: str, key: str) -> None:
+    with pytest.raises(ConnectFailed, match="credentials|refused|Authorization"):
+        await connect(rendered.settings(server, key), name="test", deadline=2)
+
+
+async def test_the_aggregator_publishes_into_no_stream(rendered: Rendered) -> None:
+    async with rendered.visited("hub", "aggregator") as aggregator:
+        await aggregator.is_denied(f"{OWN}.watermark")
+
+
+async def test_without_tls_nobody_is_greeted(rendered: Rendered) -> None:
+    for server in SERVERS:
+        reader, writer = await asyncio.open_connection("127.0.0.1", rendered.ports[server])
+        writer.write(b'CONNECT {"verbose":false}\r\nPING\r\n')
+        assert b"INFO" not in await reader.read()
+        writer.close()
+
+
+def test_nats_server_accepts_every_file(rendered: Rendered, tmp_path: Path) -> None:
+    for server in SERVERS:
+        assert_accepted(rendered.config(server))
+    (tmp_path / "topology.toml").write_text(
+        '[hub]\nservers = ["nats://a:4222", "nats://b:4222", "nats://c:4222"]\n'
+        '[[region]]\nname = "eu"\nservers = ["nats://d:4222"]\n[render]\nmax_store = "10GiB"\n'
+        '[[stream]]\nname = "P"\nplace = "eu"\n[stream.mirror]\nname = "POLICY"\ndomain = "hub"\n'
+    )
+    done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+    assert done.returncode == 0, done.stderr
+    files = sorted(tmp_path.glob("nats/*/nats-server.conf"))
+    assert [path.parent.name for path in files] == ["eu", "hub-1", "hub-2", "hub-3"]
+    for path in files:
+        assert_accepted(path)
+
+
+def assert_accepted(path: Path) -> None:
+    done = subprocess.run([find_command(), "-t", "-c", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_rendering_again_keeps_every_secret(rendered: Rendered) -> None:
+    secrets = [*rendered.directory.glob("nats/*/*.nk"), *rendered.directory.glob("nats/*/*.pem")]
+    before = {path: path.read_bytes() for path in secrets}
+    done = muster(rendered.directory, "render", "--make-keys", "--make-certificates")
+    assert done.stdout.splitlines() == [f"{server}/nats-server.conf" for server in SERVERS]
+    assert {path: path.read_bytes() for path in secrets} == before
+    assert {path.stat().st_mode & 0o077 for path in secrets if path.suffix == ".nk" or "key" in path.name} == {0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            (),
+            "no key of aggregator, eu-leaf: let --make-keys make them, or put public keys there, such as aggreg",
+        ),
+        (("--make-keys",), "no certificate of hub, eu: let --make-certificates make them"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    (tmp_path / "topology.toml").write_text(
+        '[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\nservers = ["nats://b"]\n'
+    )
+    done = muster(tmp_path, "render", *options)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_region_without_servers_is_named(tmp_path: Path) -> None:
+    (tmp_path / "topology.toml").write_text('[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\n')
+    done = muster(tmp_path, "render")
+    assert done.stderr == (
+        'muster-aggregator: [[region]] eu says nothing of its servers: add servers = ["nats://its-name.example:4222"]\n'
+    )

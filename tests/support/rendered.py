@@ -1,0 +1,199 @@
+"""Run a hub, a region and a site on the very configurations that ``muster-aggregator render`` writes."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aggregator.demo.ports import free_ports
+from shared.child_processes import dies_with
+from shared.embedded_nats import find_command
+from shared.jetstream_api import request_json
+from shared.nats_client import EdgeClient
+from shared.nats_connection import LinkEvent, LinkState, connect
+from shared.nats_settings import AuthSettings, ConnectionSettings, TlsSettings
+from shared.settings import FilePath
+from tests.support.waiting import until
+
+COMMAND = str(Path(sys.executable).with_name("muster-aggregator"))
+START_DEADLINE = 20.0
+CONNECT_DEADLINE = 10.0
+REQUEST_DEADLINE = 5.0
+DENIAL_DEADLINE = 5.0
+SERVERS = ("hub", "eu-west", "dub1")
+
+TOPOLOGY = """
+[hub]
+servers = ["nats://127.0.0.1:{hub}"]
+domain = "hub"
+auth = {{ nkey_seed_file = "nats/keys/aggregator.nk" }}
+tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
+
+[render]
+listen = "127.0.0.1"
+store = "{directory}/store"
+leaf_port = {leaf}
+
+[[region]]
+name = "eu-west"
+servers = ["nats://127.0.0.1:{region}"]
+
+[[site]]
+name = "dub1"
+region = "eu-west"
+[site.server]
+servers = ["nats://127.0.0.1:{site}"]
+auth = {{ nkey_seed_file = "nats/keys/aggregator.nk" }}
+tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
+
+[[site]]
+name = "lon1"
+region = "eu-west"
+"""
+
+
+class Visitor:
+    """A connection with somebody's key; ``denials`` is what the server said no to."""
+
+    def __init__(self, client: EdgeClient, denials: list[str]) -> None:
+        self.client = client
+        self.denials = denials
+
+    async def api(self, subject: str, body: Any = None) -> dict[str, Any]:
+        """Ask ``$JS.API.<subject>``; raise ApiError, RequestFailed."""
+        return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=REQUEST_DEADLINE)
+
+    async def store(self, subject: str, body: bytes, **headers: str) -> None:
+        """Publish, and wait until it is stored; raise what nats-py raises where it is not."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        await self.client.jetstream().publish(subject, body, headers=named or None, timeout=REQUEST_DEADLINE)
+
+    async def is_denied(self, subject: str, what: str = "publish") -> None:
+        """Publish on a subject, or subscribe to it, and see to it that the server says no."""
+        if what == "publish":
+            await self.client.publish(subject, b"{}")
+        else:
+            await self.client.subscribe(subject)
+        await self.client.flush()
+        # A server's own domain is mapped away before it looks.
+        quoted = f'"{subject.replace("$JS.eu-west.API", "$JS.API").lower()}"'
+        await until(
+            lambda: any(quoted in denial.lower() for denial in self.denials), f"{quoted} is denied", DENIAL_DEADLINE
+        )
+
+
+class Rendered:
+    """The three servers, and whoever visits them."""
+
+    def __init__(self, directory: Path, ports: dict[str, int]) -> None:
+        self.directory = directory
+        self.ports = ports
+
+    def config(self, server: str) -> Path:
+        """Give a server's configuration."""
+        return self.directory / "nats" / server / "nats-server.conf"
+
+    def settings(self, server: str, key: str) -> ConnectionSettings:
+        """Say how to reach a server with a key."""
+        keys = self.directory / "nats" / "keys"
+        return ConnectionSettings(
+            servers=(f"nats://127.0.0.1:{self.ports[server]}",),
+            auth=AuthSettings(nkey_seed_file=FilePath(keys / f"{key}.nk")),
+            tls=TlsSettings(ca=FilePath(keys / "ca.pem"), handshake_first=True),
+        )
+
+    @asynccontextmanager
+    async def visited(self, server: str, key: str, inbox: str = "_INBOX") -> AsyncIterator[Visitor]:
+        """Connect to a server with a key; raise ConnectFailed."""
+        denials: list[str] = []
+
+        def note(state: LinkState) -> None:
+            if state.event is LinkEvent.DENIED:
+                denials.append(state.reason)
+
+        settings = self.settings(server, key)
+        client = await connect(settings, name="test", deadline=CONNECT_DEADLINE, inbox_prefix=inbox, on_state=note)
+        try:
+            yield Visitor(client, denials)
+        finally:
+            await client.close()
+
+    async def archived(self) -> int:
+        """Count what the hub's ARCHIVE holds."""
+        async with self.visited("hub", "aggregator") as hub:
+            return int((await hub.api("STREAM.INFO.ARCHIVE"))["state"]["messages"])
+
+
+def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command beside a topology.toml."""
+    return subprocess.run([COMMAND, *arguments], cwd=directory, capture_output=True, text=True, check=False, timeout=60)
+
+
+@contextmanager
+def rendered_servers(directory: Path) -> Iterator[Rendered]:
+    """Render, start the servers, lay out the streams; end the servers."""
+    ports = dict(zip(("leaf", "hub", "region", "site"), free_ports(4), strict=True))
+    (directory / "topology.toml").write_text(TOPOLOGY.format(directory=directory, **ports))
+    done = muster(directory, "render", "--make-keys", "--make-certificates")
+    assert done.returncode == 0, done.stderr
+    rendered = Rendered(directory, {"hub": ports["hub"], "eu-west": ports["region"], "dub1": ports["site"]})
+    running = [_start(rendered, server) for server in SERVERS]
+    try:
+        for server in SERVERS:
+            _until_listening(rendered.ports[server])
+        _lay_out(directory)
+        yield rendered
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _start(rendered: Rendered, server: str) -> "subprocess.Popen[bytes]":
+    with (rendered.directory / f"{server}.log").open("ab") as log:
+        return subprocess.Popen(
+            [find_command(), "-c", str(rendered.config(server))],
+            stdout=log,
+            stderr=log,
+            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one system call, nothing that could deadlock
+        )
+
+
+def _until_listening(port: int) -> None:
+    ends_at = time.monotonic() + START_DEADLINE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < ends_at, f"nobody listens on {port}"
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _lay_out(directory: Path) -> None:
+    """Apply until the hub reaches the region too: its leaf link takes a moment."""
+    ends_at = time.monotonic() + START_DEADLINE
+    while (done := muster(directory, "apply")).returncode:
+        assert time.monotonic() < ends_at, done.stdout + done.stderr
+
+
+async def until_archived(rendered: Rendered, count: int) -> None:
+    """Wait until the hub's ARCHIVE holds so many messages."""
+
+    async def there() -> bool:
+        return await rendered.archived() >= count
+
+    await until(there, f"ARCHIVE holds {count}")
+
+
+def encoded(body: object) -> bytes:
+    """Write JSON."""
+    return msgspec.json.encode(body)

@@ -1,0 +1,81 @@
+"""Who may do what on the rendered servers: as much as is needed, under names that are one's own."""
+
+from pathlib import Path
+
+import pytest
+
+from aggregator.topology.permissions import Grant
+from aggregator.topology.servers import Address, NotRenderable, Server, servers
+from aggregator.topology.settings import TopologySettings
+from shared.settings import parse_settings
+from tests.support.topologies import topology
+
+TOPOLOGY = """
+    [hub]
+    servers = ["nats://hub-1:4222", "nats://hub-2:4222", "nats://hub-3:4222"]
+    [[region]]
+    name = "eu-west"
+    servers = ["nats://eu:4222"]
+    [[region]]
+    name = "us-east"
+    servers = ["nats://us"]
+    [[site]]
+    name = "dub1"
+    region = "eu-west"
+    blocks = ["nodes", "racks"]
+    server = { servers = ["tls://dub1:5222"] }
+    [[site]]
+    name = "nyc1"
+    region = "us-east"
+"""
+
+
+def listed(text: str = "") -> dict[str, Server]:
+    wanted = parse_settings(TOPOLOGY + text, TopologySettings, Path("topology.toml"))
+    return {each.name: each for each in servers(wanted)}
+
+
+def grant(server: Server, key: str) -> Grant:
+    return next(each for each in server.grants if each.key == key)
+
+
+def test_an_agent_publishes_in_its_own_region_as_its_own_site() -> None:
+    regions = listed()
+    assert [each.key for each in regions["eu-west"].grants] == ["dub1-agent"]
+    assert grant(regions["us-east"], "nyc1-agent").publish == ("fleet.us-east.nyc1.>",)
+    assert grant(regions["us-east"], "nyc1-agent").subscribe == ("_INBOX_nyc1.>",)
+
+
+def test_an_agent_has_a_consumer_for_each_of_its_blocks() -> None:
+    allowed = grant(listed()["dub1"], "dub1-agent").publish
+    assert [subject for subject in allowed if "MSG.NEXT" in subject] == [
+        f"$JS.API.CONSUMER.MSG.NEXT.REGISTRATION.muster-dub1-{block}" for block in ("nodes", "racks")
+    ]
+
+
+def test_a_leaf_link_carries_the_hubs_streams_only_where_the_region_shall_copy_them() -> None:
+    policy = '[[stream]]\nname = "P"\nplace = "eu-west"\n[stream.mirror]\nname = "POLICY"\ndomain = "hub"\n'
+    hub = listed(policy)["hub-1"]
+    with_copy, without = grant(hub, "eu-west-leaf"), grant(hub, "us-east-leaf")
+    assert "$JS.hub.API.CONSUMER.CREATE.POLICY.>" in with_copy.publish
+    assert not [subject for subject in without.publish if subject.startswith("$JS.hub")]
+    assert not [subject for subject in (*with_copy.publish, *with_copy.subscribe) if subject.startswith("fleet")]
+
+
+def test_each_address_is_a_server_and_a_cluster_needs_no_fsync_for_each_message() -> None:
+    listed_servers = listed()
+    assert {name: each.address for name, each in listed_servers.items()} == {
+        "hub-1": Address("hub-1", 4222),
+        "hub-2": Address("hub-2", 4222),
+        "hub-3": Address("hub-3", 4222),
+        "eu-west": Address("eu", 4222),
+        "us-east": Address("us", 4222),
+        "dub1": Address("dub1", 5222),
+    }
+    assert [name for name, each in listed_servers.items() if each.stands_alone] == ["eu-west", "us-east", "dub1"]
+    assert listed_servers["eu-west"].uplinks == ("hub-1", "hub-2", "hub-3")
+
+
+def test_a_region_without_servers_is_named() -> None:
+    with pytest.raises(NotRenderable, match="eu-west says nothing of its servers"):
+        list(servers(topology()))
