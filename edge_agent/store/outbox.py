@@ -61,8 +61,7 @@ class OutboxChange:
         for lane, row_id in self._books.deletable_through.items():
             if row_id == self._deleted_through[lane]:
                 continue
-            async with self._database.execute(schema.rows_through(lane), (row_id,)) as cursor:
-                rows, size = (await cursor.fetchone()) or (0, 0)
+            ((rows, size),) = await self._database.execute_fetchall(schema.rows_through(lane), (row_id,))
             await self._database.execute(schema.delete_through(lane), (row_id,))
             self._resize(lane, -rows, -size)
             self._deleted_through[lane] = row_id

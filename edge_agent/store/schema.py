@@ -122,6 +122,7 @@ PUT_BLOCK = (
     "INSERT INTO block (name, region, site, state) VALUES (?,?,?,?) "
     "ON CONFLICT (name) DO UPDATE SET region = excluded.region, site = excluded.site, state = excluded.state"
 )
+BLOCK_NUMBER = "SELECT number FROM block WHERE name = ?"
 PUT_INCARNATION = "INSERT OR IGNORE INTO incarnation (created_at, epoch_ms) VALUES (?,?)"
 FORGET_INCARNATIONS = (
     "DELETE FROM incarnation WHERE number NOT IN (SELECT opening_incarnation FROM sender) "

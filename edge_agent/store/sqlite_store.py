@@ -283,10 +283,8 @@ class SqliteStore:
         block_id = batch.block_id
         state = msgspec.json.encode(batch.state).decode()
         await self._database.execute(schema.PUT_BLOCK, (block_id.block, block_id.region, block_id.site, state))
-        async with self._database.execute("SELECT number FROM block WHERE name = ?", (block_id.block,)) as cursor:
-            row = await cursor.fetchone()
-            assert row is not None
-            return int(row[0])
+        ((number,),) = await self._database.execute_fetchall(schema.BLOCK_NUMBER, (block_id.block,))
+        return int(number)
 
     async def _flush_deletions(self) -> None:
         told = ""
