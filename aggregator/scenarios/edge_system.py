@@ -52,6 +52,8 @@ async def without_domains(scene: Scene, system: Account) -> None:
             return await _deciding(client)
 
         await telling.comes("all nine decide together, and the hub leads", deciding, {HUB: (HUB, _EVERYBODY)})
+        await request_json(client, "$JS.API.META.LEADER.STEPDOWN", None, dict[str, Any], deadline=_GATHERING)
+        await telling.comes("when its leader steps down, the hub leads again", deciding, {HUB: (HUB, _EVERYBODY)})
         telling.output(format_jetstream(await jetstream_states(client, _EVERYBODY)))
     async with scene.connected(scene.test, SPOKES[0]) as at_spoke:
         await at_spoke.request("STREAM.CREATE.KEPT", _stream("KEPT"))

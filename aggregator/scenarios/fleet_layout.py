@@ -18,7 +18,14 @@ max_age = "14d"
 duplicate_window = "10m"
 allow_atomic = true
 
-[[stream]]                       # every advisory once more, under the name that Choria's consumers know
+[[stream]]                       # every sample once more, under the name that Choria's consumers know
+name = "CHORIA_REGISTRATION"
+domain = "eu"
+[[stream.source]]
+name = "FLEET"
+transforms = [{{ source = "fleet.*.*.*.registration", destination = "{REGISTRATION}.{{{{wildcard(2)}}}}" }}]
+
+[[stream]]                       # and every advisory
 name = "CHORIA_REGISTRATION_ADVISORIES"
 domain = "eu"
 [[stream.source]]

@@ -1,6 +1,7 @@
 """Hold the levels of a fleet's tree against each other: how fresh each is, who was counted, and who accused."""
 
 from collections import defaultdict
+from enum import StrEnum
 
 import msgspec
 
@@ -21,10 +22,20 @@ from aggregator.scenarios.fleet_records import (
 from aggregator.scenarios.stage import JetStream
 from aggregator.scenarios.telling import Telling
 from shared.subjects import RecordType
-from shared.wire import Advisory, decode_watermark
+from shared.wire import Advisory, ChoriaAdvisory, decode_watermark
 
-_BOUNDS = {"city": (3, 9), "region": (20, 45), "centre": (45, 90)}
+
+class Level(StrEnum):
+    """Where registrations are kept, from the nodes up."""
+
+    CITY = "city"
+    REGION = "region"
+    CENTRE = "centre"
+
+
+_BOUNDS = {Level.CITY: (3, 9), Level.REGION: (20, 45), Level.CENTRE: (45, 90)}
 """Minutes between which a level's freshness lies: 5, 30 and 60, on a machine that may be busy."""
+_SAMPLE = RecordType.REGISTRATION
 
 
 class Levels(msgspec.Struct, frozen=True):
@@ -66,15 +77,15 @@ async def freshness(levels: Levels, silent: str, telling: Telling) -> None:
     steady = [node for node in {each.node for each in await levels.city_arrivals()} if node[1] != silent]
     await telling.comes("every node came to the centre twice more", twice, True)
     measured = {
-        "city": typical(ages(await levels.city_arrivals(), since)),
-        "region": typical(ages(arrivals_of(await read(levels.region.client, "FLEET")), since)),
-        "centre": typical(await of_centre()),
+        Level.CITY: typical(ages(await levels.city_arrivals(), since)),
+        Level.REGION: typical(ages(arrivals_of(await read(levels.region.client, "FLEET")), since)),
+        Level.CENTRE: typical(await of_centre()),
     }
     for level, age in measured.items():
         telling.output(f"{level}: {in_minutes(age):.0f} minutes")
     within = {level: low <= in_minutes(measured[level]) <= high for level, (low, high) in _BOUNDS.items()}
     telling.show("city 5 minutes, region 30, centre an hour", within, dict.fromkeys(_BOUNDS, True))
-    rarer = in_minutes(measured["centre"]) > STALE_MINUTES
+    rarer = in_minutes(measured[Level.CENTRE]) > STALE_MINUTES
     telling.show(f"the centre hears of a living node more rarely than in {STALE_MINUTES} minutes", rarer, True)
 
 
@@ -114,6 +125,25 @@ async def judge(levels: Levels, silent: str, telling: Telling) -> None:
     telling.show(f"their watermarks vouch for just these, none of {RELAY}'s", whole and RELAY not in last, True)
 
 
+async def _consume(centre: JetStream, telling: Telling) -> None:
+    """Read as a consumer does that knows Choria alone: by stream and subject, and what Choria's schema names."""
+    config = {"durable_name": "cmdb", "ack_policy": "explicit", "filter_subject": ADVISORIES}
+    stream = "CHORIA_REGISTRATION_ADVISORIES"
+    await centre.request(f"CONSUMER.CREATE.{stream}.cmdb", {"stream_name": stream, "config": config})
+    bodies = await centre.fetch(stream, "cmdb", await centre.count(stream))
+    known = [msgspec.json.decode(body, type=ChoriaAdvisory) for body in bodies]
+    told = sorted({each.replicator for each in known})
+    telling.show(
+        "a consumer that knows Choria alone reads all of it, ours and plain, of", told, ["ber1", "dub1", "lon1"]
+    )
+
+
+async def _is_offered(jetstream: JetStream) -> bool:
+    sampled = [each for subject, each in ours(await read(jetstream.client, "FLEET")) if subject.record_type is _SAMPLE]
+    offered = await read(jetstream.client, "CHORIA_REGISTRATION")
+    return [each.body for each in offered] == [each.body for each in sampled]
+
+
 async def _until_all_is_there(levels: Levels, issued: list[Stored], telling: Telling) -> None:
     telling.chapter("Choria's consumers at the centre find the streams that they know")
     bodies = sorted(each.body for each in issued)
@@ -125,13 +155,13 @@ async def _until_all_is_there(levels: Levels, issued: list[Stored], telling: Tel
     await telling.comes("CHORIA_REGISTRATION_ADVISORIES: every advisory of the region, unsampled", carried, True)
     subjects = {each.subject for each in await read(levels.centre.client, "CHORIA_REGISTRATION_ADVISORIES")}
     telling.show("under the subject that they read", sorted(subjects), [ADVISORIES])
+    await _consume(levels.centre, telling)
 
-    async def offered() -> bool:
-        relayed = await read(levels.centre.client, "FLEET")
-        records = await read(levels.centre.client, "CHORIA_REGISTRATION")
-        return [each.body for each in records] == [each.body for each in relayed]
+    async def offered() -> list[str]:
+        upper = {Level.REGION.value: levels.region, Level.CENTRE.value: levels.centre}
+        return [level for level, jetstream in upper.items() if await _is_offered(jetstream)]
 
-    await telling.comes("CHORIA_REGISTRATION: every registration of the centre, in its order", offered, True)
+    await telling.comes("CHORIA_REGISTRATION: every registration of", offered, [Level.REGION.value, Level.CENTRE.value])
     records = await read(levels.centre.client, "CHORIA_REGISTRATION")
     telling.show(
         "one subject for each city",

@@ -224,6 +224,29 @@ def test_nats_server_accepts_every_file(rendered: Rendered, tmp_path: Path) -> N
         assert_accepted(path)
 
 
+async def test_plain_sources_and_mirrors_pass_the_leaf_link_both_ways(tmp_path: Path) -> None:
+    further = """
+        [archive]
+        sourcing = "plain"
+        [[stream]]
+        name = "BACK"
+        place = "eu-west"
+        [stream.mirror]
+        name = "ARCHIVE"
+        domain = "hub"
+    """
+    with rendered_servers(tmp_path, further) as rendered:
+        async with rendered.visited("eu-west", "dub1-agent", INBOX) as agent:
+            await agent.store(f"{OWN}.watermark", b"{}")
+        async with rendered.visited("hub", "aggregator") as hub:
+
+            async def is_back() -> bool:
+                answer = await hub.of_domain("eu-west", "STREAM.INFO.BACK")
+                return bool(answer["state"]["messages"] == 1)
+
+            await until(is_back, "what went to the hub is back in the region")
+
+
 def assert_accepted(path: Path) -> None:
     done = subprocess.run([find_command(), "-t", "-c", str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

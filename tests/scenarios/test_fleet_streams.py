@@ -21,6 +21,8 @@ async def test_a_tree_is_as_fresh_as_designed_and_counts_everybody_once(tmp_path
     ]
     assert found["CHORIA_REGISTRATION_ADVISORIES: every advisory of the region, unsampled"]
     assert found["under the subject that they read"] == [f"{CHORIA}.registration_advisories"]
+    assert found["a consumer that knows Choria alone reads all of it, ours and plain, of"] == ["ber1", "dub1", "lon1"]
+    assert found["CHORIA_REGISTRATION: every registration of"] == ["region", "centre"]
     assert found["one subject for each city"] == [f"{CHORIA}.registration.{city}" for city in ("dub1", "lon1")]
     assert set(found["how many came twice, a killed relay notwithstanding"].values()) == {0}
     assert found["what the relay passed on is what it was, byte for byte"]

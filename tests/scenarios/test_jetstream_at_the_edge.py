@@ -35,6 +35,7 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
     assert found["ten of LEAFACC at the hub reach neither"] == isolated
     assert found["HUBACC's aggregate has the spokes' twenty"] == isolated | {"HUBACC/aggregate": 20}
     assert found["all nine decide together, and the hub leads"] == {"hub": ("hub", 9)}
+    assert found["when its leader steps down, the hub leads again"] == {"hub": ("hub", 9)}
     assert not found["no stream can be made there"]
 
     text = (tmp_path / "replication.dot").read_text()

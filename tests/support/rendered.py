@@ -70,6 +70,11 @@ class Visitor:
         """Ask ``$JS.API.<subject>``; raise ApiError, RequestFailed."""
         return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=REQUEST_DEADLINE)
 
+    async def of_domain(self, domain: str, subject: str) -> dict[str, Any]:
+        """Ask ``$JS.<domain>.API.<subject>``; raise ApiError, RequestFailed."""
+        asked = f"$JS.{domain}.API.{subject}"
+        return await request_json(self.client, asked, None, dict[str, Any], deadline=REQUEST_DEADLINE)
+
     async def store(self, subject: str, body: bytes, **headers: str) -> None:
         """Publish, and wait until it is stored; raise what nats-py raises where it is not."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -137,10 +142,10 @@ def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str
 
 
 @contextmanager
-def rendered_servers(directory: Path) -> Iterator[Rendered]:
-    """Render, start the servers, lay out the streams; end the servers."""
+def rendered_servers(directory: Path, further: str = "") -> Iterator[Rendered]:
+    """Render, with ``further`` tables, start the servers, lay out the streams; end the servers."""
     ports = dict(zip(("leaf", "hub", "region", "site"), free_ports(4), strict=True))
-    (directory / "topology.toml").write_text(TOPOLOGY.format(directory=directory, **ports))
+    (directory / "topology.toml").write_text(TOPOLOGY.format(directory=directory, **ports) + further)
     done = muster(directory, "render", "--make-keys", "--make-certificates")
     assert done.returncode == 0, done.stderr
     rendered = Rendered(directory, {"hub": ports["hub"], "eu-west": ports["region"], "dub1": ports["site"]})
