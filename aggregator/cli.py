@@ -30,6 +30,9 @@ COMMANDS = {
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
     "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
+    "tables": LazyCommand(
+        "aggregator.lakehouse.table_commands", "tables", "Show the tables: how big, how fresh, through which message."
+    ),
     "scenario": LazyCommand(
         "aggregator.scenarios.commands", "scenario", "Play a documented way of replication on servers of its own."
     ),

@@ -15,9 +15,11 @@ from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
 import duckdb
+from pyarrow import parquet
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DecimalType, IcebergType, ListType, MapType, PrimitiveType, StructType
 from sqlalchemy.exc import DatabaseError
 
@@ -96,6 +98,29 @@ class Tables:
         """Run one statement and give all its rows, as tuples. Raise as ``answer``."""
         return list(self.answer(sql, parameters).rows)
 
+    def write_parquet(self, sql: str, file: Path) -> int:
+        """Write the answer to one statement as Parquet, the columns' types kept; give its rows. Raise as ``answer``."""
+        with self._errors_in_words(sql):
+            self._register_mentioned(sql)
+            self._connection.sql(sql).write_parquet(str(file), compression="zstd")
+        return int(parquet.read_metadata(file).num_rows)
+
+    def load(self, name: str) -> tuple[Table, Snapshot | None]:
+        """Give a table and the state in which it is read, None while it never had one; raise TablesUnreadable."""
+        try:
+            table = self._catalog.load_table((NAMESPACE, name))
+        except (OSError, DatabaseError) as error:
+            reason = error.orig if isinstance(error, DatabaseError) else error
+            raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {reason}") from error
+        recorded = self._snapshots.get(name)
+        # One that was expired since is passed over for the current one: maintenance changes no rows.
+        snapshot = table.snapshot_by_id(recorded) if recorded is not None else None
+        return table, snapshot or table.current_snapshot()
+
+    def interrupt(self) -> None:
+        """End the statement that another thread runs."""
+        self._connection.interrupt()
+
     def read_only_statement(self, sql: str) -> str:
         """Give ``sql`` back where it is one statement that only reads; raise TablesUnreadable where it is not."""
         with self._errors_in_words(sql):
@@ -153,10 +178,9 @@ class Tables:
             wanted.update(_mentioned(self._views[view], self._tables))
         for name in sorted(wanted & set(self._tables) - self._registered):
             try:
-                select = _select(self._catalog.load_table((NAMESPACE, name)), self._snapshots.get(name))
-            except (OSError, DatabaseError) as error:
-                reason = error.orig if isinstance(error, DatabaseError) else error
-                raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {reason}") from error
+                select = _select(*self.load(name))
+            except OSError as error:
+                raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {error}") from error
             self._connection.execute(f'CREATE VIEW "{name}" AS {select}')
             self._registered.add(name)
         for name in sorted(wanted & self._views.keys() - self._registered):
@@ -201,13 +225,9 @@ def _mentioned(sql: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.lower() in words]
 
 
-def _select(table: Table, snapshot_id: int | None) -> str:
-    """Give the SQL that reads a table: its columns found by their Iceberg ids, whatever they were called when written.
-
-    A snapshot that was expired since is passed over for the current one: maintenance changes no rows.
-    """
-    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
-    files = list(_files(table, snapshot.snapshot_id if snapshot is not None else None))
+def _select(table: Table, snapshot: Snapshot | None) -> str:
+    """Give the SQL that reads a table: its columns are found by their Iceberg ids, whatever they were once called."""
+    files = list(_files(table, snapshot)) if snapshot is not None else []
     fields = table.schema().fields
     if not files:
         columns = ", ".join(f'CAST(NULL AS {duckdb_type(field.field_type)}) AS "{field.name}"' for field in fields)
@@ -222,8 +242,8 @@ def _select(table: Table, snapshot_id: int | None) -> str:
     return f"SELECT * FROM read_parquet([{listed}], schema = MAP {{{by_id}}}, hive_partitioning = false)"  # noqa: S608
 
 
-def _files(table: Table, snapshot_id: int | None) -> Iterator[str]:
-    for task in table.scan(snapshot_id=snapshot_id).plan_files():
+def _files(table: Table, snapshot: Snapshot) -> Iterator[str]:
+    for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files():
         if task.delete_files:
             raise TablesUnreadable(
                 f"{NAMESPACE}.{table.name()[-1]} has delete files, which only Spark reads: it must be copy-on-write"

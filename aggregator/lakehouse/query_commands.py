@@ -12,12 +12,14 @@ from aggregator.lakehouse.interruption import interruptible
 from aggregator.lakehouse.query import Tables, open_tables
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.query_output import at_most, csv_lines, json_lines, table_lines
+from aggregator.lakehouse.query_prompt import ask_at_prompt
+from shared.sizes import format_size
 
 _TABLE_ROWS = 1000
 
 
 @click.command()
-@click.argument("query")
+@click.argument("query", required=False)
 @config.config_option
 @click.option(
     "--format",
@@ -32,26 +34,56 @@ _TABLE_ROWS = 1000
     type=click.IntRange(min=0),
     help=f"Stop after so many rows, 0 = never.  [default: {_TABLE_ROWS} in a table, else 0]",
 )
-def sql(query: str, config_path: Path, form: str, max_rows: int | None) -> None:
+@click.option(
+    "--parquet",
+    "parquet_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the whole answer to this file, for other programs.",
+)
+def sql(query: str | None, config_path: Path, form: str, max_rows: int | None, parquet_file: Path | None) -> None:
     """Ask the tables a question, for example:
 
     \b
       muster-aggregator sql "SHOW TABLES"
       muster-aggregator sql "SELECT * FROM outages ORDER BY started_at DESC LIMIT 10"
 
-    QUERY is SQL as DuckDB speaks it; - reads it from standard input. Instants are in UTC. What is read is the state
-    that the last whole rollup left.
+    QUERY is SQL as DuckDB speaks it; - reads it from standard input; without one, you are asked for as many as you
+    like. Instants are in UTC. What is read is the state that the last whole rollup left.
     """  # noqa: D301 - \b keeps click from filling the lines
-    text = sys.stdin.read() if query == "-" else query
+    warehouse = Path(config.load(config_path).lakehouse.path)
     limit = max_rows if max_rows is not None else _TABLE_ROWS if form == "table" else 0
     try:
-        with open_tables(Path(config.load(config_path).lakehouse.path)) as tables, interruptible():
-            _answer(tables, text, form, limit)
+        if query is None and parquet_file is not None:
+            raise click.UsageError("--parquet wants a query: it writes the answer to one")
+        if query is None:
+            ask_at_prompt(warehouse, lambda tables, asked: _answer(tables, asked, form, limit))
+            return
+        text = sys.stdin.read() if query == "-" else query
+        with open_tables(warehouse) as tables, interruptible():
+            if parquet_file is not None:
+                _write_file(tables, text, parquet_file)
+            else:
+                _answer(tables, text, form, limit)
     except TablesUnreadable as error:
         raise click.ClickException(str(error)) from error
     except BrokenPipeError:
         # Whoever read this has seen enough; what is still buffered must not fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_file(tables: Tables, query: str, file: Path) -> None:
+    """Write a file that is there whole, or not at all."""
+    statement = tables.read_only_statement(query)
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        unfinished.touch()
+        count = tables.write_parquet(statement, unfinished)
+        unfinished.replace(file)
+        click.echo(f"{file}: {count:,} row{'' if count == 1 else 's'}, {format_size(file.stat().st_size)}", err=True)
+    except OSError as error:
+        raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _answer(tables: Tables, query: str, form: str, limit: int) -> None:

@@ -3,20 +3,24 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from pyarrow import parquet
 from pyiceberg.types import DateType
 
 from aggregator.lakehouse.query import Tables, open_tables
 from aggregator.lakehouse.query_commands import sql
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.schemas import ADVISORIES, SENDER_INTERVALS, TABLES, VIEWS
+from aggregator.lakehouse.table_commands import tables as tables_command
 from shared.instants import DAY, HOUR
 from tests.support.small_lakehouse import SmallLakehouse
 from tests.support.small_rollup import START, Coverage, Interval
@@ -60,8 +64,9 @@ def ask(lakehouse: SmallLakehouse, tmp_path: Path) -> Ask:
     path = json.dumps(str(lakehouse.warehouse))
     config.write_text(f'[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = {path}\n')
 
-    def asking(query: str, *options: str, stdin: str = "") -> Result:
-        return CliRunner().invoke(sql, [query, "--config", str(config), *options], input=stdin)
+    def asking(query: str | None, *options: str, stdin: str = "") -> Result:
+        asked = [] if query is None else [query]
+        return CliRunner().invoke(sql, [*asked, "--config", str(config), *options], input=stdin)
 
     return asking
 
@@ -261,6 +266,68 @@ def test_ctrl_c_ends_an_endless_query_at_once_without_a_word(ask: Ask, tmp_path:
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_parquet_keeps_the_types_and_is_there_whole_or_not_at_all(ask: Ask, tmp_path: Path) -> None:
+    file = tmp_path / "days.parquet"
+    written = ask("SELECT day, site, up_us FROM site_availability_daily ORDER BY day", "--parquet", str(file))
+    assert re.fullmatch(rf"{file}: 3 rows, [\d.]+ (B|KiB)\n", written.stderr)
+    table = parquet.read_table(file)
+    assert table.to_pylist()[0] == {"day": date(2026, 3, 2), "site": "dub1", "up_us": 46 * HOUR}
+    assert ask("SELECT error('no')", "--parquet", str(tmp_path / "none.parquet")).stderr == "Error: no\n"
+    nowhere = tmp_path / "nowhere" / "days.parquet"
+    refused = ask("SELECT 1", "--parquet", str(nowhere)).stderr
+    assert refused == f"Error: {nowhere}: cannot be written: No such file or directory\n"
+    assert ask(None, "--parquet", str(file)).stderr.endswith("--parquet wants a query: it writes the answer to one\n")
+    assert [path.name for path in tmp_path.iterdir() if "parquet" in path.name] == ["days.parquet"]
+
+
+def test_a_prompt_answers_statement_by_statement_and_goes_on_behind_a_mistake(ask: Ask) -> None:
+    typed = "SELECT count(*) AS n\nFROM outages;\nSELCT 1;\n\nSELECT site FROM outages;\nexit\nSELECT 2 AS never;\n"
+    answered = ask(None, stdin=typed)
+    assert answered.exit_code == 0
+    assert "n\n-\n1\n" in answered.stdout.replace("muster> ", "").replace("   ...> ", "")
+    assert "dub1" in answered.stdout
+    assert "never" not in answered.stdout
+    assert 'Error: syntax error at or near "SELCT"' in answered.stderr
+    assert "(1 row)" in answered.stderr
+
+
+def test_ctrl_c_ends_a_query_and_not_the_prompt(ask: Ask, tmp_path: Path) -> None:
+    ask("SELECT 1")
+    endless = "SELECT count(*) FROM range(1000000000000) WHERE sqrt(range) = 0.5;\n"
+    command = [sys.executable, "-m", "aggregator.cli", "sql", "--config", str(tmp_path / "aggregator.toml")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(endless)
+        process.stdin.flush()
+        asyncio.run(until(lambda: cpu_seconds(process.pid) > 5, "the query is under way", deadline=60))
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate("SELECT 'still here' AS said;\n", timeout=300)
+        assert process.returncode == 0
+    assert "interrupted" in errors.splitlines()
+    assert "still here" in output
+
+
+def test_the_tables_are_told_with_what_they_hold_and_stand_for(
+    lakehouse: SmallLakehouse, ask: Ask, tmp_path: Path
+) -> None:
+    ask("SELECT 1")
+    config = ["--config", str(tmp_path / "aggregator.toml")]
+    shown = CliRunner().invoke(tables_command, config).stdout
+    days = next(line.split() for line in shown.splitlines() if line.startswith("site_availability_daily "))
+    assert (days[1:3], days[5:8]) == (["3", "1"], ["REPORT", "4,711", "2026-03-04T06:00:00Z"])
+    assert re.search(r"^losses +0 +0 +0 B +\S", shown, re.MULTILINE)
+    assert shown.endswith("views: sender_availability_daily, outages\n")
+    told = CliRunner().invoke(tables_command, [*config, "--json"]).stdout
+    states = {state["name"]: state for state in json.loads(told)}
+    assert states.keys() == {table.name for table in (*TABLES, *VIEWS)}
+    found = states["sender_intervals"]
+    assert (found["rows"], found["known_through"]) == (len(INTERVALS), KNOWN_THROUGH)
+    files = list((lakehouse.warehouse / "muster" / "sender_intervals" / "data").rglob("*.parquet"))
+    assert found["bytes"] == sum(file.stat().st_size for file in files)
 
 
 def test_neither_spark_nor_java_is_loaded_for_a_query() -> None:
