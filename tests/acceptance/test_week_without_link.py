@@ -1,6 +1,6 @@
 """A week without a link, in accelerated form: what waits is bounded, no advisory is lost, and the space comes back.
 
-Fourteen senders register as often as in a week of five-minute intervals, two of them silent in turn; many more with
+Fourteen senders register as often as in a week of five-minute intervals, five of them silent in turn; many more with
 large registrations come, go, and are forgotten. Meanwhile the region cannot be reached.
 """
 
@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from edge_agent.status_report import StatusReport, read_status
 from edge_agent.store.reading import StoreUnreadable
-from edge_agent.store.sqlite_store import FREE_PAGES_KEPT, PAGE_SIZE
+from edge_agent.store.space import FREE_PAGES_KEPT, PAGE_SIZE
 from tests.support.fault_evidence import client_of, gather, last_sequence
 from tests.support.fault_run import has_said_everything
 from tests.support.fault_stage import STREAM, FaultStage, fault_stage
@@ -22,9 +22,16 @@ from tests.support.waiting import until
 
 ROUNDS = 7 * 24 * 12
 SENDERS = 14
-SILENT = 2
-SILENT_FOR = ROUNDS // 7
-PAUSE = 0.012
+SILENT = 5
+SILENT_FOR = ROUNDS // 3
+# A silence lasts SILENT_FOR * PAUSE at least: 3.7 s, longer than stale_after.
+PAUSE = 0.0055
+POLICY = """
+sample_interval = "2s"
+stale_after = "3s"
+retire_after = "5s"
+blind_after = "1300ms"
+"""
 ROUNDS_AT_ONCE = 8
 SUBJECT = "registration.nodes"
 VISITORS = 2_500
@@ -37,7 +44,7 @@ MOST_KEPT = FREE_PAGES_KEPT * PAGE_SIZE + (8 << 20)
 
 async def test_a_week_without_a_link_costs_one_registration_of_each_sender_and_no_advisory(tmp_path: Path) -> None:
     async with (
-        fault_stage(tmp_path, atomic=True, copies=False, small_disk=False) as stage,
+        fault_stage(tmp_path, atomic=True, copies=False, small_disk=False, policy=POLICY) as stage,
         client_of(stage.site) as client,
     ):
         await stage.uplink.cut()

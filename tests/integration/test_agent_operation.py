@@ -1,6 +1,6 @@
 """What an operator sees of the agent: it says what is going on, ends when told to, and refuses what cannot work."""
 
-import asyncio
+import os
 import re
 import signal
 from collections.abc import AsyncIterator
@@ -12,6 +12,7 @@ import pytest
 from edge_agent.store import schema
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
 from tests.support.fleet_region import STREAM as FLEET
+from tests.support.one_server import written
 from tests.support.told_agent import BODIES, NAMES, arrived, told_of, until_running
 from tests.support.waiting import until
 
@@ -93,6 +94,41 @@ async def test_a_region_without_a_stream_is_named_in_status(deployment: Deployme
     await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
 
 
+async def test_a_link_on_which_something_was_denied_is_well_again_when_it_is_permitted(tmp_path: Path) -> None:
+    permissions = """
+    authorization {{ users: [
+      {{ user: admin, password: secret }}
+      {{ user: agent, password: secret, permissions: {{ publish: {{ allow: [{allowed}] }} }} }}
+    ] }}
+    no_auth_user: admin
+    """
+    too_little, enough = (permissions.format(allowed=each) for each in ('"$JS.ACK.>"', '"$JS.>"'))
+    auth = '[stream.source.auth]\nuser = "agent"\npassword_file = "password"\n\n[stream.sender]'
+    written(tmp_path / "password", "secret")
+    settings = SETTINGS.replace("[stream.sender]", auth)
+    async with deployed(tmp_path, settings, site_config=too_little) as deployment:
+
+        async def phase() -> str:
+            parts = (await deployment.agent.status_json()).get("parts", {})
+            return str(parts.get("source of nodes", {}).get("phase"))
+
+        async def is_denied() -> bool:
+            return await phase() == "denied"
+
+        async def is_connected() -> bool:
+            return await phase() == "connected"
+
+        deployment.agent.start()
+        await until(is_denied, "status says that something is denied")
+        server = deployment.site.server
+        config_path = server.settings.store_dir / "nats-server.conf"
+        config_path.write_text(config_path.read_text().replace(too_little, enough))
+        os.kill(server.pid, signal.SIGHUP)
+        await deployment.site.publish(*BODIES)
+        await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
+        await until(is_connected, "status says that the link is well")
+
+
 # Ending
 
 
@@ -114,7 +150,12 @@ async def test_an_agent_that_is_told_to_ends_within_seconds_and_without_a_compla
             deployment.region.link.stall()
         if trouble == "a silent site":
             deployment.site.link.stall()
-        await asyncio.sleep(0.2)
+        enough = await deployment.site.last_sequence() + 20 * len(NAMES)
+
+        async def is_busy() -> bool:
+            return await deployment.site.last_sequence() >= enough
+
+        await until(is_busy, "the senders have registered meanwhile")
         deployment.agent.signal(signal.SIGTERM)
         assert await deployment.agent.ended(deadline=10) == 0
     assert "Traceback" not in deployment.agent.log

@@ -43,9 +43,12 @@ async def examined(config_path: Path) -> tuple[int, Findings]:
 
 
 async def test_all_is_well_around_a_running_agent_and_nothing_is_changed_by_looking(stage: Stage) -> None:
-    async with registering(stage.site, *(f"node-{n}" for n in range(4))), operated_agent(stage.config_path) as agent:
+    names = [f"node-{n}" for n in range(4)]
+    async with registering(stage.site, *names) as nodes, operated_agent(stage.config_path) as agent:
         await until(lambda: stage.region.told(AdvisoryKind.NEW), "the agent works")
-        await asyncio.sleep(2)
+        heard_often = 4 * len(names)
+        await until(lambda: nodes.published >= heard_often, "it can be told how often the nodes register")
+        await until(stage.region.observed_through, "the agent has vouched for the site")
         began_with = agent.log_path.read_text()
         code, page, _ = await agent.command("doctor")
         assert (code, "all well" in page) == (0, True), page

@@ -1,5 +1,6 @@
 """Relay mode between real servers: a fleet's registrations go up sampled again, as they are, and nothing else does."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,16 @@ async def test_origins_are_listed_and_none_of_them_falls_stale(tmp_path: Path) -
         assert "eu-west.lon1.nodes.a" in output
         assert " in " not in output.replace("stale in all", "")
         assert "2 of 2 senders match; 2 heard, 0 stale in all" in output
+
+        explain = ("explain", "eu-west.dub1.nodes.a", "--config", config)
+        code, output, errors = await deployment.agent.run_command(*explain)
+        assert (code, errors) == (0, "")
+        said = " ".join(output.split())
+        assert re.search(
+            r" if heard forwarded( from \S+ \([\w ]+\) on)? settings retire_after 1d, sample_interval 1h", said
+        )
+        assert re.search(r" if not heard forgotten at \S+ \(in [\w ]+\); who is stale is said by its site if ", said)
+        assert "stale_after" not in output
 
 
 async def test_samples_go_on_as_time_does(tmp_path: Path) -> None:
