@@ -9,7 +9,7 @@ sequences are normal, unless retention made them while the reader was behind: th
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import nats.errors
@@ -20,9 +20,9 @@ from edge_agent.core.resume import PastChange, StreamFacts, past_change
 from edge_agent.core.resume import is_gap as outran
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from edge_agent.probe import Probe
-from edge_agent.source_api import Delivery, SourceApi, delivery_of
+from edge_agent.source_api import SourceApi, delivery_numbers
 from shared.identifiers import SourcePosition
-from shared.nats_direct import DirectClient, Received
+from shared.nats_direct import DirectClient
 
 PULL_MESSAGES = 1_000
 PULLS = 4
@@ -58,8 +58,9 @@ class JetStreamSource:
 
     def _reset_state(self) -> None:
         self._generation += 1
-        self._buffer: deque[tuple[Received, Delivery]] = deque()
+        self._buffer: deque[tuple[SourceMessage, str]] = deque()
         self._buffered_bytes = 0
+        self._pending = 0
         self._arrived = asyncio.Event()
         self._consumer_sequence = 0
         self._read_sequence = 0
@@ -154,7 +155,7 @@ class JetStreamSource:
                 self.break_off(f"the server has been silent for {SILENCE_LIMIT:g} s")
         if self._buffer:
             # A batch is a transaction: behind the stream, wait for a large one; at its end, not for long.
-            await self._gather(loop.time() + (GATHER if self._buffer[-1][1].pending else LINGER))
+            await self._gather(loop.time() + (GATHER if self._pending else LINGER))
         if self._hole_after is not None:
             await self._look_into_hole(self._hole_after)
         if self._broken:
@@ -207,7 +208,7 @@ class JetStreamSource:
         if (await self._api.facts()).first_sequence <= hole_after + 1:
             return
         self._hole_after = hole_after
-        if self._buffer[0][1].sequence > hole_after:
+        if self._buffer[0][0].sequence > hole_after:
             self.break_off(f"messages behind {hole_after} were lost to retention before they were read")
 
     async def _is_rewritten(self, position: SourcePosition, pending: int) -> bool:
@@ -222,13 +223,13 @@ class JetStreamSource:
             raise SourceUnavailable(self._broken)
         if not self._buffer:
             return False
-        message, delivery = self._buffer[0]
-        if delivery.sequence > position.sequence:
+        message, reply = self._buffer[0]
+        if message.sequence > position.sequence:
             return False
         self._buffer.popleft()
-        self._buffered_bytes -= len(message.data)
-        self._unacknowledged.append((delivery.sequence, message.reply))
-        return delivery.stored_at != position.stored_at
+        self._buffered_bytes -= len(message.payload)
+        self._unacknowledged.append((message.sequence, reply))
+        return message.stored_at != position.stored_at
 
     async def _subscribe(self) -> None:
         self._inbox = self._client.new_inbox()
@@ -265,43 +266,49 @@ class JetStreamSource:
             self._requested += messages
             await self._api.pull(self._inbox, messages, size, PULL_EXPIRES, HEARTBEAT)
 
-    def _receive(self, generation: int, message: Received) -> None:
+    def _receive(
+        self, generation: int, subject: str, reply: str, payload: bytes, headers: dict[str, str] | None
+    ) -> None:
         if generation != self._generation:
             return
-        self._heard_at = self._time()
-        if message.reply.startswith("$JS.ACK."):
+        if not reply.startswith("$JS.ACK."):
+            self._heard_at = self._time()
             try:
-                delivery = delivery_of(message.reply)
-            except (ValueError, IndexError):
-                self.break_off(f"not a delivery of a stream's: {message.reply[:100]!r}")
-                return
-            self._requested -= 1
-            if delivery.consumer_sequence != self._consumer_sequence + 1:
-                self.break_off(
-                    f"delivery {delivery.consumer_sequence} came after {self._consumer_sequence}: some were lost"
-                )
-                return
-            self._consumer_sequence = delivery.consumer_sequence
-            if delivery.sequence > self._read_sequence:
-                if 0 < self._continuous_through < delivery.sequence - 1 and self._hole_after is None:
-                    self._hole_after = self._continuous_through
-                self._read_sequence = delivery.sequence
-                self._continuous_through = max(self._continuous_through, delivery.sequence)
-                self._buffer.append((message, delivery))
-                self._buffered_bytes += len(message.data)
-            elif self._acknowledges_each and delivery.sequence < self._first_sequence:
-                self._committed.append(message.reply)
-            if max(len(self._buffer), 1) < self._awaited and not self._committed:
-                return
-        else:
-            try:
-                self._receive_status(message)
+                self._receive_status(headers or {})
             except ValueError as error:
                 self.break_off(f"not a status of a pull's: {error}")
-        self._arrived.set()
+            self._arrived.set()
+            return
+        try:
+            consumer_sequence, sequence, stored_at, self._pending = delivery_numbers(reply)
+        except ValueError:
+            self.break_off(f"not a delivery of a stream's: {reply[:100]!r}")
+            return
+        self._requested -= 1
+        if consumer_sequence != self._consumer_sequence + 1:
+            self.break_off(f"delivery {consumer_sequence} came after {self._consumer_sequence}: some were lost")
+            return
+        self._consumer_sequence = consumer_sequence
+        if sequence > self._read_sequence:
+            self._note_hole(sequence)
+            self._read_sequence = sequence
+            self._buffer.append((SourceMessage(subject, payload, headers, sequence, stored_at), reply))
+            self._buffered_bytes += len(payload)
+        else:
+            self._heard_at = self._time()
+            if self._acknowledges_each and sequence < self._first_sequence:
+                self._committed.append(reply)
+        if self._awaited == 1 or len(self._buffer) >= self._awaited or self._committed:
+            self._arrived.set()
 
-    def _receive_status(self, message: Received) -> None:
-        headers = message.headers or {}
+    def _note_hole(self, sequence: int) -> None:
+        through = self._continuous_through
+        if sequence > through:
+            if 0 < through < sequence - 1 and self._hole_after is None:
+                self._hole_after = through
+            self._continuous_through = sequence
+
+    def _receive_status(self, headers: Mapping[str, str]) -> None:
         status, description = headers.get("Status", ""), headers.get("Description", "")
         if status == _HEARTBEAT_STATUS:
             if int(headers.get("Nats-Last-Consumer", self._consumer_sequence)) > self._consumer_sequence:
@@ -315,17 +322,21 @@ class JetStreamSource:
 
     def _take(self) -> list[SourceMessage]:
         taken: list[SourceMessage] = []
-        size = 0
-        while self._buffer and len(taken) < BATCH_MESSAGES and size < BATCH_BYTES:
-            message, delivery = self._buffer[0]
-            if self._hole_after is not None and delivery.sequence > self._hole_after:
+        size, reply = 0, ""
+        buffer, hole_after = self._buffer, self._hole_after
+        while buffer and len(taken) < BATCH_MESSAGES and size < BATCH_BYTES:
+            if hole_after is not None and buffer[0][0].sequence > hole_after:
                 break
-            self._buffer.popleft()
-            size += len(message.data)
-            taken.append(
-                SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
-            )
-            self._unacknowledged.append((delivery.sequence, message.reply))
-            self._newest_stored_at = delivery.stored_at
+            message, reply = buffer.popleft()
+            size += len(message.payload)
+            taken.append(message)
+            if self._acknowledges_each:
+                self._unacknowledged.append((message.sequence, reply))
+        if taken:
+            self._heard_at = self._time()
+            self._newest_stored_at = taken[-1].stored_at
+            if not self._acknowledges_each:
+                # The last one stands for all before it.
+                self._unacknowledged.append((taken[-1].sequence, reply))
         self._buffered_bytes -= size
         return taken

@@ -39,14 +39,18 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 def delivery_of(reply: str) -> Delivery:
-    """Read the reply subject of a delivery.
+    """Read the reply subject of a delivery; raise ValueError where it is none."""
+    return Delivery(*delivery_numbers(reply))
+
+
+def delivery_numbers(reply: str) -> tuple[int, int, int, int]:
+    """Read the reply subject of a delivery, as plain numbers: what a name for each costs shows.
 
     ``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.<ns>.<pending>``
     """
     tokens = reply.split(".")
-    first = 5 if len(tokens) == 9 else 7
-    consumer_sequence, sequence = int(tokens[first + 1]), int(tokens[first])
-    return Delivery(consumer_sequence, sequence, int(tokens[first + 2]) // 1000, int(tokens[first + 3]))
+    sequence, consumer_sequence, stored_at, pending = tokens[5:] if len(tokens) == 9 else tokens[7:11]
+    return int(consumer_sequence), int(sequence), int(stored_at) // 1000, int(pending)
 
 
 class StartRule(msgspec.Struct, frozen=True):

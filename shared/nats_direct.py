@@ -5,27 +5,52 @@ passes a queue and a task: that is most of what reading a stream costs. Frames a
 to nats-py's parser, one at a time, and so do messages of subscriptions that were not made by ``subscribe_directly``.
 """
 
+import ssl
 from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import ParseResult
 
-import msgspec
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
+READ_SIZE = 256 << 10
 _END = b"\r\n"
+_MESSAGES = (b"MSG", b"HMSG")
 
 
-class Received(msgspec.Struct, frozen=True, gc=False):
-    """A message as it arrived."""
-
-    subject: str
-    reply: str
-    data: bytes
-    headers: dict[str, str] | None
+Receiver = Callable[[str, str, bytes, dict[str, str] | None], None]
+"""Takes a message's subject, its reply subject ("" where it has none), its bytes and its headers."""
 
 
-Receiver = Callable[[Received], None]
+class WideTransport(TcpTransport):
+    """A connection that is read in large pieces: each piece wakes a task, and at 32 KiB holds two large messages."""
+
+    _is_fresh = True
+
+    def __bool__(self) -> bool:
+        """Tell whether it is worth keeping: also before it was ever connected, or nats-py makes one of its own."""
+        return self._is_fresh or bool(self._io_writer and self._io_reader)
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        """Connect."""
+        self._is_fresh = False
+        await super().connect(uri, max(buffer_size, READ_SIZE), connect_timeout)
+
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
+    ) -> None:
+        """Go on encrypted."""
+        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        # nats-py lets nobody say so where it makes the reader.
+        vars(self._io_reader)["_limit"] = READ_SIZE
+
+    async def read(self, buffer_size: int) -> bytes:
+        """Read what is there."""
+        data: bytes = await super().read(max(buffer_size, READ_SIZE))
+        return data
 
 
 class DirectClient(Client):
@@ -33,55 +58,59 @@ class DirectClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self._receivers: dict[int, Receiver] = {}
+        self.receivers: dict[bytes, Receiver] = {}
         self._ps = _FrameParser(self)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if not self._transport and s.uri.scheme not in ("ws", "wss"):
+            self._transport = WideTransport()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
 
     async def subscribe_directly(self, subject: str, receive: Receiver) -> Subscription:
         """Subscribe; ``receive`` is called while the connection is read: it must be quick, and must not raise."""
         subscription = await self.subscribe(subject)
-        self._receivers[subscription._id] = receive  # noqa: SLF001 - the id is in no other place
+        self.receivers[b"%d" % subscription._id] = receive  # noqa: SLF001 - the id is in no other place
         return subscription
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         if sid not in self._subs:
-            self._receivers.pop(sid, None)
+            self.receivers.pop(b"%d" % sid, None)
 
-    async def take_message(self, frame: "_Frame", body: bytes) -> None:
-        """Give a message to its receiver, or the way of nats-py."""
-        subject, sid, reply, header_size, _ = frame
-        receive = self._receivers.get(sid)
-        if receive is None:
-            await self._process_msg(sid, subject, reply, body[header_size:], body[:header_size])
-            return
-        self.stats["in_msgs"] += 1
-        self.stats["in_bytes"] += len(body) - header_size
-        headers = None
-        if header_size:
-            headers, body = await self._process_headers(body[:header_size]), body[header_size:]
-        # Servers pass on subjects that are not UTF-8.
-        receive(
-            Received(subject.decode(errors="backslashreplace"), reply.decode(errors="backslashreplace"), body, headers)
-        )
+    def count_direct(self, messages: int, size: int) -> None:
+        """Count messages that were taken directly, and their bytes."""
+        self.stats["in_msgs"] += messages
+        self.stats["in_bytes"] += size
+
+    async def headers_of(self, block: bytes) -> dict[str, str] | None:
+        """Read a block of headers."""
+        headers: dict[str, str] | None = await self._process_headers(block)
+        return headers
+
+    async def queue_message(self, frame: "_Frame", header: bytes, body: bytes) -> None:
+        """Give a message the way of nats-py."""
+        await self._process_msg(int(frame.sid), frame.subject, frame.reply, body, header)
 
 
-# Subject, subscription, reply, size of the headers, size of the whole. No NamedTuple: it costs as much as parsing does.
-_Frame = tuple[bytes, int, bytes, int, int]
+class _Frame(NamedTuple):
+    """The line before a message: ``header_size`` bytes of its ``size`` are headers."""
+
+    subject: bytes
+    sid: bytes
+    reply: bytes
+    header_size: int
+    size: int
 
 
-def _frame(line: bytes) -> _Frame | None:
-    """Read ``MSG <subject> <sid> [reply] <size>`` or ``HMSG ... <header size> <size>``; None where it is neither."""
-    has_headers = line.startswith(b"HMSG ")
-    if not (has_headers or line.startswith(b"MSG ")):
-        return None
-    # A server writes one space between fields; a subject may hold whatever else split() alone takes for a blank.
-    fields = line.split(b" ")
+def _frame(kind: bytes, fields: list[bytes]) -> _Frame:
+    """Read ``MSG <subject> <sid> [reply] <size>`` or ``HMSG ... <header size> <size>``."""
     try:
-        size = int(fields.pop())
-        header_size = int(fields.pop()) if has_headers else 0
-        return fields[1], int(fields[2]), fields[3] if len(fields) > 3 else b"", header_size, size
-    except (ValueError, IndexError) as error:
-        raise ProtocolError(f"not a message: {line!r}") from error
+        *names, header_size, size = fields if kind == b"HMSG" else (*fields[:-1], b"0", fields[-1])
+        _, subject, sid, *reply = names
+        int(sid)
+        return _Frame(subject, sid, reply[0] if reply else b"", int(header_size), int(size))
+    except ValueError as error:
+        raise ProtocolError(f"not a message: {b' '.join(fields)!r}") from error
 
 
 class _FrameParser(Parser):
@@ -90,6 +119,7 @@ class _FrameParser(Parser):
     def __init__(self, client: DirectClient) -> None:
         super().__init__(client)
         self._client = client
+        self._subject, self._subject_text = b"", ""
 
     def reset(self) -> None:
         """Forget what was read of a frame: the connection is another."""
@@ -99,22 +129,59 @@ class _FrameParser(Parser):
 
     async def parse(self, data: bytes = b"") -> None:
         """Take what has arrived; an incomplete frame waits for the rest of it."""
-        connection = self._connection
+        connection, receivers = self._connection, self._client.receivers
         data = self._rest + data if self._rest else data
-        at = 0
+        at = taken = taken_size = 0
         while (line_end := data.find(_END, at)) >= 0:
             body = line_end + 2
-            frame = _frame(data[at:line_end])
-            if frame is None:
-                await super().parse(data[at:body])
-                at = body
-            else:
-                end = body + frame[-1]
+            # A server writes one space between fields; a subject may hold whatever else split() takes for a blank.
+            fields = data[at:line_end].split(b" ")
+            kind = fields[0]
+            if kind == b"MSG" and len(fields) == 5 and (receive := receivers.get(fields[2])):
+                # What a stream delivers: most of what ever comes, so nothing is done for it that is not needed.
+                _, subject, _, reply, digits = fields
+                try:
+                    end = body + int(digits)
+                except ValueError as error:
+                    raise ProtocolError(f"not a message: {data[at:line_end]!r}") from error
                 if end + 2 > len(data):
                     break
-                await self._client.take_message(frame, data[body:end])
                 at = end + 2
+                taken += 1
+                taken_size += end - body
+                receive(self._text_of(subject), _text(reply), data[body:end], None)
+            elif kind in _MESSAGES:
+                frame = _frame(kind, fields)
+                end = body + frame.size
+                if end + 2 > len(data):
+                    break
+                at = end + 2
+                await self._take(frame, data[body : body + frame.header_size], data[body + frame.header_size : end])
+            else:
+                await super().parse(data[at:body])
+                at = body
             if self._connection is not connection:
                 # It ended the connection: what else came over that is void.
                 return
         self._rest = data[at:]
+        self._client.count_direct(taken, taken_size)
+
+    async def _take(self, frame: _Frame, header: bytes, body: bytes) -> None:
+        receive = self._client.receivers.get(frame.sid)
+        if receive is None:
+            await self._client.queue_message(frame, header, body)
+            return
+        headers = await self._client.headers_of(header) if header else None
+        self._client.count_direct(1, len(body))
+        receive(_text(frame.subject), _text(frame.reply), body, headers)
+
+    def _text_of(self, subject: bytes) -> str:
+        """Give a subject as text; many messages in a row have the same."""
+        if subject != self._subject:
+            self._subject, self._subject_text = subject, _text(subject)
+        return self._subject_text
+
+
+def _text(subject: bytes) -> str:
+    """Decode a subject; servers pass on such as are not UTF-8."""
+    return subject.decode(errors="backslashreplace")

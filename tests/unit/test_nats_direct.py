@@ -6,9 +6,11 @@ import pytest
 from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 
-from shared.nats_direct import DirectClient, Received
+from shared.nats_direct import DirectClient
 
-DIRECT, QUEUED = 1, 2
+DIRECT, QUEUED = b"1", 2
+
+Taken = tuple[str, str, bytes, dict[str, str] | None]
 STREAM = (
     b"MSG a.b 1 reply.1 5\r\nhello\r\n"
     b"PONG\r\n"
@@ -21,12 +23,12 @@ STREAM = (
     b"MSG a.\x0b1\x0b$JS.ACK.\x0c\r 1 reply.\xff 2\r\n{}\r\n"
 )
 DIRECTLY = [
-    Received("a.b", "reply.1", b"hello", None),
-    Received("a.c", "", b"", None),
-    Received("a.d", "reply.2", b"MSG ", {"name": "one"}),
-    Received("a.e", "", b"", {"Status": "404"}),
-    Received("a.\\xff", "", b"{}", None),
-    Received("a.\x0b1\x0b$JS.ACK.\x0c\r", "reply.\\xff", b"{}", None),
+    ("a.b", "reply.1", b"hello", None),
+    ("a.c", "", b"", None),
+    ("a.d", "reply.2", b"MSG ", {"name": "one"}),
+    ("a.e", "", b"", {"Status": "404"}),
+    ("a.\\xff", "", b"{}", None),
+    ("a.\x0b1\x0b$JS.ACK.\x0c\r", "reply.\\xff", b"{}", None),
 ]
 
 
@@ -35,10 +37,10 @@ class Connection:
 
     def __init__(self) -> None:
         self.client = DirectClient()
-        self.direct: list[Received] = []
+        self.direct: list[Taken] = []
         self.queued = Subscription(self.client, QUEUED, "q")
         self.client._subs[QUEUED] = self.queued
-        self.client._receivers[DIRECT] = self.direct.append
+        self.client.receivers[DIRECT] = lambda *message: self.direct.append(message)
 
     async def arrives(self, data: bytes) -> None:
         await self.client._ps.parse(data)
@@ -58,20 +60,20 @@ async def test_what_an_old_connection_left_behind_is_not_read_on_a_new_one() -> 
     await connection.arrives(b"MSG a.b 1 5\r\nhel")
     connection.client._ps.reset()
     await connection.arrives(b"MSG a.c 1 3\r\nnew\r\n")
-    assert connection.direct == [Received("a.c", "", b"new", None)]
+    assert connection.direct == [("a.c", "", b"new", None)]
 
 
 async def test_nothing_more_is_taken_from_a_connection_that_a_message_ended() -> None:
     connection = Connection()
 
-    def end(message: Received) -> None:
+    def end(*message: *Taken) -> None:
         connection.direct.append(message)
         connection.client._ps.reset()
 
-    connection.client._receivers[DIRECT] = end
+    connection.client.receivers[DIRECT] = end
     await connection.arrives(b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n2\r\n")
     await connection.arrives(b"MSG a 1 1\r\n3\r\n")
-    assert [message.data for message in connection.direct] == [b"1", b"3"]
+    assert [data for _, _, data, _ in connection.direct] == [b"1", b"3"]
 
 
 @pytest.mark.parametrize("line", [b"MSG a 1\r\n", b"MSG a one 1\r\n1\r\n", b"HMSG a 1 5\r\n", b"NONSENSE\r\n"])
