@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-GAP = (0.2, 0.6)
+GAP = (0.1, 0.4)
 STORM_FAULTS = 40
-CALM = 5.0
+CALM = 4.0
 LONG_ONE_IN = 15
 LONG = (3.0, 8.0)
 
@@ -85,7 +85,7 @@ MOMENTS = {
 }
 RULES = {
     FaultKind.AGENT_KILLED: Rule(Target.AGENT, 3, 0.02, 1.0, may_be_long=False),
-    FaultKind.AGENT_DIES: Rule(Target.AGENT, 3, 0.02, 0.5, may_be_long=False),
+    FaultKind.AGENT_DIES: Rule(Target.AGENT, 4, 0.02, 0.5, may_be_long=False),
     FaultKind.AGENT_STOPPED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
     FaultKind.AGENT_SUSPENDED: Rule(Target.AGENT, 4, 0.05, 2.0),
     FaultKind.DATABASE_RESTARTED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
@@ -95,7 +95,7 @@ RULES = {
     FaultKind.REGION_KILLED: Rule(Target.REGION, 4, 0.02, 0.5),
     FaultKind.REGION_SUSPENDED: Rule(Target.REGION, 4, 0.05, 2.0),
     FaultKind.REGION_FULL: Rule(Target.REGION, 2, 0.05, 1.0, may_be_long=False),
-    FaultKind.REGION_DEAF: Rule(Target.REGION, 3, 0.7, 1.5, may_be_long=False),
+    FaultKind.REGION_DEAF: Rule(Target.REGION, 4, 0.7, 1.5, may_be_long=False),
     FaultKind.SOURCE_CUT: Rule(Target.SOURCE_LINK, 4, 0.02, 1.5),
     FaultKind.SOURCE_STALLED: Rule(Target.SOURCE_LINK, 3, 0.05, 2.0),
     FaultKind.SOURCE_SLOW: Rule(Target.SOURCE_LINK, 2, 0.5, 2.0),
