@@ -23,18 +23,19 @@ async def play(directory: Path, telling: Telling) -> None:
         await edge_system.with_domains(scene, operator.system)
         # The others start while these are at work.
         async with network(directory / "merged", operator, credentials, [test], domains=False) as merged:
-            await _with_domains(scene)
-            telling.chapter("As many servers without domains, from nothing")
+            await _across_domains(scene)
+            telling.chapter("Meanwhile: as many servers without domains, from nothing")
             await merged.started()
-            scene = Scene(directory / "merged", operator, credentials, merged, test, telling)
-            await edge_system.without_domains(scene, operator.system)
+            without = Scene(directory / "merged", operator, credentials, merged, test, telling)
+            await edge_system.without_domains(without, operator.system)
+        await edge_domains.catch_up(scene)
+        await edge_accounts.play(scene)
 
 
-async def _with_domains(scene: Scene) -> None:
+async def _across_domains(scene: Scene) -> None:
     async with (
         scene.connected(scene.test) as at_hub,
         scene.connected(scene.test, SPOKES[0]) as at_first,
         scene.connected(scene.test, SPOKES[1]) as at_second,
     ):
         await edge_domains.play(scene, at_hub, (at_first, at_second))
-    await edge_accounts.play(scene)

@@ -57,8 +57,11 @@ async def without_domains(scene: Scene, system: Account) -> None:
         telling.output(format_jetstream(await jetstream_states(client, _EVERYBODY)))
     async with scene.connected(scene.test, SPOKES[0]) as at_spoke:
         await at_spoke.request("STREAM.CREATE.KEPT", _stream("KEPT"))
-        placed = (await at_spoke.info("KEPT"))["cluster"]["name"]
-        telling.show("a stream made in spoke-1 is placed in", placed, SPOKES[0])
+
+        async def placed() -> str:
+            return str((await at_spoke.info("KEPT"))["cluster"]["name"])
+
+        await telling.comes("a stream made in spoke-1 is placed in", placed, SPOKES[0])
         telling.chapter("The hub is down")
         await scene.net.kill_cluster(HUB)
         await telling.comes("what is there in spoke-1 still stores", lambda: at_spoke.stores("KEPT", "meanwhile"), True)

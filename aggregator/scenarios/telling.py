@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from shared.jetstream_api import ApiError, RequestFailed
+
 DEADLINE = 90.0
 _POLL = 0.05
 
@@ -56,17 +58,27 @@ class Telling:
         self._tell(f"  {'+' if step.holds else '!'} {claim}: {_shown(found)}" + self._rest(step))
 
     async def comes(self, claim: str, ask: Callable[[], Awaitable[Any]], expected: Any, note: str = "") -> None:
-        """Ask until the answer is as expected, for ``DEADLINE`` seconds at most, and show the last one."""
+        """Ask until the answer is as expected, for ``DEADLINE`` seconds at most, and show the last one.
+
+        Servers that elect a leader, or do not know a stream yet, may say so instead.
+        """
         ends_at = time.monotonic() + DEADLINE
-        found = await ask()
+        found = await _answer(ask)
         while found != expected and time.monotonic() < ends_at:
             await asyncio.sleep(_POLL)
-            found = await ask()
+            found = await _answer(ask)
         self.show(claim, found, expected, note)
 
     def _rest(self, step: Step) -> str:
         wrong = "" if step.holds else f", not {_shown(step.expected)}"
         return wrong + (f"\n      (the documentation: {step.note})" if step.note else "")
+
+
+async def _answer(ask: Callable[[], Awaitable[Any]]) -> Any:
+    try:
+        return await ask()
+    except (ApiError, RequestFailed) as error:
+        return str(error)
 
 
 def _shown(value: Any) -> str:
