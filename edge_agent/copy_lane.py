@@ -5,6 +5,9 @@ it comes to stand directly behind it: then a batch that is refused has all that 
 where the one before will end, which holds while nobody else writes to the stream; where somebody does, batches go one
 after the other for a while. A row that goes alone goes with nothing else in flight.
 
+On the same condition, large rows leave as chains where these are faster: each row on the condition that it comes to
+stand directly behind the one before. Of a chain that breaks, the first part may be stored.
+
 What an earlier connection, or an earlier run of the agent, has delivered without hearing of it is asked for before
 anything is sent: the rows that the region knows are the first ones of their block that wait.
 """
@@ -13,14 +16,17 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from edge_agent.core.flight_limit import FlightLimit
+from edge_agent.core.form_choice import FormChoice
 from edge_agent.core.known_prefix import KnownPrefix
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.ports import LaneRows
 from edge_agent.tallies import Tally
 from edge_agent.upload_lane import BATCH_ROWS, Terms, UploadLane, jitter, loop_time
+from shared.subjects import RecordType, parse_subject
 
 BUSY_PAUSE = 0.25
+WORTH_A_CHAIN = 16
 LONGEST_TURN = 64
 
 
@@ -29,7 +35,8 @@ class CopyLane(UploadLane):
 
     ``_end`` is where the last shipment, which was of ``_end_block``, ends, if nobody else writes in between.
     ``_returned`` were refused in a batch, and go again, in their order, when nothing is in flight; the first ``_alone``
-    of them one by one. ``_turns`` batches go without another behind them, after the condition failed.
+    of them one by one. ``_turns`` batches go without another behind them, after the condition failed; ``_has_followed``
+    tells that it held.
     """
 
     def __init__(self, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
@@ -51,6 +58,9 @@ class CopyLane(UploadLane):
         self._is_doubtful = True
         self._search: KnownPrefix | None = None
         self._not_known = 0
+        self._choice = FormChoice()
+        self._has_followed = False
+        self._left_at = self._stored_at = 0.0
 
     def _chosen(self) -> Shipment | None:
         if self._returned and not self._in_flight:
@@ -74,9 +84,17 @@ class CopyLane(UploadLane):
             rows, _ = self._batch()
         if self._end and rows[0].block != self._end_block:
             self._end = None
-        self._end = Place(rows[-1].subject, self._end.sequence + len(rows)) if self._end else None
+        behind = self._end
+        self._end = Place(rows[-1].subject, behind.sequence + len(rows)) if behind else None
         self._end_block = rows[0].block
+        if behind and self._form_of(rows) is Form.CHAIN:
+            return self._shipped(rows, Form.CHAIN, behind)
         return self._shipped(rows, Form.BATCH if len(rows) > 1 else Form.SINGLE)
+
+    def _form_of(self, rows: Sequence[OutboxRow]) -> Form:
+        if len(rows) < WORTH_A_CHAIN or not self._has_followed or not _is_written_by_nobody_else(rows[0]):
+            return Form.BATCH
+        return self._choice.of(sum([row.size for row in rows]) // len(rows))
 
     def _follower(self) -> Shipment | None:
         if self._ready[0].block != self._end_block:
@@ -88,15 +106,22 @@ class CopyLane(UploadLane):
             return None
         assert self._end is not None
         behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
-        return self._shipped(rows, Form.BATCH, behind)
+        return self._shipped(rows, self._form_of(rows), behind)
+
+    async def settle(self, answer: Answer) -> None:
+        """Take an answer to a shipment; one that is no longer in flight means nothing."""
+        _, self._left_at = self._in_flight.get(answer.number, (None, 0.0))
+        await super().settle(answer)
 
     async def _settle(self, shipment: Shipment, answer: Answer) -> None:
         rows = shipment.rows
         if shipment.form is Form.QUESTION:
             self._take_word(rows[0], answer)
-        elif answer.outcome is Outcome.STORED:
+        elif answer.outcome is Outcome.STORED and _is_whole(shipment, answer):
             self._acknowledge(rows)
+            self._note_speed(shipment)
             if shipment.behind:
+                self._has_followed = True
                 self._longest_turn = max(self._longest_turn // 2, 1)
             elif self._turns:
                 self._turns -= 1
@@ -104,8 +129,24 @@ class CopyLane(UploadLane):
                 self._end = Place(rows[-1].subject, answer.sequence) if answer.sequence else None
         elif shipment.form is Form.SINGLE:
             self._refuse(rows[0], answer)
+        elif shipment.form is Form.CHAIN:
+            self._take_back_chain(rows)
         else:
             self._take_back(rows, answer)
+
+    def _note_speed(self, shipment: Shipment) -> None:
+        now = loop_time()
+        if len(shipment.rows) >= WORTH_A_CHAIN:
+            self._choice.stored(shipment.form, shipment.size, now - max(self._left_at, self._stored_at))
+        self._stored_at = now
+
+    def _take_back_chain(self, rows: Sequence[OutboxRow]) -> None:
+        """Ask how many of its first rows are stored; batches tell what is wrong, if anything is."""
+        self._window.take_back(row.row_id for row in rows)
+        self._returned.extend(rows)
+        self._end, self._is_doubtful = None, True
+        self._turns, self._has_followed = max(self._turns, 1), False
+        self._choice.broke()
 
     def _take_back(self, rows: Sequence[OutboxRow], answer: Answer) -> None:
         self._window.take_back(row.row_id for row in rows)
@@ -167,3 +208,19 @@ class CopyLane(UploadLane):
         self._search = None
         if search.has_met_unknown:
             self._is_doubtful, self._not_known = False, self._ready[0].row_id
+
+
+def _is_written_by_nobody_else(row: OutboxRow) -> bool:
+    """Tell whether permissions keep a block's subjects for it: in a chain, another's message could pass for its own."""
+    subject = parse_subject(row.subject)
+    if subject is None or subject.record_type is not RecordType.COPY:
+        return False
+    return subject.block_id.block == row.block
+
+
+def _is_whole(shipment: Shipment, answer: Answer) -> bool:
+    """Tell whether all of what was sent stands where it was to stand; a known row is answered with its old place."""
+    if shipment.form is not Form.CHAIN:
+        return True
+    assert shipment.behind is not None
+    return answer.sequence == shipment.behind.sequence + len(shipment.rows)

@@ -72,6 +72,8 @@ def framed(shipment: Shipment, reply: str, batch_id: str, max_payload: int) -> l
             _write(parts, rows[0].subject, reply, lines, b"", max_payload)
         case Form.BATCH:
             _write_batch(parts, shipment, reply, batch_id, max_payload)
+        case Form.CHAIN:
+            _write_chain(parts, shipment, reply, max_payload)
     return parts
 
 
@@ -91,6 +93,22 @@ def _write_batch(parts: list[bytes], shipment: Shipment, reply: str, batch_id: s
         else:
             _write(parts, row.subject, "", lines, row.payload, max_payload)
         lines = ""
+
+
+def _write_chain(parts: list[bytes], shipment: Shipment, reply: str, max_payload: int) -> None:
+    rows, behind = shipment.rows, shipment.behind
+    assert behind is not None
+    before, sequence, last = behind.subject, behind.sequence, rows[-1]
+    # Both conditions: behind somebody else's message, the stream's end alone would let a row pass the one before it;
+    # and of rows of one subject, every other one would find the subject's end where it expects it.
+    for row in rows:
+        subject = f"Nats-Expected-Last-Subject-Sequence-Subject: {before}\r\n" if before != row.subject else ""
+        lines = (
+            f"Nats-Expected-Last-Sequence: {sequence}\r\nNats-Expected-Last-Subject-Sequence: {sequence}\r\n"
+            f"{subject}{header_lines(row.headers)}"
+        )
+        _write(parts, row.subject, reply if row is last else "", lines, row.payload, max_payload)
+        before, sequence = row.subject, sequence + 1
 
 
 def _write(parts: list[bytes], subject: str, reply: str, lines: str, payload: bytes, max_payload: int) -> None:

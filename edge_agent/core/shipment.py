@@ -11,12 +11,15 @@ from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow
 class Form(Enum):
     """How rows are published.
 
-    A batch is stored whole or not at all, each of its rows behind the one before. A question stores nothing: it is
-    answered with DUPLICATE where the region knows the row, with MISPLACED where it does not.
+    A batch is stored whole or not at all, each of its rows behind the one before. Of a chain, each row is stored only
+    directly behind the one before, and the last one's answer stands for all: MISPLACED where it broke, when some of
+    the first may be stored. A question stores nothing: it is answered with DUPLICATE where the region knows the row,
+    with MISPLACED where it does not.
     """
 
     SINGLE = auto()
     BATCH = auto()
+    CHAIN = auto()
     QUESTION = auto()
 
 
@@ -43,7 +46,7 @@ class Shipment(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(Enum):
-    """What became of a shipment. Everything but STORED stored nothing of it.
+    """What became of a shipment. Everything but STORED stored nothing of it, unless it was a chain.
 
     A single row that the region knows already is STORED; a batch with such a row is a DUPLICATE. MISPLACED: it would
     not stand where it has to. NO_BATCHES: the stream, or its server, takes none. BUSY: not now. TOO_LARGE: never.
