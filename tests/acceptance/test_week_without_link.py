@@ -44,7 +44,7 @@ MOST_KEPT = FREE_PAGES_KEPT * PAGE_SIZE + (8 << 20)
 
 async def test_a_week_without_a_link_costs_one_registration_of_each_sender_and_no_advisory(tmp_path: Path) -> None:
     async with (
-        fault_stage(tmp_path, atomic=True, copies=False, small_disk=False, policy=POLICY) as stage,
+        fault_stage(tmp_path, atomic=True, copies=False, small_disk=False, servers_die=False, policy=POLICY) as stage,
         client_of(stage.site) as client,
     ):
         await stage.uplink.cut()

@@ -1,6 +1,7 @@
 """Let each kind of fault happen to the stage, and heal it."""
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -8,6 +9,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from nats.aio.client import Client
 
+from edge_agent.status_board import UPSTREAM
+from edge_agent.status_report import read_status
+from edge_agent.store.reading import StoreUnreadable
 from shared.embedded_link import EmbeddedLink
 from shared.identifiers import AdvisoryKind
 from shared.jetstream_api import request_json
@@ -21,7 +25,9 @@ FEW = 3
 PATIENCE = 1.0
 # It may have been started just now.
 PATIENCE_WITH_AGENT = 2.5
+NOTICED_WITHIN = 4.0
 LOOK_EVERY = 0.001
+STATUS_EVERY = 0.1
 PATIENCE_PER_FAULT = 0.15
 LONGEST_START = 10.0
 AT_ANY_TIME_ONE_IN = 3
@@ -135,13 +141,29 @@ async def _flap(stage: FaultStage, pause: float, is_over: asyncio.Event) -> None
 
 @asynccontextmanager
 async def _region_deaf(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
-    """Let FLEET not listen on one subject: of what is sent together it refuses some, and takes what comes behind."""
+    """Let FLEET not listen on one subject: of what is sent together it refuses some, and takes what comes behind.
+
+    That lasts on from when the agent has noticed.
+    """
     unheard = UNHEARD[int(fault.detail * len(UNHEARD))]
+    deaf_since = time.time_ns() // 1000
     async with client_of(stage.region) as client:
         await _update_fleet(stage, client, subjects=[each for each in FLEET_SUBJECTS if each != unheard])
-        yield
+    await _refused(stage, deaf_since)
+    yield
     async with client_of(stage.region) as client:
         await _update_fleet(stage, client)
+
+
+async def _refused(stage: FaultStage, since: int) -> None:
+    """Wait until the agent says that the region has refused something since then; not for long: it may be down."""
+    patient_until = time.monotonic() + NOTICED_WITHIN
+    while time.monotonic() < patient_until:
+        await asyncio.sleep(STATUS_EVERY)
+        with contextlib.suppress(StoreUnreadable):
+            upstream = read_status(stage.store_path).parts.get(UPSTREAM)
+            if upstream is not None and upstream.phase == "not accepted" and upstream.since >= since:
+                return
 
 
 async def _limit_fleet(stage: FaultStage, client: Client, messages: int) -> None:

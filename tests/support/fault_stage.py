@@ -203,18 +203,25 @@ class FaultStage:
 
 @asynccontextmanager
 async def fault_stage(
-    directory: Path, *, atomic: bool, copies: bool = True, small_disk: bool = True, policy: str = POLICY
+    directory: Path,
+    *,
+    atomic: bool,
+    copies: bool = True,
+    small_disk: bool = True,
+    servers_die: bool = True,
+    policy: str = POLICY,
 ) -> AsyncIterator[FaultStage]:
     """Start servers and links, make the streams, write the settings; the agent is not started.
 
     ``atomic``: whether the region's stream takes atomic batches. ``copies``: whether the agent also copies everything.
-    ``small_disk``: whether the store lies on a disk of its own, where this machine permits that. ``policy``: the
-    thresholds that senders are held to.
+    ``small_disk``: whether the store lies on a disk of its own, where this machine permits that. ``servers_die``: where
+    they do not, they need not have each message on the disk before they acknowledge it. ``policy``: the thresholds that
+    senders are held to.
     """
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(SmallDisk(directory / "disk", is_wanted=small_disk))
         servers = tuple(
-            EmbeddedNats(ServerSettings(name=name, store_dir=directory / name, sync_always=True))
+            EmbeddedNats(ServerSettings(name=name, store_dir=directory / name, sync_always=servers_die))
             for name in ("site", "region")
         )
         for server in servers:
