@@ -3,6 +3,10 @@
 A site's key can be stolen with its machine. In the region it lets its holder publish as that site, and hear the
 acknowledgements; every other subject, stream, consumer and inbox is closed to it. Permissions protect the subject of a
 record, from which readers take whose it is.
+
+Each site has an account of its own there, which lends nothing and takes one service: storing what lies below its own
+subject. In one account with the stream, whoever publishes may name any subject as the one for the server's answer, and
+have it stored as another site's record (tried on 2.15.1). Across accounts answers come back to the asking one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,6 +34,16 @@ class Grant(msgspec.Struct, frozen=True):
     connection: str = CLIENTS
 
 
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """Users who meet nobody else. ``lends``: subjects, and who may ask there; ``takes``: subjects, and who answers."""
+
+    name: str
+    grants: tuple[Grant, ...] = ()
+    jetstream: bool = True
+    lends: tuple[tuple[str, str], ...] = ()
+    takes: tuple[tuple[str, str], ...] = ()
+
+
 def inbox(name: str) -> str:
     """Where answers come to a user, and to nobody else."""
     return f"_INBOX_{name}.>"
@@ -41,9 +55,21 @@ def aggregator(domains: Iterable[str]) -> Grant:
     return Grant("aggregator", tuple(apis), ("_INBOX.>",))
 
 
-def agent_in_region(site: SiteSettings) -> Grant:
-    """Let a site's agent publish as its site."""
-    return Grant(f"{site.name}-agent", (f"{ROOT}.{site.region}.{site.name}.>",), (inbox(site.name),))
+def accounts_in_region(fleet: str, sites: Iterable[SiteSettings]) -> tuple[Account, ...]:
+    """Let each site's agent publish as its site, from an account of its own into the stream's, ``fleet``."""
+    owners = {_own_subject(site): f"SITE_{site.name}" for site in sites}
+    return (
+        Account(name=fleet, lends=tuple(owners.items())),
+        *(
+            Account(
+                name=owners[_own_subject(site)],
+                grants=(Grant(f"{site.name}-agent", (_own_subject(site),), (inbox(site.name),)),),
+                jetstream=False,
+                takes=((_own_subject(site), fleet),),
+            )
+            for site in sites
+        ),
+    )
 
 
 def agent_at_site(site: SiteSettings) -> Grant:
@@ -75,6 +101,10 @@ def leaf_of_region(topology: TopologySettings, region: RegionSettings) -> Grant:
         coming += [*(f"{api_prefix(_hub_domain(topology))}.CONSUMER.{name}" for name in copied), "$JS.FC.>"]
         going += _ANSWERS
     return Grant(f"{region.name}-leaf", tuple(coming), tuple(going), LEAVES)
+
+
+def _own_subject(site: SiteSettings) -> str:
+    return f"{ROOT}.{site.region}.{site.name}.>"
 
 
 def _copied_from_hub(topology: TopologySettings, region: RegionSettings) -> Iterator[str]:

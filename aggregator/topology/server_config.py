@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from aggregator.topology.permissions import Grant
+from aggregator.topology.permissions import Account, Grant
 from aggregator.topology.servers import Server
 from aggregator.topology.settings import RenderSettings
 
@@ -76,9 +76,23 @@ def _tls(files: PurePosixPath, *, handshake_first: bool = False, verify: bool = 
 
 
 def _accounts(server: Server, public_key: Callable[[str], str]) -> list[str]:
-    users = [line for grant in server.grants for line in _user(grant, public_key(grant.key))]
-    name = server.account or "SITE"
-    return _block("accounts", _block(name, ["jetstream: enabled", "users: [", *_indented(users), "]"]))
+    return _block(
+        "accounts", [line for each in server.accounts for line in _block(each.name, [*_account(each, public_key)])]
+    )
+
+
+def _account(account: Account, public_key: Callable[[str], str]) -> Iterator[str]:
+    if account.jetstream:
+        yield "jetstream: enabled"
+    users = [line for grant in account.grants for line in _user(grant, public_key(grant.key))]
+    lent = [f"{{ service: {_quoted(subject)}, accounts: [{_quoted(to)}] }}" for subject, to in account.lends]
+    taken = [
+        f"{{ service: {{ account: {_quoted(lender)}, subject: {_quoted(subject)} }} }}"
+        for subject, lender in account.takes
+    ]
+    for name, lines in (("users", users), ("exports", lent), ("imports", taken)):
+        if lines:
+            yield from (f"{name}: [", *_indented(lines), "]")
 
 
 def _user(grant: Grant, key: str) -> Iterator[str]:
@@ -97,7 +111,7 @@ def _uplink(server: Server, wanted: RenderSettings, files: PurePosixPath) -> lis
     scheme = "tls" if wanted.encrypt else "nats-leaf"
     urls = ", ".join(_quoted(f"{scheme}://{host}:{wanted.leaf_port}") for host in server.uplinks)
     tls = _block("tls", [f"ca_file: {_quoted(files / AUTHORITY)}", "handshake_first: true"]) if wanted.encrypt else []
-    remote = [f"urls: [{urls}]", f"account: {_quoted(server.account)}", f"nkey: ${LEAF_VARIABLE}", *tls]
+    remote = [f"urls: [{urls}]", f"account: {_quoted(server.accounts[0].name)}", f"nkey: ${LEAF_VARIABLE}", *tls]
     return ["reconnect: 2s", "remotes: [ {", *_indented(remote), "} ]"]
 
 

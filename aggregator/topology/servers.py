@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aggregator.topology import permissions
-from aggregator.topology.permissions import Grant
-from aggregator.topology.settings import TopologySettings
+from aggregator.topology.permissions import Account, Grant
+from aggregator.topology.settings import SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
 from shared.nats_settings import DEFAULT_PORT
 
@@ -24,18 +24,22 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """One nats-server. ``account`` is "" where it has only one; ``uplinks`` are the hosts whose leaf it is."""
+    """One nats-server. ``uplinks`` are the hosts whose leaf it is, with its first account."""
 
     name: str
     address: Address
     peers: tuple[Address, ...] = ()
     cluster: str = ""
     domain: str = ""
-    account: str = ""
-    grants: tuple[Grant, ...] = ()
+    accounts: tuple[Account, ...] = ()
     takes_leaves: bool = False
     uplinks: tuple[str, ...] = ()
     uplink_key: str = ""
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """What all its users may do."""
+        return tuple(grant for account in self.accounts for grant in account.grants)
 
     @property
     def stands_alone(self) -> bool:
@@ -52,20 +56,18 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
         HUB_PLACE,
         hub,
         domain=topology.hub.domain or HUB_PLACE,
-        account=topology.render.account,
-        grants=(permissions.aggregator(domains), *leaves),
+        accounts=(Account(name=topology.render.account, grants=(permissions.aggregator(domains), *leaves)),),
         takes_leaves=True,
     )
     for region in topology.regions:
-        agents = tuple(permissions.agent_in_region(site) for site in topology.sites if site.region == region.name)
+        sites = [site for site in topology.sites if site.region == region.name]
         if region.jetstream_domain == (topology.hub.domain or HUB_PLACE):
             raise NotRenderable(f"region {region.name} is in the hub's domain: render writes servers of their own")
         yield from _cluster(
             region.name,
             _addresses(f"[[region]] {region.name}", region.servers),
             domain=region.jetstream_domain,
-            account=topology.render.account,
-            grants=agents,
+            accounts=permissions.accounts_in_region(topology.render.account, sites),
             uplinks=tuple(address.host for address in hub),
             uplink_key=permissions.leaf_of_region(topology, region).key,
         )
@@ -75,12 +77,13 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
                 site.name,
                 _addresses(f"[[site]] {site.name}", site.server.servers),
                 domain=site.server.domain,
-                grants=(
-                    permissions.aggregator(()),
-                    permissions.agent_at_site(site),
-                    permissions.nodes_at_site(site),
-                ),
+                accounts=(_account_of(site),),
             )
+
+
+def _account_of(site: SiteSettings) -> Account:
+    users = (permissions.aggregator(()), permissions.agent_at_site(site), permissions.nodes_at_site(site))
+    return Account(name=f"SITE_{site.name}", grants=users)
 
 
 def _cluster(name: str, addresses: tuple[Address, ...], **common: object) -> Iterator[Server]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from shared.embedded_nats import find_command
 from shared.jetstream_api import ApiError
 from shared.nats_connection import ConnectFailed, connect
-from shared.wire import WireError, decode_advisory, decode_watermark
 from tests.support.agent_process import AgentProcess
 from tests.support.rendered import SERVERS, Rendered, encoded, muster, rendered_servers, until_archived
 from tests.support.waiting import until
@@ -145,23 +143,36 @@ async def test_a_sites_key_can_neither_roll_up_nor_let_expire_what_others_stored
     await until_archived(rendered, before + 1)
 
 
-async def test_an_answer_that_is_sent_to_anothers_subject_is_no_record(rendered: Rendered) -> None:
-    """A server lets the sender choose where its own answer goes; what it says there, nobody takes for a record."""
+async def test_an_answer_goes_nowhere_but_to_who_asked(rendered: Rendered) -> None:
+    """A server lets the sender choose where its own answer goes: never into another account's streams."""
     before = await rendered.archived()
+    tricked = "fleet.eu-west.lon1.tricked.watermark"
+    targets = [tricked, "muster.source.eu-west.FLEET", "$JS.FC.FLEET.muster-archive.x"]
+    targets += [f"$JS.API.{action}" for action in ("STREAM.PURGE.FLEET", "CONSUMER.DELETE.FLEET.muster-archive")]
     async with rendered.visited("eu-west", "dub1-agent", INBOX) as thief:
-        for reply in (f"{OTHERS}.watermark", "$JS.API.STREAM.PURGE.FLEET", "$JS.API.STREAM.DELETE.FLEET"):
+        for reply in targets:
             await thief.client.publish(f"{OWN}.watermark", b"{}", reply=reply)
-        await thief.client.publish(f"{OWN}.watermark", b"{}", reply="$JS.ACK.FLEET.muster-archive.1.1.1.1.1")
-        await thief.client.flush()
-        await until(lambda: any("$js.ack" in denial.lower() for denial in thief.denials), "the last one is denied")
-    await until_archived(rendered, before + 4)
+        await thief.store(f"{OWN}.watermark", b"{}")
+    await until_archived(rendered, before + len(targets) + 1)
+    assert await rendered.archived() == before + len(targets) + 1
     async with rendered.visited("hub", "aggregator") as hub:
-        last = await hub.api("STREAM.MSG.GET.ARCHIVE", {"last_by_subj": f"{OTHERS}.watermark"})
-        body = b64decode(last["message"]["data"])
-    assert b'"stream":"FLEET"' in body
-    for decode in (decode_watermark, decode_advisory):
-        with pytest.raises(WireError):
-            decode(body)
+        with pytest.raises(ApiError, match="no message found"):
+            await hub.api("STREAM.MSG.GET.ARCHIVE", {"last_by_subj": tricked})
+
+
+async def test_batches_are_stored_whole_across_accounts(rendered: Rendered) -> None:
+    before = await rendered.archived()
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as agent:
+        for place in (1, 2, 3):
+            headers = {"Nats-Batch-Id": "one", "Nats-Batch-Sequence": str(place)}
+            if place == 3:
+                answer = await agent.client.request(
+                    f"{OWN}.watermark", b"{}", headers=headers | {"Nats-Batch-Commit": "1"}, timeout=5
+                )
+                assert b'"count":3' in answer.data
+            else:
+                await agent.client.publish(f"{OWN}.watermark", b"{}", headers=headers)
+    await until_archived(rendered, before + 3)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,13 @@ def test_an_agent_publishes_in_its_own_region_as_its_own_site() -> None:
     assert grant(regions["us-east"], "nyc1-agent").subscribe == ("_INBOX_nyc1.>",)
 
 
+def test_a_sites_account_in_the_region_takes_one_service_and_lends_nothing() -> None:
+    fleet, dub1 = listed()["eu-west"].accounts
+    assert (fleet.name, fleet.grants, fleet.lends) == ("FLEET", (), (("fleet.eu-west.dub1.>", "SITE_dub1"),))
+    assert (dub1.name, dub1.jetstream, dub1.lends) == ("SITE_dub1", False, ())
+    assert dub1.takes == (("fleet.eu-west.dub1.>", "FLEET"),)
+
+
 def test_an_agent_has_a_consumer_for_each_of_its_blocks() -> None:
     allowed = grant(listed()["dub1"], "dub1-agent").publish
     assert [subject for subject in allowed if "MSG.NEXT" in subject] == [
