@@ -89,8 +89,7 @@ async def test_what_was_published_during_an_outage_arrives_once_after_it(tmp_pat
                 await servers.hub.start()
             await link.restore()
             await until(lambda: hub.is_connected, "the hub is back")
-            # Plain sourcing takes half a minute and more.
-            await until(partial(holds, hub, "REPORT", 20), "everything is reported", deadline=15)
+            await until(partial(holds, hub, "REPORT", 20), "everything is reported")
 
 
 async def test_a_fleet_that_was_made_anew_flows_again_after_apply(tmp_path: Path) -> None:
