@@ -54,6 +54,20 @@ async def test_a_restart_and_a_kill_keep_port_and_messages(tmp_path: Path) -> No
             assert (await client.jetstream().get_msg("S", 1)).data == b"kept"
 
 
+async def test_a_server_takes_further_lines_while_it_runs(tmp_path: Path) -> None:
+    settings = ServerSettings(name="s", store_dir=tmp_path, extra_config="max_payload: 1000")
+    async with EmbeddedNats(settings) as server, await connected(server) as client:
+        pid = server.pid
+        server.reload("max_payload: 2000")
+
+        async def is_told() -> bool:
+            async with await connected(server) as later:
+                return later.max_payload == 2000
+
+        await until(is_told, "the server takes larger messages")
+        assert (server.pid, client.is_connected) == (pid, True)
+
+
 async def test_a_suspended_server_is_silent_until_it_resumes(tmp_path: Path) -> None:
     server = EmbeddedNats(ServerSettings(name="s", store_dir=tmp_path))
     async with server, await connected(server) as client:
