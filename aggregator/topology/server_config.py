@@ -29,7 +29,7 @@ def server_config(
     lines = [
         "# Written by muster-aggregator render from topology.toml: change that, and render again.",
         f"server_name: {_quoted(server.name)}",
-        f"listen: {_quoted(f'{wanted.listen}:{server.address.port}')}",
+        f"listen: {_quoted(f'{_own_address(server, wanted)}:{server.address.port}')}",
         f"max_connections: {wanted.max_connections}",
         f"max_payload: {int(wanted.max_payload)}",
         "write_deadline: 10s",
@@ -41,13 +41,18 @@ def server_config(
         tls = _tls(files, handshake_first=True) if wanted.encrypt else []
         # Leaves otherwise learn of further addresses, and go round a proxy or load balancer.
         lines += _block(
-            "leafnodes", [f"listen: {_quoted(f'{wanted.listen}:{wanted.leaf_port}')}", "no_advertise: true", *tls]
+            "leafnodes",
+            [f"listen: {_quoted(f'{_own_address(server, wanted)}:{wanted.leaf_port}')}", "no_advertise: true", *tls],
         )
     if server.uplinks:
         lines += _block("leafnodes", _uplink(server, wanted, files))
     if server.peers:
         lines += _block("cluster", _cluster(server, wanted, files))
     return "\n".join([*(["include " + _quoted(LEAF_SEED)] if server.uplinks else []), *lines, ""])
+
+
+def _own_address(server: Server, wanted: RenderSettings) -> str:
+    return wanted.listen or server.address.host
 
 
 def _jetstream(server: Server, wanted: RenderSettings) -> list[str]:
@@ -120,7 +125,7 @@ def _cluster(server: Server, wanted: RenderSettings, files: PurePosixPath) -> li
     tls = _tls(files, verify=True) if wanted.encrypt else []
     return [
         f"name: {_quoted(server.cluster)}",
-        f"listen: {_quoted(f'{wanted.listen}:{wanted.route_port}')}",
+        f"listen: {_quoted(f'{_own_address(server, wanted)}:{wanted.route_port}')}",
         f"routes: [{routes}]",
         *tls,
     ]

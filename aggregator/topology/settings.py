@@ -102,7 +102,7 @@ class RenderSettings(Settings, frozen=True):
     """What ``render`` puts into the configurations of nats-servers, beside what streams and names say."""
 
     account: Annotated[str, Meta(description="the account that hub and regions have in common")] = "FLEET"
-    listen: Annotated[str, Meta(min_length=1, description="the address that servers listen on")] = "0.0.0.0"  # noqa: S104
+    listen: Annotated[str, Meta(description="where servers listen; empty: at their own host")] = "0.0.0.0"  # noqa: S104
     store: Annotated[str, Meta(min_length=1, description="below it each server keeps its streams")] = "/var/lib/nats"
     files: Annotated[str, Meta(description="where the servers find what is rendered; default: where it is written")] = (
         ""

@@ -1,6 +1,7 @@
 """The rendered servers, attacked with keys that they gave out: each denied action is denied, each needed one works."""
 
 import asyncio
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,21 @@ import nats.errors
 import nats.js.errors
 import pytest
 
+from aggregator.demo.ports import free_ports
 from shared.embedded_nats import find_command
 from shared.jetstream_api import ApiError
 from shared.nats_connection import ConnectFailed, connect
 from tests.support.agent_process import AgentProcess
-from tests.support.rendered import SERVERS, Rendered, encoded, muster, rendered_servers, until_archived
+from tests.support.rendered import (
+    SERVERS,
+    Rendered,
+    encoded,
+    lay_out,
+    muster,
+    rendered_servers,
+    running_servers,
+    until_archived,
+)
 from tests.support.waiting import until
 
 OWN = "fleet.eu-west.dub1.nodes"
@@ -256,6 +267,27 @@ async def test_plain_sources_and_mirrors_pass_the_leaf_link_both_ways(tmp_path: 
                 return bool(answer["state"]["messages"] == 1)
 
             await until(is_back, "what went to the hub is back in the region")
+
+
+def test_a_rendered_cluster_meets_over_tls_and_keeps_replicas(tmp_path: Path) -> None:
+    client, leaf, route, region = free_ports(4)
+    hosts = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
+    urls = ", ".join(f'"nats://{host}:{client}"' for host in hosts)
+    login = 'auth = { nkey_seed_file = "nats/keys/aggregator.nk" }\n'
+    login += 'tls = { ca = "nats/keys/ca.pem", handshake_first = true }\n'
+    (tmp_path / "topology.toml").write_text(
+        f'[hub]\nservers = [{urls}]\ndomain = "hub"\n{login}[archive]\nreplicas = 3\n'
+        f'[[region]]\nname = "eu"\nservers = ["nats://127.0.0.1:{region}"]\n'
+        f'[render]\nlisten = ""\nstore = "{tmp_path}/store"\nleaf_port = {leaf}\nroute_port = {route}\n'
+    )
+    done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+    assert done.returncode == 0, done.stderr
+    names = ["hub-1", "hub-2", "hub-3", "eu"]
+    with running_servers(tmp_path, names, [*((host, client) for host in hosts), ("127.0.0.1", region)]):
+        lay_out(tmp_path)
+        shown = muster(tmp_path, "report", "--json")
+        archive = next(row for row in json.loads(shown.stdout)["streams"] if row["name"] == "ARCHIVE")
+        assert archive["servers"] == names[:3]
 
 
 def assert_accepted(path: Path) -> None:

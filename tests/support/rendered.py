@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,20 @@ def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str
 
 
 @contextmanager
+def running_servers(directory: Path, names: Sequence[str], addresses: Iterable[tuple[str, int]]) -> Iterator[None]:
+    """Start servers on the configurations that are there, and wait until all listen; end them."""
+    running = [_start(directory, name) for name in names]
+    try:
+        for address in addresses:
+            _until_listening(address)
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
 def rendered_servers(directory: Path, further: str = "") -> Iterator[Rendered]:
     """Render, with ``further`` tables, start the servers, lay out the streams; end the servers."""
     ports = dict(zip(("leaf", "hub", "region", "site"), free_ports(4), strict=True))
@@ -149,41 +163,34 @@ def rendered_servers(directory: Path, further: str = "") -> Iterator[Rendered]:
     done = muster(directory, "render", "--make-keys", "--make-certificates")
     assert done.returncode == 0, done.stderr
     rendered = Rendered(directory, {"hub": ports["hub"], "eu-west": ports["region"], "dub1": ports["site"]})
-    running = [_start(rendered, server) for server in SERVERS]
-    try:
-        for server in SERVERS:
-            _until_listening(rendered.ports[server])
-        _lay_out(directory)
+    with running_servers(directory, SERVERS, [("127.0.0.1", rendered.ports[server]) for server in SERVERS]):
+        lay_out(directory)
         yield rendered
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
 
 
-def _start(rendered: Rendered, server: str) -> "subprocess.Popen[bytes]":
-    with (rendered.directory / f"{server}.log").open("ab") as log:
+def _start(directory: Path, server: str) -> "subprocess.Popen[bytes]":
+    with (directory / f"{server}.log").open("ab") as log:
         return subprocess.Popen(
-            [find_command(), "-c", str(rendered.config(server))],
+            [find_command(), "-c", str(directory / "nats" / server / "nats-server.conf")],
             stdout=log,
             stderr=log,
             preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one system call, nothing that could deadlock
         )
 
 
-def _until_listening(port: int) -> None:
+def _until_listening(address: tuple[str, int]) -> None:
     ends_at = time.monotonic() + START_DEADLINE
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection(address, timeout=1).close()
         except OSError:
-            assert time.monotonic() < ends_at, f"nobody listens on {port}"
+            assert time.monotonic() < ends_at, f"nobody listens on {address}"
             time.sleep(0.02)
         else:
             return
 
 
-def _lay_out(directory: Path) -> None:
+def lay_out(directory: Path) -> None:
     """Apply until the hub reaches the region too: its leaf link takes a moment."""
     ends_at = time.monotonic() + START_DEADLINE
     while (done := muster(directory, "apply")).returncode:
