@@ -15,6 +15,12 @@ END_DEADLINE = 60.0
 MEGABYTE = 1_000_000
 
 
+def processor_seconds(pid: int) -> float:
+    """Measure the processor time that a process has taken, in seconds of one core."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
 class Child:
     """One program: started, ended and killed at will, always with the same command and log."""
 
@@ -64,8 +70,7 @@ class Child:
 
     def processor_seconds(self) -> float:
         """Measure the processor time that it has taken, in seconds of one core."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return processor_seconds(self.pid)
 
     async def core_share(self, seconds: float) -> float:
         """Measure over some time which share of one core it takes, in percent."""

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
-from tests.bench.children import Child
+from tests.bench.children import Child, processor_seconds
 from tests.bench.contenders import Contender, Ours, Peer, Work
 from tests.bench.report import RecordsLost
 from tests.bench.streams import connected, fill, forget_readers, make_stream, stream_state
@@ -49,11 +49,17 @@ class Options(msgspec.Struct, frozen=True):
 class Pace(NamedTuple):
     """How fast something went: messages per second, and microseconds of processor time for each.
 
-    The latter hardly depends on what else the machine does.
+    The latter hardly depends on what else the machine does. ``servers`` is that of both servers together.
     """
 
     rate: float
     processor: float
+    servers: float
+
+    @property
+    def bound(self) -> float:
+        """Give the rate that two cores allow at most, where contender and servers have them for themselves."""
+        return min(1e6 / self.processor, 2e6 / (self.processor + self.servers)) if self.processor else float("nan")
 
 
 class Stage:
@@ -122,7 +128,7 @@ class Stage:
 
         Raise RecordsLost where it stands still before, or goes beyond.
         """
-        first, at_first, processor_at_first = 0, 0.0, 0.0
+        first, at_first, processor_at_first, servers_at_first = 0, 0.0, 0.0, 0.0
         reached, reached_at = 0, time.perf_counter()
         while True:
             now_reached, now = await progress(), time.perf_counter()
@@ -130,7 +136,8 @@ class Stage:
                 raise RecordsLost(f"{what}: {now_reached:,} where there are {goal:,}")
             if now_reached > reached:
                 if not first:
-                    first, at_first, processor_at_first = now_reached, now, child.processor_seconds()
+                    first, at_first = now_reached, now
+                    processor_at_first, servers_at_first = child.processor_seconds(), self._servers_seconds()
                 reached, reached_at = now_reached, now
             if reached == goal or (limit is not None and first and now - at_first > limit):
                 break
@@ -138,9 +145,13 @@ class Stage:
                 raise RecordsLost(f"{what}: {reached:,} of {goal:,}, and no more for {STALLED:g} s")
             await asyncio.sleep(POLL)
         if reached == first:
-            return Pace(float("nan"), float("nan"))
+            return Pace(float("nan"), float("nan"), float("nan"))
         steps, processor = reached - first, child.processor_seconds() - processor_at_first
-        return Pace(steps / (reached_at - at_first), 1e6 * processor / steps)
+        servers = self._servers_seconds() - servers_at_first
+        return Pace(steps / (reached_at - at_first), 1e6 * processor / steps, 1e6 * servers / steps)
+
+    def _servers_seconds(self) -> float:
+        return sum(processor_seconds(server.pid) for server in self.servers.values())
 
 
 @asynccontextmanager

@@ -42,10 +42,17 @@ async def _rows(options: Options, *, senders: int, each: int, size: int, must: f
 
 
 def pace_rows(what: str, unit: str, ours: list[Pace], theirs: list[Pace], must: float) -> list[Row]:
-    """Write the rows of turns: the rate, and what each message took of a processor."""
+    """Write the rows of turns: the rate, what each message took of processors, and which rate that would allow."""
     rates = median([each.rate for each in ours]), median([each.rate for each in theirs])
     took = median([each.processor for each in ours]), median([each.processor for each in theirs])
-    return [Row(what, unit, *rates, must), Row("  its processor time", "us per message", *took)]
+    servers = median([each.servers for each in ours]), median([each.servers for each in theirs])
+    bounds = median([each.bound for each in ours]), median([each.bound for each in theirs])
+    return [
+        Row(what, unit, *rates, must),
+        Row("  its processor time", "us per message", *took),
+        Row("  that of both servers", "us per message", *servers),
+        Row("  two idle cores would allow at most", unit, *bounds),
+    ]
 
 
 async def _turn(servers: Stage, kind: type[Contender], senders: int, count: int) -> Pace:
