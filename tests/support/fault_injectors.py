@@ -5,7 +5,7 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from nats.aio.client import Client
 
@@ -13,19 +13,17 @@ from edge_agent.status_board import UPSTREAM
 from edge_agent.status_report import read_status
 from edge_agent.store.reading import StoreUnreadable
 from shared.embedded_link import EmbeddedLink
-from shared.identifiers import AdvisoryKind
 from shared.jetstream_api import request_json
 from tests.support.dying_agent import When
 from tests.support.fault_evidence import DEADLINE, client_of, state_of
 from tests.support.fault_schedule import Fault, FaultKind, Moment, Target
-from tests.support.fault_stage import COPIED_SUBJECTS, FLEET, ROUND_TRIP, FaultStage
+from tests.support.fault_stage import FLEET, FLEET_SUBJECTS, ROUND_TRIP, FaultStage
 
 ROUND_TRIPS = (0.06, 1.0)
 FEW = 3
 PATIENCE = 1.0
 # It may have been started just now.
 PATIENCE_WITH_AGENT = 2.5
-NOTICED_WITHIN = 4.0
 LOOK_EVERY = 0.001
 STATUS_EVERY = 0.1
 PATIENCE_PER_FAULT = 0.15
@@ -34,12 +32,6 @@ AT_ANY_TIME_ONE_IN = 3
 BANDWIDTHS = (4_000, 400_000)
 # Below the agent's reserve, where it pauses, down to where nothing can be written at all.
 BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
-_OF_BLOCK = "fleet.*.*.*"
-UNHEARD = (
-    *(f"{_OF_BLOCK}.advisory.{kind}" for kind in (AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED)),
-    *(f"{_OF_BLOCK}.copy.{subject}" for subject in COPIED_SUBJECTS),
-)
-FLEET_SUBJECTS = (*UNHEARD, *(f"{_OF_BLOCK}.{rest}" for rest in ("advisory.retired", "registration", "watermark")))
 Injector = Callable[[FaultStage, Fault], AbstractAsyncContextManager[None]]
 
 
@@ -52,6 +44,7 @@ async def _agent_killed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]
 
 @asynccontextmanager
 async def _agent_dies(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    await started(stage, LONGEST_START)
     await stage.let_agent_die(When.BEFORE if fault.detail < 0.25 else When.AFTER, PATIENCE_WITH_AGENT)
     yield
     stage.start_agent()
@@ -140,13 +133,12 @@ async def _flap(stage: FaultStage, pause: float, is_over: asyncio.Event) -> None
 
 
 @asynccontextmanager
-async def _region_deaf(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+async def _region_deaf(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
     """Let FLEET not listen on one subject: of what is sent together it refuses some, and takes what comes behind.
 
-    That lasts on from when the agent has noticed.
+    Each subject has its turn. It lasts on from when the agent has noticed.
     """
-    unheard = UNHEARD[int(fault.detail * len(UNHEARD))]
-    deaf_since = time.time_ns() // 1000
+    unheard, deaf_since = next(stage.unheard), time.time_ns() // 1000
     async with client_of(stage.region) as client:
         await _update_fleet(stage, client, subjects=[each for each in FLEET_SUBJECTS if each != unheard])
     await _refused(stage, deaf_since)
@@ -156,8 +148,8 @@ async def _region_deaf(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
 
 
 async def _refused(stage: FaultStage, since: int) -> None:
-    """Wait until the agent says that the region has refused something since then; not for long: it may be down."""
-    patient_until = time.monotonic() + NOTICED_WITHIN
+    """Wait until the agent says that the region has refused something since then; not for ever: others fail, too."""
+    patient_until = time.monotonic() + LONGEST_START
     while time.monotonic() < patient_until:
         await asyncio.sleep(STATUS_EVERY)
         with contextlib.suppress(StoreUnreadable):
@@ -255,6 +247,10 @@ INJECTORS: dict[FaultKind, Injector] = {
 }
 
 
+SPARED = {FaultKind.REGION_DEAF: (Target.AGENT, Target.UPLINK)}
+"""What must work for a fault to be felt: nothing else befalls it meanwhile."""
+
+
 async def started(stage: FaultStage, patience: float) -> None:
     """Wait until an agent that was started does its work."""
     patient_until = time.monotonic() + patience
@@ -302,10 +298,12 @@ async def play(stage: FaultStage, faults: list[Fault]) -> None:
     """
     loop = asyncio.get_running_loop()
     began_at = loop.time()
-    locks = {fault.target: asyncio.Lock() for fault in faults}
+    locks = {target: asyncio.Lock() for target in Target}
 
     async def happen(fault: Fault) -> None:
-        async with locks[fault.target]:
+        async with AsyncExitStack() as stack:
+            for target in (fault.target, *SPARED.get(fault.kind, ())):
+                await stack.enter_async_context(locks[target])
             await come(stage, fault)
             async with INJECTORS[fault.kind](stage, fault):
                 await asyncio.sleep(fault.duration)

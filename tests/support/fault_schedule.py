@@ -95,7 +95,7 @@ RULES = {
     FaultKind.REGION_KILLED: Rule(Target.REGION, 4, 0.02, 0.5),
     FaultKind.REGION_SUSPENDED: Rule(Target.REGION, 4, 0.05, 2.0),
     FaultKind.REGION_FULL: Rule(Target.REGION, 2, 0.05, 1.0, may_be_long=False),
-    FaultKind.REGION_DEAF: Rule(Target.REGION, 4, 1.1, 1.6, may_be_long=False),
+    FaultKind.REGION_DEAF: Rule(Target.REGION, 2, 1.2, 1.6, may_be_long=False),
     FaultKind.SOURCE_CUT: Rule(Target.SOURCE_LINK, 4, 0.02, 1.5),
     FaultKind.SOURCE_STALLED: Rule(Target.SOURCE_LINK, 3, 0.05, 2.0),
     FaultKind.SOURCE_SLOW: Rule(Target.SOURCE_LINK, 2, 0.5, 2.0),

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,16 @@ STREAM = "REGISTRATION"
 COPIED_SUBJECTS = ("registration.copied.a", "registration.copied.b")
 COPIED = "registration.copied.>"
 FLEET = "FLEET"
+_OF_BLOCK = "fleet.*.*.*"
+# What its stream may not listen on for a while, in turn.
+UNHEARD = (
+    f"{_OF_BLOCK}.advisory.stale",
+    f"{_OF_BLOCK}.copy.{COPIED_SUBJECTS[0]}",
+    f"{_OF_BLOCK}.advisory.recovered",
+    f"{_OF_BLOCK}.copy.{COPIED_SUBJECTS[1]}",
+    f"{_OF_BLOCK}.advisory.new",
+)
+FLEET_SUBJECTS = (*UNHEARD, *(f"{_OF_BLOCK}.{rest}" for rest in ("advisory.retired", "registration", "watermark")))
 DEADLINE = 10.0
 # Something is always under way on a link that takes its time.
 ROUND_TRIP = 0.03
@@ -117,6 +128,7 @@ class FaultStage:
             "subjects": ["fleet.>"],
             "duplicate_window": DUPLICATE_WINDOW,
         }
+        self.unheard = cycle(UNHEARD)
         self.downs: list[Down] = []
         self.unasked_ends: list[UnaskedEnd] = []
         self.stop_codes: list[int] = []
