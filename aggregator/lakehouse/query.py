@@ -174,8 +174,10 @@ class Tables:
 
     def _register(self, names: Iterable[str]) -> None:
         wanted = set(names)
-        for view in sorted(wanted & self._views.keys()):
-            wanted.update(_mentioned(self._views[view], self._tables))
+        # A view stands behind those that it rests on.
+        for view in reversed(self._views):
+            if view in wanted:
+                wanted.update(_mentioned(self._views[view], self.names))
         for name in sorted(wanted & set(self._tables) - self._registered):
             try:
                 select = _select(*self.load(name))
@@ -183,10 +185,13 @@ class Tables:
                 raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {error}") from error
             self._connection.execute(f'CREATE VIEW "{name}" AS {select}')
             self._registered.add(name)
-        for name in sorted(wanted & self._views.keys() - self._registered):
-            if set(_mentioned(self._views[name], self._tables)) <= self._registered:
-                self._connection.execute(self._views[name])
+        for name, statement in self._views.items():
+            if name in wanted - self._registered and self._registered.issuperset(self._rested_on(name)):
+                self._connection.execute(statement)
                 self._registered.add(name)
+
+    def _rested_on(self, view: str) -> set[str]:
+        return set(_mentioned(self._views[view], self.names)) - {view}
 
     def _columns(self) -> dict[str, tuple[str, ...]]:
         """Give the columns of every table and view."""

@@ -5,6 +5,7 @@ sender, DECIMAL(38,0) for sums over senders (a fleet-year overflows a BIGINT); a
 ``[started_at, ended_at)``. The same comments stand in the catalog.
 """
 
+from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS
 from aggregator.lakehouse.bookkeeping_schemas import LOSSES, POSITIONS
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.table import NAMESPACE, Column, Table
@@ -320,20 +321,4 @@ SENDER_AVAILABILITY_DAILY = Table(
     identity=("day", "region", "site", "block", "sender_id"),
 )
 
-OUTAGES = Table(
-    "outages",
-    "A view: every outage of every sender, from its last word before to its first word after.",
-    (
-        *_BLOCK,
-        Column("sender_id", "STRING", "the sender"),
-        Column("started_at", "TIMESTAMP", "its last word"),
-        Column("ended_at", "TIMESTAMP", "its first word again, or its retirement; null: still down"),
-        Column("ended_by", "STRING", "recovered | retired | new | rebuilt | lost_store | stale; null: still down"),
-        Column("noticed_at", "TIMESTAMP", "when it became stale"),
-        Column("duration_us", "BIGINT", "microseconds from started_at to ended_at; null: still down"),
-        Column("episode", "STRING", "which life of the sender"),
-    ),
-    identity=("region", "site", "block", "sender_id", "started_at"),
-)
-
-VIEWS = (SENDER_AVAILABILITY_DAILY, OUTAGES)
+VIEWS = (SENDER_AVAILABILITY_DAILY, *(view for view, _ in ANALYSIS_VIEWS))

@@ -6,7 +6,8 @@ its bare name, then run ``duckdb_statements()``. Instants come with a time zone:
 
 from collections.abc import Iterator
 
-from aggregator.lakehouse.schemas import NAMESPACE, OUTAGES, SENDER_AVAILABILITY_DAILY, Table
+from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS, TERMS
+from aggregator.lakehouse.schemas import NAMESPACE, SENDER_AVAILABILITY_DAILY, Table
 
 _SENDER_AVAILABILITY_DAILY = """
 WITH days AS (
@@ -34,23 +35,31 @@ SELECT day, region, site, block, sender_id, window_us, up_us, down_us, unknown_u
 FROM days
 """
 
-_OUTAGES = """
-SELECT region, site, block, sender_id, started_at, ended_at, ended_by, advisory_at AS noticed_at,
-  {micros}(ended_at) - {micros}(started_at) AS duration_us, episode
-FROM {prefix}sender_intervals
-WHERE state = 'down'
-"""
-
-_QUERIES = ((SENDER_AVAILABILITY_DAILY, _SENDER_AVAILABILITY_DAILY), (OUTAGES, _OUTAGES))
+_QUERIES = ((SENDER_AVAILABILITY_DAILY, _SENDER_AVAILABILITY_DAILY), *ANALYSIS_VIEWS)
+_SPARK = {
+    "micros": "unix_micros",
+    "percentile": "percentile",
+    "json": "get_json_object",
+    "parsed": "",
+    "end": "",
+}
+_DUCKDB = {
+    "micros": "epoch_us",
+    "percentile": "quantile_cont",
+    "json": "json_extract_string",
+    # What is no JSON has no fields, as in Spark, and is no error.
+    "parsed": "TRY_CAST(",
+    "end": " AS JSON)",
+}
 
 
 def spark_queries() -> Iterator[tuple[Table, str]]:
-    """Give every view with its query, to be stored in the catalog."""
+    """Give every view with its query, to be stored in the catalog; each behind those that it rests on."""
     for view, query in _QUERIES:
-        yield view, query.format(prefix=f"{NAMESPACE}.", micros="unix_micros").strip()
+        yield view, query.format(prefix=f"{NAMESPACE}.", **_SPARK, **TERMS).strip()
 
 
 def duckdb_statements() -> Iterator[str]:
-    """Give ``CREATE OR REPLACE VIEW`` for every view, over tables registered under their bare names."""
+    """Give ``CREATE OR REPLACE VIEW`` for every view, over tables registered under their bare names, in order."""
     for view, query in _QUERIES:
-        yield f"CREATE OR REPLACE VIEW {view.name} AS {query.format(prefix='', micros='epoch_us').strip()}"
+        yield f"CREATE OR REPLACE VIEW {view.name} AS {query.format(prefix='', **_DUCKDB, **TERMS).strip()}"

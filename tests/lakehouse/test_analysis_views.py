@@ -1,0 +1,136 @@
+"""What analysts ask first: incidents, reliability, longer times and inventories, as queries without Java see them."""
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from aggregator.lakehouse.query import Tables, open_tables
+from aggregator.lakehouse.schemas import REGISTRATIONS
+from shared.instants import DAY, HOUR, MINUTE
+from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.small_rollup import STALE_AFTER, START, Coverage, Interval
+
+KNOWN_THROUGH = START + 2 * DAY
+HALF_AN_HOUR = 30 * MINUTE
+RACK = [f"r1-n{number}" for number in range(5)]
+RACK_DOWN = START + 10 * HOUR
+RACK_BACK = START + 12 * HOUR
+
+
+def life(site: str, sender: str, *outages: tuple[int, int | None]) -> Iterator[Interval]:
+    """Give the intervals of a sender that lives from the start, but for its outages."""
+    cuts = [START, *(instant for outage in outages for instant in outage), None]
+    for number, (started_at, ended_at) in enumerate(pairwise(cuts)):
+        if started_at is None:
+            return
+        state, end = ("down", "recovered") if number % 2 else ("up", "stale")
+        yield Interval(site, sender, state, started_at, ended_at, end if ended_at is not None else None)
+
+
+INTERVALS = [
+    *(
+        each
+        for number, sender in enumerate(RACK)
+        for each in life("dub1", sender, (RACK_DOWN + number * MINUTE, RACK_BACK + number * MINUTE))
+    ),
+    *life(
+        "dub1", "flapping", (START + 20 * HOUR, START + 21 * HOUR), (START + 21 * HOUR + 30 * MINUTE, START + 22 * HOUR)
+    ),
+    *life("dub1", "well"),
+    *life("nyc1", "gone", (START + 30 * HOUR, None)),
+]
+COVERAGE = [Coverage(site, START, KNOWN_THROUGH, "observed") for site in ("dub1", "nyc1")]
+
+
+def registration(sender: str, sequence: int, payload: str) -> dict[str, object]:
+    stored_at = START + sequence * HOUR
+    place = {"region": "eu-west", "site": "dub1", "block": "nodes", "incarnation": "1-1"}
+    return {**place, "sender_id": sender, "sequence": sequence, "stored_at": stored_at, "payload": payload}
+
+
+def enveloped(body: dict[str, object]) -> str:
+    return json.dumps({"protocol": "choria:adapters:choria_streams:output:1", "data": json.dumps(body)})
+
+
+REGISTRATION_ROWS = [
+    registration("node", 1, enveloped({"content": {"facts": {"os": "el8"}, "classes": ["base"]}})),
+    registration("node", 3, enveloped({"content": {"facts": {"os": "el9"}, "classes": ["base", "web"]}})),
+    registration("plain", 2, '{"sender": "plain", "facts": {"os": "deb12"}}'),
+    registration("zipped", 4, enveloped({"zcontent": "H4sIAAAAAAAA"})),
+    registration("torn", 5, '{"sender": "torn", "fac'),
+]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    lakehouse = SmallLakehouse(Path(tmp_path_factory.mktemp("lake")))
+    lakehouse.append(REGISTRATIONS, REGISTRATION_ROWS)
+    lakehouse.roll_up(INTERVALS, COVERAGE, KNOWN_THROUGH)
+    with open_tables(lakehouse.warehouse) as tables:
+        yield tables
+
+
+def test_many_senders_that_fall_silent_one_soon_after_the_other_are_one_incident(tables: Tables) -> None:
+    incidents = tables.rows(
+        "SELECT site, epoch_us(started_at), epoch_us(ended_at), epoch_us(noticed_at), duration_us,"
+        " sender_count, outage_count, still_down_count, site_sender_count, share FROM incidents"
+    )
+    last_back = RACK_BACK + 4 * MINUTE
+    first_noticed = RACK_DOWN + STALE_AFTER
+    length = last_back - RACK_DOWN
+    assert incidents == [("dub1", RACK_DOWN, last_back, first_noticed, length, 5, 5, 0, 7, 5 / 7)]
+
+
+def test_an_outage_tells_which_incident_it_is_part_of(tables: Tables) -> None:
+    found = tables.rows("SELECT sender_id, epoch_us(incident_started_at) FROM outages ORDER BY sender_id, started_at")
+    alone = [("flapping", None), ("flapping", None), ("gone", None)]
+    assert found == [*alone, *((sender, RACK_DOWN) for sender in RACK)]
+
+
+def test_the_reliability_of_a_sender_is_told_by_month(tables: Tables) -> None:
+    found = tables.rows(
+        "SELECT month, sender_id, up_us, down_us, outage_count, flap_count, mtbf_us, mttr_us, median_outage_us,"
+        " longest_outage_us, availability_known FROM sender_reliability WHERE sender_id IN ('flapping', 'gone', 'well')"
+        " ORDER BY sender_id"
+    )
+    march, up = date(2026, 3, 1), 2 * DAY - 90 * MINUTE
+    both = (90 * MINUTE // 2, 90 * MINUTE // 2, HOUR)
+    assert found == [
+        (march, "flapping", up, 90 * MINUTE, 2, 1, up // 2, *both, up / (2 * DAY)),
+        (march, "gone", 30 * HOUR, 18 * HOUR, 1, 0, 30 * HOUR, None, None, None, 30 / 48),
+        (march, "well", 2 * DAY, 0, 0, 0, None, None, None, None, 1.0),
+    ]
+
+
+def test_months_and_a_regions_hours_add_up_to_what_their_days_and_sites_are(tables: Tables) -> None:
+    days = tables.rows("SELECT sum(up_us), sum(down_us), sum(error_bound_us) FROM fleet_availability_daily")
+    month = "month, day_count, most_senders, complete"
+    assert tables.rows(f"SELECT {month} FROM fleet_availability_monthly") == [(date(2026, 3, 1), 2, 8, False)]
+    assert tables.rows("SELECT up_us, down_us, error_bound_us FROM fleet_availability_monthly") == days
+    hours = "region, sum(up_us), sum(down_us), max(sender_count)"
+    by_hour = tables.rows(f"SELECT {hours} FROM region_availability_hourly GROUP BY 1 ORDER BY 1")
+    by_day = tables.rows(f"SELECT {hours} FROM region_availability_daily GROUP BY 1 ORDER BY 1")
+    assert by_hour == by_day
+
+
+def test_the_inventory_is_the_latest_that_each_sender_said(tables: Tables) -> None:
+    found = tables.rows(
+        "SELECT sender_id, json_extract_string(facts, '$.os'), classes FROM inventory ORDER BY sender_id"
+    )
+    assert found == [
+        ("node", "el9", '["base","web"]'),
+        ("plain", "deb12", None),
+        ("torn", None, None),
+        ("zipped", None, None),
+    ]
+    history = tables.rows(
+        "SELECT epoch_us(stored_at), epoch_us(replaced_at), json_extract_string(facts, '$.os') FROM inventory_history"
+        " WHERE sender_id = 'node' ORDER BY 1"
+    )
+    assert history == [(START + HOUR, START + 3 * HOUR, "el8"), (START + 3 * HOUR, None, "el9")]
+    contents = tables.rows("SELECT sender_id FROM inventory WHERE content IS NULL")
+    assert contents == [("zipped",)]
