@@ -33,6 +33,7 @@ FIRST_RETRY = 0.1
 LONGEST_RETRY = 5.0
 LONGEST_CHECK_INTERVAL = 1 * SECOND
 NO_CHANGES = SenderChanges([], [], [])
+FOREVER = (1 << 63) - 1
 
 
 class IngestPhase(StrEnum):
@@ -184,13 +185,16 @@ class Ingest:
     async def _take(self, messages: Sequence[SourceMessage]) -> None:
         draft = self.decider.draft()
         oldest_forwarded = self._server_at - self._policy.max_age if self._policy.max_age else 0
+        give, before = self._intake.give, FOREVER
         for message in messages:
-            if draft.steps_back(message.stored_at):
+            # A clock that does not go back against the message before has not stepped back.
+            if message.stored_at < before and draft.steps_back(message.stored_at):
                 await self._adopt(draft)
                 await self._begin_epoch((await self._source.check()).facts, self.decider.state.position.sequence)
                 draft = self.decider.draft()
-            too_old = message.stored_at < oldest_forwarded
-            while not self._intake.give(draft, message, too_old=too_old):
+            before = message.stored_at
+            too_old = before < oldest_forwarded
+            while not give(draft, message, too_old=too_old):
                 await self._adopt(draft)
                 draft = self.decider.draft()
         await self._adopt(draft)

@@ -168,6 +168,8 @@ def content_digest(payload: bytes, rule: DigestRule) -> int:
 
 def _is_encodable(text: str) -> bool:
     """Tell whether a text has bytes in UTF-8: half a letter, as a wrong byte in a header becomes, has none."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
