@@ -320,7 +320,7 @@ def test_the_tables_are_told_with_what_they_hold_and_stand_for(
     days = next(line.split() for line in shown.splitlines() if line.startswith("site_availability_daily "))
     assert (days[1:3], days[5:8]) == (["3", "1"], ["REPORT", "4,711", "2026-03-04T06:00:00Z"])
     assert re.search(r"^losses +0 +0 +0 B +\S", shown, re.MULTILINE)
-    assert shown.endswith("views: sender_availability_daily, outages\n")
+    assert shown.endswith(f"views: {', '.join(view.name for view in VIEWS)}\n")
     told = CliRunner().invoke(tables_command, [*config, "--json"]).stdout
     states = {state["name"]: state for state in json.loads(told)}
     assert states.keys() == {table.name for table in (*TABLES, *VIEWS)}
