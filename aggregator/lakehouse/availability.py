@@ -17,6 +17,7 @@ from aggregator.lakehouse.schemas import SITE_AVAILABILITY_DAILY
 from aggregator.lakehouse.windows import (
     DAY_US,
     HOUR_US,
+    begin_of_bucket,
     floor_to,
     partial_pieces,
     whole_window_counts,
@@ -34,11 +35,12 @@ def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: 
     ``begins`` gives, for each bucket of sites that is wanted, the midnight (microseconds) to begin at. ``ended_at`` is
     null where an interval goes on.
     """
-    begin = f.create_map(*(f.lit(number) for pair in begins.items() for number in pair))
     started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
-    begin_at = f.try_element_at(begin, f.col("site_bucket"))
+    begin_at = begin_of_bucket(begins)
+    # Days before all of them are left unread.
+    reaches = f.col("ended_at") > f.timestamp_micros(f.lit(min(begins.values())))
     return (
-        intervals.where(f.col("site_bucket").isin(*begins))
+        intervals.where(f.col("site_bucket").isin(*begins) & (f.col("ended_at").isNull() | reaches))
         .where((started_at < known_through) & (ended_at.isNull() | (ended_at > begin_at)))
         .select(*SENDER, "state", f.greatest(started_at, begin_at).alias("started_at"), ended_at.alias("ended_at"))
     )

@@ -29,3 +29,24 @@ POSITIONS = Table(
     ),
     identity=("table_name",),
 )
+
+CONTINUATIONS = Table(
+    "continuations",
+    "Where each block's records end, so that a rollup goes on from there with new ones alone.",
+    (
+        Column("region", "STRING", "region"),
+        Column("site", "STRING", "site"),
+        Column("block", "STRING", "stream block of the site's agent"),
+        Column("incarnation", "STRING", "which past of the site's stream; null: plain Choria advisories"),
+        Column("observed_through", "TIMESTAMP", "the last watermark within known time; null: none"),
+        Column("advisory_ordinal", "BIGINT", "the last ordinal that it vouches for"),
+        Column("last_observed_through", "TIMESTAMP", "the last watermark, also where known time ends before it"),
+        Column("last_advisory_ordinal", "BIGINT", "the last ordinal that it vouches for"),
+        Column("held_ordinals", "ARRAY<BIGINT>", "ordinals beyond advisory_ordinal of advisories that the hub holds"),
+        Column("lost_at", "ARRAY<TIMESTAMP>", "since when a store, after one was lost, learnt its senders anew"),
+        Column("assumed_from", "TIMESTAMP", "the first plain Choria advisory"),
+        Column("assumed_to", "TIMESTAMP", "the last plain Choria advisory"),
+        Column("first_word_at", "TIMESTAMP", "the first sighting that any advisory speaks of"),
+    ),
+    identity=("region", "site", "block", "incarnation"),
+)

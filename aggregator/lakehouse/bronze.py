@@ -6,11 +6,11 @@ the table's partition, so that only the days touched are compared.
 """
 
 from collections.abc import Mapping
-from datetime import date, timedelta
+from datetime import date
 
 import msgspec
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import catalog
@@ -18,9 +18,9 @@ from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.decode import TABLES as DECODED
 from aggregator.lakehouse.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
+from aggregator.lakehouse.windows import within
 
 _DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}
-_MOST_RANGES = 64
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ def begin(spark: SparkSession, start: HubPosition, positions: Mapping[str, HubPo
     """Have every bronze table stand at ``start`` if it stood nowhere: before the first message is taken."""
     for table in BRONZE:
         if table.name not in positions:
-            catalog.append(spark.table(table.identifier).limit(0), table, start)
+            catalog.advance(spark, table, start)
     return {table.name: positions.get(table.name, start) for table in BRONZE}
 
 
@@ -87,22 +87,6 @@ def duplicate_arrivals(rows: DataFrame, present: DataFrame, table: Table) -> Dat
     together = present.select(*identity, f.lit(0).cast("bigint").alias("arrival")).unionByName(arrivals)
     place = f.row_number().over(Window.partitionBy(*identity).orderBy("arrival"))
     return together.select("arrival", place.alias("place")).where("place > 1 AND arrival > 0").select("arrival")
-
-
-def within(days: list[date], column: str) -> Column:
-    """Select the rows whose instant lies on one of ``days``, in a form by which Iceberg leaves other days unread."""
-    ranges: list[tuple[date, date]] = []
-    for day in sorted(days):
-        if ranges and ranges[-1][1] == day:
-            ranges[-1] = (ranges[-1][0], day + timedelta(days=1))
-        else:
-            ranges.append((day, day + timedelta(days=1)))
-    if len(ranges) > _MOST_RANGES:
-        ranges = [(ranges[0][0], ranges[-1][1])]
-    selected = f.lit(False)
-    for begin, end in ranges:
-        selected |= (f.col(column) >= _midnight(begin)) & (f.col(column) < _midnight(end))
-    return selected
 
 
 def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
@@ -132,7 +116,7 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
 def _take_table(rows: DataFrame, table: Table, position: HubPosition, count: int, days: list[date]) -> Counts:
     """Write what of ``rows``, which are ``count`` and happened on ``days``, is not there yet."""
     if not count:
-        catalog.append(rows.limit(0), table, position)
+        catalog.advance(rows.sparkSession, table, position)
         return Counts()
     spark = rows.sparkSession
     present = spark.table(table.identifier).where(within(days, _DAY_OF[table.name]))
@@ -167,7 +151,3 @@ def _rows(decoded: DataFrame, table: Table, stream_created_at: int) -> DataFrame
     if table is QUARANTINE:
         return quarantined(decoded, stream_created_at)
     return DECODED[table.name](decoded)
-
-
-def _midnight(day: date) -> Column:
-    return f.lit(day.isoformat()).cast("timestamp")

@@ -1,33 +1,22 @@
-"""Make the tables, commit rows together with the position they stand for, and read positions back.
+"""Commit rows together with the position they stand for, and read positions back.
 
 A commit is one Iceberg snapshot: rows and position become visible together or not at all, also when there are no rows.
 A snapshot's property goes with its snapshot when old ones are expired, so every whole run writes the positions as rows
 too. What a table stands for is the further of the two: a row is only ever written after its snapshot.
 """
 
-import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.schemas import NAMESPACE, POSITIONS, TABLES, Table
-from aggregator.lakehouse.session import CATALOG
-from aggregator.lakehouse.views import spark_queries
+from aggregator.lakehouse.iceberg import Iceberg, quoted
+from aggregator.lakehouse.schemas import POSITIONS, TABLES, Table
 
-_PROPERTIES = {
-    "format-version": "2",
-    "write.delete.mode": "copy-on-write",
-    "write.update.mode": "copy-on-write",
-    "write.merge.mode": "copy-on-write",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-    "write.parquet.compression-codec": "zstd",
-}
 _PREFIX = "muster."
-_VIEW_TEXT = "muster.query"
+_RECIPE = "muster.recipe"
 
 
 class HubPosition(msgspec.Struct, frozen=True):
@@ -43,32 +32,15 @@ class HubPosition(msgspec.Struct, frozen=True):
     known_through: int
 
 
-def prepare(spark: SparkSession) -> None:
-    """Make the namespace, the tables and the views that are not there yet."""
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {NAMESPACE}")
-    present = {row.tableName for row in spark.sql(f"SHOW TABLES IN {NAMESPACE}").collect()}
-    for table in TABLES:
-        if table.name not in present:
-            for statement in create_statements(table):
-                spark.sql(statement)
-    _prepare_views(spark)
+class WholeRun(msgspec.Struct, frozen=True):
+    """What the last whole run left: position and snapshot of each table by its name, and its recipe.
 
+    The recipe names all that derived tables depend on beside the bronze tables: with another one they are others.
+    """
 
-def create_statements(table: Table) -> Iterator[str]:
-    """Give the SQL that makes one table, with its comments, its properties and the order of its files."""
-    columns = ",\n  ".join(f"{name} {type_} COMMENT {_quoted(comment)}" for name, type_, comment in table.columns)
-    partitioning = f"\nPARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
-    yield (
-        f"CREATE TABLE IF NOT EXISTS {table.identifier} (\n  {columns}\n) USING iceberg{partitioning}\n"
-        f"COMMENT {_quoted(table.comment)}\nTBLPROPERTIES ({properties})"
-    )
-    if table.sorted_by:
-        # One sender out of millions is found by the bounds of the row groups only where rows are sorted.
-        yield (
-            f"ALTER TABLE {table.identifier} WRITE DISTRIBUTED BY PARTITION"
-            f" LOCALLY ORDERED BY {', '.join(table.sorted_by)}"
-        )
+    positions: Mapping[str, HubPosition] = {}
+    snapshots: Mapping[str, int] = {}
+    recipe: str = ""
 
 
 def append(rows: DataFrame, table: Table, position: HubPosition) -> int:
@@ -78,62 +50,106 @@ def append(rows: DataFrame, table: Table, position: HubPosition) -> int:
     """
     writer = _with_position(rows.select(*table.column_names), table, position)
     writer.option("distribution-mode", "none").option("fanout-enabled", "true").append()
-    return int(_summary(_loaded(rows.sparkSession, table).currentSnapshot()).get("added-records", 0))
+    return int(_summary(Iceberg(rows.sparkSession).load(table).currentSnapshot()).get("added-records", 0))
 
 
-def replace(rows: DataFrame, table: Table, where: str, position: HubPosition) -> None:
+def advance(spark: SparkSession, table: Table, position: HubPosition) -> None:
+    """Advance the table to ``position`` where there are no rows: a commit without a Spark job."""
+    commit = Iceberg(spark).load(table).newFastAppend()
+    for name, value in _properties(position).items():
+        commit.set(name, value)
+    commit.commit()
+
+
+def replace(rows: DataFrame, table: Table, where: Column, position: HubPosition) -> None:
     """Put ``rows`` in the place of those that match ``where`` and advance the table to ``position``, in one commit.
 
-    ``where`` must select whole partitions.
+    ``where`` must select whole partitions. Rows may lie outside of it too: those are added.
     """
-    _with_position(rows.select(*table.column_names), table, position).overwrite(f.expr(where))
+    _with_position(rows.select(*table.column_names), table, position).overwrite(where)
 
 
-def positions(spark: SparkSession, tables: Iterable[Table]) -> dict[str, HubPosition]:
-    """Tell by table name how far each has come; what was never written is left out."""
-    kept = recorded_positions(spark)
+def read_at(spark: SparkSession, table: Table, snapshot_id: int) -> DataFrame:
+    """Read a table as a snapshot has it, whatever is committed meanwhile."""
+    return spark.read.option("versionAsOf", snapshot_id).table(table.identifier)
+
+
+def positions(
+    spark: SparkSession, tables: Iterable[Table], whole_run: WholeRun | None = None
+) -> dict[str, HubPosition]:
+    """Tell by table name how far each has come; what was never written is left out.
+
+    ``whole_run`` is the last one, None to look it up.
+    """
+    iceberg, kept = Iceberg(spark), (last_whole_run(spark) if whole_run is None else whole_run).positions
     found = {}
     for table in tables:
-        both = [each for each in (_snapshot_position(spark, table), kept.get(table.name)) if each is not None]
+        both = [each for each in (_snapshot_position(iceberg.load(table)), kept.get(table.name)) if each is not None]
         if both:
             found[table.name] = max(both, key=lambda each: (each.created_at, each.sequence))
     return found
 
 
-def recorded_positions(spark: SparkSession) -> dict[str, HubPosition]:
-    """Tell by table name what the last whole run recorded."""
-    rows = spark.table(POSITIONS.identifier).select(
-        "table_name",
-        "stream",
-        f.unix_micros("stream_created_at"),
-        "sequence",
-        f.unix_micros("known_through"),
+def snapshots(spark: SparkSession, tables: Iterable[Table]) -> dict[str, int]:
+    """Give by table name the snapshot that each stands at; what was never written is left out."""
+    iceberg = Iceberg(spark)
+    found = {table.name: iceberg.load(table).currentSnapshot() for table in tables}
+    return {name: int(snapshot.snapshotId()) for name, snapshot in found.items() if snapshot is not None}
+
+
+def go_back(spark: SparkSession, tables: Iterable[Table], wanted: Mapping[str, int]) -> bool:
+    """Have ``tables`` stand at the snapshots ``wanted`` again, by their names; False where any of those is gone."""
+    iceberg = Iceberg(spark)
+    loaded = {table.name: iceberg.load(table) for table in tables}
+    if any(table.snapshot(wanted[name]) is None for name, table in loaded.items()):
+        return False
+    for name, table in loaded.items():
+        if table.currentSnapshot().snapshotId() != wanted[name]:
+            table.manageSnapshots().setCurrentSnapshot(wanted[name]).commit()
+    return True
+
+
+def last_whole_run(spark: SparkSession) -> WholeRun:
+    """Tell what the last whole run recorded; nothing before the first."""
+    iceberg = Iceberg(spark)
+    loaded = iceberg.load(POSITIONS)
+    snapshot = loaded.currentSnapshot()
+    if snapshot is None:
+        return WholeRun()
+    rows = iceberg.rows(loaded, POSITIONS.column_names)
+    return WholeRun(
+        {name: HubPosition(*position) for name, *position, _ in rows},
+        {name: snapshot_id for name, *_, snapshot_id in rows},
+        _summary(snapshot).get(_RECIPE, ""),
     )
-    return {name: HubPosition(*position) for name, *position in rows.collect()}
 
 
-def record_positions(spark: SparkSession, reached: dict[str, HubPosition]) -> None:
-    """Write the positions as rows: the tables of a whole run, with the snapshots that belong together."""
-    by_name = {table.name: table for table in TABLES}
+def record(spark: SparkSession, reached: Mapping[str, HubPosition], recipe: str) -> None:
+    """End a whole run: write where its tables stand as rows, with the snapshots that belong together."""
+    at = snapshots(spark, (table for table in TABLES if table.name in reached))
     rows = ", ".join(
-        f"('{name}', {_quoted(each.stream)}, timestamp_micros({each.created_at}), {each.sequence}L,"
-        f" timestamp_micros({each.known_through}), {_snapshot_id(spark, by_name[name])}L)"
+        f"('{name}', {quoted(each.stream)}, timestamp_micros({each.created_at}), {each.sequence}L,"
+        f" timestamp_micros({each.known_through}), {at[name]}L)"
         for name, each in sorted(reached.items())
     )
     values = spark.sql(f"SELECT * FROM VALUES {rows} AS ({', '.join(POSITIONS.column_names)})")  # noqa: S608 - our own
-    values.coalesce(1).writeTo(POSITIONS.identifier).overwrite(f.lit(True))
+    writer = values.coalesce(1).writeTo(POSITIONS.identifier).option(f"snapshot-property.{_RECIPE}", recipe)
+    writer.overwrite(f.lit(True))
+
+
+def _properties(position: HubPosition) -> dict[str, str]:
+    return {_PREFIX + name: str(value) for name, value in msgspec.structs.asdict(position).items()}
 
 
 def _with_position(rows: DataFrame, table: Table, position: HubPosition) -> Any:
     writer = rows.writeTo(table.identifier)
-    for key, value in msgspec.structs.asdict(position).items():
-        writer = writer.option(f"snapshot-property.{_PREFIX}{key}", str(value))
+    for name, value in _properties(position).items():
+        writer = writer.option(f"snapshot-property.{name}", value)
     return writer
 
 
-def _snapshot_position(spark: SparkSession, table: Table) -> HubPosition | None:
+def _snapshot_position(loaded: Any) -> HubPosition | None:
     """Find the newest snapshot that carries a position: maintenance commits snapshots without one."""
-    loaded = _loaded(spark, table)
     snapshot = loaded.currentSnapshot()
     while snapshot is not None:
         summary = _summary(snapshot)
@@ -146,39 +162,5 @@ def _snapshot_position(spark: SparkSession, table: Table) -> HubPosition | None:
     return None
 
 
-def _snapshot_id(spark: SparkSession, table: Table) -> int:
-    return int(_loaded(spark, table).currentSnapshot().snapshotId())
-
-
-def _loaded(spark: SparkSession, table: Table) -> Any:
-    """Give Iceberg's own Table: its metadata tables cost a Spark job each."""
-    jvm = spark._jvm  # noqa: SLF001 - the only way to Iceberg's Java interface
-    assert jvm is not None
-    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-        spark._jsparkSession,  # noqa: SLF001 - as above
-        f"{CATALOG}.{table.identifier}",
-    )
-
-
 def _summary(snapshot: Any) -> dict[str, str]:
     return dict(snapshot.summary())
-
-
-def _prepare_views(spark: SparkSession) -> None:
-    present = {row.viewName for row in spark.sql(f"SHOW VIEWS IN {NAMESPACE}").collect()}
-    for view, query in spark_queries():
-        digest = hashlib.blake2b(query.encode(), digest_size=16).hexdigest()
-        if view.name in present:
-            properties = spark.sql(f"SHOW TBLPROPERTIES {view.identifier}").collect()
-            if any(row.key == _VIEW_TEXT and row.value == digest for row in properties):
-                continue
-        comments = ", ".join(f"{column.name} COMMENT {_quoted(column.comment)}" for column in view.columns)
-        spark.sql(
-            f"CREATE OR REPLACE VIEW {view.identifier} ({comments}) COMMENT {_quoted(view.comment)}"
-            f" TBLPROPERTIES ('{_VIEW_TEXT}' = '{digest}') AS {query}"
-        )
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -1,75 +1,69 @@
-"""Say what was observed at each block of each site, and why the rest was not.
+"""Cut the time of each block of each site by what is known of it, and why the rest is not.
 
-Rules. A watermark vouches for the time since the watermark before it (or since the end of its blind span, where that is
-later), if the hub holds every advisory that was issued meanwhile: their ordinals count them, without holes. So neither
-an advisory on its way nor one that was lost makes silence look like life. Plain Choria advisories have no watermarks:
-between the first and the last of a block, coverage is assumed. What a reader had to give up as lost is unknown for all.
-Known time ends at ``known_through``: a watermark of a clock ahead of ours vouches up to there.
+Rules. Where spans overlap, the cause that ranks first holds. Watermarks vouch as ``vouching.py`` says. Plain Choria
+advisories have no watermarks: between the first and the last of a block, coverage is assumed. What a reader had to give
+up as lost is unknown for all. Known time ends at ``known_through``: a watermark of a clock ahead of ours vouches up to
+there.
 """
 
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse.causes import Cause
 from aggregator.lakehouse.intervals import BLOCK, site_bucket
-from aggregator.lakehouse.windows import DAY_US, floor_to, window_length
-from shared.identifiers import AdvisoryKind
-
-LIFE = (*BLOCK, "incarnation")
-
-
-class Cause(StrEnum):
-    """Why time is known or unknown; what stands first outranks what follows."""
-
-    LOST = "lost"
-    OBSERVED = "observed"
-    ASSUMED = "assumed"
-    IMPORTED = "imported"
-    ADVISORIES_MISSING = "advisories_missing"
-    UNOBSERVED = "unobserved"
-
+from aggregator.lakehouse.windows import DAY_US, begin_of_bucket, floor_to, window_length
 
 _LAYERS = (Cause.LOST, Cause.OBSERVED, Cause.ASSUMED, Cause.ADVISORIES_MISSING)
 
 
-def site_coverage(
-    watermarks: DataFrame, advisories: DataFrame, losses: Sequence[tuple[int, int]], known_through: int
-) -> DataFrame:
-    """Give the rows of the table ``site_coverage``.
+def site_coverage(spans: DataFrame, losses: Sequence[tuple[int, int]], known_through: int) -> DataFrame:
+    """Give the rows of the table ``site_coverage``, but for those of imports.
 
-    ``losses`` are spans (microseconds) whose messages were given up. Every block that any record speaks of has its
-    time cut without gaps, from its first word to ``known_through`` (microseconds).
+    ``spans`` is all that is said of any block: (region, site, block, ``started_at``, ``ended_at``: microseconds,
+    ``cause``). ``losses`` are spans (microseconds) whose messages were given up. Every block has its time cut without
+    gaps, from its first word to ``known_through`` (microseconds).
     """
-    spans = _vouched(watermarks, advisories).unionByName(_assumed(advisories)).unionByName(_first_words(advisories))
-    spans = spans.unionByName(_lost(spans, losses)) if losses else spans
-    return _timeline(spans, known_through)
+    return _timeline(spans.unionByName(_lost(spans, losses)) if losses else spans, known_through)
 
 
-def coverage_windows(coverage: DataFrame, unit: int, known_through: int) -> DataFrame:
+def said_before(coverage: DataFrame) -> DataFrame:
+    """Give the spans that rows of the table ``site_coverage`` stand for, to be added to."""
+    return coverage.select(
+        *BLOCK, f.unix_micros("started_at").alias("started_at"), f.unix_micros("ended_at").alias("ended_at"), "cause"
+    )
+
+
+def coverage_windows(coverage: DataFrame, unit: int, begins: Mapping[int, int], known_through: int) -> DataFrame:
     """Cut the coverage into windows of ``unit`` microseconds, one row for each block and window that any of it touches.
 
+    ``begins`` gives, for each bucket of sites that is wanted, the midnight (microseconds) to begin at.
     Columns: region, site, block, ``window_at``, ``window_us``, ``known_us``, ``assumed_us``, and ``known_spans``, an
     array of the spans (``started_at``, ``ended_at``) that are known. All in microseconds.
     """
-    started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
+    begin_at = begin_of_bucket(begins)
+    started_at, ended_at = f.greatest(f.unix_micros("started_at"), begin_at), f.unix_micros("ended_at")
     first, last = floor_to(started_at, unit), floor_to(ended_at - 1, unit)
     window_at = f.col("window_at")
-    cut = coverage.select(
-        *BLOCK,
-        "known",
-        "cause",
-        started_at.alias("span_started_at"),
-        ended_at.alias("span_ended_at"),
-        f.explode(f.sequence(first, last, f.lit(unit))).alias("window_at"),
-    ).select(
-        *BLOCK,
-        "window_at",
-        "known",
-        "cause",
-        f.greatest("span_started_at", window_at).alias("started_at"),
-        f.least("span_ended_at", window_at + unit).alias("ended_at"),
+    cut = (
+        coverage.where(ended_at > begin_at)
+        .select(
+            *BLOCK,
+            "known",
+            "cause",
+            started_at.alias("span_started_at"),
+            ended_at.alias("span_ended_at"),
+            f.explode(f.sequence(first, last, f.lit(unit))).alias("window_at"),
+        )
+        .select(
+            *BLOCK,
+            "window_at",
+            "known",
+            "cause",
+            f.greatest("span_started_at", window_at).alias("started_at"),
+            f.least("span_ended_at", window_at + unit).alias("ended_at"),
+        )
     )
     length = f.col("ended_at") - f.col("started_at")
     return cut.groupBy(*BLOCK, "window_at").agg(
@@ -90,66 +84,6 @@ def site_coverage_daily(coverage_by_day: DataFrame) -> DataFrame:
         "assumed_us",
         (f.col("window_us") == DAY_US).alias("complete"),
         site_bucket().alias("site_bucket"),
-    )
-
-
-def _vouched(watermarks: DataFrame, advisories: DataFrame) -> DataFrame:
-    """Give the span that each watermark speaks for: observed, or with advisories missing."""
-    held = (
-        advisories.where("ordinal IS NOT NULL")
-        .select(*LIFE, f.col("ordinal").alias("reached"))
-        .distinct()
-        .withColumn("is_watermark", f.lit(0))
-    )
-    marks = watermarks.select(
-        *LIFE,
-        f.col("advisory_ordinal").alias("reached"),
-        f.lit(1).alias("is_watermark"),
-        f.unix_micros("observed_since").alias("since"),
-        f.unix_micros("observed_through").alias("through"),
-    )
-    by_ordinal = Window.partitionBy(*LIFE).orderBy("reached", "is_watermark")
-    held_count = f.sum(1 - f.col("is_watermark")).over(
-        by_ordinal.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    in_time = Window.partitionBy(*LIFE).orderBy("through", "reached")
-    counted = (
-        marks.unionByName(held, allowMissingColumns=True)
-        .withColumn("held_count", held_count)
-        .where("is_watermark = 1")
-        .withColumn("issued_meanwhile", f.col("reached") - f.lag("reached", 1, 0).over(in_time))
-        .withColumn("held_meanwhile", f.col("held_count") - f.lag("held_count", 1, 0).over(in_time))
-        .withColumn("vouched_before", f.lag("through").over(in_time))
-    )
-    whole = (f.col("issued_meanwhile") >= 0) & (f.col("issued_meanwhile") == f.col("held_meanwhile"))
-    return counted.select(
-        *BLOCK,
-        f.greatest("since", "vouched_before").alias("started_at"),
-        f.col("through").alias("ended_at"),
-        f.when(whole, Cause.OBSERVED).otherwise(Cause.ADVISORIES_MISSING).alias("cause"),
-    )
-
-
-def _assumed(advisories: DataFrame) -> DataFrame:
-    return (
-        advisories.where("assumed")
-        .groupBy(*BLOCK)
-        .agg(
-            f.min(f.unix_micros("occurred_at")).alias("started_at"),
-            f.max(f.unix_micros("occurred_at")).alias("ended_at"),
-        )
-        .withColumn("cause", f.lit(Cause.ASSUMED))
-    )
-
-
-def _first_words(advisories: DataFrame) -> DataFrame:
-    """Begin every block's time with the first sighting that any advisory speaks of: an empty span."""
-    stale = f.col("kind") == AdvisoryKind.STALE
-    word = f.unix_micros(f.when(stale, f.col("last_seen_at")).otherwise(f.col("occurred_at")))
-    return (
-        advisories.groupBy(*BLOCK)
-        .agg(f.min(word).alias("started_at"))
-        .select(*BLOCK, "started_at", f.col("started_at").alias("ended_at"), f.lit(Cause.UNOBSERVED).alias("cause"))
     )
 
 

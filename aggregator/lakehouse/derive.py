@@ -1,22 +1,27 @@
 """Bring the derived tables to one position of the bronze tables, and prove that the accounting adds up.
 
-Every table is committed with the position that it stands for, so a kill between two commits heals by the next run.
+All of them go on from one whole run: where a run was killed between two commits, what it committed is taken back first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import availability, catalog, coverage, losses
+from aggregator.lakehouse import availability, catalog, coverage, losses, vouching
 from aggregator.lakehouse.accounting_check import check
 from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.changes import windows_begin
+from aggregator.lakehouse.ground import Ground
 from aggregator.lakehouse.import_schemas import IMPORT_AVAILABILITY, IMPORT_SENDER_AVAILABILITY, IMPORTS
 from aggregator.lakehouse.imports.availability import import_availability, import_sender_availability
 from aggregator.lakehouse.imports.intervals import imported_coverage, imported_intervals
-from aggregator.lakehouse.intervals import BLOCK, sender_intervals
+from aggregator.lakehouse.intervals import sender_intervals, words
+from aggregator.lakehouse.renewal import Before, Records, Renewal
 from aggregator.lakehouse.schemas import (
     ADVISORIES,
+    CONTINUATIONS,
     FLEET_AVAILABILITY_DAILY,
     REGION_AVAILABILITY_DAILY,
     SENDER_DAY_EXCEPTIONS,
@@ -30,77 +35,140 @@ from aggregator.lakehouse.schemas import (
     Table,
 )
 from aggregator.lakehouse.windows import DAY_US, HOUR_US
+from shared.instants import SECOND
 
-EVERYTHING = "true"
+Progress = Callable[[str], None]
 
 
-def derive(
-    spark: SparkSession,
-    position: HubPosition,
-    imported: HubPosition | None,
-    registration_interval: int,
-    progress: Callable[[str], None],
-) -> None:
-    """Recompute every derived table in full; raise AccountingError before a wrong sum is committed.
+class Derivation:
+    """One step of all derived tables to ``position``.
 
-    ``imported`` is the position of the imports, None where there are none. Known time ends where the hub's does; what
-    was imported from later on waits for it. Before any word from a hub, it ends with the imports.
-    ``registration_interval`` is in microseconds.
+    Known time ends where the hub's does; what was imported from later on waits for it. Before any word from a hub, it
+    ends with the imports. ``registration_interval`` is in microseconds.
     """
-    known_through = position.known_through or (imported.known_through if imported is not None else 0)
 
-    def read(table: Table) -> DataFrame:
-        rows = spark.table(table.identifier)
-        return rows.where(f.col("hub_sequence") <= position.sequence) if "hub_sequence" in table.column_names else rows
+    def __init__(
+        self,
+        spark: SparkSession,
+        position: HubPosition,
+        imported: HubPosition | None,
+        registration_interval: int,
+        progress: Progress,
+    ) -> None:
+        self._spark, self._position, self._imported = spark, position, imported
+        self._interval, self._progress = registration_interval, progress
+        self._known_through = position.known_through or (imported.known_through if imported is not None else 0)
+        through = f.col("hub_sequence") <= position.sequence
+        self._records = Records(*(spark.table(table.identifier).where(through) for table in (ADVISORIES, WATERMARKS)))
 
-    def write(rows: DataFrame, table: Table) -> None:
-        catalog.replace(rows, table, EVERYTHING, position)
-        progress(f"  {table.name}")
+    def run(self, ground: Ground | None) -> None:
+        """Compute what has changed since ``ground``, where all tables stand, or everything where there is none.
 
-    advisories, watermarks = read(ADVISORIES), read(WATERMARKS)
-    rebuilds = watermarks.where("rebuilt_at IS NOT NULL").select(*BLOCK, "rebuilt_at").distinct()
-    lives = sender_intervals(advisories, rebuilds, known_through)
-    seen = coverage.site_coverage(watermarks, advisories, losses.spans(spark, position), known_through)
-    if imported is not None:
-        imports = read(IMPORTS)
-        lives = lives.unionByName(imported_intervals(imports, known_through))
-        seen = seen.unionByName(imported_coverage(imports, known_through))
-    write(lives, SENDER_INTERVALS)
-    write(seen, SITE_COVERAGE)
+        Raise AccountingError before a wrong sum is committed. The result is the same.
+        """
+        try:
+            if ground is None:
+                self._in_full()
+            else:
+                self._from_ground(ground)
+        finally:
+            self._spark.catalog.clearCache()
 
-    intervals, covered = read(SENDER_INTERVALS), read(SITE_COVERAGE)
-    by_day = coverage.coverage_windows(covered, DAY_US, known_through).persist()
-    by_hour = coverage.coverage_windows(covered, HOUR_US, known_through)
-    spans = availability.spans_since(intervals, dict.fromkeys(range(SITE_BUCKETS), 0), known_through)
-    try:
-        write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY)
-        exceptions = availability.sender_day_exceptions(spans, by_day, known_through, registration_interval)
-        write(exceptions, SENDER_DAY_EXCEPTIONS)
+    def _in_full(self) -> None:
+        records, known_through = self._records, self._known_through
+        nothing = self._read(CONTINUATIONS).limit(0)
+        self._write(
+            vouching.continuations(records.watermarks, records.advisories, nothing, known_through), CONTINUATIONS
+        )
+        after = self._read(CONTINUATIONS)
+        lives = sender_intervals(words(records.advisories), vouching.rebuilds(after), known_through)
+        spans = (
+            vouching.vouched(records.watermarks, records.advisories, nothing)
+            .unionByName(vouching.assumed_spans(after))
+            .unionByName(vouching.first_words(after))
+        )
+        seen = coverage.site_coverage(spans, losses.spans(self._spark, self._position), known_through)
+        if self._imported is not None:
+            imports = self._read(IMPORTS)
+            lives = lives.unionByName(imported_intervals(imports, known_through))
+            seen = seen.unionByName(imported_coverage(imports, known_through))
+        self._write(lives, SENDER_INTERVALS)
+        self._write(seen, SITE_COVERAGE)
+        self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), f.lit(True))
+
+    def _from_ground(self, ground: Ground) -> None:
+        def stood(table: Table) -> DataFrame:
+            return catalog.read_at(self._spark, table, ground.snapshots[table.name])
+
+        known_before = ground.position.known_through
+        before = Before(
+            ground.position.sequence, known_before, *map(stood, (SENDER_INTERVALS, SITE_COVERAGE, CONTINUATIONS))
+        )
+        renewal = Renewal(self._records, before, losses.spans(self._spark, self._position), self._known_through)
+        self._write(renewal.continuations(), CONTINUATIONS)
+        after = self._read(CONTINUATIONS)
+        self._write(renewal.coverage(after), SITE_COVERAGE)
+        lives = renewal.lives(after)
+        self._write(lives.rows, SENDER_INTERVALS, lives.where)
+        begins = windows_begin((lives.old, lives.new), (before.coverage, self._read(SITE_COVERAGE)), known_before)
+        self._windows(begins, _since(begins))
+
+    def _windows(self, begins: Mapping[int, int], where: Column) -> None:
+        """Compute the windows that ``begins`` tells of, by bucket of sites; they are in the partitions ``where``."""
+        known_through, interval = self._known_through, self._interval
+        intervals, covered = self._read(SENDER_INTERVALS), self._read(SITE_COVERAGE)
+        by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
+        by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
+        spans = availability.spans_since(intervals, begins, known_through)
+        self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)
+        exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
+        self._write(exceptions, SENDER_DAY_EXCEPTIONS, where)
         site_days = availability.site_availability_daily(
-            spans, read(SENDER_DAY_EXCEPTIONS), by_day, known_through, registration_interval
-        ).persist()
-        site_hours = availability.site_availability_hourly(
-            spans, by_day, by_hour, known_through, registration_interval
-        ).persist()
+            spans, self._read(SENDER_DAY_EXCEPTIONS).where(where), by_day, known_through, interval
+        ).localCheckpoint()
+        site_hours = availability.site_availability_hourly(spans, by_day, by_hour, known_through, interval)
+        site_hours = site_hours.localCheckpoint()
         check(spans, site_days, site_hours, known_through)
-        write(site_hours, SITE_AVAILABILITY_HOURLY)
-        write(site_days, SITE_AVAILABILITY_DAILY)
-        write(availability.over_sites(site_days, "region"), REGION_AVAILABILITY_DAILY)
-        write(availability.over_sites(site_days), FLEET_AVAILABILITY_DAILY)
-    finally:
-        spark.catalog.clearCache()
+        self._write(site_hours, SITE_AVAILABILITY_HOURLY, where)
+        self._write(site_days, SITE_AVAILABILITY_DAILY, where)
+        # Small tables, and not partitioned: days before are taken over as they are.
+        begin = f.lit(_day(min(begins.values())))
+        days = self._read(SITE_AVAILABILITY_DAILY).where(f.col("day") >= begin)
+        for table, keys in ((REGION_AVAILABILITY_DAILY, ("region",)), (FLEET_AVAILABILITY_DAILY, ())):
+            kept = self._read(table).where(f.col("day") < begin)
+            self._write(availability.over_sites(days, *keys).unionByName(kept), table)
+
+    def _read(self, table: Table) -> DataFrame:
+        return self._spark.table(table.identifier)
+
+    def _write(self, rows: DataFrame, table: Table, where: Column | None = None) -> None:
+        catalog.replace(rows, table, f.lit(True) if where is None else where, self._position)
+        self._progress(f"  {table.name}")
 
 
-def derive_from_imports(spark: SparkSession, imported: HubPosition, progress: Callable[[str], None]) -> None:
+def derive_from_imports(spark: SparkSession, imported: HubPosition, progress: Progress) -> None:
     """Recompute the tables that speak of imports alone, which stands at ``imported``."""
     imports = spark.table(IMPORTS.identifier)
     for table, make in (
         (IMPORT_SENDER_AVAILABILITY, import_sender_availability),
         (IMPORT_AVAILABILITY, _import_availability),
     ):
-        catalog.replace(make(imports), table, EVERYTHING, imported)
+        catalog.replace(make(imports), table, f.lit(True), imported)
         progress(f"  {table.name}")
 
 
 def _import_availability(imports: DataFrame) -> DataFrame:
     return import_availability(imports, imports.sparkSession.table(IMPORT_SENDER_AVAILABILITY.identifier))
+
+
+def _since(begins: Mapping[int, int]) -> Column:
+    """Select the partitions, by day and bucket of sites, of what ``begins`` tells of."""
+    selected = f.lit(False)
+    for bucket, midnight in begins.items():
+        day = f.lit(_day(midnight))
+        selected |= (f.col("site_bucket") == bucket) & (f.col("day") >= day)
+    return selected
+
+
+def _day(midnight: int) -> date:
+    return datetime.fromtimestamp(midnight // SECOND, tz=UTC).date()

@@ -22,26 +22,56 @@ UP, DOWN, UNKNOWN = "up", "down", "unknown"
 REBUILT, LOST_STORE = "rebuilt", "lost_store"
 
 
-def sender_intervals(advisories: DataFrame, rebuilds: DataFrame, known_through: int) -> DataFrame:
-    """Give the rows of the table ``sender_intervals``.
+def words(advisories: DataFrame) -> DataFrame:
+    """Give what lives are made of, out of advisories."""
+    opened = [f.lit(None).cast("string").alias("opened_by"), f.lit(None).cast("timestamp").alias("opened_at")]
+    return advisories.select(*SENDER, "kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", *opened)
+
+
+def last_words(going_on: DataFrame) -> DataFrame:
+    """Give what lives are made of, out of intervals that go on: the advisory each rests on, with its episode.
+
+    Nothing before it matters to what follows, unless a store was lost (``state`` unknown).
+    """
+    return going_on.select(
+        *SENDER,
+        f.col("advisory_kind").alias("kind"),
+        f.col("advisory_at").alias("occurred_at"),
+        f.col("started_at").alias("last_seen_at"),
+        f.col("advisory_id").alias("event_id"),
+        f.lit(False).alias("rebuilt"),
+        f.col("episode").alias("opened_by"),
+        f.col("episode_started_at").alias("opened_at"),
+    )
+
+
+def place(kind: Column, occurred_at: Column, event_id: Column) -> Column:
+    """Give an advisory's place among its sender's: the lesser comes first."""
+    return f.struct(occurred_at.alias("occurred_at"), _rank(kind).alias("rank"), event_id.alias("event_id"))
+
+
+def sender_intervals(words: DataFrame, rebuilds: DataFrame, known_through: int) -> DataFrame:
+    """Give the rows of the table ``sender_intervals``, of all senders that any of ``words`` is about.
 
     ``rebuilds`` has (region, site, block, rebuilt_at): since when a block's store, after one was lost, learns its
     senders anew. ``known_through`` (microseconds) cuts the last day, for ``last_whole_day`` only.
     """
-    ordered = Window.partitionBy(*SENDER).orderBy("occurred_at", _rank(), "event_id")
+    ordered = Window.partitionBy(*SENDER).orderBy("occurred_at", _rank(f.col("kind")), "event_id")
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     word = f.when(f.col("rebuilt") & (f.col("kind") == AdvisoryKind.NEW), REBUILT).otherwise(f.col("kind"))
+    opening = f.coalesce("opened_by", f.when(_opens(), f.col("event_id")))
+    opened_at = f.coalesce("opened_at", f.when(_opens(), f.col("started_at")))
 
     following = (
-        advisories.select(*SENDER, "kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", word.alias("word"))
+        words.withColumn("word", word)
         .withColumn("kind_before", f.lag("kind").over(ordered))
         .withColumn("heard_again_at", f.lead("occurred_at").over(ordered))
         .withColumn("ended_by", f.lead("word").over(ordered))
         # A sighting before the one that the last state rests on cannot take that state back.
         .withColumn("started_at", f.max(_starts_at()).over(so_far))
         .withColumn("ended_at", f.lead("started_at").over(ordered))
-        .withColumn("episode", f.last(f.when(_opens(), f.col("event_id")), ignorenulls=True).over(so_far))
-        .withColumn("episode_started_at", f.last(f.when(_opens(), f.col("started_at")), ignorenulls=True).over(so_far))
+        .withColumn("episode", f.last(opening, ignorenulls=True).over(so_far))
+        .withColumn("episode_started_at", f.last(opened_at, ignorenulls=True).over(so_far))
         .where(f.col("kind") != AdvisoryKind.RETIRED)
     )
     split = _split_where_a_store_was_lost(following, rebuilds)
@@ -76,10 +106,10 @@ def site_bucket() -> Column:
     return f.pmod(f.crc32("site"), f.lit(SITE_BUCKETS)).cast("int")
 
 
-def _rank() -> Column:
-    ranks = f.when(f.col("kind") == AdvisoryKind.STALE, AdvisoryKind.STALE.rank)
-    for kind in (AdvisoryKind.RETIRED, AdvisoryKind.RECOVERED, AdvisoryKind.NEW):
-        ranks = ranks.when(f.col("kind") == kind, kind.rank)
+def _rank(kind: Column) -> Column:
+    ranks = f.when(kind == AdvisoryKind.STALE, AdvisoryKind.STALE.rank)
+    for other in (AdvisoryKind.RETIRED, AdvisoryKind.RECOVERED, AdvisoryKind.NEW):
+        ranks = ranks.when(kind == other, other.rank)
     return ranks
 
 

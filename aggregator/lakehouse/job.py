@@ -9,18 +9,19 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse import bronze, catalog, losses
+from aggregator.lakehouse import bronze, catalog, effort, losses, provision
 from aggregator.lakehouse.bronze import Counts
 from aggregator.lakehouse.caches import default_cache
 from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.derive import derive, derive_from_imports
+from aggregator.lakehouse.derive import Derivation, derive_from_imports
+from aggregator.lakehouse.ground import ground_of, recipe_of
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.jars import iceberg_jars
 from aggregator.lakehouse.java import java_home
 from aggregator.lakehouse.jetstream_source import load
 from aggregator.lakehouse.job_lock import alone
 from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
-from aggregator.lakehouse.schemas import BRONZE, DERIVED
+from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS
 from aggregator.lakehouse.session import SessionSettings, start
 from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader, StreamState
 from shared.instants import parse_instant
@@ -31,6 +32,8 @@ CHUNK_MESSAGES = 1_000_000
 SLICE_MESSAGES = 100_000
 NOWHERE = HubPosition("", 0, 0, 0)
 """Where tables stand that were made of imports alone."""
+
+_RECORDS = (ADVISORIES, WATERMARKS, IMPORTS)
 
 Progress = Callable[[str], None]
 
@@ -67,7 +70,7 @@ def roll_up(settings: AggregatorSettings, request: RollupRequest, progress: Prog
     hub = asyncio.run(_look_at(settings))
     spark = start_session(settings, progress)
     with alone(spark, warehouse(settings), LOCK_DEADLINE, progress):
-        catalog.prepare(spark)
+        provision.prepare(spark)
         stands = catalog.positions(spark, BRONZE)
         counts, position = _take_what_is_new(spark, settings, request, hub, stands, progress)
         bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
@@ -86,25 +89,29 @@ def bring_up_to_date(
 
     ``position`` None stands for the one that all bronze tables have reached, which is nowhere before the first rollup.
     """
-    stands = catalog.positions(spark, (*BRONZE, *DERIVED, IMPORTS, *DERIVED_FROM_IMPORTS))
+    effort.fit(spark, _RECORDS, 0, settings.lakehouse.spark)
+    whole_run = catalog.last_whole_run(spark)
+    stands = catalog.positions(spark, (*BRONZE, IMPORTS, *DERIVED_FROM_IMPORTS), whole_run)
     imported = stands.get(IMPORTS.name)
     if position is None:
         reached = [stands[table.name] for table in BRONZE if table.name in stands]
         position = min(reached, key=lambda each: each.sequence, default=NOWHERE)
-    # Positions as rows are of the last whole run: what was imported since is in no derived table for certain.
-    imports_changed = imported != catalog.recorded_positions(spark).get(IMPORTS.name)
-    if imported is not None and (full or imports_changed):
+    if imported is not None and (full or any(stands.get(table.name) != imported for table in DERIVED_FROM_IMPORTS)):
         derive_from_imports(spark, imported, progress)
-    if full or imports_changed or any(stands.get(table.name) != position for table in DERIVED):
+    interval = settings.lakehouse.registration_interval
+    recipe = recipe_of(interval, imported, losses.spans(spark, position))
+    ground = None if full else ground_of(spark, whole_run, recipe, position, imported)
+    if ground is None or ground.position != position:
         progress(f"deriving intervals, coverage and availability through {position.sequence}")
-        derive(spark, position, imported, settings.lakehouse.registration_interval, progress)
+        derivation = Derivation(spark, position, imported, interval, progress)
+        derivation.run(ground)
     wanted = {table.name: position for table in DERIVED}
     if position != NOWHERE:
         wanted |= {table.name: position for table in BRONZE}
     if imported is not None:
         wanted |= {table.name: imported for table in (IMPORTS, *DERIVED_FROM_IMPORTS)}
-    if imports_changed or any(stands.get(name) != each for name, each in wanted.items()):
-        catalog.record_positions(spark, wanted)
+    if ground is None or whole_run.positions != wanted:
+        catalog.record(spark, wanted, recipe)
     return position
 
 
@@ -162,6 +169,7 @@ def _take_what_is_new(
         resumed_at = asyncio.run(_archived_at(settings, hub, plan.wanted.first))
         losses.record(spark, plan.lost, position, resumed_at)
         progress(f"gave up {plan.lost}: the time they stood for is unknown from now on")
+    effort.fit(spark, _RECORDS, plan.wanted.count, settings.lakehouse.spark)
     if plan.wanted.count:
         progress(f"reading {plan.wanted.count:,} new messages")
     counts, began = Counts(), time.monotonic()

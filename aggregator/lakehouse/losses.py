@@ -3,6 +3,7 @@
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.reading_plan import Span
 from aggregator.lakehouse.schemas import LOSSES
@@ -27,6 +28,8 @@ def record(spark: SparkSession, lost: Span, before: HubPosition, resumed_at: int
 
 def spans(spark: SparkSession, position: HubPosition) -> list[tuple[int, int]]:
     """Give the time (microseconds, from and to) that everything given up of this stream stood for."""
+    if not catalog.snapshots(spark, (LOSSES,)):
+        return []
     given_up = spark.table(LOSSES.identifier).where(f.unix_micros("stream_created_at") == position.created_at)
     rows = given_up.select(f.unix_micros("lost_from"), f.unix_micros("lost_to")).collect()
     return [(begin, end) for begin, end in rows]

@@ -6,12 +6,13 @@ sender, DECIMAL(38,0) for sums over senders (a fleet-year overflows a BIGINT); a
 """
 
 from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS
-from aggregator.lakehouse.bookkeeping_schemas import LOSSES, POSITIONS
+from aggregator.lakehouse.bookkeeping_schemas import CONTINUATIONS, LOSSES, POSITIONS
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.table import NAMESPACE, Column, Table
 
 __all__ = [
     "BRONZE",
+    "CONTINUATIONS",
     "DERIVED",
     "LOSSES",
     "NAMESPACE",
@@ -304,6 +305,7 @@ DERIVED = (
     SITE_AVAILABILITY_DAILY,
     REGION_AVAILABILITY_DAILY,
     FLEET_AVAILABILITY_DAILY,
+    CONTINUATIONS,
 )
 TABLES = (*BRONZE, IMPORTS, IMPORT_QUARANTINE, *DERIVED, *DERIVED_FROM_IMPORTS, LOSSES, POSITIONS)
 

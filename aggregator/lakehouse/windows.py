@@ -4,13 +4,28 @@ Instants are whole microseconds since the epoch, in UTC, so every hour and every
 window in which known time ends is as long as it is known, and counts as whole where an interval fills that.
 """
 
+from collections.abc import Collection, Mapping
+from datetime import date, timedelta
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from shared.instants import DAY as DAY_US
 from shared.instants import HOUR as HOUR_US
 
-__all__ = ["DAY_US", "HOUR_US", "floor_to", "partial_pieces", "whole_window_counts", "whole_windows", "window_length"]
+__all__ = [
+    "DAY_US",
+    "HOUR_US",
+    "begin_of_bucket",
+    "floor_to",
+    "partial_pieces",
+    "whole_window_counts",
+    "whole_windows",
+    "window_length",
+    "within",
+]
+
+_MOST_RANGES = 64
 
 
 def floor_to(instant: Column, unit: int) -> Column:
@@ -32,6 +47,12 @@ def whole_windows(started_at: Column, ended_at: Column, unit: int, known_through
     first = floor_to(started_at + (unit - 1), unit)
     last = f.least(floor_to(ended_at, unit) - unit, f.lit(final))
     return first, f.coalesce(f.when(ended_at.isNotNull(), last), f.lit(final))
+
+
+def begin_of_bucket(begins: Mapping[int, int]) -> Column:
+    """Give the instant to begin at, in microseconds, for the row's bucket of sites."""
+    begin = f.create_map(*(f.lit(number) for pair in begins.items() for number in pair))
+    return f.try_element_at(begin, f.col("site_bucket"))
 
 
 def partial_pieces(intervals: DataFrame, unit: int, known_through: int) -> DataFrame:
@@ -87,5 +108,25 @@ def whole_window_counts(intervals: DataFrame, keys: tuple[str, ...], unit: int, 
     )
 
 
+def within(days: Collection[date], column: str) -> Column:
+    """Select the rows whose instant lies on one of ``days``, in a form by which Iceberg leaves other days unread."""
+    ranges: list[tuple[date, date]] = []
+    for day in sorted(days):
+        if ranges and ranges[-1][1] == day:
+            ranges[-1] = (ranges[-1][0], day + timedelta(days=1))
+        else:
+            ranges.append((day, day + timedelta(days=1)))
+    if len(ranges) > _MOST_RANGES:
+        ranges = [(ranges[0][0], ranges[-1][1])]
+    selected = f.lit(False)
+    for begin, end in ranges:
+        selected |= (f.col(column) >= _midnight(begin)) & (f.col(column) < _midnight(end))
+    return selected
+
+
 def _part(window_at: Column, started_at: Column, ended_at: Column) -> Column:
     return f.struct(window_at.alias("window_at"), started_at.alias("started_at"), ended_at.alias("ended_at"))
+
+
+def _midnight(day: date) -> Column:
+    return f.lit(day.isoformat()).cast("timestamp")

@@ -33,7 +33,7 @@ class Countdown:
 
 def main() -> None:
     countdown = Countdown(int(sys.argv[3]))
-    for name in ("append", "replace", "record_positions"):
+    for name in ("append", "advance", "replace", "record"):
         setattr(catalog, name, countdown.after(getattr(catalog, name)))
     job.CHUNK_MESSAGES = 10
     job.roll_up(settings_for(ConnectionSettings(servers=(sys.argv[1],)), Path(sys.argv[2])), job.RollupRequest(), say)

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import availability, coverage
+from aggregator.lakehouse import availability, coverage, vouching
 from aggregator.lakehouse.accounting_check import AccountingError, check
-from aggregator.lakehouse.intervals import BLOCK, sender_intervals
-from aggregator.lakehouse.schemas import ADVISORIES, SITE_BUCKETS, WATERMARKS, Table
+from aggregator.lakehouse.intervals import sender_intervals, words
+from aggregator.lakehouse.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
 from aggregator.lakehouse.views import spark_queries
 from aggregator.lakehouse.windows import DAY_US, HOUR_US
 from shared.instants import DAY, HOUR, MINUTE, SECOND
@@ -21,6 +21,7 @@ from tests.support.random_fleet import Times, account, advisory_rows, draw_block
 
 START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
 BOUND = 2 * 5 * MINUTE
+CONTINUATION_TYPES = ", ".join(f"{column.name} {column.type}" for column in CONTINUATIONS.columns)
 
 
 def frame(spark: SparkSession, table: Table, rows: Iterable[dict[str, Any]]) -> DataFrame:
@@ -43,12 +44,16 @@ class Derived:
         self, advisories: DataFrame, watermarks: DataFrame, losses: list[tuple[int, int]], through: int
     ) -> None:
         interval = BOUND // 2
-        rebuilds = watermarks.where("rebuilt_at IS NOT NULL").select(*BLOCK, "rebuilt_at").distinct()
-        self.intervals = sender_intervals(advisories, rebuilds, through).persist()
-        covered = coverage.site_coverage(watermarks, advisories, losses, through).persist()
-        by_day = coverage.coverage_windows(covered, DAY_US, through).persist()
-        by_hour = coverage.coverage_windows(covered, HOUR_US, through)
-        self.spans = availability.spans_since(self.intervals, dict.fromkeys(range(SITE_BUCKETS), 0), through)
+        begins = dict.fromkeys(range(SITE_BUCKETS), 0)
+        nothing = advisories.sparkSession.createDataFrame([], CONTINUATION_TYPES)
+        after = vouching.continuations(watermarks, advisories, nothing, through).persist()
+        self.intervals = sender_intervals(words(advisories), vouching.rebuilds(after), through).persist()
+        said = vouching.vouched(watermarks, advisories, nothing)
+        said = said.unionByName(vouching.assumed_spans(after)).unionByName(vouching.first_words(after))
+        covered = coverage.site_coverage(said, losses, through).persist()
+        by_day = coverage.coverage_windows(covered, DAY_US, begins, through).persist()
+        by_hour = coverage.coverage_windows(covered, HOUR_US, begins, through)
+        self.spans = availability.spans_since(self.intervals, begins, through)
         self.coverage_daily = coverage.site_coverage_daily(by_day)
         self.exceptions = availability.sender_day_exceptions(self.spans, by_day, through, interval).persist()
         self.hours = availability.site_availability_hourly(self.spans, by_day, by_hour, through, interval).persist()

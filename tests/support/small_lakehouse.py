@@ -18,6 +18,7 @@ from pyiceberg.types import (
     DoubleType,
     IcebergType,
     IntegerType,
+    ListType,
     LongType,
     MapType,
     NestedField,
@@ -147,6 +148,8 @@ def _iceberg_type(text: str, first_id: int) -> IcebergType:
     """Read a type as ``schemas.py`` writes it."""
     if decimal := re.fullmatch(r"DECIMAL\((\d+),(\d+)\)", text):
         return DecimalType(int(decimal[1]), int(decimal[2]))
+    if listed := re.fullmatch(r"ARRAY<(\w+)>", text):
+        return ListType(first_id + 1, _PLAIN[listed[1]], element_required=False)
     if nested := re.fullmatch(r"MAP<(\w+), (.+)>", text):
         value = _iceberg_type(nested[2], first_id + 10)
         return MapType(first_id + 1, _PLAIN[nested[1]], first_id + 2, value, value_required=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
-from aggregator.lakehouse.schemas import BRONZE, DERIVED, LOSSES, POSITIONS, VIEWS, Table
+from aggregator.lakehouse.schemas import BRONZE, CONTINUATIONS, DERIVED, LOSSES, POSITIONS, VIEWS, Table
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
 
@@ -21,7 +21,7 @@ Instants are TIMESTAMP, in microseconds and UTC. Durations end in `_us` and are 
 sender, DECIMAL(38,0) for sums over senders. A `day` is a UTC date. Intervals are `[started_at, ended_at)`.
 """
 _PARTS = (
-    ("Ask these first", "Availability, ready to be asked, and every outage.", (*DERIVED[4:], *VIEWS)),
+    ("Ask these first", "Availability, ready to be asked, and every outage.", (*DERIVED[4:8], *VIEWS)),
     ("What they rest on", "Lives of senders, and what was observed.", DERIVED[:4]),
     ("Bronze", "The records as they came, each once.", BRONZE),
     (
@@ -29,7 +29,11 @@ _PARTS = (
         "What other monitoring systems had, and how available that was. Imported senders are in every table above too.",
         (IMPORTS, *DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE),
     ),
-    ("Bookkeeping", "What was given up, and how far each table goes.", (LOSSES, POSITIONS)),
+    (
+        "Bookkeeping",
+        "What was given up, how far each table goes, and where the next rollup goes on.",
+        (LOSSES, POSITIONS, CONTINUATIONS),
+    ),
 )
 
 

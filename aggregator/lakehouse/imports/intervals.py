@@ -8,7 +8,7 @@ state are one. What lies after ``known_through`` is kept, and waits: known time 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.coverage import Cause
+from aggregator.lakehouse.causes import Cause
 from aggregator.lakehouse.intervals import BLOCK, DOWN, SENDER, UP, site_bucket, with_whole_days
 
 GAP, END = "import_gap", "import_end"

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse import catalog, job
+from aggregator.lakehouse import catalog, job, provision
 from aggregator.lakehouse.import_schemas import IMPORTS
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
@@ -40,7 +40,7 @@ def import_intervals(
         files = tuple(stage(path, mapping, area / str(number), progress) for number, path in enumerate(paths))
         spark = job.start_session(settings, progress)
         with alone(spark, warehouse, job.LOCK_DEADLINE, progress):
-            catalog.prepare(spark)
+            provision.prepare(spark)
             stands = catalog.positions(spark, (IMPORTS,)).get(IMPORTS.name)
             progress(f"taking {sum(file.row_count for file in files):,} rows")
             counts = take(spark, files, mapping, stands)

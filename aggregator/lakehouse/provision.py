@@ -1,0 +1,38 @@
+"""Make the tables and views that a warehouse lacks: also after an update that brings new ones."""
+
+import hashlib
+
+from pyspark.sql import SparkSession
+
+from aggregator.lakehouse.iceberg import Iceberg, quoted
+from aggregator.lakehouse.schemas import TABLES
+from aggregator.lakehouse.views import spark_queries
+
+_PROPERTIES = {
+    "format-version": "2",
+    "write.delete.mode": "copy-on-write",
+    "write.update.mode": "copy-on-write",
+    "write.merge.mode": "copy-on-write",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.parquet.compression-codec": "zstd",
+}
+_VIEW_TEXT = "muster.query"
+
+
+def prepare(spark: SparkSession) -> None:
+    """Make the namespace, the tables and the views that are not there yet, and the views whose query changed."""
+    iceberg = Iceberg(spark)
+    present = iceberg.names()
+    for table in TABLES:
+        if table.name not in present:
+            iceberg.create(table, _PROPERTIES)
+    for view, query in spark_queries():
+        digest = hashlib.blake2b(query.encode(), digest_size=16).hexdigest()
+        if view.name in present and iceberg.view_property(view, _VIEW_TEXT) == digest:
+            continue
+        comments = ", ".join(f"{column.name} COMMENT {quoted(column.comment)}" for column in view.columns)
+        spark.sql(
+            f"CREATE OR REPLACE VIEW {view.identifier} ({comments}) COMMENT {quoted(view.comment)}"
+            f" TBLPROPERTIES ('{_VIEW_TEXT}' = '{digest}') AS {query}"
+        )

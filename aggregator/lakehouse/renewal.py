@@ -1,0 +1,148 @@
+"""Bring lives and coverage from one position of the bronze tables to a later one, at the cost of what came between.
+
+What was committed is gone on from wherever records came in their order, and read anew, sender by sender and block by
+block, where they did not. The result is that of a computation of everything.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse import coverage, lives, vouching
+from aggregator.lakehouse.causes import Cause
+from aggregator.lakehouse.intervals import BLOCK, SENDER
+from aggregator.lakehouse.lives import Renewed, Turn
+
+
+class Records(NamedTuple):
+    """Rows of ``advisories`` and ``watermarks``."""
+
+    advisories: DataFrame
+    watermarks: DataFrame
+
+
+class Before(NamedTuple):
+    """What was derived at ``sequence``, when time was known through ``known_through`` (microseconds)."""
+
+    sequence: int
+    known_through: int
+    intervals: DataFrame
+    coverage: DataFrame
+    continuations: DataFrame
+
+
+class Survey(NamedTuple):
+    """How much of what is new is not in order, so that plans need not provide for what is not there."""
+
+    born: int
+    born_from: int
+    anew: int
+    disordered_blocks: int
+    lost_stores: int
+
+
+class Renewal:
+    """One step, from ``before`` to all of ``records``, with time known through ``known_through`` (microseconds)."""
+
+    def __init__(self, records: Records, before: Before, losses: Sequence[tuple[int, int]], known_through: int) -> None:
+        self._all, self._before, self._losses, self._known_through = records, before, losses, known_through
+        is_new = f.col("hub_sequence") > before.sequence
+        self._new = Records(*(rows.where(is_new) for rows in records))
+        # Of a clock ahead of the hub's: what these vouch for was cut, and goes on.
+        is_ahead = f.col("observed_through") > f.timestamp_micros(f.lit(before.known_through))
+        self._ahead = records.watermarks.where(~is_new & is_ahead)
+        self._going_on = before.intervals.where(lives.goes_on() & f.col("advisory_kind").isNotNull())
+        self._touched = lives.turns(self._new.advisories, self._going_on)
+        self._disordered = vouching.out_of_order(
+            self._new.watermarks, self._ahead, self._new.advisories, before.continuations
+        )
+        told = self._new.watermarks.where("rebuilt_at IS NOT NULL").select(*BLOCK, "rebuilt_at").distinct()
+        known = vouching.rebuilds(before.continuations)
+        self._lost_stores = told.join(known, [*BLOCK, "rebuilt_at"], "left_anti").select(*BLOCK).distinct()
+        self._survey = self._look()
+
+    def continuations(self) -> DataFrame:
+        """Give the rows of the table ``continuations``."""
+        records, before, _ = self._in_order()
+        return vouching.continuations(records.watermarks, records.advisories, before, self._known_through)
+
+    def coverage(self, continuations: DataFrame) -> DataFrame:
+        """Give the rows of ``site_coverage``; ``continuations`` as this made them."""
+        records, before, said = self._in_order()
+        spans = (
+            coverage.said_before(said)
+            .unionByName(vouching.vouched(records.watermarks, records.advisories, before))
+            .unionByName(vouching.assumed_spans(continuations))
+            .unionByName(vouching.first_words(continuations))
+        )
+        imported = self._before.coverage.where(f.col("cause") == Cause.IMPORTED)
+        return coverage.site_coverage(spans, self._losses, self._known_through).unionByName(imported)
+
+    def lives(self, continuations: DataFrame) -> Renewed:
+        """Say what becomes of ``sender_intervals``; ``continuations`` as this made them."""
+        rebuilds = vouching.rebuilds(continuations)
+        anew = self._anew()
+        if anew is None:
+            return lives.continued(self._touched, self._new.advisories, self._going_on, rebuilds, self._known_through)
+        return lives.partly_anew(
+            (self._touched, anew),
+            (self._new.advisories, self._all.advisories),
+            self._before.intervals,
+            rebuilds,
+            self._known_through,
+        )
+
+    def _look(self) -> Survey:
+        no_instant = f.lit(None).cast("bigint")
+        looked_at = (
+            self._touched.select("turn", f.unix_micros("first.occurred_at").alias("first_at"))
+            .unionAll(self._disordered.select(f.lit("disordered"), no_instant))
+            .unionAll(self._lost_stores.select(f.lit("lost"), no_instant))
+        )
+        rows = looked_at.groupBy("turn").agg(f.count(f.lit(1)), f.min("first_at")).collect()
+        found = {what: (count, first_at) for what, count, first_at in rows}
+        born, born_from = found.get(Turn.BORN, (0, 0))
+        counts = (found.get(what, (0, 0))[0] for what in (Turn.ANEW, "disordered", "lost"))
+        return Survey(born, born_from, *counts)
+
+    def _in_order(self) -> tuple[Records, DataFrame, DataFrame]:
+        """Give what to read on, and after which continuations and coverage: all of it, of a block out of order."""
+        records = Records(self._new.advisories, self._new.watermarks.unionAll(self._ahead))
+        before = self._before.continuations
+        said = self._before.coverage.where(f.col("cause") != Cause.IMPORTED)
+        if not self._survey.disordered_blocks:
+            return records, before, said
+        of = self._disordered
+
+        def others(rows: DataFrame) -> DataFrame:
+            return rows.join(of, [*BLOCK], "left_anti")
+
+        whole = (
+            others(some).unionByName(all_.join(of, [*BLOCK], "left_semi"))
+            for some, all_ in zip(records, self._all, strict=True)
+        )
+        return Records(*whole), others(before), others(said)
+
+    def _anew(self) -> DataFrame | None:
+        """Give the senders to be read anew, None where there are none."""
+        found = []
+        if self._survey.anew:
+            found.append(self._touched.where(f.col("turn") == Turn.ANEW).select(*SENDER))
+        if self._survey.born:
+            born = self._touched.where(f.col("turn") == Turn.BORN)
+            begun = f.col("occurred_at") >= f.timestamp_micros(f.lit(self._survey.born_from))
+            is_old = f.col("hub_sequence") <= self._before.sequence
+            after = lives.said_after(born, self._all.advisories.where(begun & is_old))
+            if after.limit(1).count():
+                found.append(after)
+        if self._survey.lost_stores:
+            of_blocks = self._all.advisories.join(self._lost_stores, [*BLOCK], "left_semi")
+            found.append(of_blocks.select(*SENDER))
+        if not found:
+            return None
+        together = found[0]
+        for other in found[1:]:
+            together = together.unionAll(other)
+        return together.distinct()

@@ -1,0 +1,192 @@
+"""Say which time watermarks vouch for, and keep per block what it takes to go on from there with new records alone.
+
+Rules. A watermark vouches for the time since the watermark before it (or since the end of its blind span, where that is
+later), if the hub holds every advisory that was issued meanwhile: their ordinals count them, without holes. So neither
+an advisory on its way nor one that was lost makes silence look like life.
+
+What has been said is final as long as a block's records come in their order: each watermark is later than the ones
+before, each ordinal beyond the last one vouched for. ``out_of_order`` names the blocks of which that is not so.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.causes import Cause
+from aggregator.lakehouse.intervals import BLOCK
+from shared.identifiers import AdvisoryKind
+
+LIFE = (*BLOCK, "incarnation")
+
+
+def vouched(watermarks: DataFrame, advisories: DataFrame, before: DataFrame) -> DataFrame:
+    """Give the span (microseconds) that each of ``watermarks`` speaks for: observed, or with advisories missing.
+
+    ``before`` has rows of the table ``continuations``: what of each life of a block lies before all of these records.
+    """
+    ends = before.where("observed_through IS NOT NULL").select(
+        *LIFE,
+        f.col("advisory_ordinal").alias("reached"),
+        f.lit(1).alias("is_watermark"),
+        f.lit(False).alias("speaks"),
+        f.unix_micros("observed_through").alias("since"),
+        f.unix_micros("observed_through").alias("through"),
+    )
+    marks = watermarks.select(
+        *LIFE,
+        f.col("advisory_ordinal").alias("reached"),
+        f.lit(1).alias("is_watermark"),
+        f.lit(True).alias("speaks"),
+        f.unix_micros("observed_since").alias("since"),
+        f.unix_micros("observed_through").alias("through"),
+    )
+    held = _held(advisories, before).select(
+        *LIFE,
+        f.col("ordinal").alias("reached"),
+        f.lit(0).alias("is_watermark"),
+        f.lit(False).alias("speaks"),
+        f.lit(None).cast("bigint").alias("since"),
+        f.lit(None).cast("bigint").alias("through"),
+    )
+    by_ordinal = Window.partitionBy(*LIFE).orderBy("reached", "is_watermark")
+    held_count = f.sum(1 - f.col("is_watermark")).over(
+        by_ordinal.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    in_time = Window.partitionBy(*LIFE).orderBy("through", "reached", "since")
+    counted = (
+        marks.unionAll(ends)
+        .unionAll(held)
+        .withColumn("held_count", held_count)
+        .where("is_watermark = 1")
+        .withColumn("issued_meanwhile", f.col("reached") - f.lag("reached", 1, 0).over(in_time))
+        .withColumn("held_meanwhile", f.col("held_count") - f.lag("held_count", 1, 0).over(in_time))
+        .withColumn("vouched_before", f.lag("through").over(in_time))
+        .where("speaks")
+    )
+    whole = (f.col("issued_meanwhile") >= 0) & (f.col("issued_meanwhile") == f.col("held_meanwhile"))
+    return counted.select(
+        *BLOCK,
+        f.greatest("since", "vouched_before").alias("started_at"),
+        f.col("through").alias("ended_at"),
+        f.when(whole, Cause.OBSERVED).otherwise(Cause.ADVISORIES_MISSING).alias("cause"),
+    )
+
+
+def continuations(watermarks: DataFrame, advisories: DataFrame, before: DataFrame, known_through: int) -> DataFrame:
+    """Give the rows of the table ``continuations`` after these records; ``before`` as for ``vouched``."""
+    known = before.select(
+        *LIFE,
+        _mark("observed_through", "advisory_ordinal").alias("final"),
+        _mark("last_observed_through", "last_advisory_ordinal").alias("last"),
+        "lost_at",
+        "assumed_from",
+        "assumed_to",
+        "first_word_at",
+    )
+    mark = _mark("observed_through", "advisory_ordinal")
+    from_watermarks = watermarks.select(
+        *LIFE,
+        f.when(f.unix_micros("observed_through") <= known_through, mark).alias("final"),
+        mark.alias("last"),
+        f.when(f.col("rebuilt_at").isNotNull(), f.array("rebuilt_at")).alias("lost_at"),
+    )
+    assumed_at = f.when(f.col("assumed"), f.col("occurred_at"))
+    stale = f.col("kind") == AdvisoryKind.STALE
+    from_advisories = advisories.select(
+        *LIFE,
+        assumed_at.alias("assumed_from"),
+        assumed_at.alias("assumed_to"),
+        f.when(stale, f.col("last_seen_at")).otherwise(f.col("occurred_at")).alias("first_word_at"),
+    )
+    told = known.unionByName(from_watermarks, allowMissingColumns=True)
+    lives = (
+        told.unionByName(from_advisories, allowMissingColumns=True)
+        .groupBy(*LIFE)
+        .agg(
+            f.max("final").alias("final"),
+            f.max("last").alias("last"),
+            f.array_sort(f.array_distinct(f.flatten(f.collect_set("lost_at")))).alias("lost_at"),
+            f.min("assumed_from").alias("assumed_from"),
+            f.max("assumed_to").alias("assumed_to"),
+            f.min("first_word_at").alias("first_word_at"),
+        )
+    )
+    beyond = (
+        _held(advisories, before)
+        .join(lives.select(*LIFE, "final"), [*LIFE])
+        .where("final IS NULL OR ordinal > final.reached")
+        .groupBy(*LIFE)
+        .agg(f.array_sort(f.collect_set("ordinal")).alias("held_ordinals"))
+    )
+    # Plain advisories have no incarnation, and no ordinals.
+    return lives.join(beyond, [*LIFE], "left").select(
+        *LIFE,
+        f.col("final.through").alias("observed_through"),
+        f.col("final.reached").alias("advisory_ordinal"),
+        f.col("last.through").alias("last_observed_through"),
+        f.col("last.reached").alias("last_advisory_ordinal"),
+        f.coalesce("held_ordinals", f.array().cast("array<bigint>")).alias("held_ordinals"),
+        "lost_at",
+        "assumed_from",
+        "assumed_to",
+        "first_word_at",
+    )
+
+
+def out_of_order(watermarks: DataFrame, ahead: DataFrame, advisories: DataFrame, before: DataFrame) -> DataFrame:
+    """Give the (region, site, block) of which ``before`` is no place to go on from.
+
+    ``watermarks`` and ``advisories`` are new; ``ahead`` are the watermarks that lay beyond known time ``before``.
+    """
+    mark = _mark("observed_through", "advisory_ordinal")
+    reached = f.col("advisory_ordinal").alias("reached")
+    told = (
+        watermarks.select(*LIFE, mark.alias("mark"), reached)
+        .unionByName(ahead.select(*LIFE, reached), allowMissingColumns=True)
+        .unionByName(advisories.select(*LIFE, "ordinal"), allowMissingColumns=True)
+        .groupBy(*LIFE)
+        .agg(f.min("mark").alias("mark"), f.min("reached").alias("reached"), f.min("ordinal").alias("ordinal"))
+    )
+    last = _mark("last_observed_through", "last_advisory_ordinal")
+    final = f.col("advisory_ordinal")
+    late = (f.col("mark") <= last) | (f.col("reached") < final) | (f.col("ordinal") <= final)
+    return before.join(told, [*LIFE]).where(late).select(*BLOCK).distinct()
+
+
+def assumed_spans(after: DataFrame) -> DataFrame:
+    """Give the spans between the first and the last plain Choria advisory of each block."""
+    return (
+        after.where("assumed_from IS NOT NULL")
+        .groupBy(*BLOCK)
+        .agg(
+            f.min(f.unix_micros("assumed_from")).alias("started_at"),
+            f.max(f.unix_micros("assumed_to")).alias("ended_at"),
+        )
+        .withColumn("cause", f.lit(Cause.ASSUMED))
+    )
+
+
+def first_words(after: DataFrame) -> DataFrame:
+    """Begin every block's time with the first sighting that any advisory speaks of: an empty span."""
+    return (
+        after.where("first_word_at IS NOT NULL")
+        .groupBy(*BLOCK)
+        .agg(f.min(f.unix_micros("first_word_at")).alias("started_at"))
+        .select(*BLOCK, "started_at", f.col("started_at").alias("ended_at"), f.lit(Cause.UNOBSERVED).alias("cause"))
+    )
+
+
+def rebuilds(after: DataFrame) -> DataFrame:
+    """Give (region, site, block, ``rebuilt_at``): since when a store, after one was lost, learns its senders anew."""
+    return after.select(*BLOCK, f.explode("lost_at").alias("rebuilt_at")).distinct()
+
+
+def _held(advisories: DataFrame, before: DataFrame) -> DataFrame:
+    """Give the ordinals that the hub holds: (life, ``ordinal``)."""
+    new = advisories.where("ordinal IS NOT NULL").select(*LIFE, "ordinal")
+    return new.unionAll(before.select(*LIFE, f.explode("held_ordinals"))).distinct()
+
+
+def _mark(through: str, reached: str) -> Column:
+    """Give a watermark's place among its life's; null where there is none."""
+    place = f.struct(f.col(through).alias("through"), f.col(reached).alias("reached"))
+    return f.when(f.col(through).isNotNull(), place)
