@@ -4,7 +4,7 @@ import nats.errors
 import nats.js.errors
 
 from aggregator.scenarios import edge_layout as layout
-from aggregator.scenarios.edge_domains import COUNT, Counts, counts_in, publish
+from aggregator.scenarios.edge_domains import COUNT, Counts, counts_in, publish, until_heard
 from aggregator.scenarios.edge_network import HUB, SPOKES
 from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.edge_tokens import Account
@@ -125,6 +125,7 @@ async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
 
     for spoke in SPOKES:
         async with scene.connected(leaf, spoke) as as_leaf:
+            await until_heard(as_leaf, "test", spoke)
             await publish(as_leaf, "test")
     isolated = {f"LEAFACC-{spoke}/test": COUNT for spoke in SPOKES}
     await telling.comes("ten at each spoke stay there", held, isolated)

@@ -1,15 +1,23 @@
 """Streams across JetStream domains of one account: mirrored down, gathered up, and backed up past the hub."""
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from aggregator.scenarios import edge_layout as layout
-from aggregator.scenarios.edge_network import HUB
+from aggregator.scenarios.edge_network import HUB, SPOKES
 from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.stage import JetStream, Topology
+from aggregator.scenarios.telling import DEADLINE
 from aggregator.topology.report import Report, format_report
+from shared.jetstream_api import RequestFailed, api_prefix, request_json
 
 COUNT = 10
 Counts = dict[str, int]
+_ANSWERED_WITHIN = 1.0
+_PURGE_DEADLINE = 20.0
 _CNC: Counts = {"hub/cnc": 10, "spoke-1/recv-cnc": 10, "spoke-2/recv-cnc": 10}
 
 
@@ -34,6 +42,39 @@ async def publish(jetstream: JetStream, subject: str) -> None:
     await jetstream.client.flush()
 
 
+async def until_heard(publisher: JetStream, stream: str, *domains: str) -> None:
+    """Publish until the stream of each domain has stored one, then empty them: word of new ones takes time to spread.
+
+    Stream and subject have one name. Raise RequestFailed where none of it helps.
+    """
+    ends_at = time.monotonic() + DEADLINE
+    while not await _all_answer(publisher, stream, set(domains)):
+        if time.monotonic() > ends_at:
+            raise RequestFailed(f"{stream}: not stored in {', '.join(domains)} within {DEADLINE:g} s")
+    for domain in domains:
+        subject = f"{api_prefix(domain)}.STREAM.PURGE.{stream}"
+        await request_json(publisher.client, subject, None, dict[str, object], deadline=_PURGE_DEADLINE)
+
+
+async def _all_answer(publisher: JetStream, subject: str, domains: set[str]) -> bool:
+    """Publish one message, and tell whether each domain acknowledges it: what came before it is then stored too."""
+    inbox = publisher.client.new_inbox()
+    answers = await publisher.client.subscribe(inbox)
+    waited_for = set(domains)
+    try:
+        await publisher.client.publish(subject, b"", reply=inbox)
+        async with asyncio.timeout(_ANSWERED_WITHIN):
+            while waited_for:
+                answer = await answers.next_msg(timeout=_ANSWERED_WITHIN)
+                # No stream at all is an answer without a body.
+                waited_for.discard(msgspec.json.decode(answer.data or b"{}").get("domain", ""))
+    except TimeoutError:
+        return False
+    finally:
+        await answers.unsubscribe()
+    return True
+
+
 async def play(scene: Scene, at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> None:
     """Lay out what the documentation lays out, in its order; at the end the hub has been down, and is back."""
     await _command_and_control(scene, at_hub)
@@ -44,6 +85,8 @@ async def play(scene: Scene, at_hub: JetStream, at_spokes: tuple[JetStream, JetS
 async def _command_and_control(scene: Scene, at_hub: JetStream) -> None:
     topology, telling = scene.topology, scene.telling
     telling.chapter("Command and control: the hub's cnc, mirrored into each spoke")
+    await topology.apply(layout.COMMANDS)
+    await until_heard(at_hub, "cnc", HUB)
     await topology.apply(layout.CNC)
     await publish(at_hub, "cnc")
     await telling.comes(
@@ -61,6 +104,8 @@ async def _gather(scene: Scene, at_hub: JetStream, at_spoke: JetStream) -> None:
     async def stored() -> Counts:
         return {name: count for name, count in (await counts_in(topology)()).items() if name.endswith("/test")}
 
+    for publisher in (at_spoke, at_hub):
+        await until_heard(publisher, "test", *SPOKES)
     await publish(at_hub, "test")
     await telling.comes("ten at the hub are stored in both", stored, {"spoke-1/test": 10, "spoke-2/test": 10})
     await publish(at_spoke, "test")

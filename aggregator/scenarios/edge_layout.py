@@ -1,11 +1,15 @@
 """The streams of hub and spokes, as topology.toml has them: by domain in one account, by place in others."""
 
-CNC = """
+COMMANDS = """
 [[stream]]
 name = "cnc"
 subjects = ["cnc"]
 replicas = 3
+"""
 
+CNC = (
+    COMMANDS
+    + """
 [[stream]]
 name = "recv-cnc"
 domain = "spoke-1"
@@ -22,6 +26,7 @@ replicas = 3
 name = "cnc"
 domain = "hub"
 """
+)
 
 SHARED_SUBJECT = """
 [[stream]]

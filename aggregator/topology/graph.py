@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from aggregator.topology.report import ReplicationRow, Report, StreamRow
+from shared.jetstream_api import api_prefix, domain_of
 
 _SHAPES = {"origin": "box", "sourced": "box3d", "mirror": "folder"}
 
@@ -46,7 +47,7 @@ def _edge(row: ReplicationRow) -> str:
 
 def _edge_words(row: ReplicationRow) -> Iterator[str]:
     yield row.kind
-    if not row.api.startswith("$JS.") and row.api != row.source_place:
+    if row.api not in (api_prefix(domain_of(row.api)), row.source_place):
         yield row.api
     yield from row.takes
     yield f"lag {row.lag:,}" if row.behind is None else f"behind {row.behind:,}"

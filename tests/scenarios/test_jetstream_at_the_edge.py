@@ -46,6 +46,8 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
         "LEAFACC-spoke-1",
         "LEAFACC-spoke-2",
     }
+    assert r'[label="source\n$JS.leafacc.spoke-1.API\nbehind 0"' in text
+    assert r'[label="mirror\nJS.test@hub.API\nbehind 0"' in text
     arrows = re.findall(r'^  "([\w-]+/[\w-]+)" -> "([\w-]+/[\w-]+)"', text, re.MULTILINE)
     assert sorted(arrows) == sorted(
         [
