@@ -54,6 +54,8 @@ class DeadlineQueue:
         After a blind span all silent senders share one. Where they are more than a commit carries, drafts that begin
         with them go on in an order that the first of them has made: each need not sort what is left.
         """
+        if self._head_is_alone(due, at):
+            return [self._sender_ids[self._cursor]]
         order = self._committed.order
         if self._touched or order is None or order.at != at:
             order = DueOrder(at, sorted(sender_id for sender_id, _ in takewhile(lambda each: due(each[1]) == at, self)))
@@ -61,6 +63,12 @@ class DeadlineQueue:
             self._committed.order = order if len(order.sender_ids) > limit else None
             order.skip(self._is_settled)
         return order.sender_ids[order.first : order.first + limit]
+
+    def _head_is_alone(self, due: Callable[[int], int], at: int) -> bool:
+        """Tell whether the committed sender at the head certainly shares ``at`` with nobody, as most do."""
+        slot = self._cursor
+        following = NOBODY if slot == NOBODY else self._committed.after(slot)
+        return following != NOBODY and due(self._committed_instants[following]) != at
 
     def _is_settled(self, sender_id: str) -> bool:
         return not self._senders.is_in(sender_id, self._committed)
