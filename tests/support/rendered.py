@@ -191,10 +191,12 @@ def _until_listening(address: tuple[str, int]) -> None:
 
 
 def lay_out(directory: Path) -> None:
-    """Apply until the hub reaches the region too: its leaf link takes a moment."""
+    """Apply once the hub reaches the region: a plain source of what is not there yet tries again after long."""
     ends_at = time.monotonic() + START_DEADLINE
-    while (done := muster(directory, "apply")).returncode:
+    while (done := muster(directory, "plan")).returncode:
         assert time.monotonic() < ends_at, done.stdout + done.stderr
+    done = muster(directory, "apply")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 async def until_archived(rendered: Rendered, count: int) -> None:
