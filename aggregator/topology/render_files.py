@@ -42,7 +42,10 @@ class RenderDirectory:
     def make_certificates(self, servers: Iterable[Server]) -> list[Path]:
         """Make the certificates that are missing, and an authority for them where there is none; give their files."""
         # Only here: who brings certificates of his own needs nothing to make them with.
-        from aggregator.topology.certificates import Pem, make_authority, make_certificate  # noqa: PLC0415
+        try:
+            from aggregator.topology.certificates import Pem, make_authority, make_certificate  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise SecretsMissing(f"certificates cannot be made here: install muster[aggregator] ({error})") from error
 
         made = []
         authority_path, authority_key_path = self._keys / names.AUTHORITY, self._keys / _AUTHORITY_KEY
