@@ -84,10 +84,10 @@ MOMENTS = {
     Target.DISK: (Moment.AT_ONCE, Moment.COMMITTING),
 }
 RULES = {
-    FaultKind.AGENT_KILLED: Rule(Target.AGENT, 3, 0.02, 1.0, may_be_long=False),
-    FaultKind.AGENT_DIES: Rule(Target.AGENT, 4, 0.02, 0.5, may_be_long=False),
+    FaultKind.AGENT_KILLED: Rule(Target.AGENT, 2, 0.02, 1.0, may_be_long=False),
+    FaultKind.AGENT_DIES: Rule(Target.AGENT, 3, 0.02, 0.5, may_be_long=False),
     FaultKind.AGENT_STOPPED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
-    FaultKind.AGENT_SUSPENDED: Rule(Target.AGENT, 4, 0.05, 2.0),
+    FaultKind.AGENT_SUSPENDED: Rule(Target.AGENT, 3, 0.05, 2.0),
     FaultKind.DATABASE_RESTARTED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
     FaultKind.DATABASE_UPGRADED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
     FaultKind.SITE_KILLED: Rule(Target.SITE, 4, 0.02, 1.5),
