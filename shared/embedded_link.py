@@ -11,6 +11,9 @@ import socket
 from collections import deque
 from typing import Self, cast
 
+RECEIVE_BUFFER = 0
+"""How many bytes the system takes for a link that does not, 0: as it likes. With few, the sender sees what is taken."""
+
 _SLICE = 16 << 10
 _MOST_HELD = 64 << 20
 
@@ -128,9 +131,8 @@ class _End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio.Transport, but behave like it.
         self.transport = cast("asyncio.Transport", transport)
-        if self.link.bandwidth:
-            # Else the system takes much more than the link does, and the sender believes it delivered.
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLICE)
+        if RECEIVE_BUFFER:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         self.link.joined(self)
         if self.peer is None:
             self.pipe.hold()
