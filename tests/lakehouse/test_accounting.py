@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import availability, coverage, vouching
+from aggregator.lakehouse import availability, coverage, effort, vouching
 from aggregator.lakehouse.accounting_check import AccountingError, check
 from aggregator.lakehouse.intervals import sender_intervals, words
 from aggregator.lakehouse.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
@@ -22,6 +22,12 @@ from tests.support.random_fleet import Times, account, advisory_rows, draw_block
 START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
 BOUND = 2 * 5 * MINUTE
 CONTINUATION_TYPES = ", ".join(f"{column.name} {column.type}" for column in CONTINUATIONS.columns)
+
+
+@pytest.fixture(autouse=True)
+def lean(spark: SparkSession) -> None:
+    """Compute as a rollup of little does."""
+    effort.fit(spark, (), 0, {})
 
 
 def frame(spark: SparkSession, table: Table, rows: Iterable[dict[str, Any]]) -> DataFrame:

@@ -120,7 +120,7 @@ def archived(draw: random.Random, rows: Iterator[tuple[Table, int, Row]], latene
 
 def draw_records(draw: random.Random, end: int, lateness: float) -> list[tuple[Table, Row]]:
     def rows() -> Iterator[tuple[Table, int, Row]]:
-        for number in range(8):
+        for number in range(6):
             block = draw_block(draw, f"site{number // 2}", f"b{number}", START, end)
             yield from ((ADVISORIES, row["occurred_at"], row) for row in advisory_rows(block))
             yield from ((WATERMARKS, row["observed_through"], row) for row in watermark_rows(block))
@@ -133,7 +133,7 @@ def test_any_sequence_of_runs_gives_what_a_full_computation_gives(spark: SparkSe
     draw = random.Random(random.getrandbits(32))
     end = START + draw.randrange(3 * DAY, 5 * DAY)
     archive = Archive(tmp_path, draw_records(draw, end, draw.choice((0, 0.02, 0.2))))
-    play(draw, archive, end, runs=4)
+    play(draw, archive, end, runs=draw.choice((3, 4)))
     found = archive.tables()
     archive.derive(full=True)
     assert found == archive.tables()
