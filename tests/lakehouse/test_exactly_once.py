@@ -86,10 +86,7 @@ def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
 
     killed = Lakehouse(hub, tmp_path / "killed")
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
-    among_bronze = random.randrange(1, BRONZE_COMMITS)
-    among_derived = BRONZE_COMMITS - among_bronze + random.randrange(len(DERIVED))
-    for commits in (among_bronze, among_derived):
-        die_after(commits, hub, killed.warehouse)
+    die_after(random.randrange(1, BRONZE_COMMITS + len(DERIVED)), hub, killed.warehouse)
     killed.roll_up()
     assert tables_of(killed) == wanted
     stands = killed.rows("SELECT table_name, sequence FROM positions")
