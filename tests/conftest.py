@@ -1,6 +1,7 @@
 """What holds for every test: failures of Hypothesis can be played again, and machines may be slow."""
 
 import signal
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,29 @@ settings.load_profile("muster")
 # A shell starts what it runs in the background with SIGINT ignored, and programs under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Folders whose tests take longest: workers that begin with them end together.
-SLOW = ("acceptance", "lakehouse")
+# Spark and whole fleets take all the processor they get; most others wait. The longest come first.
+BUSY_FOLDERS = ("acceptance", "lakehouse")
+LONGEST = (
+    "test_exactly_once",
+    "test_imports",
+    "test_demo",
+    "test_incremental",
+    "test_two_agents",
+    "test_fault_schedule",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slow folders first, after pytest-randomly has shuffled what is in them."""
-    tests = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in SLOW)
+    """Spread the busy files among the others, after pytest-randomly has shuffled them: workers do both at a time."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    busy = [path for path in files if path.parent.name in BUSY_FOLDERS]
+    busy.sort(key=lambda path: LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST))
+    waiting = iter([path for path in files if path not in busy])
+    each = -(-(len(files) - len(busy)) // max(len(busy), 1))
+    order = [path for one in busy for path in (one, *islice(waiting, each))]
+    items[:] = [item for path in (*order, *waiting) for item in files[path]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
