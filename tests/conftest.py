@@ -24,10 +24,16 @@ LONGEST = (
     "test_two_agents",
     "test_fault_schedule",
 )
+SPARKS = 2
+"""So many workers start a Spark of their own: a start costs as much as several tests."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the busy files among the others, after pytest-randomly has shuffled them: workers do both at a time."""
+    """Spread the busy files among the others, after pytest-randomly has shuffled them: workers do both at a time.
+
+    A worker takes a file whole, and half of all files that need Spark. pytest-xdist reads the groups after this.
+    """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
@@ -37,6 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     each = -(-(len(files) - len(busy)) // max(len(busy), 1))
     order = [path for one in busy for path in (one, *islice(waiting, each))]
     items[:] = [item for path in (*order, *waiting) for item in files[path]]
+    with_spark = [path for path in busy if path.parent.name == "lakehouse"]
+    for path, tests in files.items():
+        group = f"spark-{with_spark.index(path) % SPARKS}" if path in with_spark else path.stem
+        for item in tests:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
