@@ -17,7 +17,7 @@ MARGIN = 5
 
 async def stalled_link(options: Options) -> Table:
     """2,000 living senders, a link that passes nothing for far longer than ``stale_after``, then passes again."""
-    stall, stale_after, senders = options.size(40, 12), options.size(15, 6), options.size(2_000, 500)
+    stall, stale_after, senders = options.size(40, 10), options.size(15, 6), options.size(2_000, 500)
     found: dict[type[Contender], tuple[int, int]] = {}
     for kind in [Ours, Peer] if options.peer else [Ours]:
         async with stage(options) as servers:

@@ -18,7 +18,7 @@ SIZE = 13_000
 
 async def steady(options: Options) -> Table:
     """Let the fleet register evenly at its real rate; nothing is accelerated."""
-    seconds = options.size(120, 12)
+    seconds = options.size(120, 8)
     async with stage(options) as servers:
         await servers.register(registrations(SENDERS, SENDERS, SIZE))
         found = [await _turn(servers, kind, seconds) for kind in servers.kinds]
