@@ -23,7 +23,7 @@ TERMS = {
 }
 """What several queries say alike, by the name that stands for it in braces."""
 
-_RATIO_COLUMNS = (
+RATIO_COLUMNS = (
     Column("availability_known", "DOUBLE", "up / (up + down): of known time; null where nothing is known"),
     Column("availability_total", "DOUBLE", "up / (up + down + unknown): of total time, maintenance left out"),
     Column("coverage", "DOUBLE", "(up + down) / (up + down + unknown): how much of the time is known"),
@@ -47,7 +47,7 @@ REGION_AVAILABILITY_HOURLY = Table(
         Column("window_us", "BIGINT", "microseconds of the hour that lie in known time"),
         *_SUM_COLUMNS,
         Column("complete", "BOOLEAN", "false: known time ends within this hour"),
-        *_RATIO_COLUMNS,
+        *RATIO_COLUMNS,
         Column("error_bound_us", "DECIMAL(38,0)", "microseconds by which up_us and down_us may be off"),
     ),
     identity=("hour", "region"),
@@ -76,7 +76,7 @@ FLEET_AVAILABILITY_MONTHLY = Table(
         Column("window_us", "BIGINT", "microseconds of the month that lie in known time"),
         *_SUM_COLUMNS,
         Column("complete", "BOOLEAN", "false: known time ends within this month, or it began within"),
-        *_RATIO_COLUMNS,
+        *RATIO_COLUMNS,
         Column("error_bound_us", "DECIMAL(38,0)", "microseconds by which up_us and down_us may be off"),
     ),
     identity=("month",),
@@ -192,7 +192,7 @@ SENDER_RELIABILITY = Table(
         Column("up_us", "BIGINT", "microseconds up"),
         Column("down_us", "BIGINT", "microseconds down"),
         Column("unknown_us", "BIGINT", "microseconds that nobody observed"),
-        *_RATIO_COLUMNS,
+        *RATIO_COLUMNS,
         Column("outage_count", "BIGINT", "outages that began in the month"),
         Column("flap_count", "BIGINT", "those of them that began within an hour after the one before had ended"),
         Column("mtbf_us", "BIGINT", "mean time between failures: up_us / outage_count; null without an outage"),

@@ -5,7 +5,7 @@ sender, DECIMAL(38,0) for sums over senders (a fleet-year overflows a BIGINT); a
 ``[started_at, ended_at)``. The same comments stand in the catalog.
 """
 
-from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS
+from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS, RATIO_COLUMNS
 from aggregator.lakehouse.bookkeeping_schemas import CONTINUATIONS, LOSSES, POSITIONS
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.table import NAMESPACE, Column, Table
@@ -231,11 +231,6 @@ SENDER_DAY_EXCEPTIONS = Table(
     sorted_by=("site", "sender_id"),
 )
 
-_RATIOS = (
-    Column("availability_known", "DOUBLE", "up / (up + down): of known time; null where nothing is known"),
-    Column("availability_total", "DOUBLE", "up / (up + down + unknown): of total time, maintenance left out"),
-    Column("coverage", "DOUBLE", "(up + down) / (up + down + unknown): how much of the time is known"),
-)
 _FLEET_TIMES = (
     Column("sender_count", "BIGINT", "senders that lived in the window, however short"),
     Column("window_us", "BIGINT", "microseconds of the window that lie in known time"),
@@ -246,7 +241,7 @@ _FLEET_TIMES = (
     Column("absent_us", "DECIMAL(38,0)", "sender-microseconds outside every life of the senders counted"),
     Column("outage_count", "BIGINT", "outages that touch the window, one per sender and outage"),
     Column("complete", "BOOLEAN", "false: known time ends within this window"),
-    *_RATIOS,
+    *RATIO_COLUMNS,
     Column("error_bound_us", "DECIMAL(38,0)", _BOUND),
 )
 
@@ -317,7 +312,7 @@ SENDER_AVAILABILITY_DAILY = Table(
         *_BLOCK,
         Column("sender_id", "STRING", "the sender"),
         *_SENDER_TIMES,
-        *_RATIOS,
+        *RATIO_COLUMNS,
         Column("error_bound_us", "BIGINT", _BOUND),
     ),
     identity=("day", "region", "site", "block", "sender_id"),

@@ -26,11 +26,7 @@ WITH days AS (
 )
 SELECT day, region, site, block, sender_id, window_us, up_us, down_us, unknown_us, maintenance_us, absent_us,
   outage_count, complete,
-  CASE WHEN up_us + down_us > 0 THEN CAST(up_us AS DOUBLE) / (up_us + down_us) END AS availability_known,
-  CASE WHEN up_us + down_us + unknown_us > 0
-    THEN CAST(up_us AS DOUBLE) / (up_us + down_us + unknown_us) END AS availability_total,
-  CASE WHEN up_us + down_us + unknown_us > 0
-    THEN CAST(up_us + down_us AS DOUBLE) / (up_us + down_us + unknown_us) END AS coverage,
+  {ratios},
   error_bound_us
 FROM days
 """
