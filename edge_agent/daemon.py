@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from edge_agent.belonging import check_belonging
 from edge_agent.config import AgentSettings
 from edge_agent.core.senders import SenderTable
+from edge_agent.core.standing import Standing
 from edge_agent.heartbeat import Heartbeat
 from edge_agent.ingest import Block, Ingest, IngestPhase
 from edge_agent.memory import collect_rarely, give_memory_back
@@ -22,6 +23,8 @@ from edge_agent.modes import AgentIdentity, Mode, mode_of
 from edge_agent.monitor import serve_monitor
 from edge_agent.passage import Passage
 from edge_agent.passing import Passing
+from edge_agent.policy_feed import PolicyFeed
+from edge_agent.policy_orders import PolicyOrders
 from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
 from edge_agent.source_api import SourceAddress, SourceApi
@@ -90,6 +93,9 @@ class Agent:
             self._identity.boot_id,
             int(settings.store.max_outbox),
         )
+        self._policy_feed = PolicyFeed(
+            settings.region, settings.site, settings.upstream.domain, self._board.reporter("policy")
+        )
 
     async def run_until(self, stopping: asyncio.Event) -> None:
         """Run every part; end when told to, raise what a part raised."""
@@ -123,7 +129,9 @@ class Agent:
         adapters: list[_Adapter] = []
         client = await self._connect(self._settings.upstream, "upstream", adapters, report)
         upstream = JetStreamUpstream(client)
-        adapters.append(upstream)
+        adapters += (self._policy_feed, upstream)
+        known = {block_id.block: state.standing for block_id, state in await self._store.known_blocks()}
+        taken = [known.get(block.name, Standing()) for block in self._settings.stream]
 
         def report_upload(problem: str) -> None:
             if not problem:
@@ -137,7 +145,9 @@ class Agent:
             self._store, upstream, bytes_per_second=bandwidth, report=report_upload, passage=self._passage
         )
         self._board.publishes = uploader.publishes
-        await uploader.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(uploader.run(), name="uploader")
+            tasks.create_task(self._policy_feed.run(client, taken), name="policy")
 
     async def _read(self, block: StreamSettings) -> None:
         settings, source_settings = self._settings, block.source
@@ -189,7 +199,17 @@ class Agent:
             rebuilding=self._replaces_lost,
             mode=block.mode,
             decides=lambda state: mode.decides(state, SenderTable()),
+            orders=PolicyOrders(self._settings.block_id(block), block, self._policy_feed, self._refusals(block)),
         )
+
+    def _refusals(self, block: StreamSettings) -> Callable[[str], None]:
+        part = f"policy of {block.name}"
+
+        def report(reason: str) -> None:
+            if reason or part in self._board.parts:
+                self._board.reporter(part)("refused" if reason else "taken", reason)
+
+        return report
 
     def _probe(self, block: StreamSettings, client: Client) -> Probe | None:
         if not block.source.probe_subject:

@@ -18,10 +18,20 @@ from edge_agent.core.outgoing import Lane, WatermarkContext
 from edge_agent.core.policy import Policy
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import SenderChanges
+from edge_agent.core.standing import Standing
 from edge_agent.core.tracker import Tracker
 from edge_agent.passage import Passage
 from edge_agent.passing import Passing
-from edge_agent.ports import BatchCommit, BatchStore, Checked, Progress, Source, SourceUnavailable, StoreUnwritable
+from edge_agent.ports import (
+    BatchCommit,
+    BatchStore,
+    Checked,
+    Orders,
+    Progress,
+    Source,
+    SourceUnavailable,
+    StoreUnwritable,
+)
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND
 
@@ -50,7 +60,8 @@ class IngestPhase(StrEnum):
 class Block(msgspec.Struct, frozen=True):
     """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
 
-    ``decides`` makes from a state what decides: a Tracker where senders are watched.
+    ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy
+    over ``policy``; None where there is none.
     """
 
     stream: str
@@ -61,6 +72,11 @@ class Block(msgspec.Struct, frozen=True):
     rebuilding: bool = False
     mode: str = "sample"
     decides: Callable[[BlockState], Decider] = Tracker
+    orders: Orders | None = None
+
+    def policy_after(self, standing: Standing) -> Policy:
+        """Give the thresholds that hold after what was taken of the hub's policy."""
+        return self.policy if self.orders is None else self.orders.policy(standing)
 
 
 class Ingest:
@@ -80,7 +96,6 @@ class Ingest:
         passing: Passing | None = None,
     ) -> None:
         self._block = block
-        self._policy = block.policy
         self._intake = block.intake
         self._emitter = block.emitter
         self._source = source
@@ -88,7 +103,6 @@ class Ingest:
         self._decider = decider
         self._passing = passing or Passing(Passage(copies_wait=lambda: True), block.emitter.block_id.block)
         self._watermark_interval = block.watermark_interval / SECOND
-        self._check_interval = min(LONGEST_CHECK_INTERVAL, block.policy.blind_after // 4) / SECOND
         self._report = report
         self._watermark_due_at = 0.0
         self._watermark_through = 0
@@ -140,11 +154,14 @@ class Ingest:
         if self._decider is None:
             facts, sequence = await self._source.resolve_start()
             position = SourcePosition(self._block.stream, facts.incarnation(), sequence)
-            state = BlockState(position, self._policy, rebuilding=self._block.rebuilding, mode=self._block.mode)
+            policy = self._block.policy_after(Standing())
+            state = BlockState(position, policy, rebuilding=self._block.rebuilding, mode=self._block.mode)
             await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, []))
             self._decider = self._block.decides(state)
-        elif self._decider.state.policy != self._policy:
-            await self._apply(lambda draft: draft.change_policy(self._policy))
+        else:
+            policy = self._block.policy_after(self._decider.state.standing)
+            if policy != self._decider.state.policy:
+                await self._apply(lambda draft: draft.change_policy(policy))
         state = self._decider.state
         opened = await self._source.open(state.position, state.read_through)
         if opened.change is not None:
@@ -161,6 +178,7 @@ class Ingest:
         check_at = loop.time()
         while not is_cancelled():
             await self._wait_for_room()
+            await self._obey()
             patience = max(check_at - loop.time(), 0.0)
             messages = await self._source.read(min(patience, PASSING) if self._passing.is_under_way else patience)
             if messages:
@@ -174,7 +192,8 @@ class Ingest:
                 await self._passing.change(PASSING)
                 await self._settle_passing()
             if loop.time() >= check_at:
-                check_at = loop.time() + self._check_interval
+                check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 4)
+                check_at = loop.time() + check_interval / SECOND
                 checked = await self._source.check()
                 await self._take_check(checked)
                 # Not before: what a check shows is behind until the check has been taken.
@@ -184,7 +203,8 @@ class Ingest:
 
     async def _take(self, messages: Sequence[SourceMessage]) -> None:
         draft = self.decider.draft()
-        oldest_forwarded = self._server_at - self._policy.max_age if self._policy.max_age else 0
+        max_age = self._block.policy.max_age
+        oldest_forwarded = self._server_at - max_age if max_age else 0
         give, before = self._intake.give, FOREVER
         for message in messages:
             # A clock that does not go back against the message before has not stepped back.
@@ -215,6 +235,19 @@ class Ingest:
     async def _begin_epoch(self, facts: StreamFacts, sequence: int) -> None:
         incarnation = facts.incarnation(self.decider.state.position.incarnation)
         await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence))
+
+    async def _obey(self) -> None:
+        """Do what the hub's policy has said since, in one commit where that can hold it."""
+        if self._block.orders is None:
+            return
+        draft = None
+        for give in self._block.orders.inputs(self.decider.state):
+            draft = draft or self.decider.draft()
+            while not give(draft):
+                await self._adopt(draft)
+                draft = self.decider.draft()
+        if draft is not None:
+            await self._adopt(draft)
 
     async def _note_gap(self) -> None:
         draft = self.decider.draft()

@@ -1,17 +1,20 @@
 """Say what the two loops need of the world: a source, a store, an upstream. Tests hold the adapters to it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
 import msgspec
 
 from edge_agent.core.block_state import BlockState, Counters
+from edge_agent.core.decider import BlockDraft
 from edge_agent.core.decision import Decision, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.policy import Policy
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.core.senders import SenderChanges
 from edge_agent.core.shipment import Answer, Shipment
+from edge_agent.core.standing import Standing
 from shared.identifiers import BlockId, SourcePosition
 
 EVERYTHING = (1 << 63) - 1
@@ -155,6 +158,16 @@ class Progress(msgspec.Struct, frozen=True):
     def behind(self) -> int:
         """Give how far reading lies behind the server's clock, in microseconds."""
         return max(self.server_at - self.observed_through, 0) if self.observed_through else 0
+
+
+class Orders(Protocol):
+    """What the ingest loop needs of the hub's policy."""
+
+    def policy(self, standing: Standing) -> Policy:
+        """Give the thresholds that hold after what was taken."""
+
+    def inputs(self, state: BlockState) -> Iterable[Callable[[BlockDraft], bool]]:
+        """Give what drafts of ``state`` are to be given, one for each revision that was not taken yet."""
 
 
 class Source(Protocol):

@@ -1,7 +1,8 @@
 """Define one ``[[stream]]`` block of the agent's settings, and turn it into what the core decides by."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
+import msgspec
 from msgspec import Meta
 
 from edge_agent.core.copier import CopySubject
@@ -20,6 +21,7 @@ from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, format_duratio
 from shared.nats_settings import ConnectionSettings
 from shared.settings import Duration, Settings
 from shared.subjects import EVERY_REGISTRATION, covers, is_publishable
+from shared.thresholds import InvalidThresholds, Thresholds
 
 _START = "write all, new, sequence:100, time:2026-01-31T00:00:00Z or delta:1h"
 
@@ -118,26 +120,24 @@ class PolicySettings(Settings, frozen=True):
     max_age: Annotated[Duration, Meta(description="do not forward older messages; 0s: never too old")] = Duration(0)
 
     def __post_init__(self) -> None:
-        if self.sample_interval <= 0 or self.stale_after <= 0:
-            raise ValueError("sample_interval and stale_after must be longer than 0s")
-        if self.stale_after >= self.retire_after:
-            raise ValueError(
-                f"stale_after ({format_duration(self.stale_after)}) must be shorter than "
-                f"retire_after ({format_duration(self.retire_after)})"
-            )
-        if self.blind_after is not None and self.blind_after <= 0:
-            raise ValueError("blind_after must be longer than 0s: without it, it is a quarter of stale_after")
-        if self.blind_after is not None and 2 * self.blind_after >= self.stale_after:
-            raise ValueError(
-                f"blind_after ({format_duration(self.blind_after)}) must be shorter than half of "
-                f"stale_after ({format_duration(self.stale_after)})"
-            )
+        self.thresholds.check()
         _check_path("force_path", self.force_path)
         for key, paths in (("digest_paths", self.digest_paths), ("digest_ignore", self.digest_ignore)):
             for path in paths:
                 _check_path(key, path or ".")
         if self.digest_ignore and not self.digest_paths:
             raise ValueError('digest_ignore without digest_paths has no effect: set digest_paths, for example to ["*"]')
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Give those that the hub's policy may set too."""
+        blind_after = None if self.blind_after is None else int(self.blind_after)
+        return Thresholds(int(self.sample_interval), int(self.stale_after), int(self.retire_after), blind_after)
+
+    def overlaid(self, thresholds: Thresholds) -> Self:
+        """Let other thresholds hold; raise InvalidThresholds where they cannot stand with the rest."""
+        self.thresholds.overlaid(thresholds).check()
+        return msgspec.structs.replace(self, **{name: Duration(value) for name, value in thresholds.given.items()})
 
     def policy(self) -> Policy:
         """Give the core's thresholds."""
@@ -236,12 +236,25 @@ class StreamSettings(Settings, frozen=True):
             raise ValueError(
                 'target.remove takes a part out of copied subjects, and mode "sample" has none: take it out'
             )
-        blind_after, settle = self.policy.policy().blind_after, int(self.source.settle)
-        if blind_after < settle + SECOND:
+        self.check_settle(self.policy)
+
+    def check_settle(self, policy: PolicySettings) -> None:
+        """Raise InvalidThresholds where a quiet stream would count as blind under ``policy``."""
+        blind_after, settle = policy.policy().blind_after, int(self.source.settle)
+        if self.mode == "sample" and blind_after < settle + SECOND:
             # On a quiet stream the newest proof is a check up to a second old, less settle.
-            raise ValueError(
+            raise InvalidThresholds(
                 f"source.settle ({format_duration(settle)}) must be shorter than policy.blind_after "
                 f"({format_duration(blind_after)}) by a second or more, or every pause counts as blind"
+            )
+
+    def check_probe(self, policy: PolicySettings) -> None:
+        """Raise InvalidThresholds where probes, which go by the settings, are too rare under ``policy``."""
+        theirs, ours = policy.policy().blind_after, self.policy.policy().blind_after
+        if self.source.probe_subject and theirs < ours:
+            raise InvalidThresholds(
+                f"blind_after ({format_duration(theirs)}) must not be shorter than the settings file's "
+                f"({format_duration(ours)}), by which the probe goes"
             )
 
     def _check_copying(self) -> None:

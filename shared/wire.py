@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final, Literal, Self
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, advisory_event_id, parse_number
 from shared.instants import SECOND
@@ -77,7 +78,7 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``age`` and ``seen`` are whole seconds, as Choria's consumers expect them; of a ``recovered`` they, and
     ``last_seen_us``, are those of the sighting before. ``sequence`` is that of the last sighting, which for ``new`` and
     ``recovered`` is the one that caused the advisory. ``ordinal`` counts the block's advisories within the incarnation
-    from 1, without holes.
+    from 1, without holes. ``by_operator`` is there, and true, where the hub's policy retired a sender.
     """
 
     protocol: Literal["io.choria.sr.v2.age_advisory"] = ADVISORY_PROTOCOL
@@ -101,6 +102,7 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     opening_sequence: int
     ordinal: int
     rebuilt: bool = False
+    by_operator: bool | UnsetType = UNSET
 
     @classmethod
     def of(

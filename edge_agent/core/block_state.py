@@ -4,6 +4,7 @@ import msgspec
 
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.policy import Policy
+from edge_agent.core.standing import Standing
 from shared.identifiers import SourcePosition
 
 Counters = dict[str, dict[str, int]]
@@ -18,12 +19,16 @@ class BlockState(msgspec.Struct, frozen=True):
     spans: the observed clock is the stream's time less that. ``pending_blind`` makes the next proof close a blind
     span, however short. ``settling_at`` is an instant whose deadlines a commit of limited size left half settled: they
     are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
-    ``rebuilding`` holds until there was one. ``mode`` is what the block does with its messages.
+    ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``standing`` is what was taken of
+    the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
+    its messages.
     """
 
     position: SourcePosition
     policy: Policy
     policy_at: int = 0
+    standing: Standing = Standing()
+    asked_for: tuple[str, ...] = ()
     observed_since: int = 0
     observed_through: int = 0
     source_clock: int = 0

@@ -12,6 +12,7 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import OutboxRow, WatermarkContext
 from edge_agent.core.policy import Policy
 from edge_agent.core.senders import SenderChanges
+from edge_agent.core.standing import Standing
 from shared.identifiers import BlockId, Incarnation
 
 
@@ -34,8 +35,17 @@ class BlockDraft(Protocol):
     def begin_epoch(self, incarnation: Incarnation, sequence: int) -> bool:
         """Go on with a stream whose past has changed, after ``sequence`` of the new past."""
 
+    def ask_for(self, sender_id: str) -> bool:
+        """Let a sender's next sighting be forwarded."""
+
+    def retire(self, sender_id: str) -> bool:
+        """End a sender's life: an operator says that it is gone."""
+
     def change_policy(self, policy: Policy) -> bool:
         """Let other thresholds hold from now on."""
+
+    def stand(self, standing: Standing, what: str) -> None:
+        """Note how far the hub's policy has been taken, and count what was done."""
 
     def steps_back(self, at: int) -> bool:
         """Tell whether the stream's clock showing ``at`` means that its past has changed."""

@@ -13,7 +13,8 @@ from shared.wire import ForwardReason
 class Advise(msgspec.Struct, frozen=True, gc=False):
     """Say that a sender became ``kind`` at ``at``; ``ordinal`` counts the block's advisories in its incarnation.
 
-    ``sequence`` is the last sighting's; ``last_seen_at`` that of the sighting before for ``recovered``.
+    ``sequence`` is the last sighting's; ``last_seen_at`` that of the sighting before for ``recovered``. ``by_operator``
+    where a sender is retired because the hub's policy says so.
     """
 
     kind: AdvisoryKind
@@ -26,6 +27,7 @@ class Advise(msgspec.Struct, frozen=True, gc=False):
     opening_sequence: int
     ordinal: int
     rebuilt: bool = False
+    by_operator: bool = False
 
 
 class Forward(msgspec.Struct, frozen=True, gc=False):
@@ -101,6 +103,22 @@ class PolicyChanged(msgspec.Struct, frozen=True, tag="policy"):
     sequence: int
 
 
+class SenderAskedFor(msgspec.Struct, frozen=True, tag="asked_for"):
+    """At ``at`` the hub's policy asked for the sender's next sighting."""
+
+    at: int
+    sender_id: str
+    sequence: int
+
+
+class SenderRetired(msgspec.Struct, frozen=True, tag="retired"):
+    """At ``at`` the hub's policy ended the sender's life."""
+
+    at: int
+    sender_id: str
+    sequence: int
+
+
 class Clamped(msgspec.Struct, frozen=True, tag="clamped"):
     """The message at ``sequence``, stored before ``observed_through``, counts at ``counted_at``."""
 
@@ -108,4 +126,4 @@ class Clamped(msgspec.Struct, frozen=True, tag="clamped"):
     counted_at: int
 
 
-RecordedInput = ObservationBegun | BlindSpan | EpochBegun | PolicyChanged | Clamped
+RecordedInput = ObservationBegun | BlindSpan | EpochBegun | PolicyChanged | SenderAskedFor | SenderRetired | Clamped

@@ -50,6 +50,7 @@ class Draft:
         self._heard = DeadlineQueue(senders, senders.heard, self._touched, "last_seen_at")
         self._stale = DeadlineQueue(senders, senders.stale, self._touched, "stale_observed_at")
         self._policy, self._policy_at = state.policy, state.policy_at
+        self._standing, self._asked_for = state.standing, set(state.asked_for)
         self._since = state.observed_since
         self._source_clock = state.source_clock
         self._examined = state.examined_sequence
@@ -82,6 +83,8 @@ class Draft:
             self._stale.discard(sender_id)
             state.phase = SenderPhase.HEARD
             reason = ForwardReason.RECOVERED
+        elif sender_id in self._asked_for:
+            reason = ForwardReason.POLICY
         else:
             reason = reason_to_forward(self._policy, state, observation, at)
         state.last_seen_at = at
@@ -91,6 +94,7 @@ class Draft:
             self._ledger.count("withheld", "max_age")
         elif reason is not None:
             self._ledger.forward(state, observation, reason, at)
+            self._asked_for.discard(sender_id)
         return True
 
     def reject(self, rejected: Rejected, *, too_old: bool = False) -> bool:
@@ -195,6 +199,8 @@ class Draft:
             position=self.position,
             policy=self._policy,
             policy_at=self._policy_at,
+            standing=self._standing,
+            asked_for=tuple(sorted(self._asked_for)),
             observed_since=self._since,
             observed_through=self.observed_through,
             source_clock=self._source_clock,
@@ -314,12 +320,14 @@ class Draft:
         self._stale.put_last(state)
         self._ledger.advise(AdvisoryKind.STALE, state, at, incarnation=self.incarnation, sequence=state.last_sequence)
 
-    def _retire(self, sender_id: str, at: int) -> None:
+    def _retire(self, sender_id: str, at: int, *, by_operator: bool = False) -> None:
         state = self._touch(sender_id)
         assert state is not None, f"{sender_id} is queued but not tracked"
         state.retired = True
+        self._heard.discard(sender_id)
         self._stale.discard(sender_id)
-        self._ledger.advise(AdvisoryKind.RETIRED, state, at, incarnation=self.incarnation, sequence=state.last_sequence)
+        self._asked_for.discard(sender_id)
+        self._ledger.retire(state, at, self.incarnation, by_operator=by_operator)
 
     def _open_episode(self, sender_id: str, sequence: int, at: int, slot: int) -> SenderState:
         incarnation = self.incarnation

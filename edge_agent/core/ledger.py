@@ -1,5 +1,7 @@
 """Write down what follows from a draft's inputs: decisions in their order, the inputs to be recorded, and counts."""
 
+import msgspec
+
 from edge_agent.core.block_state import Counters
 from edge_agent.core.decision import Advise, Decision, Forward, RecordedInput
 from edge_agent.core.observation import Observation, Rejected
@@ -44,6 +46,12 @@ class Ledger:
                 rebuilt,
             )
         )
+
+    def retire(self, state: SenderState, at: int, incarnation: Incarnation, *, by_operator: bool) -> None:
+        """Say that a sender is forgotten, for its silence or because an operator says so."""
+        self.advise(AdvisoryKind.RETIRED, state, at, incarnation=incarnation, sequence=state.last_sequence)
+        if by_operator:
+            self.decisions[-1] = msgspec.structs.replace(self.decisions[-1], by_operator=True)
 
     def forward(self, state: SenderState, observation: Observation, reason: ForwardReason, at: int) -> None:
         """Let a sighting go on, and note it as what was forwarded last."""

@@ -162,6 +162,8 @@ class Emitter(msgspec.Struct, frozen=True):
             record = blank.filled(
                 event_id, sender_id, (at, decision.last_seen_at), (decision.sequence, opening), decision.ordinal
             )
+            if decision.by_operator:
+                record = msgspec.structs.replace(record, by_operator=True)
             return OutboxRow(lane, block, subject, {header: id_of(event_id)}, encode(record))
 
         return write

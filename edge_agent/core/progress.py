@@ -8,6 +8,7 @@ from edge_agent.core.decision import BlindCause, Decision, EpochBegun, RecordedI
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.senders import SenderChanges
+from edge_agent.core.standing import Standing
 from shared.identifiers import Incarnation, SourcePosition
 
 
@@ -22,6 +23,7 @@ class ProgressDraft:
         self._last: SourceMessage | None = None
         self._policy = state.policy
         self._policy_at = state.policy_at
+        self._standing = state.standing
         self._since = state.observed_since
         self._through = state.observed_through
         self._source_clock = state.source_clock
@@ -55,6 +57,18 @@ class ProgressDraft:
         self._policy, self._policy_at = policy, self._through
         return True
 
+    def ask_for(self, _sender_id: str) -> bool:
+        """Count that nobody is watched here."""
+        self._count("policy", "unknown_sender")
+        return True
+
+    retire = ask_for
+
+    def stand(self, standing: Standing, what: str) -> None:
+        """Note how far the hub's policy has been taken, and count what was done."""
+        self._standing = standing
+        self._count("policy", what)
+
     def steps_back(self, at: int) -> bool:
         """Tell whether the stream's clock showing ``at`` means that its past has changed."""
         return at < self._source_clock - self._policy.blind_after
@@ -79,6 +93,7 @@ class ProgressDraft:
             position=self._reached(),
             policy=self._policy,
             policy_at=self._policy_at,
+            standing=self._standing,
             observed_since=self._since,
             observed_through=self._through,
             source_clock=self._source_clock,

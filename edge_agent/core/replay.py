@@ -16,9 +16,11 @@ from edge_agent.core.decision import (
     ObservationBegun,
     PolicyChanged,
     RecordedInput,
+    SenderAskedFor,
+    SenderRetired,
 )
-from edge_agent.core.draft import Draft
 from edge_agent.core.observation import Observation, Rejected, Taken
+from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.tracker import Tracker
 from shared.identifiers import Incarnation
 
@@ -57,7 +59,7 @@ def _holds_before(item: RecordedInput, sequence: int) -> bool:
     return item.sequence <= sequence if isinstance(item, Clamped) else item.sequence < sequence
 
 
-def _apply(draft: Draft, item: RecordedInput) -> None:
+def _apply(draft: PolicyDraft, item: RecordedInput) -> None:
     match item:
         case ObservationBegun(at):
             draft.prove(at)
@@ -71,9 +73,15 @@ def _apply(draft: Draft, item: RecordedInput) -> None:
         case PolicyChanged(at, policy):
             _prove_if_any(draft, at)
             draft.change_policy(policy)
+        case SenderAskedFor(at, sender_id):
+            _prove_if_any(draft, at)
+            draft.ask_for(sender_id)
+        case SenderRetired(at, sender_id):
+            _prove_if_any(draft, at)
+            draft.retire(sender_id)
 
 
-def _prove_if_any(draft: Draft, at: int) -> None:
+def _prove_if_any(draft: PolicyDraft, at: int) -> None:
     """Advance to ``at``; 0 stands for the time before the first proof."""
     if at:
         draft.prove(at)

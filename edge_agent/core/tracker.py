@@ -12,7 +12,8 @@ The rules, in this order:
    ``blind_after`` apart enclose a blind span. Time never runs back: an earlier message counts at ``observed_through``.
 5. Deadlines that fall on one instant are settled in the order of kinds (stale, retired), then of sender ids, so that
    neither batches nor ticks show in what is decided.
-6. No deadline that changed thresholds moved falls before the instant at which they took effect.
+6. No deadline that changed thresholds moved falls before the instant at which they took effect. What an operator says
+   of a sender takes effect at ``observed_through``: its next sighting is forwarded, or it is ``retired``.
 
 A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table once the draft is committed. A
 failed commit leaves nothing to undo: the draft is dropped.
@@ -20,6 +21,7 @@ failed commit leaves nothing to undo: the draft is dropped.
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.draft import DECISIONS_PER_DRAFT, Draft
+from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.senders import SenderTable
 
 
@@ -30,13 +32,13 @@ class Tracker:
         self.state = state
         self.senders = senders or SenderTable()
 
-    def draft(self, *, decision_limit: int = DECISIONS_PER_DRAFT, detect_blind_spans: bool = True) -> Draft:
+    def draft(self, *, decision_limit: int = DECISIONS_PER_DRAFT, detect_blind_spans: bool = True) -> PolicyDraft:
         """Begin to apply inputs to copies.
 
         ``decision_limit`` bounds the memory and the transaction of one commit. A replay of recorded inputs gives the
         blind spans itself and turns their detection off.
         """
-        return Draft(self.state, self.senders, decision_limit, detect_blind_spans)
+        return PolicyDraft(self.state, self.senders, decision_limit, detect_blind_spans)
 
     def adopt(self, draft: Draft) -> None:
         """Make a committed draft the state. Only a draft of the present state may be adopted, once."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.decision import BlindSpan, Clamped, RecordedInput
+from edge_agent.core.decision import BlindSpan, Clamped, RecordedInput, SenderAskedFor, SenderRetired
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
@@ -70,9 +70,9 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
         if number not in rows and not decided:
             continue
         tracked = _tracked(sender_id, block, rows[number]) if number in rows else None
-        recorded = [
-            msgspec.json.decode(body, type=RecordedInput) for (body,) in database.execute(RECORDED, (name,)).fetchall()
-        ]
+        bodies = database.execute(RECORDED, (name,)).fetchall()
+        of_all = (msgspec.json.decode(body, type=RecordedInput) for (body,) in bodies)
+        recorded = [each for each in of_all if _concerns(each, sender_id)]
         history = list(_history(decided, recorded, tracked))
         explanations.append(Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at))
     if not explanations:
@@ -123,6 +123,10 @@ def _in_order(entries: Iterable[Decided | RecordedInput]) -> Iterator[tuple[int,
     for each in entries:
         reached = max(reached, took_effect_at(each))
         yield reached, each
+
+
+def _concerns(entry: RecordedInput, sender_id: str) -> bool:
+    return not isinstance(entry, SenderAskedFor | SenderRetired) or entry.sender_id == sender_id
 
 
 def took_effect_at(entry: Decided | RecordedInput) -> int:

@@ -8,6 +8,8 @@ from edge_agent.core.decision import (
     ObservationBegun,
     PolicyChanged,
     RecordedInput,
+    SenderAskedFor,
+    SenderRetired,
 )
 from edge_agent.core.policy import Policy
 from edge_agent.inspection.decisions import FORWARDED, Decided, Fate
@@ -40,6 +42,7 @@ class Sentences:
         self._policy: Policy | None = None
         self._resumed_at: list[int] = []
         self._forwarded: Decided | None = None
+        self._retired_at = 0
 
     def headed(self, entry: Decided | RecordedInput) -> tuple[str, str]:
         """Give a heading of one word and the sentence."""
@@ -64,6 +67,8 @@ class Sentences:
                 return f"Silent for {silence} since {seen} (message {decided.sequence}), the stream watched{anew}."
             case AdvisoryKind.RECOVERED:
                 return f"Heard again, in message {decided.sequence}, {silence} after the time before ({seen})."
+            case AdvisoryKind.RETIRED if decided.at == self._retired_at:
+                return f"Forgotten because an operator said so; last heard {seen}. Its next word makes it new."
             case _:
                 return f"Silent for {silence} since {seen}: forgotten. Its next word makes it new."
 
@@ -75,6 +80,12 @@ class Sentences:
         if before is not None and decided.reason == ForwardReason.SIZE:
             why = f"its size had moved from {before.size:,} to {decided.size:,} bytes"
         return f"Message {decided.sequence} ({format_size(decided.size)}), because {why}."
+
+    def _of_order(self, entry: SenderAskedFor | SenderRetired) -> str:
+        if isinstance(entry, SenderAskedFor):
+            return "The hub asked for its next message."
+        self._retired_at = entry.at
+        return "An operator said at the hub that it is gone."
 
     def _of_stream(self, entry: RecordedInput) -> tuple[str, str]:
         match entry:
@@ -91,7 +102,10 @@ class Sentences:
                 return "epoch", f"The stream's past changed (made anew, or restored): read as {incarnation} from here."
             case PolicyChanged(_, policy):
                 before, self._policy = self._policy, policy
-                return "policy", f"Settings changed: {_changes(before, policy)}."
+                whose = f"Revision {policy.revision} of the hub's policy" if policy.revision else "Settings changed"
+                return "policy", f"{whose}: {_changes(before, policy)}."
+            case SenderAskedFor() | SenderRetired():
+                return "policy", self._of_order(entry)
             case Clamped(sequence):
                 return "clamped", f"Message {sequence} was stored earlier than what had been read: it counts here."
 

@@ -1,0 +1,43 @@
+"""Let a draft obey what the hub's policy says of single senders, and note how far that was taken.
+
+Nothing of it falls before ``observed_through``, and each is a recorded input: in a straight run it is given again.
+"""
+
+from edge_agent.core.decision import SenderAskedFor, SenderRetired
+from edge_agent.core.draft import Draft
+from edge_agent.core.senders import SenderState
+from edge_agent.core.standing import Standing
+
+
+class PolicyDraft(Draft):
+    """A draft that an operator can speak to."""
+
+    def ask_for(self, sender_id: str) -> bool:
+        """Let a sender's next sighting be forwarded; that of one who is not known will be, as its first."""
+        if not self._finish_settling():
+            return False
+        if self._known(sender_id) is not None:
+            self._asked_for.add(sender_id)
+            self.recorded.append(SenderAskedFor(self.observed_through, sender_id, self.position.sequence))
+        return True
+
+    def retire(self, sender_id: str) -> bool:
+        """End a sender's life at ``observed_through``, because an operator says that it is gone."""
+        if len(self.decisions) >= self._decision_limit or not self._finish_settling():
+            return False
+        if self._known(sender_id) is not None:
+            self._retire(sender_id, self.observed_through, by_operator=True)
+            self.recorded.append(SenderRetired(self.observed_through, sender_id, self.position.sequence))
+        return True
+
+    def stand(self, standing: Standing, what: str) -> None:
+        """Note how far the hub's policy has been taken, and count what was done."""
+        self._standing = standing
+        self._ledger.count("policy", what)
+
+    def _known(self, sender_id: str) -> SenderState | None:
+        state = self._touch(sender_id)
+        if state is None or state.retired:
+            self._ledger.count("policy", "unknown_sender")
+            return None
+        return state

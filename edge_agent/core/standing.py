@@ -1,0 +1,47 @@
+"""Hold what a block has taken of the hub's policy.
+
+What is said for a smaller scope (a block, a site, a region) outranks what is said for a larger one. A stream that was
+made anew is another past: its thresholds stand in the place of all that were said before, and of its orders about
+senders only those count that were given since.
+"""
+
+import msgspec
+
+from shared.identifiers import BlockId
+from shared.policy import Revision, Scope, SetThresholds, scopes_of
+from shared.thresholds import Thresholds
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Through which revision, and in which past of the hub's stream (0: nothing was said yet).
+
+    ``given_at`` is the hub's clock at that revision; orders about senders that were given at ``floor`` or before are
+    void. ``thresholds`` are the last for each scope, by its name. Instants are microseconds.
+    """
+
+    stream_created_at: int = 0
+    revision: int = 0
+    given_at: int = 0
+    floor: int = 0
+    thresholds: dict[str, Thresholds] = {}
+
+    def has(self, revision: Revision) -> bool:
+        """Tell whether a revision has been taken."""
+        return revision.stream_created_us == self.stream_created_at and revision.revision <= self.revision
+
+    def after(self, scope: Scope, revision: Revision, began_at: int) -> "Standing":
+        """Take the next revision; ``began_at`` is when the block's store began, by its site's clock."""
+        before = self
+        if revision.stream_created_us != self.stream_created_at:
+            before = Standing(revision.stream_created_us, floor=self.given_at or began_at)
+        thresholds = before.thresholds
+        if isinstance(revision.order, SetThresholds):
+            thresholds = {**thresholds, str(scope): revision.order.thresholds}
+        return msgspec.structs.replace(
+            before, revision=revision.revision, given_at=revision.given_at_us, thresholds=thresholds
+        )
+
+    def said_of(self, block_id: BlockId) -> list[tuple[Scope, Thresholds]]:
+        """List the thresholds that are said for a block, those of the larger scope first."""
+        scopes = scopes_of(block_id)
+        return [(scope, self.thresholds[str(scope)]) for scope in scopes if str(scope) in self.thresholds]
