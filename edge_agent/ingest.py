@@ -1,6 +1,7 @@
 """Read a source, decide, commit, acknowledge: one transaction per batch, in this order and no other.
 
-The agent's own clock only paces the loop; what is decided depends on the stream's time alone.
+While one batch is committed the next is read and decided. The agent's own clock only paces the loop; what is decided
+depends on the stream's time alone.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from edge_agent.cancellation import is_cancelled
+from edge_agent.committing import Committing, Filling
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decider import BlockDraft, Decider, MessageIntake, RecordWriter
 from edge_agent.core.decision import BlindCause
@@ -35,7 +37,6 @@ from edge_agent.ports import (
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND
 
-RETRY_AFTER = 0.5
 PASSING = 0.05
 """How often, in seconds, what passes the store by is looked at while nothing is read."""
 
@@ -100,6 +101,7 @@ class Ingest:
         self._emitter = block.emitter
         self._source = source
         self._store = store
+        self._commits = Committing(store, source, self._tell_pause)
         self._decider = decider
         self._passing = passing or Passing(Passage(copies_wait=lambda: True), block.emitter.block_id.block)
         self._watermark_interval = block.watermark_interval / SECOND
@@ -137,6 +139,12 @@ class Ingest:
     async def run(self) -> None:
         """Read until cancelled; whatever the source does, go on from the committed position."""
         self._report(IngestPhase.STARTING, "")
+        try:
+            await self._read_for_ever()
+        finally:
+            await self._commits.stop()
+
+    async def _read_for_ever(self) -> None:
         retry_after = FIRST_RETRY
         while not is_cancelled():
             try:
@@ -145,6 +153,7 @@ class Ingest:
                 retry_after = FIRST_RETRY
                 await self._read_on()
             except SourceUnavailable as error:
+                await self._commits.finish()
                 self._report(IngestPhase.UNAVAILABLE, str(error))
                 await self._finish_passing()
                 is_back = await self._source.comes_back(retry_after)
@@ -185,13 +194,13 @@ class Ingest:
                 self.read_at = loop.time()
                 await self._take(messages)
                 if not self._passing.is_under_way:
-                    await self._source.acknowledge()
                     await self._store.let_uploads_follow()
             await self._settle_passing()
             while not self._passing.has_room:
                 await self._passing.change(PASSING)
                 await self._settle_passing()
             if loop.time() >= check_at:
+                await self._commits.finish()
                 check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 4)
                 check_at = loop.time() + check_interval / SECOND
                 checked = await self._source.check()
@@ -202,7 +211,16 @@ class Ingest:
                 self._watermark_due_at = loop.time() + self._watermark_interval
 
     async def _take(self, messages: Sequence[SourceMessage]) -> None:
-        draft = self.decider.draft()
+        """Decide and commit; behind the stream, what follows goes into the same batch while few decisions are made."""
+        filling, draft = Filling(), self.decider.draft()
+        while messages:
+            draft = await self._give(draft, messages)
+            takes_more = filling.takes_more(len(messages), len(draft.decisions))
+            messages = await self._source.read_on() if takes_more else ()
+        await self._adopt(draft)
+
+    async def _give(self, draft: BlockDraft, messages: Sequence[SourceMessage]) -> BlockDraft:
+        """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
         max_age = self._block.policy.max_age
         oldest_forwarded = self._server_at - max_age if max_age else 0
         give, before = self._intake.give, FOREVER
@@ -217,7 +235,7 @@ class Ingest:
             while not give(draft, message, too_old=too_old):
                 await self._adopt(draft)
                 draft = self.decider.draft()
-        await self._adopt(draft)
+        return draft
 
     async def _take_check(self, checked: Checked) -> None:
         state, facts = self.decider.state, checked.facts
@@ -263,16 +281,18 @@ class Ingest:
         await self._adopt(draft)
 
     async def _adopt(self, draft: BlockDraft) -> None:
-        """Commit a draft, then make it the state. What only advanced time needs no commit: a crash proves it again.
+        """Make a draft the state, and begin to commit it. What only advanced time needs none: a crash proves it again.
 
         Copies that may pass the store by become the state at once, and are committed when they are delivered.
         """
         if not draft.changes_nothing:
             state = draft.state()
             rows = self._emitter.rows(draft.decisions, state, self._watermark_context())
+            # What is still being stored may not be passed.
+            await self._commits.finish()
             if draft.recorded or not self._passing.hand_over(state, rows):
                 await self._finish_passing()
-                await self._commit(
+                await self._commits.begin(
                     BatchCommit(self._emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions)
                 )
         self.decider.adopt(draft)
@@ -282,7 +302,6 @@ class Ingest:
         settled = self._passing.settle()
         if settled is not None:
             await self._commit(BatchCommit(self._emitter.block_id, settled.state, NO_CHANGES, settled.rows))
-            await self._source.acknowledge(settled.state.position.sequence)
 
     async def _finish_passing(self) -> None:
         """Let nothing be under way past the store: the state in memory is the committed one then."""
@@ -314,18 +333,14 @@ class Ingest:
         )
 
     async def _commit(self, batch: BatchCommit) -> None:
-        paused = False
-        while True:
-            try:
-                await self._store.commit(batch)
-            except StoreUnwritable as error:
-                paused = True
-                self._report(IngestPhase(f"paused, {error.cause}"), str(error))
-                await asyncio.sleep(RETRY_AFTER)
-            else:
-                if paused:
-                    self._report(IngestPhase.READING, "")
-                return
+        await self._commits.begin(batch)
+        await self._commits.finish()
+
+    def _tell_pause(self, error: StoreUnwritable | None) -> None:
+        if error is None:
+            self._report(IngestPhase.READING, "")
+        else:
+            self._report(IngestPhase(f"paused, {error.cause}"), str(error))
 
     async def _wait_for_room(self) -> None:
         if self._store.is_paused():

@@ -186,6 +186,9 @@ class Source(Protocol):
     async def read(self, patience: float) -> Sequence[SourceMessage]:
         """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""
 
+    async def read_on(self) -> Sequence[SourceMessage]:
+        """Give what follows closely, where reading is behind the stream: none else."""
+
     async def check(self) -> Checked:
         """Ask the stream for its facts, and whether everything stored has been read."""
 

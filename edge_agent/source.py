@@ -162,6 +162,14 @@ class JetStreamSource:
             raise SourceUnavailable(self._broken)
         return self._take()
 
+    async def read_on(self) -> Sequence[SourceMessage]:
+        """Give what follows closely, where reading is behind the stream: none else, nor where read() has to look."""
+        if not self._buffer and not self._pending:
+            return []
+        await self._request()
+        await self._gather(self._time() + GATHER)
+        return [] if self._broken or self._hole_after is not None else self._take()
+
     async def check(self) -> Checked:
         """Ask the stream for its facts, and whether everything stored has been read."""
         facts = await self._api.facts()

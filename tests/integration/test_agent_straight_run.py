@@ -100,6 +100,7 @@ def is_said(agent: AgentProcess, words: str) -> Callable[[], object]:
 
 async def assert_advisories_are_those_of_a_straight_run(stage: Stage, agent: AgentProcess) -> None:
     """Stop the agent: the region has these bytes and no others."""
+    await until(is_said(agent, "running for"), "the agent has started")
     await until(is_said(agent, "the region has acknowledged everything"), "the outbox is empty")
     assert await agent.stop() == 0
     arrived = {record.payload for record in await stage.region.records(".advisory.")}

@@ -180,7 +180,7 @@ async def test_a_changed_past_is_not_vouched_for_before_it_was_seen(agent: Morta
 async def test_a_full_disk_pauses_reading_and_says_so_until_there_is_room(
     agent: MortalAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.ingest.RETRY_AFTER", 0.01)
+    monkeypatch.setattr("edge_agent.committing.RETRY_AFTER", 0.01)
     reports: list[tuple[IngestPhase, str]] = []
     agent.ingest._report = lambda phase, reason: reports.append((phase, reason))
     await limit_pages(agent, 1)
@@ -188,11 +188,16 @@ async def test_a_full_disk_pauses_reading_and_says_so_until_there_is_room(
     reading = asyncio.create_task(agent.read(1))
     await until(lambda: reports, "the pause is reported")
     assert set(reports) == {(IngestPhase.DISK_FULL, "database or disk is full")}
-    assert agent.tracker.state.position.sequence == 0
+    assert await committed_sequence(agent) == 0
     await limit_pages(agent, 1 << 30)
     await reading
     assert reports[-1] == (IngestPhase.READING, "")
-    assert agent.tracker.state.position.sequence == 1
+    assert await committed_sequence(agent) == 1
+
+
+async def committed_sequence(agent: MortalAgent) -> int:
+    ((_, state),) = await agent.store.known_blocks()
+    return state.position.sequence
 
 
 async def limit_pages(agent: MortalAgent, count: int) -> None:

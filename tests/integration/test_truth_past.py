@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,10 @@ async def change_past(deployment: Deployment, how: str, tmp_path: Path) -> None:
             await site.make_stream(storage="memory")
 
 
+async def has_stored_more(deployment: Deployment, sequence: int) -> bool:
+    return await deployment.site.last_sequence() > sequence
+
+
 @pytest.mark.parametrize("how", ["restored", "made anew", "memory restarted"])
 async def test_a_stream_with_another_past_begins_an_epoch_and_its_senders_keep_their_lives(
     deployment: Deployment, tmp_path: Path, how: str
@@ -57,6 +62,7 @@ async def test_a_stream_with_another_past_begins_an_epoch_and_its_senders_keep_t
         await until(lambda: are_known(deployment), "all are known", DEADLINE)
         if how == "restored":
             await deployment.site.copy_store(tmp_path / "copy")
+            await until(partial(has_stored_more, deployment, await deployment.site.last_sequence()), "more", DEADLINE)
         before = await deployment.until_observed(await deployment.site_time(), DEADLINE)
         await change_past(deployment, how, tmp_path)
         changed_at = await deployment.site_time()

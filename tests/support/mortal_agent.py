@@ -11,11 +11,11 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import RecordedInput
-from edge_agent.core.draft import Draft
 from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import SourceMessage, Taken
 from edge_agent.core.outgoing import Emitter
 from edge_agent.core.policy import Policy
+from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest import Block, Ingest
 from edge_agent.ports import BatchCommit
@@ -62,7 +62,7 @@ class HastyTracker(Tracker):
 
     limit = 1
 
-    def draft(self, *, decision_limit: int = 0, detect_blind_spans: bool = True) -> Draft:
+    def draft(self, *, decision_limit: int = 0, detect_blind_spans: bool = True) -> PolicyDraft:
         return super().draft(decision_limit=decision_limit or self.limit, detect_blind_spans=detect_blind_spans)
 
 
@@ -119,6 +119,7 @@ class MortalAgent:
         self.ingest = Ingest(block, self.stream, self.store, tracker, lambda _phase, _reason: None)
         self._taken = []
         await self.ingest._open()
+        await self.ingest._commits.finish()
         if tracker is None:
             tracker = HastyTracker(self.tracker.state)
             self.ingest._decider = tracker
@@ -129,15 +130,18 @@ class MortalAgent:
         # Copies: after a restore the same message may be read again, in another past.
         self._taken = [copy(message) for message in self.stream.next_messages(count)]
         await self.ingest._take(list(self._taken))
+        await self.ingest._commits.finish()
 
     async def check(self) -> None:
         """Look at the stream, and prove, where it was read to its end, that nothing more was stored."""
         await self.ingest._take_check(await self.stream.check())
+        await self.ingest._commits.finish()
 
     async def reopen(self) -> None:
         """Look at the stream anew, as after every reconnect."""
         self._taken = []
         await self.ingest._open()
+        await self.ingest._commits.finish()
 
     async def vouch(self) -> None:
         """Make a watermark, where there is anything new to vouch for."""

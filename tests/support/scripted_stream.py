@@ -87,6 +87,9 @@ class ScriptedStream:
     async def read(self, _patience: float) -> Sequence[SourceMessage]:
         return self.next_messages(len(self._messages))
 
+    async def read_on(self) -> Sequence[SourceMessage]:
+        return []
+
     def next_messages(self, count: int) -> list[SourceMessage]:
         """Deliver at most ``count`` messages."""
         self._fail_if_broken()

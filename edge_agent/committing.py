@@ -1,0 +1,75 @@
+"""Commit one batch while the next is read and decided: in their order, and never two at once.
+
+Whoever hands a batch over goes on as if it were committed. That holds, since a store that cannot be written now is
+tried until it can be; what a crash takes is read and decided again.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from edge_agent.ports import BatchCommit, BatchStore, Source, StoreUnwritable
+
+RETRY_AFTER = 0.5
+WORTH_A_COMMIT = 500
+MOST_MESSAGES = 20_000
+LONGEST_FILLING = 0.5
+
+
+class Filling:
+    """When a batch that is read behind the stream holds enough: in decisions, in messages, or after half a second.
+
+    What each commit costs, and a sender's row that many of its sightings share, is worth waiting for.
+    """
+
+    def __init__(self) -> None:
+        self._until = asyncio.get_running_loop().time() + LONGEST_FILLING
+        self._messages = 0
+
+    def takes_more(self, messages: int, decisions: int) -> bool:
+        """Tell whether more should come into it, after ``messages`` more and ``decisions`` in all."""
+        self._messages += messages
+        is_full = decisions >= WORTH_A_COMMIT or self._messages >= MOST_MESSAGES
+        return not is_full and asyncio.get_running_loop().time() < self._until
+
+
+class Committing:
+    """The commits of one block. ``pauses`` hears why a batch has to wait, and None when that is over."""
+
+    def __init__(self, store: BatchStore, source: Source, pauses: Callable[[StoreUnwritable | None], None]) -> None:
+        self._store = store
+        self._source = source
+        self._pauses = pauses
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def begin(self, batch: BatchCommit) -> None:
+        """Commit a batch behind the one under way, which is waited for."""
+        await self.finish()
+        self._under_way = asyncio.create_task(self._commit(batch), name="commit")
+
+    async def finish(self) -> None:
+        """Wait until nothing is under way: what was handed over is on disk, and acknowledged."""
+        task = self._under_way
+        if task is not None:
+            await asyncio.shield(task)
+            self._under_way = None
+
+    async def stop(self) -> None:
+        """Give up what is not on disk yet; a transaction that has begun goes on to its end."""
+        task, self._under_way = self._under_way, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _commit(self, batch: BatchCommit) -> None:
+        is_paused = False
+        while True:
+            try:
+                await self._store.commit(batch)
+                break
+            except StoreUnwritable as error:
+                is_paused = True
+                self._pauses(error)
+                await asyncio.sleep(RETRY_AFTER)
+        if is_paused:
+            self._pauses(None)
+        await self._source.acknowledge(batch.state.position.sequence)
