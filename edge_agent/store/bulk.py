@@ -4,23 +4,22 @@ A statement lets go of the interpreter's lock and takes it back for every step; 
 them may wait for 5 ms. Of many rows in one statement there is one step.
 """
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import chain
-
-import aiosqlite
 
 ROWS_PER_STATEMENT = (400, 40, 1)
 
 Row = Sequence[object]
 
 
-async def put_rows(database: aiosqlite.Connection, statement: Callable[[int], str], rows: Sequence[Row]) -> None:
+def put_rows(database: sqlite3.Connection, statement: Callable[[int], str], rows: Sequence[Row]) -> None:
     """Write rows by the statement for so many rows."""
     written = 0
     for count in ROWS_PER_STATEMENT[:-1]:
         while len(rows) - written >= count:
             values = chain.from_iterable(rows[written : written + count])
-            await database.execute(statement(count), list(values))
+            database.execute(statement(count), list(values))
             written += count
     if written < len(rows):
-        await database.executemany(statement(1), rows[written:])
+        database.executemany(statement(1), rows[written:])

@@ -4,6 +4,7 @@ Written with the batch that decides, read by ``muster-agent advisories`` and ``e
 Messages without a sender are not in it: counters tell of them.
 """
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Self
@@ -35,9 +36,9 @@ class DecisionLog:
                 counts[log] = row[0] if row else 0
         return cls(counts, incarnations)
 
-    async def append(
+    def append(
         self,
-        database: aiosqlite.Connection,
+        database: sqlite3.Connection,
         block: int,
         decisions: Sequence[Decision],
         incarnation: Incarnation,
@@ -51,7 +52,7 @@ class DecisionLog:
         advised = [(row_id, each) for row_id, each in numbered if isinstance(each, Advise)]
         forwarded = [(row_id, each) for row_id, each in numbered if isinstance(each, Forward) and each.sender_id]
         named = chain.from_iterable((each.incarnation, each.opening_incarnation) for _, each in advised)
-        number_of = await self._incarnations.number_all(database, chain((incarnation,), named))
+        number_of = self._incarnations.number_all(database, chain((incarnation,), named))
         number = number_of(incarnation)
         advisories = [
             (
@@ -84,8 +85,8 @@ class DecisionLog:
             for row_id, each in forwarded
             for message in (each.message,)
         ]
-        await self._insert(database, schema.ADVISORY_LOG, schema.log_advisories, advisories)
-        await self._insert(database, schema.FORWARD_LOG, schema.log_forwards, forwards)
+        self._insert(database, schema.ADVISORY_LOG, schema.log_advisories, advisories)
+        self._insert(database, schema.FORWARD_LOG, schema.log_forwards, forwards)
 
     def adopt(self) -> None:
         """Keep what the transaction has made durable."""
@@ -95,14 +96,14 @@ class DecisionLog:
         """Drop what was rolled back."""
         self._uncommitted = dict(self._counts)
 
-    async def _insert(
-        self, database: aiosqlite.Connection, log: str, statement: Callable[[int], str], rows: Sequence[Row]
+    def _insert(
+        self, database: sqlite3.Connection, log: str, statement: Callable[[int], str], rows: Sequence[Row]
     ) -> None:
         if not rows:
             return
-        await put_rows(database, statement, rows)
+        put_rows(database, statement, rows)
         self._uncommitted[log] += len(rows)
         excess = self._uncommitted[log] - schema.DECISIONS_KEPT
         if excess > 0:
-            await database.execute(schema.forget_decisions(log), (excess - 1,))
+            database.execute(schema.forget_decisions(log), (excess - 1,))
             self._uncommitted[log] -= excess

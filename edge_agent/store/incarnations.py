@@ -3,6 +3,7 @@
 A relay meets those of all sites below it, and new ones for ever: what no row refers to any more is forgotten in time.
 """
 
+import sqlite3
 from collections.abc import Callable, Iterable
 from typing import Self
 
@@ -13,6 +14,8 @@ from shared.identifiers import Incarnation
 
 KEPT = 1_024
 """How many there may be before it is worth looking for those that nothing refers to."""
+
+_ALL = "SELECT number, created_at, epoch_ms FROM incarnation"
 
 
 class Incarnations:
@@ -26,7 +29,7 @@ class Incarnations:
     @classmethod
     async def load(cls, database: aiosqlite.Connection) -> Self:
         """Read all of them."""
-        return cls(await _read(database))
+        return cls(_numbers(await database.execute_fetchall(_ALL)))
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -35,8 +38,8 @@ class Incarnations:
         """Give the incarnations by the numbers that stand for them in rows."""
         return {number: incarnation for incarnation, number in self._numbers.items()}
 
-    async def number_all(
-        self, database: aiosqlite.Connection, incarnations: Iterable[Incarnation]
+    def number_all(
+        self, database: sqlite3.Connection, incarnations: Iterable[Incarnation]
     ) -> Callable[[Incarnation], int]:
         """Make sure that incarnations have numbers, in the transaction under way; give what tells them.
 
@@ -45,30 +48,28 @@ class Incarnations:
         objects = {id(each): each for each in incarnations}
         for each in objects.values():
             if each not in self._numbers:
-                await self._number(database, each)
+                self._number(database, each)
         numbers = {place: self._numbers[each] for place, each in objects.items()}
         return lambda incarnation: numbers[id(incarnation)]
 
-    async def _number(self, database: aiosqlite.Connection, incarnation: Incarnation) -> None:
+    def _number(self, database: sqlite3.Connection, incarnation: Incarnation) -> None:
         key = (incarnation.created_at, incarnation.epoch_ms)
-        await database.execute(schema.PUT_INCARNATION, key)
+        database.execute(schema.PUT_INCARNATION, key)
         query = "SELECT number FROM incarnation WHERE created_at = ? AND epoch_ms = ?"
-        async with database.execute(query, key) as cursor:
-            row = await cursor.fetchone()
-            assert row is not None
+        ((number,),) = database.execute(query, key)
         if self._numbers is self._committed:
             self._numbers = dict(self._committed)
-        self._numbers[incarnation] = row[0]
+        self._numbers[incarnation] = number
 
-    async def make_room(self, database: aiosqlite.Connection) -> None:
+    def make_room(self, database: sqlite3.Connection) -> None:
         """Forget, in the transaction under way, those that nothing refers to, where they have become many.
 
         What the transaction itself is about to refer to is to be numbered after this.
         """
         if len(self._numbers) < self._most:
             return
-        await database.execute(schema.FORGET_INCARNATIONS)
-        self._numbers = await _read(database)
+        database.execute(schema.FORGET_INCARNATIONS)
+        self._numbers = _numbers(database.execute(_ALL))
         self._most = max(2 * len(self._numbers), KEPT)
 
     def adopt(self) -> None:
@@ -80,6 +81,5 @@ class Incarnations:
         self._numbers = self._committed
 
 
-async def _read(database: aiosqlite.Connection) -> dict[Incarnation, int]:
-    async with database.execute("SELECT number, created_at, epoch_ms FROM incarnation") as cursor:
-        return {Incarnation(created, epoch): number async for number, created, epoch in cursor}
+def _numbers(rows: Iterable[sqlite3.Row]) -> dict[Incarnation, int]:
+    return {Incarnation(created, epoch): number for number, created, epoch in rows}

@@ -5,10 +5,10 @@ been sent; over the byte limit the oldest registrations go, counted, and the log
 of it.
 """
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-import aiosqlite
 import msgspec
 
 from edge_agent.core.block_state import Counters
@@ -29,9 +29,13 @@ NumberedRow = tuple[int, OutboxRow]
 class OutboxChange:
     """What one transaction does to the outbox; adopt() it when that was durable."""
 
-    def __init__(self, books: OutboxBooks, database: aiosqlite.Connection) -> None:
+    _database: sqlite3.Connection
+
+    def __init__(self, books: OutboxBooks) -> None:
         self._books = books
-        self._database = database
+        # As it is now: what the uploader does goes on while the transaction is written.
+        self._deletable_through = dict(books.deletable_through)
+        self._unsent_after = {lane: books.unsent_after(lane) for lane in Lane}
         self._depths = dict(books.depths)
         self._last_row_ids = dict(books.last_row_ids)
         self._last_watermark = books.last_watermark
@@ -56,17 +60,18 @@ class OutboxChange:
         if self._appended:
             self._books.announce_rows()
 
-    async def delete_acknowledged(self) -> None:
-        """Delete what the uploader has let go."""
-        for lane, row_id in self._books.deletable_through.items():
+    def begin(self, database: sqlite3.Connection) -> None:
+        """Write into the transaction under way, from any thread; delete what the uploader has let go."""
+        self._database = database
+        for lane, row_id in self._deletable_through.items():
             if row_id == self._deleted_through[lane]:
                 continue
-            ((rows, size),) = await self._database.execute_fetchall(schema.rows_through(lane), (row_id,))
-            await self._database.execute(schema.delete_through(lane), (row_id,))
+            ((rows, size),) = self._database.execute(schema.rows_through(lane), (row_id,))
+            self._database.execute(schema.delete_through(lane), (row_id,))
             self._resize(lane, -rows, -size)
             self._deleted_through[lane] = row_id
 
-    async def append(self, rows: Sequence[OutboxRow]) -> int:
+    def append(self, rows: Sequence[OutboxRow]) -> int:
         """Append rows to their lanes: registrations replace older unsent ones, watermarks the one just before.
 
         Give the first one's row id; the others' follow.
@@ -76,18 +81,18 @@ class OutboxChange:
             [(row_id, row) for row_id, row in enumerate(rows, first) if row.lane is lane] for lane in Lane
         )
         registrations = self._newest_by_sender(registrations)
-        await self._delete_replaced([row for _, row in registrations])
-        await self._insert(Lane.REGISTRATIONS, registrations)
-        await self._insert(Lane.ADVISORIES, await self._merged(advisories))
-        await self._insert(Lane.COPIES, copies)
+        self._delete_replaced([row for _, row in registrations])
+        self._insert(Lane.REGISTRATIONS, registrations)
+        self._insert(Lane.ADVISORIES, self._merged(advisories))
+        self._insert(Lane.COPIES, copies)
         return first
 
-    async def trim(self) -> None:
+    def trim(self) -> None:
         """Drop the oldest unsent registrations while the outbox is over its limit, counted."""
         excess = sum(depth.size for depth in self._depths.values()) - self._books.max_outbox
-        after = self._books.unsent_after(Lane.REGISTRATIONS)
+        after = self._unsent_after[Lane.REGISTRATIONS]
         while excess > 0:
-            rows = list(await self._database.execute_fetchall(schema.OLDEST_REGISTRATIONS, (after,)))
+            rows = list(self._database.execute(schema.OLDEST_REGISTRATIONS, (after,)))
             if not rows:
                 return
             dropped = []
@@ -99,32 +104,32 @@ class OutboxChange:
                 self._count(block, "dropped", OUTBOX_FULL)
                 self._fates.append((OUTBOX_FULL, row_id))
                 self._resize(Lane.REGISTRATIONS, -1, -size)
-            await self._database.executemany(schema.DELETE_REGISTRATION, dropped)
+            self._database.executemany(schema.DELETE_REGISTRATION, dropped)
             self._removed[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
 
-    async def discard(self, row: OutboxRow, cause: str) -> None:
+    def discard(self, row: OutboxRow, cause: str) -> None:
         """Drop one registration, counted by ``cause``; without effect where it is gone already."""
-        cursor = await self._database.execute(schema.DELETE_REGISTRATION, (row.row_id,))
+        cursor = self._database.execute(schema.DELETE_REGISTRATION, (row.row_id,))
         if cursor.rowcount:
             self._count(row.block, "dropped", cause)
             self._fates.append((cause, row.row_id))
             self._resize(Lane.REGISTRATIONS, -1, -row.size)
 
-    async def drop_unsent(self, blocks: str, cause: str) -> None:
+    def drop_unsent(self, blocks: str, cause: str) -> None:
         """Drop every registration that is not in flight, of the blocks that match a GLOB."""
-        which = (self._books.unsent_after(Lane.REGISTRATIONS), blocks)
-        for block, rows, size in await self._database.execute_fetchall(schema.UNSENT_REGISTRATIONS, which):
+        which = (self._unsent_after[Lane.REGISTRATIONS], blocks)
+        for block, rows, size in self._database.execute(schema.UNSENT_REGISTRATIONS, which):
             self._count(block, "dropped", cause, rows)
             self._resize(Lane.REGISTRATIONS, -rows, -size)
             self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
-        await self._database.execute(schema.SET_FATE_OF_UNSENT, (cause, *which))
-        await self._database.execute(schema.DELETE_UNSENT, which)
+        self._database.execute(schema.SET_FATE_OF_UNSENT, (cause, *which))
+        self._database.execute(schema.DELETE_UNSENT, which)
         self._has_dropped_unsent = True
 
-    async def write_counts(self) -> None:
+    def finish(self) -> None:
         """Write what this transaction counted, and what became of the registrations that it let go."""
         if self._fates:
-            await self._database.executemany(schema.SET_FATE, self._fates)
+            self._database.executemany(schema.SET_FATE, self._fates)
         counts = [
             (block, what, cause, count)
             for block, additions in self._additions.items()
@@ -132,7 +137,7 @@ class OutboxChange:
             for cause, count in causes.items()
         ]
         if counts:
-            await self._database.executemany(schema.ADD_COUNT, counts)
+            self._database.executemany(schema.ADD_COUNT, counts)
 
     def _newest_by_sender(self, rows: list[NumberedRow]) -> list[NumberedRow]:
         newest = {row.sender_id: row_id for row_id, row in rows}
@@ -147,8 +152,8 @@ class OutboxChange:
                 self._fates.append((NEWER_SAMPLE, row_id))
         return kept
 
-    async def _delete_replaced(self, rows: Iterable[OutboxRow]) -> None:
-        after = self._books.unsent_after(Lane.REGISTRATIONS)
+    def _delete_replaced(self, rows: Iterable[OutboxRow]) -> None:
+        after = self._unsent_after[Lane.REGISTRATIONS]
         if self._last_row_ids[Lane.REGISTRATIONS] <= after or not self._depths[Lane.REGISTRATIONS].rows:
             return
         senders: dict[str, list[str]] = {}
@@ -157,29 +162,29 @@ class OutboxChange:
                 senders.setdefault(row.block, []).append(row.sender_id)
         for block, sender_ids in senders.items():
             wanted = (msgspec.json.encode(sender_ids).decode(), block, after)
-            replaced = list(await self._database.execute_fetchall(schema.REPLACED_REGISTRATIONS, wanted))
-            await self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
+            replaced = list(self._database.execute(schema.REPLACED_REGISTRATIONS, wanted))
+            self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
             self._removed[Lane.REGISTRATIONS].extend(row_id for row_id, _ in replaced)
             for row_id, size in replaced:
                 self._count(block, "compacted", NEWER_SAMPLE)
                 self._fates.append((NEWER_SAMPLE, row_id))
                 self._resize(Lane.REGISTRATIONS, -1, -size)
 
-    async def _merged(self, rows: list[NumberedRow]) -> list[NumberedRow]:
+    def _merged(self, rows: list[NumberedRow]) -> list[NumberedRow]:
         """Leave out watermarks that the next row makes superfluous, the unsent one at the lane's end included."""
         if not rows:
             return rows
         last = self._last_watermark
-        if last and last.row_id > self._books.unsent_after(Lane.ADVISORIES):
+        if last and last.row_id > self._unsent_after[Lane.ADVISORIES]:
             _, first = rows[0]
             if first.is_watermark and (first.block, first.watermark_since) == (last.block, last.since):
-                await self._database.execute(schema.DELETE_ADVISORY, (last.row_id,))
+                self._database.execute(schema.DELETE_ADVISORY, (last.row_id,))
                 self._removed[Lane.ADVISORIES].append(last.row_id)
                 self._resize(Lane.ADVISORIES, -1, -last.size)
         following: list[OutboxRow | None] = [*(row for _, row in rows[1:]), None]
         return [each for each, after in zip(rows, following, strict=True) if not _supersedes(after, each[1])]
 
-    async def _insert(self, lane: Lane, rows: list[NumberedRow]) -> None:
+    def _insert(self, lane: Lane, rows: list[NumberedRow]) -> None:
         if not rows:
             return
         values = [
@@ -195,7 +200,7 @@ class OutboxChange:
             )
             for row_id, row in rows
         ]
-        await put_rows(self._database, partial(schema.put_in_outbox, lane), values)
+        put_rows(self._database, partial(schema.put_in_outbox, lane), values)
         last_row_id, last = rows[-1]
         self._last_row_ids[lane] = last_row_id
         self._appended[lane] = rows

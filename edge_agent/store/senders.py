@@ -21,15 +21,15 @@ def slot_range(block_number: int) -> tuple[int, int]:
     return first, first + (1 << _SLOT_BITS) - 1
 
 
-async def write_senders(
-    database: aiosqlite.Connection, block_number: int, changes: SenderChanges, incarnations: Incarnations
+def write_senders(
+    database: sqlite3.Connection, block_number: int, changes: SenderChanges, incarnations: Incarnations
 ) -> None:
     """Write a block's changed senders, in the transaction under way."""
     first, _ = slot_range(block_number)
     if changes.retired:
-        await database.executemany(schema.DELETE_SENDER, [(first + state.slot,) for state in changes.retired])
+        database.executemany(schema.DELETE_SENDER, [(first + state.slot,) for state in changes.retired])
     states = (*changes.heard, *changes.stale)
-    number_of = await incarnations.number_all(database, (state.opening_incarnation for state in states))
+    number_of = incarnations.number_all(database, (state.opening_incarnation for state in states))
     rows = [
         (
             first + state.slot,
@@ -48,7 +48,7 @@ async def write_senders(
         )
         for state in states
     ]
-    await put_rows(database, schema.put_senders, rows)
+    put_rows(database, schema.put_senders, rows)
 
 
 async def load_senders(database: aiosqlite.Connection, block_number: int, incarnations: Incarnations) -> SenderTable:

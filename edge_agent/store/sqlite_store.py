@@ -28,6 +28,7 @@ from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import load_senders, write_senders
 from edge_agent.store.space import DiskSpace
+from edge_agent.store.transaction import transact
 from edge_agent.tallies import Tally
 from shared.identifiers import BlockId
 
@@ -224,67 +225,52 @@ class SqliteStore:
                 return await self._transact_locked(batch)
 
     async def _transact_locked(self, batch: "BatchCommit | _Batch") -> OutboxChange:
-        outbox = OutboxChange(self._books, self._database)
+        outbox = OutboxChange(self._books)
+
+        def write(database: sqlite3.Connection) -> None:
+            outbox.begin(database)
+            if isinstance(batch, BatchCommit):
+                self._write_block_batch(database, batch, outbox)
+            else:
+                _write_beside_blocks(database, batch, outbox)
+            outbox.finish()
+
         try:
             if isinstance(batch, BatchCommit):
                 await self._space.check_reserve()
-            await self._database.execute("BEGIN IMMEDIATE")
-            try:
-                await outbox.delete_acknowledged()
-                await self._write(batch, outbox)
-                await outbox.write_counts()
-                await self._database.execute("COMMIT")
-            except BaseException:
-                await self._roll_back()
-                raise
-        except sqlite3.OperationalError as error:
-            cause = error.sqlite_errorcode & 0xFF
-            if cause in _DISK_FAILURES:
-                raise StoreFull(str(error)) from error
-            if cause in LOCKED:
-                raise StoreLocked(f"another process keeps {self._path} locked; end that one") from error
+            await transact(self._database, write)
+        except BaseException as error:
+            self._incarnations.forget_uncommitted()
+            self._log.forget_uncommitted()
+            if isinstance(error, sqlite3.OperationalError):
+                self._raise_unwritable(error)
             raise
         self._incarnations.adopt()
         self._log.adopt()
         outbox.adopt()
         return outbox
 
-    async def _roll_back(self) -> None:
-        self._incarnations.forget_uncommitted()
-        self._log.forget_uncommitted()
-        if self._database.in_transaction:
-            await self._database.execute("ROLLBACK")
+    def _raise_unwritable(self, error: sqlite3.OperationalError) -> None:
+        cause = error.sqlite_errorcode & 0xFF
+        if cause in _DISK_FAILURES:
+            raise StoreFull(str(error)) from error
+        if cause in LOCKED:
+            raise StoreLocked(f"another process keeps {self._path} locked; end that one") from error
 
-    async def _write(self, batch: "BatchCommit | _Batch", outbox: OutboxChange) -> None:
-        if isinstance(batch, _Batch):
-            if batch.discarded:
-                await outbox.discard(*batch.discarded)
-            if batch.dropped_blocks:
-                await outbox.drop_unsent(batch.dropped_blocks, OPERATOR)
-                answer = msgspec.json.encode(outbox.dropped).decode()
-                await self._database.execute(schema.ANSWER_REQUEST, (answer, batch.request))
-            await self._database.executemany(schema.PUT_STATUS, batch.status.items())
-            return
-        await self._incarnations.make_room(self._database)
-        number = await self._write_block(batch)
-        await write_senders(self._database, number, batch.changes, self._incarnations)
-        first_row_id = await outbox.append(batch.rows)
+    def _write_block_batch(self, database: sqlite3.Connection, batch: BatchCommit, outbox: OutboxChange) -> None:
+        self._incarnations.make_room(database)
+        number = _write_block(database, batch)
+        write_senders(database, number, batch.changes, self._incarnations)
+        first_row_id = outbox.append(batch.rows)
         if batch.decisions:
             assert len(batch.decisions) == len(batch.rows), "a decision without its record"
             incarnation = batch.state.position.incarnation
-            await self._log.append(self._database, number, batch.decisions, incarnation, first_row_id)
-        await outbox.trim()
+            self._log.append(database, number, batch.decisions, incarnation, first_row_id)
+        outbox.trim()
         if batch.recorded:
             inputs = [(batch.block_id.block, msgspec.json.encode(item).decode()) for item in batch.recorded]
-            await self._database.executemany(schema.RECORD_INPUT, inputs)
-            await self._database.execute(schema.FORGET_INPUTS)
-
-    async def _write_block(self, batch: BatchCommit) -> int:
-        block_id = batch.block_id
-        state = msgspec.json.encode(batch.state).decode()
-        await self._database.execute(schema.PUT_BLOCK, (block_id.block, block_id.region, block_id.site, state))
-        ((number,),) = await self._database.execute_fetchall(schema.BLOCK_NUMBER, (block_id.block,))
-        return int(number)
+            database.executemany(schema.RECORD_INPUT, inputs)
+            database.execute(schema.FORGET_INPUTS)
 
     async def _flush_deletions(self) -> None:
         told = ""
@@ -316,3 +302,21 @@ class _Batch(msgspec.Struct, frozen=True):
     discarded: tuple[OutboxRow, str] | None = None
     dropped_blocks: str = ""
     request: int = 0
+
+
+def _write_beside_blocks(database: sqlite3.Connection, batch: _Batch, outbox: OutboxChange) -> None:
+    if batch.discarded:
+        outbox.discard(*batch.discarded)
+    if batch.dropped_blocks:
+        outbox.drop_unsent(batch.dropped_blocks, OPERATOR)
+        answer = msgspec.json.encode(outbox.dropped).decode()
+        database.execute(schema.ANSWER_REQUEST, (answer, batch.request))
+    database.executemany(schema.PUT_STATUS, batch.status.items())
+
+
+def _write_block(database: sqlite3.Connection, batch: BatchCommit) -> int:
+    block_id = batch.block_id
+    state = msgspec.json.encode(batch.state).decode()
+    database.execute(schema.PUT_BLOCK, (block_id.block, block_id.region, block_id.site, state))
+    ((number,),) = database.execute(schema.BLOCK_NUMBER, (block_id.block,))
+    return int(number)

@@ -1,0 +1,26 @@
+"""Run a whole transaction in SQLite's thread: its statements do not wait for a busy event loop one by one."""
+
+import sqlite3
+from collections.abc import Callable
+
+import aiosqlite
+
+
+async def transact(database: aiosqlite.Connection, write: Callable[[sqlite3.Connection], None]) -> None:
+    """Write one transaction; raise what SQLite or ``write`` raises, having changed nothing in the file.
+
+    ``write`` runs in the thread of the connection: what it reads of the program's state must not change meanwhile.
+    """
+    # aiosqlite offers this thread's statements one at a time, and nothing public for many.
+    await database._execute(lambda: _transaction(database._conn, write))  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+def _transaction(connection: sqlite3.Connection, write: Callable[[sqlite3.Connection], None]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        write(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
