@@ -27,6 +27,7 @@ COMMANDS = {
     "render": LazyCommand(
         "aggregator.topology.render_command", "render", "Write nats-server configurations for hub, regions and sites."
     ),
+    "policy": LazyCommand("aggregator.policy.commands", "policy", "Tell sites how to watch, and what was planned."),
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
     "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),

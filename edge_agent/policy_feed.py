@@ -6,6 +6,7 @@ stream is another one, and is read from its start. Nobody waits for policy: a re
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
@@ -16,17 +17,9 @@ from nats.aio.msg import Msg
 
 from edge_agent.cancellation import is_cancelled
 from edge_agent.core.standing import Standing
-from edge_agent.policy_orders import Said
 from edge_agent.source_api import delivery_of, resets_consumers
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
-from shared.policy import (
-    STREAM,
-    consumer_config,
-    consumer_name,
-    decode_revision,
-    parse_policy_subject,
-)
-from shared.wire import WireError
+from shared.policy import STREAM, Said, consumer_config, consumer_name, read_said
 
 REQUEST_DEADLINE = 5.0
 PULL_EXPIRES = 30.0
@@ -71,6 +64,8 @@ class PolicyFeed:
         self._last = 0, 0
         self._said: list[Said] = []
         self._changed = asyncio.Event()
+        self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._inbox = ""
         self._denied = ""
 
     def said(self) -> list[Said]:
@@ -80,14 +75,14 @@ class PolicyFeed:
     def break_off(self, _reason: str) -> None:
         """Listen anew: the connection is another."""
         self._denied = ""
-        self._changed.set()
+        self._wake()
 
     def takes_denial(self, reason: str) -> bool:
         """Take a permission violation, where listening has caused it."""
         if self._consumer.lower() not in reason.lower():
             return False
         self._denied = reason
-        self._changed.set()
+        self._wake()
         return True
 
     async def run(self, client: Client, taken: Iterable[Standing]) -> None:
@@ -114,7 +109,24 @@ class PolicyFeed:
                     self._say(PolicyPhase.UNHEARD, str(error))
                 await self._pause(RETRY_AFTER)
 
+    def _wake(self) -> None:
+        self._changed.set()
+        self._arrived.put_nowait(None)
+
     async def _listen(self) -> None:
+        # A message comes under its own subject: nats-py would not know it for the answer to a request.
+        self._inbox, self._arrived = self._client.new_inbox(), asyncio.Queue()
+        try:
+            subscription = await self._client.subscribe(self._inbox, cb=self._arrive)
+        except nats.errors.Error as error:
+            raise _Lost(f"cannot listen: {error}") from error
+        try:
+            await self._hear()
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def _hear(self) -> None:
         if not resets_consumers(self._client):
             self._say(PolicyPhase.OFF, "the region's nats-server cannot reset consumers, 2.14 can: upgrade it")
             await self._pause(LOOK_AGAIN)
@@ -193,22 +205,22 @@ class PolicyFeed:
             delivery = delivery_of(message.reply)
         except ValueError as error:
             raise _Lost(f"not a delivery: {message.reply!r}") from error
-        return delivery.consumer_sequence, delivery.pending, _said(message.subject, message.data, delivery.sequence)
+        return delivery.consumer_sequence, delivery.pending, read_said(message.subject, message.data, delivery.sequence)
 
     async def _answer(self, subject: str, body: bytes) -> Msg:
         """Wait for an answer, no longer than the connection stays the same."""
-        asked = asyncio.ensure_future(self._client.request(subject, body, timeout=PULL_EXPIRES + REQUEST_DEADLINE))
-        changed = asyncio.ensure_future(self._changed.wait())
         try:
-            await asyncio.wait((asked, changed), return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
-                raise _Lost("the connection has changed")
-            return asked.result()
+            await self._client.publish(subject, body, reply=self._inbox)
+            async with asyncio.timeout(PULL_EXPIRES + REQUEST_DEADLINE):
+                message = await self._arrived.get()
         except (nats.errors.Error, TimeoutError) as error:
             raise _Lost(f"asking for policy: {str(error) or 'no answer'}") from error
-        finally:
-            asked.cancel()
-            changed.cancel()
+        if message is None:
+            raise _Lost("the connection has changed")
+        return message
+
+    async def _arrive(self, message: Msg) -> None:
+        self._arrived.put_nowait(message)
 
     def _say(self, phase: PolicyPhase, reason: str = "") -> None:
         if phase is PolicyPhase.FOLLOWING or self._is_known:
@@ -221,13 +233,3 @@ class PolicyFeed:
                 await self._changed.wait()
         except TimeoutError:
             return
-
-
-def _said(subject: str, body: bytes, sequence: int) -> Said | None:
-    """Read what a message says; None where this agent does not understand it."""
-    scope = parse_policy_subject(subject)
-    try:
-        revision = decode_revision(body)
-    except WireError:
-        return None
-    return Said(scope, revision) if scope is not None and revision.revision == sequence else None

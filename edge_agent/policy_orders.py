@@ -6,7 +6,7 @@ holds. So the thresholds are a function of the settings and of what was said.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -17,15 +17,8 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.standing import Standing
 from edge_agent.stream_settings import PolicySettings, StreamSettings
 from shared.identifiers import BlockId
-from shared.policy import Revision, Scope
+from shared.policy import Revision, Said, Scope
 from shared.thresholds import InvalidThresholds
-
-
-class Said(NamedTuple):
-    """One revision, and whom it is for."""
-
-    scope: Scope
-    revision: Revision
 
 
 class Effective(msgspec.Struct, frozen=True):

@@ -3,9 +3,11 @@
 import textwrap
 from collections.abc import Iterator
 
+from edge_agent.core.block_state import BlockState
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
 from edge_agent.status_report import LEAST_FREE, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.usefulness import PartStatus, is_blind
+from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.sizes import format_size
 
@@ -62,8 +64,9 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
         upstream = report.parts.get(UPSTREAM)
         if upstream:
             yield UPSTREAM, _part(upstream)
-        if "monitor" in report.parts:
-            yield "monitor", _part(report.parts["monitor"])
+        for name in ("policy", "monitor"):
+            if name in report.parts:
+                yield name, _part(report.parts[name])
     yield "outbox", _outbox(report)
     for block in report.blocks:
         yield "", ""
@@ -138,10 +141,25 @@ def _block_lines(report: StatusReport, block: BlockReport) -> Iterator[_Line]:
         yield "  senders", f"{senders['heard']:,} heard, {senders['stale']:,} stale"
     elif state.observed_through:
         yield "  read", f"through {_instant(state.observed_through)} ({_ago(state.observed_through)})"
+    if state.standing.revision:
+        yield "  hub's policy", _policy(BlockId(report.agent.region, report.agent.site, block.name), state)
     for what in (*COUNTERS, *sorted(block.counters.keys() - set(COUNTERS))):
         causes = block.counters.get(what)
         if causes:
             yield f"  {what}", ", ".join(f"{cause} {count:,}" for cause, count in sorted(causes.items()))
+
+
+def _policy(block_id: BlockId, state: BlockState) -> str:
+    """Say how far it was taken, and which thresholds are not the settings file's: what was refused is not shown."""
+    holds = {
+        name: f"{name} {format_duration(value)} (for {scope})"
+        for scope, thresholds in state.standing.said_of(block_id)
+        for name, value in thresholds.given.items()
+        if getattr(state.policy, name) == value
+    }
+    asked_for = f"{len(state.asked_for):,} senders asked for" if state.asked_for else ""
+    said = ", ".join(filter(None, (*holds.values(), asked_for))) or "every threshold is the settings file's"
+    return f"revision {state.standing.revision}: {said}"
 
 
 def _observed_through(block: BlockReport) -> int:

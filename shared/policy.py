@@ -4,6 +4,8 @@ A revision's number is its sequence in the hub's stream; mirrors keep it. Whom i
 which permissions protect: a region, a site, or a stream block. Each site's consumer takes its own subjects.
 """
 
+from typing import Final, NamedTuple
+
 import msgspec
 
 from shared.identifiers import BlockId
@@ -11,7 +13,7 @@ from shared.thresholds import InvalidThresholds, Thresholds
 from shared.wire import WireError
 
 PROTOCOL = "muster:policy:1"
-STREAM = "MUSTER_POLICY"
+STREAM: Final = "MUSTER_POLICY"
 ROOT = ("muster", "policy")
 EVERY_REVISION = "muster.policy.>"
 _REGION, _SITE = "region", "site"
@@ -141,6 +143,23 @@ def decode_revision(body: bytes) -> Revision:
     except (msgspec.MsgspecError, InvalidThresholds) as error:
         raise WireError(f"not a revision of the policy: {error}") from error
     return revision
+
+
+class Said(NamedTuple):
+    """One revision, and whom it is for."""
+
+    scope: Scope
+    revision: Revision
+
+
+def read_said(subject: str, body: bytes, sequence: int) -> Said | None:
+    """Read a message of the stream; None where it is no revision that this version understands."""
+    scope = parse_policy_subject(subject)
+    try:
+        revision = decode_revision(body)
+    except WireError:
+        return None
+    return Said(scope, revision) if scope is not None and revision.revision == sequence else None
 
 
 def consumer_name(site: str) -> str:

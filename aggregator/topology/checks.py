@@ -87,7 +87,8 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
         if isinstance(each, DesiredConsumer):
             key = each.place, each.stream, each.name
             if each.wanted and (each.place, each.stream) in found.streams and key not in found.consumers:
-                text = f"{each.stream} lacks the consumer {each.name}, nothing is sourced from it: apply makes it again"
+                lost = "nothing is sourced from it" if each.archive else "its site hears nothing of it"
+                text = f"{each.stream} lacks the consumer {each.name}, {lost}: apply makes it again"
                 yield Finding(Severity.CRITICAL, place, text)
             continue
         stream = found.streams.get((each.place, each.name))

@@ -10,6 +10,7 @@ carry a message everywhere, and two streams that both listen to ``fleet.>`` woul
 from collections.abc import Iterator
 
 from aggregator.topology.free_streams import free_fields
+from aggregator.topology.policy_streams import policy_at_hub, policy_in_region
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
@@ -24,6 +25,7 @@ def desired(topology: TopologySettings) -> tuple[Desired, ...]:
     """List what should be, in the order of its making: from the sites to the hub, origins before what copies them."""
     return (
         *(_registration(site) for site in topology.sites if site.server is not None),
+        *_policy(topology),
         *(each for region in topology.regions for each in _region(topology, region)),
         *(_hub_streams(topology) if topology.regions else ()),
         *_origins_first([_free_stream(topology, each) for each in topology.streams]),
@@ -44,9 +46,19 @@ def _registration(site: SiteSettings) -> DesiredStream:
 
 def _hub_streams(topology: TopologySettings) -> Iterator[DesiredStream]:
     hub = Place(HUB, topology.hub.domain)
-    fleets = tuple(Origin(region_place(region), topology.fleet_of(region).name) for region in topology.regions)
-    yield DesiredStream(hub, topology.archive.name, _archive(topology), fleets)
+    origins = [Origin(region_place(region), topology.fleet_of(region).name) for region in topology.regions]
+    if topology.policy is not None:
+        origins.append(Origin(hub, topology.policy.name))
+    yield DesiredStream(hub, topology.archive.name, _archive(topology), tuple(origins))
     yield DesiredStream(hub, topology.report.name, _report(topology), (Origin(hub, topology.archive.name),))
+
+
+def _policy(topology: TopologySettings) -> Iterator[Desired]:
+    if topology.policy is not None:
+        common = _common(topology.policy)
+        yield policy_at_hub(Place(HUB, topology.hub.domain), topology.policy, common)
+        for region in topology.regions:
+            yield from policy_in_region(topology, region, region_place(region), common)
 
 
 def _free_stream(topology: TopologySettings, wanted: FreeStreamSettings) -> DesiredStream:
@@ -119,6 +131,8 @@ def _archive_consumer(topology: TopologySettings, region: RegionSettings) -> Des
 
 def _archive(topology: TopologySettings) -> Config:
     sources = [_source(topology, region) for region in topology.regions]
+    if topology.policy is not None:
+        sources.append({"name": topology.policy.name})
     extra = {"subjects": [], "sources": sources, "retention": "limits", "allow_direct": True}
     return _common(topology.archive) | extra
 

@@ -104,19 +104,7 @@ async def gather(
     client = opened[HUB]
     if not topology.regions or archive not in found.streams or not isinstance(client, Client):
         return Evidence(waiting)
-    info = await request_json(
-        client,
-        f"{archive[0].api}.STREAM.INFO.{archive[1]}",
-        {"subjects_filter": _WATERMARKS},
-        _Info,
-        deadline=REQUEST_DEADLINE,
-    )
-    now = parse_instant(info.ts)
-    words = {}
-    for subject in info.state.subjects or {}:
-        watermark = await _watermark(client, archive, subject)
-        if watermark is not None:
-            words[watermark[0]] = watermark[1]
+    now, words = await last_watermarks(client, archive)
     recent = await read_ordinals(client, archive, EVERY_ADVISORY, now - recently) if words else {}
     blocks = []
     for block, watermark_of in sorted(words.items()):
@@ -124,6 +112,19 @@ async def gather(
         missing = await _missing(client, archive, found.streams[archive], block, watermark_of, seen)
         blocks.append(Block(block.region, block.site, block.block, watermark_of.observed_through_us, missing))
     return Evidence(waiting, tuple(blocks), now, archive_read=True)
+
+
+async def last_watermarks(client: Client, archive: StreamKey) -> tuple[int, dict[BlockId, wire.Watermark]]:
+    """Give the hub's clock, and the last watermark of each block that ever spoke; raise RequestFailed, ApiError."""
+    place, stream = archive
+    asked = {"subjects_filter": _WATERMARKS}
+    info = await request_json(client, f"{place.api}.STREAM.INFO.{stream}", asked, _Info, deadline=REQUEST_DEADLINE)
+    words = {}
+    for subject in info.state.subjects or {}:
+        watermark = await _watermark(client, archive, subject)
+        if watermark is not None:
+            words[watermark[0]] = watermark[1]
+    return parse_instant(info.ts), words
 
 
 async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: ReplicationRow) -> Waiting | None:

@@ -5,31 +5,19 @@ the archive's start, since what arrived late or twice may stand anywhere.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
-import msgspec
-import nats.errors
 from nats.aio.client import Client
 
 from aggregator.topology.found import FoundStream, StreamKey
-from aggregator.topology.jetstream import REQUEST_DEADLINE
+from aggregator.topology.reading import read_messages
 from shared import wire
 from shared.identifiers import BlockId
-from shared.instants import format_instant
-from shared.jetstream_api import RequestFailed, request_json
 from shared.subjects import ROOT, parse_subject
 
 EVERY_ADVISORY = f"{ROOT}.*.*.*.advisory.*"
-_BATCH = 1_000
-_FORGOTTEN_AFTER = 60_000_000_000
 
 Life = tuple[BlockId, str]
 Ordinals = dict[Life, set[int]]
-
-
-class _Created(msgspec.Struct, frozen=True):
-    name: str
-    num_pending: int = 0
 
 
 def advisories_of(block: BlockId) -> str:
@@ -39,40 +27,9 @@ def advisories_of(block: BlockId) -> str:
 
 async def read_ordinals(client: Client, archive: StreamKey, subject: str, since: int | None) -> Ordinals:
     """Read the ordinals of the advisories on ``subject`` since an instant, or of all; raise RequestFailed, ApiError."""
-    place, stream = archive
-    config: dict[str, Any] = {
-        "filter_subject": subject,
-        "ack_policy": "none",
-        "mem_storage": True,
-        "inactive_threshold": _FORGOTTEN_AFTER,
-        "deliver_policy": "all" if since is None else "by_start_time",
-    }
-    if since is not None:
-        config["opt_start_time"] = format_instant(since)
-    body = {"stream_name": stream, "config": config}
-    api = f"{place.api}.CONSUMER"
-    created = await request_json(client, f"{api}.CREATE.{stream}", body, _Created, deadline=REQUEST_DEADLINE)
-    try:
-        return await _ordinals(client, archive, created)
-    except (nats.errors.Error, TimeoutError) as error:
-        raise RequestFailed(f"{stream}: reading advisories took too long: {error}") from error
-    finally:
-        delete = f"{api}.DELETE.{stream}.{created.name}"
-        await request_json(client, delete, None, dict[str, Any], deadline=REQUEST_DEADLINE)
-
-
-async def _ordinals(client: Client, archive: StreamKey, consumer: _Created) -> Ordinals:
     found: Ordinals = {}
-    left = consumer.num_pending
-    if not left:
-        return found
-    jetstream = client.jetstream(domain=archive[0].domain or None)
-    subscription = await jetstream.pull_subscribe_bind(consumer.name, archive[1])
-    while left > 0:
-        for message in await subscription.fetch(min(_BATCH, left), timeout=REQUEST_DEADLINE):
-            left -= 1
-            _note(message.subject, message.data, found)
-    await subscription.unsubscribe()
+    async for message in read_messages(client, archive, subject, since):
+        _note(message.subject, message.body, found)
     return found
 
 

@@ -17,6 +17,7 @@ from aggregator.topology.desired import ARCHIVE_CONSUMER
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
 from shared.jetstream_api import api_prefix
+from shared.policy import EVERY_REVISION, STREAM, consumer_name, subjects_of_region
 from shared.subjects import ROOT
 
 CLIENTS = "STANDARD"
@@ -49,25 +50,28 @@ def inbox(name: str) -> str:
     return f"_INBOX_{name}.>"
 
 
-def aggregator(domains: Iterable[str]) -> Grant:
-    """Let the aggregator lay out and read streams, here and in domains behind leaf links; publish into none."""
+def aggregator(domains: Iterable[str], *, sets_policy: bool = False) -> Grant:
+    """Let the aggregator lay out and read streams, here and in domains behind leaf links; publish policy alone."""
     apis = [f"{api_prefix()}.>", *(f"{api_prefix(domain)}.>" for domain in domains)]
-    return Grant("aggregator", tuple(apis), ("_INBOX.>",))
+    return Grant("aggregator", (*apis, *((EVERY_REVISION,) if sets_policy else ())), ("_INBOX.>",))
 
 
-def accounts_in_region(fleet: str, sites: Iterable[SiteSettings]) -> tuple[Account, ...]:
-    """Let each site's agent publish as its site, from an account of its own into the stream's, ``fleet``."""
-    owners = {_own_subject(site): f"SITE_{site.name}" for site in sites}
+def accounts_in_region(fleet: str, sites: Iterable[SiteSettings], *, with_policy: bool = False) -> tuple[Account, ...]:
+    """Let each site's agent publish as its site, from an account of its own into the stream's, ``fleet``.
+
+    ``with_policy`` lets it pull what its own consumer of the policy shows, and begin that again.
+    """
+    asks = {site.name: (_own_subject(site), *(_policy_requests(site) if with_policy else ())) for site in sites}
     return (
-        Account(name=fleet, lends=tuple(owners.items())),
+        Account(name=fleet, lends=tuple((subject, _account(site)) for site, own in asks.items() for subject in own)),
         *(
             Account(
-                name=owners[_own_subject(site)],
-                grants=(Grant(f"{site.name}-agent", (_own_subject(site),), (inbox(site.name),)),),
+                name=_account(site),
+                grants=(Grant(f"{site}-agent", own, (inbox(site),)),),
                 jetstream=False,
-                takes=((_own_subject(site), fleet),),
+                takes=tuple((subject, fleet) for subject in own),
             )
-            for site in sites
+            for site, own in asks.items()
         ),
     )
 
@@ -103,12 +107,23 @@ def leaf_of_region(topology: TopologySettings, region: RegionSettings) -> Grant:
     return Grant(f"{region.name}-leaf", tuple(coming), tuple(going), LEAVES)
 
 
+def _account(site: str) -> str:
+    return f"SITE_{site}"
+
+
+def _policy_requests(site: SiteSettings) -> tuple[str, ...]:
+    consumer = f"{STREAM}.{consumer_name(site.name)}"
+    return tuple(f"{api_prefix()}.CONSUMER.{action}.{consumer}" for action in ("MSG.NEXT", "RESET"))
+
+
 def _own_subject(site: SiteSettings) -> str:
     return f"{ROOT}.{site.region}.{site.name}.>"
 
 
 def _copied_from_hub(topology: TopologySettings, region: RegionSettings) -> Iterator[str]:
     """Name the requests by which a region's own streams copy streams of the hub."""
+    if topology.policy is not None:
+        yield from (f"CREATE.{STREAM}.*.{subjects_of_region(region.name)}", f"DELETE.{STREAM}.>")
     for stream in topology.streams:
         if stream.place == region.name or stream.domain == region.jetstream_domain:
             for origin in stream.origins:

@@ -69,7 +69,7 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
             continue
         if isinstance(each, DesiredStream):
             changes.extend(_stream_changes(each, found, anew=(each.place, each.name) in anew))
-        elif each.wanted and found.levels.get(each.place, 0) < DURABLE_SOURCING_LEVEL:
+        elif each.archive is not None and each.wanted and found.levels.get(each.place, 0) < DURABLE_SOURCING_LEVEL:
             problems[each.place] = (
                 "its nats-server is too old for durable sourcing (2.14 has it):"
                 ' update it, or set sourcing = "plain" in [archive]'
@@ -168,13 +168,13 @@ def _given(config: Config) -> Config:
 
 
 def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> Iterator[Change]:
-    """Make, mend or remove the consumer of an archive.
+    """Make, mend or remove a consumer.
 
     ``anew``: the archive is to be made, or made again. A consumer that is there already has been acknowledged what an
     archive before it had, and would not give it to this one.
     """
     current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
-    start = {"deliver_policy": "all"} if anew else _start(wanted, found)
+    start = {"deliver_policy": "all"} if anew or wanted.archive is None else _start(wanted, wanted.archive, found)
     if current is None:
         if wanted.wanted:
             config = wanted.config | start
@@ -195,12 +195,12 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
         yield Change(Action.UPDATE, wanted.place, wanted.stream, wanted.name, fields, config)
 
 
-def _start(wanted: DesiredConsumer, found: Found) -> Config:
+def _start(wanted: DesiredConsumer, copier: StreamKey, found: Found) -> Config:
     """Say where the archive's consumer starts: behind what a plain source has taken already, else with everything.
 
     A source that gets a consumer is a new one to the server: without this, it would take everything once more.
     """
-    archive = found.streams.get(wanted.archive)
+    archive = found.streams.get(copier)
     source = {"name": wanted.stream, "external": {"api": wanted.place.api}}
     if archive is None or any(is_same_source(source, each) and each.get("consumer") for each in sources_of(archive)):
         return {"deliver_policy": "all"}

@@ -51,12 +51,13 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
     """List all servers: the hub's, the regions', the sites'; raise NotRenderable."""
     hub = _addresses("[hub]", topology.hub.servers)
     domains = [region.jetstream_domain for region in topology.regions]
+    aggregator = permissions.aggregator(domains, sets_policy=topology.policy is not None)
     leaves = tuple(permissions.leaf_of_region(topology, region) for region in topology.regions)
     yield from _cluster(
         HUB_PLACE,
         hub,
         domain=topology.hub.domain or HUB_PLACE,
-        accounts=(Account(name=topology.render.account, grants=(permissions.aggregator(domains), *leaves)),),
+        accounts=(Account(name=topology.render.account, grants=(aggregator, *leaves)),),
         takes_leaves=True,
     )
     for region in topology.regions:
@@ -67,7 +68,9 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
             region.name,
             _addresses(f"[[region]] {region.name}", region.servers),
             domain=region.jetstream_domain,
-            accounts=permissions.accounts_in_region(topology.render.account, sites),
+            accounts=permissions.accounts_in_region(
+                topology.render.account, sites, with_policy=topology.policy is not None
+            ),
             uplinks=tuple(address.host for address in hub),
             uplink_key=permissions.leaf_of_region(topology, region).key,
         )

@@ -19,6 +19,7 @@ from aggregator.topology.stream_settings import (
     refuse_repeated,
 )
 from shared.nats_settings import ConnectionSettings
+from shared.policy import STREAM
 from shared.settings import Duration, Settings, Size
 
 Sourcing = Literal["durable", "plain"]
@@ -50,6 +51,12 @@ class ReportSettings(StreamSettings, frozen=True):
 
     name: Annotated[str, Meta(description="the stream's name")] = "REPORT"
     max_age: Annotated[Duration, Meta(description="how long messages are kept; 0s = for ever")] = Duration.of("60d")
+
+
+class PolicySettings(StreamSettings, frozen=True):
+    """The hub's MUSTER_POLICY: what ``muster-aggregator policy`` says to the sites, kept for ever."""
+
+    name: Annotated[Literal["MUSTER_POLICY"], Meta(description="the stream's name, by which agents know it")] = STREAM
 
 
 class RegistrationSettings(StreamSettings, frozen=True):
@@ -137,6 +144,7 @@ class TopologySettings(Settings, frozen=True):
     fleet: Annotated[FleetSettings, Meta(description="the FLEET stream of every region")] = FleetSettings()
     archive: Annotated[ArchiveSettings, Meta(description="the hub's archive")] = ArchiveSettings()
     report: Annotated[ReportSettings, Meta(description="the mirror that rollups read")] = ReportSettings()
+    policy: Annotated[PolicySettings | None, Meta(description="lets the hub tell sites what to do")] = None
     regions: Annotated[tuple[RegionSettings, ...], Meta(description="one table for each region")] = msgspec.field(
         default=(), name="region"
     )
@@ -161,6 +169,7 @@ class TopologySettings(Settings, frozen=True):
         if self.archive.name == self.report.name:
             raise ValueError(f"archive and report cannot both be called {self.archive.name!r}")
         refuse_repeated("place", [*{HUB_PLACE, *known, *(site.name for site in self.sites)}, *self._account_names])
+        self._check_policy()
         places = {HUB_PLACE, *known, *self.servers}
         for stream in self.streams:
             for place in (stream.place, *(origin.place for origin in stream.origins if origin.place)):
@@ -170,6 +179,14 @@ class TopologySettings(Settings, frozen=True):
                         " nor a site with a server, nor an account"
                     )
         refuse_repeated("stream", self._streams_by_place())
+
+    def _check_policy(self) -> None:
+        if self.policy is None:
+            return
+        if not self.regions:
+            raise ValueError("policy is for regions: add a [[region]], or leave out [policy]")
+        if not self.hub.domain and any(region.jetstream_domain for region in self.regions):
+            raise ValueError("policy is copied from the hub by its domain: say domain in [hub]")
 
     @property
     def _account_names(self) -> list[str]:
@@ -189,6 +206,8 @@ class TopologySettings(Settings, frozen=True):
         if self.regions:
             yield f"{self.hub.domain}/{self.archive.name}"
             yield f"{self.hub.domain}/{self.report.name}"
+        if self.policy is not None:
+            yield from (f"{domain}/{self.policy.name}" for domain in dict.fromkeys(domains.values()))
         for site in self.sites:
             if site.server is not None:
                 yield f"site {site.name}/{site.registration.name}"

@@ -49,13 +49,16 @@ class DesiredStream(msgspec.Struct, frozen=True):
 
 
 class DesiredConsumer(msgspec.Struct, frozen=True):
-    """The durable consumer on a region's FLEET from which ``archive`` sources; not wanted where sourcing is plain."""
+    """A durable consumer: of a region's FLEET, from which ``archive`` sources, or without that a site's, of policy.
+
+    The archive's is not ``wanted`` where sourcing is plain.
+    """
 
     place: Place
     stream: str
     name: str
     config: Config
-    archive: tuple[Place, str]
+    archive: tuple[Place, str] | None = None
     wanted: bool = True
 
 

@@ -32,7 +32,7 @@ BY_HAND: list[tuple[str, type[msgspec.Struct]]] = [
     ("outages.toml", Script),
 ]
 _REPEATED = ("stream", "region", "site")
-_STREAMS = ("fleet", "archive", "report", "site.registration")
+_STREAMS = ("fleet", "archive", "report", "policy", "site.registration")
 _FREE = {
     "account": "[[account]]",
     "stream": "[[stream]]",

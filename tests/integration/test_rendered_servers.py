@@ -1,7 +1,6 @@
 """The rendered servers, attacked with keys that they gave out: each denied action is denied, each needed one works."""
 
 import asyncio
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ import nats.errors
 import nats.js.errors
 import pytest
 
-from aggregator.demo.ports import free_ports
 from shared.embedded_nats import find_command
 from shared.jetstream_api import ApiError
 from shared.nats_connection import ConnectFailed, connect
@@ -18,11 +16,10 @@ from tests.support.agent_process import AgentProcess
 from tests.support.rendered import (
     SERVERS,
     Rendered,
+    Visitor,
     encoded,
-    lay_out,
     muster,
     rendered_servers,
-    running_servers,
     until_archived,
 )
 from tests.support.waiting import until
@@ -114,6 +111,17 @@ async def test_a_registration_becomes_an_advisory_at_the_hub(rendered: Rendered)
         "$JS.API.STREAM.NAMES",
         "$JS.API.CONSUMER.CREATE.FLEET.mine",
         "$JS.API.CONSUMER.DELETE.FLEET.muster-archive",
+        "$JS.API.CONSUMER.MSG.NEXT.MUSTER_POLICY.muster-lon1",
+        "$JS.API.CONSUMER.RESET.MUSTER_POLICY.muster-lon1",
+        "$JS.API.CONSUMER.CREATE.MUSTER_POLICY.mine",
+        "$JS.API.CONSUMER.CREATE.MUSTER_POLICY.muster-dub1",
+        "$JS.API.CONSUMER.DELETE.MUSTER_POLICY.muster-dub1",
+        "$JS.API.CONSUMER.INFO.MUSTER_POLICY.muster-lon1",
+        "$JS.API.STREAM.INFO.MUSTER_POLICY",
+        "$JS.API.STREAM.MSG.GET.MUSTER_POLICY",
+        "$JS.API.DIRECT.GET.MUSTER_POLICY.muster.policy.eu-west.site.lon1",
+        "muster.policy.eu-west.site.dub1",
+        "muster.policy.eu-west.region",
         "$JS.API.CONSUMER.RESET.FLEET.muster-archive",
         "$JS.ACK.FLEET.muster-archive.1.1.1.1.1",
         "$JS.FC.FLEET.muster-archive.x",
@@ -133,6 +141,45 @@ async def test_a_sites_key_may_not_publish_elsewhere_in_its_region(rendered: Ren
 async def test_a_sites_key_hears_nothing_but_its_own_answers(rendered: Rendered, subject: str) -> None:
     async with rendered.visited("eu-west", "dub1-agent", INBOX) as thief:
         await thief.is_denied(subject, "subscribe")
+
+
+async def test_a_site_hears_its_own_policy_and_no_others(rendered: Rendered) -> None:
+    for whom in (
+        ("--site", "lon1"),
+        ("--site", "dub1"),
+        ("--site", "dub1", "--block", "nodes"),
+        ("--region", "eu-west"),
+    ):
+        done = muster(rendered.directory, "policy", "set", *whom, "--sample-interval", "30m")
+        assert done.returncode == 0, done.stderr
+    own, region = "muster.policy.eu-west.site.dub1", "muster.policy.eu-west.region"
+    consumer = "MUSTER_POLICY.muster-dub1"
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as agent:
+        heard: list[str] = []
+        async with asyncio.timeout(10):
+            while region not in heard:
+                heard = []
+                await agent.api(f"CONSUMER.RESET.{consumer}", {"seq": 1})
+                while (message := await pulled(agent, consumer)) is not None:
+                    heard.append(message)
+        assert heard == [own, f"{own}.nodes", region]
+        assert not agent.denials
+
+
+async def pulled(visitor: Visitor, consumer: str) -> str | None:
+    """Pull one message through a consumer; give its subject, None where there is none."""
+    request = encoded({"batch": 1, "expires": 300_000_000})
+    message = await visitor.client.request(f"$JS.API.CONSUMER.MSG.NEXT.{consumer}", request, timeout=5, old_style=True)
+    return message.subject if message.data else None
+
+
+async def test_a_region_may_not_speak_for_the_hub(rendered: Rendered) -> None:
+    """Policy comes from the hub alone: what a leaf sends in its name is not let in."""
+    hub = rendered.config("hub").read_text()
+    leaf = hub[hub.index("# eu-west-leaf") :]
+    allowed = leaf[leaf.index("publish") : leaf.index("subscribe")]
+    assert '"muster.policy.>"' in hub[: hub.index("# eu-west-leaf")]
+    assert '"muster.policy' not in allowed
 
 
 async def test_a_sites_key_publishes_as_its_site_and_hears_that_it_is_stored(rendered: Rendered) -> None:
@@ -246,50 +293,6 @@ def test_nats_server_accepts_every_file(rendered: Rendered, tmp_path: Path) -> N
         assert_accepted(path)
 
 
-async def test_plain_sources_and_mirrors_pass_the_leaf_link_both_ways(tmp_path: Path) -> None:
-    further = """
-        [archive]
-        sourcing = "plain"
-        [[stream]]
-        name = "BACK"
-        place = "eu-west"
-        [stream.mirror]
-        name = "ARCHIVE"
-        domain = "hub"
-    """
-    with rendered_servers(tmp_path, further) as rendered:
-        async with rendered.visited("eu-west", "dub1-agent", INBOX) as agent:
-            await agent.store(f"{OWN}.watermark", b"{}")
-        async with rendered.visited("hub", "aggregator") as hub:
-
-            async def is_back() -> bool:
-                answer = await hub.of_domain("eu-west", "STREAM.INFO.BACK")
-                return bool(answer["state"]["messages"] == 1)
-
-            await until(is_back, "what went to the hub is back in the region")
-
-
-def test_a_rendered_cluster_meets_over_tls_and_keeps_replicas(tmp_path: Path) -> None:
-    client, leaf, route, region = free_ports(4)
-    hosts = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
-    urls = ", ".join(f'"nats://{host}:{client}"' for host in hosts)
-    login = 'auth = { nkey_seed_file = "nats/keys/aggregator.nk" }\n'
-    login += 'tls = { ca = "nats/keys/ca.pem", handshake_first = true }\n'
-    (tmp_path / "topology.toml").write_text(
-        f'[hub]\nservers = [{urls}]\ndomain = "hub"\n{login}[archive]\nreplicas = 3\n'
-        f'[[region]]\nname = "eu"\nservers = ["nats://127.0.0.1:{region}"]\n'
-        f'[render]\nlisten = ""\nstore = "{tmp_path}/store"\nleaf_port = {leaf}\nroute_port = {route}\n'
-    )
-    done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
-    assert done.returncode == 0, done.stderr
-    names = ["hub-1", "hub-2", "hub-3", "eu"]
-    with running_servers(tmp_path, names, [*((host, client) for host in hosts), ("127.0.0.1", region)]):
-        lay_out(tmp_path)
-        shown = muster(tmp_path, "report", "--json")
-        archive = next(row for row in json.loads(shown.stdout)["streams"] if row["name"] == "ARCHIVE")
-        assert archive["servers"] == names[:3]
-
-
 def assert_accepted(path: Path) -> None:
     done = subprocess.run([find_command(), "-t", "-c", str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -302,31 +305,3 @@ def test_rendering_again_keeps_every_secret(rendered: Rendered) -> None:
     assert done.stdout.splitlines() == [f"{server}/nats-server.conf" for server in SERVERS]
     assert {path: path.read_bytes() for path in secrets} == before
     assert {path.stat().st_mode & 0o077 for path in secrets if path.suffix == ".nk" or "key" in path.name} == {0}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            (),
-            "no key of aggregator, eu-leaf: let --make-keys make them, or put public keys there, such as aggreg",
-        ),
-        (("--make-keys",), "no certificate of hub, eu: let --make-certificates make them"),
-    ],
-)
-def test_what_is_missing_is_said_in_one_line(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    (tmp_path / "topology.toml").write_text(
-        '[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\nservers = ["nats://b"]\n'
-    )
-    done = muster(tmp_path, "render", *options)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_region_without_servers_is_named(tmp_path: Path) -> None:
-    (tmp_path / "topology.toml").write_text('[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\n')
-    done = muster(tmp_path, "render")
-    assert done.stderr == (
-        'muster-aggregator: [[region]] eu says nothing of its servers: add servers = ["nats://its-name.example:4222"]\n'
-    )

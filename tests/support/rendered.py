@@ -41,6 +41,8 @@ listen = "127.0.0.1"
 store = "{directory}/store"
 leaf_port = {leaf}
 
+[policy]
+
 [[region]]
 name = "eu-west"
 servers = ["nats://127.0.0.1:{region}"]

@@ -1,0 +1,1 @@
+"""What the hub tells its sites: said, shown, and who has taken it."""

@@ -1,0 +1,242 @@
+"""The commands ``muster-aggregator policy set | forward | retire | maintenance | cancel | show | history``."""
+
+import asyncio
+import functools
+import getpass
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from nats.aio.client import Client
+
+from aggregator.policy import book as rules
+from aggregator.policy import shown
+from aggregator.policy.book import Book, Refused
+from aggregator.policy.runs import Run, runs
+from aggregator.policy.scopes import scope_of
+from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
+from aggregator.topology.commands import config_option, json_option, load
+from aggregator.topology.jetstream import CONNECT_DEADLINE
+from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import HUB, Place
+from shared.instants import InvalidInstant, parse_duration, parse_instant
+from shared.jetstream_api import ApiError, RequestFailed
+from shared.nats_connection import ConnectFailed, connect
+from shared.policy import ForwardSender, Order, RetireSender, Said, Scope
+from shared.thresholds import Thresholds
+
+T = TypeVar("T")
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_KEYS = Thresholds.__struct_fields__
+
+
+class _Voice(msgspec.Struct, frozen=True):
+    """Who speaks, and to whom, as the command line says it."""
+
+    config_path: Path
+    author: str
+    as_json: bool
+    region: str = ""
+    site: str = ""
+    block: str = ""
+
+
+def _author(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
+    return value or f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _spoken(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command what all have that say something: its first argument is the voice."""
+
+    @config_option
+    @click.option("--author", callback=_author, help="Who says it.  [default: user@host]")
+    @json_option
+    @functools.wraps(command)
+    def speaking(*, config_path: Path, author: str, as_json: bool, **own: Any) -> None:
+        whom = {name: own.pop(name) for name in ("region", "site", "block") if name in own}
+        command(_Voice(config_path, author, as_json, **whom), **own)
+
+    return speaking
+
+
+def _to_somebody(command: _Command) -> _Command:
+    for name, text in (
+        ("--block", "One stream block of the site."),
+        ("--site", "One site."),
+        ("--region", "A region."),
+    ):
+        command = click.option(name, default="", help=text)(command)
+    return command
+
+
+_sender_option = click.option("--sender", "sender_id", required=True, help="The sender, as advisories name it.")
+
+
+@click.group()
+def policy() -> None:
+    """Tell regions, sites and blocks how to watch, and the tables what was planned."""
+
+
+@policy.command("set")
+@_spoken
+@_to_somebody
+@click.option("--sample-interval", help="Forward each sender's registration this often, such as 30m.")
+@click.option("--stale-after", help="Silence after which a sender is stale.")
+@click.option("--retire-after", help="Silence after which a sender is forgotten.")
+@click.option("--blind-after", help="Time without proof after which the stream was not seen.")
+@click.option("--unset", multiple=True, type=click.Choice(_KEYS), help="Say nothing of this any more; repeatable.")
+def set_(voice: _Voice, unset: tuple[str, ...], **given: str | None) -> None:
+    """Set thresholds of a region, a site or a block: what is said of the smaller one outranks the larger's."""
+    changes = {name: _duration(name, text) for name, text in given.items() if text is not None}
+    if not changes and not unset:
+        raise click.UsageError(f"say what to set: {', '.join(map(_option, _KEYS))}, or --unset")
+    both = sorted(set(changes) & set(unset))
+    if both:
+        raise click.UsageError(f"{both[0]} cannot be set and unset at once")
+    _say_to(voice, lambda scope, held: rules.changed_thresholds(held, scope, changes, unset))
+
+
+@policy.command()
+@_spoken
+@_to_somebody
+@_sender_option
+def forward(voice: _Voice, sender_id: str) -> None:
+    """Let a sender's next registration be forwarded, whenever its sample would be due."""
+    _say_of_sender(voice, ForwardSender(sender_id))
+
+
+@policy.command()
+@_spoken
+@_to_somebody
+@_sender_option
+def retire(voice: _Voice, sender_id: str) -> None:
+    """Say that a sender is gone for good: its life ends at its last word, and nobody waits for it."""
+    _say_of_sender(voice, RetireSender(sender_id))
+
+
+@policy.command()
+@_spoken
+@_to_somebody
+@click.option("--from", "started", required=True, help="Start, such as 2026-01-31T22:00:00Z.")
+@click.option("--to", "ended", required=True, help="End, exclusive.")
+@click.option("--reason", required=True, help="Why, for whoever reads the tables.")
+@click.option("--sender", "sender_ids", multiple=True, help="Of these senders alone; repeatable.")
+def maintenance(voice: _Voice, started: str, ended: str, reason: str, sender_ids: tuple[str, ...]) -> None:
+    """Declare maintenance, before it or after: its time is neither up nor down, and counts in no availability."""
+    started_at, ended_at = (_instant(name, text) for name, text in (("--from", started), ("--to", ended)))
+    _say_to(voice, lambda *_: rules.declared_maintenance(started_at, ended_at, reason, sender_ids))
+
+
+@policy.command()
+@_spoken
+@click.argument("revision", type=click.IntRange(min=1))
+def cancel(voice: _Voice, revision: int) -> None:
+    """Take back the maintenance that REVISION declared, as if it had never been."""
+    _say(voice, lambda held: rules.cancelled_maintenance(held, revision))
+
+
+@policy.command()
+@config_option
+@json_option
+def show(config_path: Path, as_json: bool) -> None:
+    """Show what holds, what is planned, and which revision each block has taken."""
+    topology = _with_policy(config_path)
+
+    async def asked(client: Client, hub: Place) -> tuple[Held, list[Run]]:
+        held = await read_policy(client, hub)
+        return held, await runs(client, (hub, topology.archive.name), held.book)
+
+    held, taken = _at_hub(topology, asked)
+    if as_json:
+        _print(shown.show_as_json(held.book, taken, held.now))
+        return
+    click.echo(shown.show(held.book, taken, held.now))
+    if held.unread:
+        click.echo(f"\n{held.unread} revisions are not understood: a newer muster wrote them, or somebody by hand")
+
+
+@policy.command()
+@config_option
+@json_option
+def history(config_path: Path, as_json: bool) -> None:
+    """List every revision: when, by whom, for whom, and what it says."""
+    held = _at_hub(_with_policy(config_path), read_policy)
+    if as_json:
+        _print(shown.history_as_json(held.book))
+    else:
+        click.echo(shown.history(held.book))
+
+
+def _say_of_sender(voice: _Voice, order: ForwardSender | RetireSender) -> None:
+    if not voice.site:
+        raise click.UsageError("say at which site the sender is: --site")
+    if not order.sender_id:
+        raise click.UsageError("a sender's name is not empty")
+    _say_to(voice, lambda *_: order)
+
+
+def _say_to(voice: _Voice, make: Callable[[Scope, Book], Order]) -> None:
+    try:
+        scope = scope_of(_with_policy(voice.config_path), voice.region, voice.site, voice.block)
+    except Refused as error:
+        raise click.ClickException(str(error)) from error
+    _say(voice, lambda held: (scope, make(scope, held)))
+
+
+def _say(voice: _Voice, make: Callable[[Book], tuple[Scope, Order]]) -> None:
+    async def said(client: Client, hub: Place) -> Said:
+        return await say(client, hub, voice.author, make)
+
+    one = _at_hub(_with_policy(voice.config_path), said)
+    if voice.as_json:
+        _print({"scope": str(one.scope), **msgspec.to_builtins(one.revision)})
+    else:
+        click.echo(f"revision {one.revision.revision} for {one.scope}: {rules.told(one)}")
+
+
+def _with_policy(config_path: Path) -> TopologySettings:
+    topology = load(config_path)
+    if topology.policy is None:
+        raise click.ClickException(
+            f"{config_path} has no policy: add a line [policy], then run muster-aggregator apply"
+        )
+    return topology
+
+
+def _at_hub(topology: TopologySettings, work: Callable[[Client, Place], Awaitable[T]]) -> T:
+    async def connected() -> T:
+        async with await connect(topology.hub, name="muster-aggregator policy", deadline=CONNECT_DEADLINE) as client:
+            return await work(client, Place(HUB, topology.hub.domain))
+
+    try:
+        return asyncio.run(connected())
+    except (ConnectFailed, PolicyUnavailable, Refused, RequestFailed, ApiError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _duration(key: str, text: str) -> int:
+    try:
+        duration = parse_duration(text)
+    except InvalidInstant as error:
+        raise click.ClickException(f"{_option(key)}: {error}") from error
+    if duration <= 0:
+        raise click.ClickException(f"{_option(key)} must be longer than 0s")
+    return duration
+
+
+def _instant(name: str, text: str) -> int:
+    try:
+        return parse_instant(text)
+    except InvalidInstant as error:
+        raise click.ClickException(f"{name}: {error}") from error
+
+
+def _print(data: Any) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(data)).decode())

@@ -1,0 +1,51 @@
+"""Tell who has taken which revision, by each block's last watermark in the hub's archive."""
+
+from typing import NamedTuple
+
+import msgspec
+from nats.aio.client import Client
+
+from aggregator.policy.book import Book
+from aggregator.topology.evidence import last_watermarks
+from aggregator.topology.found import StreamKey
+from shared import wire
+from shared.identifiers import BlockId
+from shared.instants import format_duration
+
+
+class Run(NamedTuple):
+    """How a block stands to the policy. ``said`` is the last revision that is for it, 0 where none is.
+
+    ``remark`` says what a person should look at, "" where nothing is.
+    """
+
+    block_id: BlockId
+    taken: int
+    said: int
+    seen_at: int
+    remark: str
+
+
+async def runs(client: Client, archive: StreamKey, book: Book) -> list[Run]:
+    """List how each block that has ever spoken stands; raise RequestFailed, ApiError."""
+    _, watermarks = await last_watermarks(client, archive)
+    return [_run(block_id, watermark, book) for block_id, watermark in sorted(watermarks.items())]
+
+
+def _run(block_id: BlockId, watermark: wire.Watermark, book: Book) -> Run:
+    said, taken = book.said_to(block_id), watermark.policy_revision
+    last = said[-1].revision if said else 0
+    waits = [each for each in said if each.revision > taken]
+    remark = ""
+    if waits:
+        remark = f"{len(waits)} not taken yet"
+    elif taken > last:
+        remark = "has taken a revision that is not here: was the hub's stream made anew?"
+    else:
+        wanted = book.wanted_of(block_id).given
+        runs = msgspec.structs.asdict(watermark)
+        other = [name for name, value in wanted.items() if name in runs and runs[name] != value]
+        if other:
+            held = ", ".join(f"{name} {format_duration(runs[name])}" for name in other)
+            remark = f"refused by its settings, runs {held}: muster-agent status there says why"
+    return Run(block_id, taken, last, watermark.observed_through_us, remark)

@@ -1,0 +1,132 @@
+"""Lay out the policy for people, and as JSON: what holds, which maintenance is declared, who has taken what. Pure."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from aggregator.policy.book import Book, Window, told
+from aggregator.policy.runs import Run
+from shared.instants import SECOND, format_duration, format_instant
+from shared.policy import Said
+from shared.tables import Column, format_table
+from shared.thresholds import Thresholds
+
+
+def show(book: Book, runs: Iterable[Run], now: int) -> str:
+    """Give the page of ``policy show``; ``now`` is the hub's clock."""
+    return "\n\n".join(filter(None, (_thresholds(book), _maintenance(book, now), _runs(list(runs), now))))
+
+
+def show_as_json(book: Book, runs: Iterable[Run], now: int) -> dict[str, Any]:
+    """Give the same as data; instants and durations in microseconds."""
+    return {
+        "thresholds": [
+            {"revision": revision.revision, "scope": str(scope), **book.thresholds[scope].given}
+            for scope, revision in sorted(book.set_by.items())
+        ],
+        "maintenance": [_window(window) | {"state": state(window, now)} for window in book.windows.values()],
+        "blocks": [
+            {
+                "block": str(run.block_id),
+                "taken": run.taken,
+                "said": run.said,
+                "observed_through_us": run.seen_at,
+                "remark": run.remark,
+            }
+            for run in runs
+        ],
+    }
+
+
+def history(book: Book) -> str:
+    """List all revisions, the newest last."""
+    if not book.said:
+        return "nothing was said yet"
+    columns = (
+        Column[Said]("revision", lambda each: str(each.revision.revision), right=True),
+        Column[Said]("given", lambda each: _moment(each.revision.given_at_us)),
+        Column[Said]("by", lambda each: each.revision.author),
+        Column[Said]("for", lambda each: str(each.scope)),
+        Column[Said]("says", told),
+    )
+    return format_table(columns, book.said)
+
+
+def history_as_json(book: Book) -> list[dict[str, Any]]:
+    """Give the same as data, each revision as it stands in the stream."""
+    return [{"scope": str(scope), **msgspec.to_builtins(revision)} for scope, revision in book.said]
+
+
+def state(window: Window, now: int) -> str:
+    """Say how a window stands at ``now``."""
+    if window.cancelled_by:
+        return "cancelled"
+    if now < window.order.started_at_us:
+        return "declared"
+    return "under way" if now < window.order.ended_at_us else "over"
+
+
+def _thresholds(book: Book) -> str:
+    rows = [(str(scope), book.thresholds[scope], revision) for scope, revision in sorted(book.set_by.items())]
+    rows = [row for row in rows if row[1].given]
+    if not rows:
+        return "thresholds: none are said, each site's settings file holds"
+
+    def cell(name: str) -> Any:
+        return lambda row: format_duration(row[1].given[name]) if name in row[1].given else ""
+
+    columns: list[Column[Any]] = [Column("for", lambda row: row[0])]
+    columns += [Column(name, cell(name), right=True) for name in Thresholds.__struct_fields__]
+    columns += [
+        Column("revision", lambda row: str(row[2].revision), right=True),
+        Column("by", lambda row: row[2].author),
+    ]
+    return format_table(columns, rows)
+
+
+def _maintenance(book: Book, now: int) -> str:
+    open_ones = [window for window in book.windows.values() if state(window, now) in ("declared", "under way")]
+    if not open_ones:
+        return ""
+    columns = (
+        Column[Window]("maintenance", lambda each: str(each.revision), right=True),
+        Column[Window]("for", lambda each: str(each.scope)),
+        Column[Window]("senders", lambda each: ", ".join(each.order.sender_ids) or "all"),
+        Column[Window]("from", lambda each: _moment(each.order.started_at_us)),
+        Column[Window]("to", lambda each: _moment(each.order.ended_at_us)),
+        Column[Window]("state", lambda each: state(each, now)),
+        Column[Window]("reason", lambda each: each.order.reason),
+    )
+    return format_table(columns, open_ones)
+
+
+def _runs(runs: list[Run], now: int) -> str:
+    if not runs:
+        return "no site has spoken yet"
+    columns = (
+        Column[Run]("block", lambda each: str(each.block_id)),
+        Column[Run]("taken", lambda each: str(each.taken), right=True),
+        Column[Run]("said", lambda each: str(each.said), right=True),
+        Column[Run]("last word", lambda each: f"{format_duration(_seconds(now - each.seen_at))} ago"),
+        Column[Run]("remark", lambda each: each.remark),
+    )
+    return format_table(columns, runs)
+
+
+def _window(window: Window) -> dict[str, Any]:
+    return {
+        "revision": window.revision,
+        "scope": str(window.scope),
+        "author": window.author,
+        "cancelled_by": window.cancelled_by,
+        **msgspec.structs.asdict(window.order),
+    }
+
+
+def _seconds(duration: int) -> int:
+    return max(duration, 0) // SECOND * SECOND
+
+
+def _moment(at: int) -> str:
+    return format_instant(at - at % SECOND)

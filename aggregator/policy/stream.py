@@ -1,0 +1,108 @@
+"""Read the hub's policy, and add to it: a revision's number is its place in the stream, and nobody's is lost.
+
+Whoever adds one says which was the last that they knew of. The server refuses it where another has come since; then
+everything is read, checked and said again.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+
+from aggregator.policy.book import Book
+from aggregator.topology.jetstream import REQUEST_DEADLINE
+from aggregator.topology.reading import read_messages
+from aggregator.topology.words import Place
+from shared.instants import parse_instant
+from shared.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, request_json
+from shared.policy import (
+    EVERY_REVISION,
+    STREAM,
+    Order,
+    Revision,
+    Said,
+    Scope,
+    encode_revision,
+    read_said,
+)
+
+WRONG_LAST_SEQUENCE = 10071
+_MOST_ATTEMPTS = 20
+
+
+class PolicyUnavailable(Exception):
+    """The policy cannot be read or added to; the text is one line, with what to do."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What the stream holds. ``now`` is the hub's clock, ``unread`` counts what is not understood."""
+
+    book: Book
+    created_at: int
+    last_sequence: int
+    now: int
+    unread: int = 0
+
+
+class _State(msgspec.Struct, frozen=True):
+    last_seq: int = 0
+
+
+class _Info(msgspec.Struct, frozen=True):
+    created: str
+    ts: str
+    state: _State
+
+
+async def read_policy(client: Client, hub: Place) -> Held:
+    """Read all of it; raise PolicyUnavailable."""
+    try:
+        info = await request_json(client, f"{hub.api}.STREAM.INFO.{STREAM}", None, _Info, deadline=REQUEST_DEADLINE)
+        read = [each async for each in read_messages(client, (hub, STREAM), EVERY_REVISION)]
+    except ApiError as error:
+        if error.err_code == NO_SUCH_STREAM:
+            raise PolicyUnavailable(f"the hub has no stream {STREAM}: muster-aggregator apply makes it") from error
+        raise PolicyUnavailable(f"{STREAM}: {error}") from error
+    except RequestFailed as error:
+        raise PolicyUnavailable(str(error)) from error
+    said = [one for each in read if (one := read_said(*each)) is not None]
+    last = max([info.state.last_seq, *(each.sequence for each in read)])
+    return Held(Book(said), parse_instant(info.created), last, parse_instant(info.ts), unread=len(read) - len(said))
+
+
+async def say(client: Client, hub: Place, author: str, make: Callable[[Book], tuple[Scope, Order]]) -> Said:
+    """Add what ``make`` gives for the policy as it is; it is asked again where another revision came in between.
+
+    Raise PolicyUnavailable, and what ``make`` raises.
+    """
+    for _ in range(_MOST_ATTEMPTS):
+        held = await read_policy(client, hub)
+        scope, order = make(held.book)
+        revision = Revision(
+            revision=held.last_sequence + 1,
+            stream_created_us=held.created_at,
+            given_at_us=held.now,
+            author=author,
+            order=order,
+        )
+        if await _is_added(client, scope, revision):
+            return Said(scope, revision)
+    raise PolicyUnavailable("others go on adding revisions; nothing was said, try again")
+
+
+async def _is_added(client: Client, scope: Scope, revision: Revision) -> bool:
+    headers = {"Nats-Expected-Last-Sequence": str(revision.revision - 1), "Nats-Expected-Stream": STREAM}
+    body = encode_revision(revision)
+    try:
+        await client.jetstream(timeout=REQUEST_DEADLINE).publish(scope.subject, body, headers=headers)
+    except nats.js.errors.APIError as error:
+        if error.err_code == WRONG_LAST_SEQUENCE:
+            return False
+        raise PolicyUnavailable(f"the hub refuses it: {error.description}") from error
+    except (nats.errors.Error, TimeoutError) as error:
+        raise PolicyUnavailable(
+            f"no word from the hub whether revision {revision.revision} was taken: see muster-aggregator policy history"
+        ) from error
+    return True

@@ -1,0 +1,129 @@
+"""What is said at the hub is done at the site, however late the link returns; nobody's revision is lost on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aggregator.policy.book import Book, changed_thresholds
+from aggregator.policy.stream import read_policy, say
+from aggregator.topology.words import HUB, Place
+from shared.identifiers import AdvisoryKind
+from shared.instants import MINUTE
+from shared.policy import Order, Scope, SetThresholds
+from shared.thresholds import Thresholds
+from tests.support.agent_stage import Stage, agent_stage, registering
+from tests.support.operated_agent import OperatedAgent
+from tests.support.rendered import muster
+from tests.support.waiting import until
+
+TOPOLOGY = """
+[hub]
+servers = ["{url}"]
+domain = "eu-west"
+[archive]
+sourcing = "plain"
+[policy]
+[[region]]
+name = "eu-west"
+[[site]]
+name = "dub1"
+region = "eu-west"
+"""
+DUB1 = Scope("eu-west", "dub1")
+HERE = Place(HUB, "eu-west")
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with agent_stage(tmp_path) as stage:
+        (tmp_path / "topology.toml").write_text(TOPOLOGY.format(url=stage.region.server.url))
+        yield stage
+
+
+async def said(stage: Stage, *command: str) -> str:
+    done = await asyncio.to_thread(muster, stage.config_path.parent, *command)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def test_an_agent_does_what_was_said_while_it_was_cut_off(stage: Stage) -> None:
+    agent = OperatedAgent(stage.config_path)
+    await said(stage, "apply", "--force")
+    await agent.start()
+    try:
+        async with registering(stage.site, "web1", "web2") as nodes:
+            await until(lambda: known(stage, "web2"), "both are known")
+            await stage.region.link.cut()
+            nodes.fall_silent("web2")
+            await said(stage, "policy", "set", "--site", "dub1", "--sample-interval", "2h", "--stale-after", "10m")
+            await said(stage, "policy", "forward", "--site", "dub1", "--sender", "web1")
+            await said(stage, "policy", "retire", "--site", "dub1", "--sender", "web2")
+            await stage.region.link.restore()
+            await until(lambda: stage.region.told(AdvisoryKind.RETIRED), "the hub hears that web2 is gone")
+            await until(lambda: asked_for(agent), "web1 is forwarded")
+
+            async def told() -> bool:
+                return (await stage.region.watermarks())[-1].policy_revision == 3
+
+            await until(told, "watermarks say which revision the agent runs")
+        (retired,) = [each for each in await stage.region.advisories() if each.kind is AdvisoryKind.RETIRED]
+        assert (retired.value, retired.by_operator) == ("web2", True)
+        assert (await stage.region.watermarks())[-1].stale_after == 10 * MINUTE
+        (block,) = (await agent.json("status"))["blocks"]
+        assert (block["state"]["policy"]["sample_interval"], block["state"]["policy"]["revision"]) == (120 * MINUTE, 3)
+        _, page, _ = await agent.command("status")
+        assert "revision 3: sample_interval 2h (for eu-west.dub1), stale_after 10m (for eu-west.dub1)" in page
+    finally:
+        await agent.end()
+
+
+async def known(stage: Stage, sender_id: str) -> bool:
+    return sender_id in await stage.region.told(AdvisoryKind.NEW)
+
+
+async def asked_for(agent: OperatedAgent) -> bool:
+    (block,) = (await agent.json("status"))["blocks"]
+    return bool(block["counters"]["forwarded"].get("policy") == 1)
+
+
+async def test_two_operators_at_once_lose_no_revision(stage: Stage) -> None:
+    await said(stage, "apply", "--force")
+    client = stage.region.client
+
+    async def set_one(name: str) -> int:
+        def make(book: Book) -> tuple[Scope, Order]:
+            return DUB1, changed_thresholds(book, DUB1, {name: 30 * MINUTE}, ())
+
+        return (await say(client, HERE, name, make)).revision.revision
+
+    numbers = await asyncio.gather(*(set_one(name) for name in ("sample_interval", "stale_after")))
+    assert sorted(numbers) == [1, 2]
+    book = (await read_policy(client, HERE)).book
+    both = Thresholds(sample_interval=30 * MINUTE, stale_after=30 * MINUTE)
+    assert book.said[-1].revision.order == SetThresholds(both)
+
+
+MISTAKES = (
+    (("set", "--site", "dub1", "--stale-after", "soon"), "--stale-after: not a duration: 'soon', write for example"),
+    (("set", "--site", "dub1", "--stale-after", "2h", "--retire-after", "1h"), "stale_after (2h) must be shorter"),
+    (("set", "--site", "dbu1", "--stale-after", "2h"), "site 'dbu1' is not in the topology, did you mean dub1?"),
+    (("retire", "--region", "eu-west", "--sender", "web1"), "say at which site the sender is: --site"),
+    (("cancel", "7"), "revision 7 declares no maintenance; those that do: none"),
+)
+
+
+async def test_a_mistake_is_said_in_one_line_and_changes_nothing(stage: Stage) -> None:
+    directory = stage.config_path.parent
+    done = await asyncio.to_thread(muster, directory, "policy", "history")
+    assert done.stderr == ("muster-aggregator: the hub has no stream MUSTER_POLICY: muster-aggregator apply makes it\n")
+    await said(stage, "apply", "--force")
+    for command, line in MISTAKES:
+        done = await asyncio.to_thread(muster, directory, "policy", *command)
+        assert done.returncode != 0
+        assert line in done.stderr.splitlines()[-1]
+    assert await said(stage, "policy", "history") == "nothing was said yet\n"
+    (directory / "topology.toml").write_text('[hub]\nservers = ["nats://nowhere"]\n')
+    done = await asyncio.to_thread(muster, directory, "policy", "show")
+    assert "topology.toml has no policy: add a line [policy]" in done.stderr

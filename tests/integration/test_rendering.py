@@ -1,0 +1,82 @@
+"""What render writes holds for other topologies too, and what it lacks is said in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aggregator.demo.ports import free_ports
+from tests.support.rendered import lay_out, muster, rendered_servers, running_servers
+from tests.support.waiting import until
+
+
+async def test_plain_sources_and_mirrors_pass_the_leaf_link_both_ways(tmp_path: Path) -> None:
+    further = """
+        [archive]
+        sourcing = "plain"
+        [[stream]]
+        name = "BACK"
+        place = "eu-west"
+        [stream.mirror]
+        name = "ARCHIVE"
+        domain = "hub"
+    """
+    with rendered_servers(tmp_path, further) as rendered:
+        async with rendered.visited("eu-west", "dub1-agent", "_INBOX_dub1") as agent:
+            await agent.store("fleet.eu-west.dub1.nodes.watermark", b"{}")
+        async with rendered.visited("hub", "aggregator") as hub:
+
+            async def is_back() -> bool:
+                answer = await hub.of_domain("eu-west", "STREAM.INFO.BACK")
+                return bool(answer["state"]["messages"] == 1)
+
+            await until(is_back, "what went to the hub is back in the region")
+
+
+def test_a_rendered_cluster_meets_over_tls_and_keeps_replicas(tmp_path: Path) -> None:
+    client, leaf, route, region = free_ports(4)
+    hosts = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
+    urls = ", ".join(f'"nats://{host}:{client}"' for host in hosts)
+    login = 'auth = { nkey_seed_file = "nats/keys/aggregator.nk" }\n'
+    login += 'tls = { ca = "nats/keys/ca.pem", handshake_first = true }\n'
+    (tmp_path / "topology.toml").write_text(
+        f'[hub]\nservers = [{urls}]\ndomain = "hub"\n{login}[archive]\nreplicas = 3\n'
+        f'[[region]]\nname = "eu"\nservers = ["nats://127.0.0.1:{region}"]\n'
+        f'[render]\nlisten = ""\nstore = "{tmp_path}/store"\nleaf_port = {leaf}\nroute_port = {route}\n'
+    )
+    done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+    assert done.returncode == 0, done.stderr
+    names = ["hub-1", "hub-2", "hub-3", "eu"]
+    with running_servers(tmp_path, names, [*((host, client) for host in hosts), ("127.0.0.1", region)]):
+        lay_out(tmp_path)
+        shown = muster(tmp_path, "report", "--json")
+        archive = next(row for row in json.loads(shown.stdout)["streams"] if row["name"] == "ARCHIVE")
+        assert archive["servers"] == names[:3]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            (),
+            "no key of aggregator, eu-leaf: let --make-keys make them, or put public keys there, such as aggreg",
+        ),
+        (("--make-keys",), "no certificate of hub, eu: let --make-certificates make them"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    (tmp_path / "topology.toml").write_text(
+        '[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\nservers = ["nats://b"]\n'
+    )
+    done = muster(tmp_path, "render", *options)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_region_without_servers_is_named(tmp_path: Path) -> None:
+    (tmp_path / "topology.toml").write_text('[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\n')
+    done = muster(tmp_path, "render")
+    assert done.stderr == (
+        'muster-aggregator: [[region]] eu says nothing of its servers: add servers = ["nats://its-name.example:4222"]\n'
+    )

@@ -1,0 +1,159 @@
+"""What may be said at the hub follows from what was said before, and means whom the topology names."""
+
+import pytest
+
+from aggregator.policy.book import (
+    Book,
+    Refused,
+    cancelled_maintenance,
+    changed_thresholds,
+    declared_maintenance,
+)
+from aggregator.policy.scopes import scope_of
+from aggregator.policy.shown import show
+from shared.identifiers import BlockId
+from shared.instants import HOUR, MINUTE
+from shared.policy import (
+    CancelMaintenance,
+    DeclareMaintenance,
+    ForwardSender,
+    Order,
+    Revision,
+    Said,
+    Scope,
+    SetThresholds,
+    encode_revision,
+    parse_policy_subject,
+    read_said,
+)
+from shared.thresholds import Thresholds
+from tests.support.topologies import topology
+
+EU, DUB1, NODES = Scope("eu-west"), Scope("eu-west", "dub1"), Scope("eu-west", "dub1", "nodes")
+SITES = '[[site]]\nname = "dub1"\nregion = "eu-west"\n[[site]]\nname = "lon1"\nregion = "eu-west"\n'
+
+
+def said(*orders: tuple[Scope, Order]) -> Book:
+    return Book(
+        Said(scope, Revision(revision=number, stream_created_us=1, given_at_us=number, author="ops", order=order))
+        for number, (scope, order) in enumerate(orders, start=1)
+    )
+
+
+def test_a_smaller_scope_outranks_a_larger_one_key_by_key() -> None:
+    book = said(
+        (NODES, SetThresholds(Thresholds(stale_after=20 * MINUTE))),
+        (EU, SetThresholds(Thresholds(sample_interval=HOUR, stale_after=10 * MINUTE))),
+    )
+    wanted = book.wanted_of(BlockId("eu-west", "dub1", "nodes"))
+    assert wanted == Thresholds(sample_interval=HOUR, stale_after=20 * MINUTE)
+    assert book.wanted_of(BlockId("eu-west", "lon1", "nodes")).stale_after == 10 * MINUTE
+
+
+def test_setting_one_threshold_keeps_the_others_of_the_scope() -> None:
+    book = said((DUB1, SetThresholds(Thresholds(sample_interval=HOUR))))
+    changed = changed_thresholds(book, DUB1, {"stale_after": MINUTE}, ())
+    assert changed == SetThresholds(Thresholds(sample_interval=HOUR, stale_after=MINUTE))
+    assert changed_thresholds(book, DUB1, {}, ("sample_interval",)) == SetThresholds(Thresholds())
+
+
+@pytest.mark.parametrize(
+    ("scope", "changes", "line"),
+    [
+        (
+            DUB1,
+            {"retire_after": 5 * MINUTE},
+            r"eu-west\.dub1: stale_after \(10m\) must be shorter than retire_after \(5m\)",
+        ),
+        (EU, {"retire_after": 15 * MINUTE}, r"eu-west\.dub1\.nodes: stale_after \(20m\) must be shorter"),
+        (NODES, {"blind_after": 10 * MINUTE}, r"blind_after \(10m\) must be shorter than half of stale_after \(20m\)"),
+        (EU, {"stale_after": 10 * MINUTE}, "eu-west: nothing changes, this holds already"),
+    ],
+)
+def test_what_contradicts_is_refused_in_one_line(scope: Scope, changes: dict[str, int], line: str) -> None:
+    book = said(
+        (EU, SetThresholds(Thresholds(stale_after=10 * MINUTE))),
+        (NODES, SetThresholds(Thresholds(stale_after=20 * MINUTE))),
+    )
+    with pytest.raises(Refused, match=line):
+        changed_thresholds(book, scope, changes, ())
+
+
+def test_maintenance_is_taken_back_once() -> None:
+    window = declared_maintenance(10, 20, "new switch", ("web1", "web1"))
+    assert window == DeclareMaintenance(10, 20, "new switch", ("web1",))
+    book = said((DUB1, window))
+    assert cancelled_maintenance(book, 1) == (DUB1, CancelMaintenance(1))
+    cancelled = said((DUB1, window), (DUB1, CancelMaintenance(1)))
+    with pytest.raises(Refused, match="revision 1 is cancelled already, by revision 2"):
+        cancelled_maintenance(cancelled, 1)
+    with pytest.raises(Refused, match="revision 2 declares no maintenance; those that do: none"):
+        cancelled_maintenance(cancelled, 2)
+    with pytest.raises(Refused, match="must end after it starts"):
+        declared_maintenance(20, 20, "why", ())
+
+
+@pytest.mark.parametrize(
+    ("whom", "scope"),
+    [
+        (("", "dub1", ""), DUB1),
+        (("eu-west", "", ""), EU),
+        (("", "dub1", "nodes"), NODES),
+        (("us-east", "nyc1", ""), None),
+    ],
+)
+def test_a_site_tells_its_region(whom: tuple[str, str, str], scope: Scope | None) -> None:
+    assert scope_of(topology(SITES), *whom) == (scope or Scope("us-east", "nyc1"))
+
+
+@pytest.mark.parametrize(
+    ("whom", "line"),
+    [
+        (("", "", ""), "say for whom: --region, or --site"),
+        (("eu-west", "", "nodes"), "say --site too"),
+        (("us-east", "dub1", ""), "site dub1 is in region eu-west, not in us-east"),
+        (("", "dub2", ""), "site 'dub2' is not in the topology, did you mean dub1?"),
+        (("eu-west", "par1", ""), "site 'par1' is not in the topology: dub1, lon1"),
+        (("", "dub1", "switches"), "block 'switches' is not in the topology: nodes"),
+        (("eu-wets", "", ""), "region 'eu-wets' is not in the topology, did you mean eu-west?"),
+        (("us-east", "a.b", ""), "site 'a.b' is not usable in a subject"),
+    ],
+)
+def test_whoever_is_not_known_is_said_in_one_line(whom: tuple[str, str, str], line: str) -> None:
+    with pytest.raises(Refused) as refused:
+        scope_of(topology(SITES), *whom)
+    assert line in str(refused.value)
+
+
+@pytest.mark.parametrize("scope", [EU, DUB1, NODES, Scope("eu-west", "region"), Scope("eu-west", "site", "site")])
+def test_a_subject_tells_its_scope(scope: Scope) -> None:
+    assert parse_policy_subject(scope.subject) == scope
+
+
+def test_a_revision_keeps_its_bytes() -> None:
+    revision = Revision(
+        revision=7,
+        stream_created_us=1700000000000000,
+        given_at_us=1700000001000000,
+        author="ops@hub",
+        order=SetThresholds(Thresholds(stale_after=720_000_000)),
+    )
+    golden = (
+        b'{"protocol":"muster:policy:1","revision":7,"stream_created_us":1700000000000000,'
+        b'"given_at_us":1700000001000000,"author":"ops@hub",'
+        b'"order":{"kind":"thresholds","thresholds":{"stale_after":720000000}}}'
+    )
+    assert encode_revision(revision) == golden
+    assert read_said(DUB1.subject, golden, 7) == Said(DUB1, revision)
+    assert read_said(DUB1.subject, golden, 8) is None, "published by hand: its number is not its place"
+    assert read_said("muster.policy.eu-west.dub1", golden, 7) is None
+    assert read_said(DUB1.subject, golden.replace(b"thresholds", b"enlighten"), 7) is None
+
+
+def test_the_page_tells_what_is_planned() -> None:
+    book = said((EU, DeclareMaintenance(10, 20, "new switch")), (DUB1, ForwardSender("web1")))
+    assert show(book, [], now=15).splitlines()[2:5] == [
+        "MAINTENANCE  FOR      SENDERS  FROM                  TO                    STATE      REASON",
+        "          1  eu-west  all      1970-01-01T00:00:00Z  1970-01-01T00:00:00Z  under way  new switch",
+        "",
+    ]
