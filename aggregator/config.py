@@ -37,6 +37,15 @@ class LakehouseSettings(Settings, frozen=True):
     choria_region: Annotated[
         str, Meta(description='region of plain Choria advisories that come on subjects of their own; "": not taken')
     ] = ""
+    maintain_every: Annotated[
+        int, Meta(ge=0, description="after how many rollups that wrote something the tables are compacted; 0: never")
+    ] = 12
+    keep_snapshots: Annotated[
+        Duration, Meta(description="how long what was replaced stays readable: longer than any query takes")
+    ] = Duration(86_400_000_000)
+    expire_after: Annotated[
+        Duration, Meta(description='age at which registrations and quarantined records go; "0": never')
+    ] = Duration(0)
     spark_master: Annotated[str, Meta(description="Spark's master, such as local[2] or spark://host:7077")] = "local[*]"
     spark: Annotated[dict[str, str], Meta(description="further settings of Spark, by their own names")] = msgspec.field(
         default_factory=dict

@@ -17,6 +17,7 @@ from aggregator.lakehouse.schemas import POSITIONS, TABLES, Table
 
 _PREFIX = "muster."
 _RECIPE = "muster.recipe"
+_RUNS, _SWEPT = "muster.runs-since-upkeep", "muster.swept-at"
 
 
 class HubPosition(msgspec.Struct, frozen=True):
@@ -43,6 +44,13 @@ class WholeRun(msgspec.Struct, frozen=True):
     recipe: str = ""
 
 
+class LastUpkeep(msgspec.Struct, frozen=True):
+    """How many whole runs there were since the tables were kept up, and when (microseconds) orphans were removed."""
+
+    runs_since: int = 0
+    swept_at: int = 0
+
+
 def append(rows: DataFrame, table: Table, position: HubPosition) -> int:
     """Add ``rows`` and advance the table to ``position`` in one commit; return how many rows were added.
 
@@ -56,7 +64,7 @@ def append(rows: DataFrame, table: Table, position: HubPosition) -> int:
 def advance(spark: SparkSession, table: Table, position: HubPosition) -> None:
     """Advance the table to ``position`` where there are no rows: a commit without a Spark job."""
     commit = Iceberg(spark).load(table).newFastAppend()
-    for name, value in _properties(position).items():
+    for name, value in properties(position).items():
         commit.set(name, value)
     commit.commit()
 
@@ -124,8 +132,23 @@ def last_whole_run(spark: SparkSession) -> WholeRun:
     )
 
 
-def record(spark: SparkSession, reached: Mapping[str, HubPosition], recipe: str) -> None:
-    """End a whole run: write where its tables stand as rows, with the snapshots that belong together."""
+def last_upkeep(spark: SparkSession) -> LastUpkeep:
+    """Tell when the tables were last kept up; nothing before the first time."""
+    snapshot = Iceberg(spark).load(POSITIONS).currentSnapshot()
+    summary = {} if snapshot is None else _summary(snapshot)
+    return LastUpkeep(int(summary.get(_RUNS, 0)), int(summary.get(_SWEPT, 0)))
+
+
+def record(
+    spark: SparkSession, reached: Mapping[str, HubPosition], recipe: str, upkeep: LastUpkeep | None = None
+) -> None:
+    """End a whole run: write where its tables stand as rows, with the snapshots that belong together.
+
+    ``upkeep``: what to remember of it, None for one run more than before.
+    """
+    if upkeep is None:
+        last = last_upkeep(spark)
+        upkeep = msgspec.structs.replace(last, runs_since=last.runs_since + 1)
     at = snapshots(spark, (table for table in TABLES if table.name in reached))
     rows = ", ".join(
         f"('{name}', {quoted(each.stream)}, timestamp_micros({each.created_at}), {each.sequence}L,"
@@ -134,16 +157,18 @@ def record(spark: SparkSession, reached: Mapping[str, HubPosition], recipe: str)
     )
     values = spark.sql(f"SELECT * FROM VALUES {rows} AS ({', '.join(POSITIONS.column_names)})")  # noqa: S608 - our own
     writer = values.coalesce(1).writeTo(POSITIONS.identifier).option(f"snapshot-property.{_RECIPE}", recipe)
-    writer.overwrite(f.lit(True))
+    writer = writer.option(f"snapshot-property.{_RUNS}", upkeep.runs_since)
+    writer.option(f"snapshot-property.{_SWEPT}", upkeep.swept_at).overwrite(f.lit(True))
 
 
-def _properties(position: HubPosition) -> dict[str, str]:
+def properties(position: HubPosition) -> dict[str, str]:
+    """Give the properties of a snapshot that stands for ``position``."""
     return {_PREFIX + name: str(value) for name, value in msgspec.structs.asdict(position).items()}
 
 
 def _with_position(rows: DataFrame, table: Table, position: HubPosition) -> Any:
     writer = rows.writeTo(table.identifier)
-    for name, value in _properties(position).items():
+    for name, value in properties(position).items():
         writer = writer.option(f"snapshot-property.{name}", value)
     return writer
 

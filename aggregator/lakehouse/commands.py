@@ -1,50 +1,106 @@
-"""The lakehouse's commands. Spark is imported when one of them runs: ``--help`` must not wait for it."""
+"""The commands that write the tables. Spark is imported when one of them runs: ``--help`` must not wait for it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from aggregator import config
-from shared.instants import format_duration, format_instant
+from shared.instants import SECOND, InvalidInstant, format_duration, format_instant, parse_duration
+
+if TYPE_CHECKING:
+    from aggregator.lakehouse.job import RollupResult
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int:
+    try:
+        return parse_duration(text) if text else 0
+    except InvalidInstant as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
 @config.config_option
+@click.option("--once", is_flag=True, help="Roll up and end, as without options: for cron.")
+@click.option("--every", metavar="5m", callback=_duration, help="Go on until stopped, a run each time: as a service.")
 @click.option("--full", is_flag=True, help="Compute every derived table anew; what was read stays as it is.")
 @click.option(
     "--accept-loss",
     metavar="LO..HI",
     help="Give up these sequences of the archive, which no stream holds any more: their time becomes unknown.",
 )
-def rollup(config_path: Path, full: bool, accept_loss: str | None) -> None:
+def rollup(config_path: Path, once: bool, every: int, full: bool, accept_loss: str | None) -> None:
     """Bring the tables up to what the hub holds: read what is new once, derive what follows from it."""
+    if every and (once or full or accept_loss):
+        raise click.UsageError("--every goes on as a service: leave --once, --full and --accept-loss out")
     settings = config.load(config_path)
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - Spark
-
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.failures import EXPECTED, explained  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.loop import roll_up_every  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.reading_plan import Span  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.stopping import StopSignal  # noqa: PLC0415 - Spark
 
+    if every:
+        with in_one_line(), StopSignal() as stop:
+            roll_up_every(settings, every / SECOND, stop, lambda result: click.echo(_in_one_line(result)), _complain)
+        return
     try:
         request = job.RollupRequest(full, Span.parse(accept_loss) if accept_loss else None)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--accept-loss") from error
-    try:
-        result = job.roll_up(settings, request, lambda line: click.echo(line, err=True))
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
-    except PySparkException as error:
-        line = explained(error)
-        if line is None:
-            raise
-        raise click.ClickException(line) from error
+    with in_one_line():
+        result = job.roll_up(settings, request, _progress)
     counts, position = result.counts, result.position
-    click.echo(
+    click.echo(_counted(result))
+    if counts.ahead:
+        click.echo(f"{counts.ahead:,} watermarks come from clocks ahead of the hub's: they count up to its time only")
+    click.echo(f"tables stand at {position.stream} {position.sequence:,}, known through {_known(result)}")
+    if result.upkeep is not None:
+        click.echo(f"kept up: {result.upkeep}")
+    click.echo(f"took {format_duration(round(result.seconds * SECOND))}")
+
+
+@click.command()
+@config.config_option
+def maintain(config_path: Path) -> None:
+    """Keep the tables small: make few large files of many, let go of what is too old, remove what dead jobs left.
+
+    Rollups do it themselves, as [lakehouse] maintain_every says.
+    """
+    settings = config.load(config_path)
+    from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
+
+    with in_one_line():
+        upkeep = job.keep_up(settings, _progress)
+    click.echo(str(upkeep))
+
+
+def _in_one_line(result: "RollupResult") -> str:
+    position = result.position
+    upkeep = "" if result.upkeep is None else f"; kept up: {result.upkeep}"
+    return (
+        f"{_counted(result)}; {position.stream} {position.sequence:,}, known through {_known(result)};"
+        f" {format_duration(round(result.seconds * SECOND))}{upkeep}"
+    )
+
+
+def _counted(result: "RollupResult") -> str:
+    counts = result.counts
+    return (
         f"read {counts.read:,} = written {counts.written:,} + duplicates {counts.duplicates:,}"
         f" + quarantined {counts.quarantined:,}"
     )
-    if counts.ahead:
-        click.echo(f"{counts.ahead:,} watermarks come from clocks ahead of the hub's: they count up to its time only")
-    known = format_instant(position.known_through) if position.known_through else "nothing yet"
-    click.echo(f"tables stand at {position.stream} {position.sequence:,}, known through {known}")
-    click.echo(f"took {format_duration(round(result.seconds * 1e6))}")
+
+
+def _known(result: "RollupResult") -> str:
+    known_through = result.position.known_through
+    return format_instant(known_through) if known_through else "nothing yet"
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _complain(line: str) -> None:
+    click.echo(f"muster-aggregator: {line}; trying again", err=True)

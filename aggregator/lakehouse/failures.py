@@ -1,7 +1,11 @@
 """Name the failures that a person can mend: each carries one line that says what, where and what to do."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import click
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from aggregator.lakehouse.accounting_check import AccountingError
@@ -16,7 +20,6 @@ from shared.nats_connection import ConnectFailed
 
 EXPECTED = (
     AccountingError,
-    AlreadyRunning,
     ConnectFailed,
     ImportRefused,
     JarsUnavailable,
@@ -26,9 +29,44 @@ EXPECTED = (
     Refused,
 )
 _IN_A_WORKER = re.compile(r"^[\w.]+\.(?:ReadFailed|ConnectFailed): (.+)$", re.MULTILINE)
+_OF_A_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error"
+    r"|SQLITE_(?:FULL|IOERR|READONLY|CANTOPEN)\w*"
+)
 
 
-def explained(error: PySparkException) -> str | None:
-    """Find the one line of a failure that happened in a worker, in the pages that Spark makes of it."""
-    found = _IN_A_WORKER.search(str(error))
-    return found[1] if found else None
+class AnotherAtWork(click.ClickException):
+    """Another job holds the tables: nothing is wrong, and later it will go. The code is EX_TEMPFAIL of sysexits.h."""
+
+    exit_code = 75
+
+
+def explained(error: PySparkException | Py4JError) -> str | None:
+    """Find the one line of a failure of a worker or of a disk, in the pages that Spark makes of it."""
+    pages = str(error)
+    in_a_worker = _IN_A_WORKER.search(pages)
+    if in_a_worker is not None:
+        return in_a_worker[1]
+    of_a_disk = _OF_A_DISK.search(pages)
+    if of_a_disk is not None:
+        return (
+            f"writing failed ({of_a_disk[0]}): mend the disk of the tables ([lakehouse] path) or of Spark's temporary"
+            " files (spark.local.dir), and run again; what was committed is whole"
+        )
+    return None
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """Raise what a person can mend as click.ClickException."""
+    try:
+        yield
+    except AlreadyRunning as error:
+        raise AnotherAtWork(str(error)) from error
+    except EXPECTED as error:
+        raise click.ClickException(str(error)) from error
+    except (PySparkException, Py4JError) as error:
+        line = explained(error)
+        if line is None:
+            raise
+        raise click.ClickException(line) from error

@@ -1,7 +1,7 @@
-"""The command ``import intervals``. Spark is imported when it runs: ``--help`` must not wait for it."""
+"""The commands below ``import``. Spark is imported when one of them runs: ``--help`` must not wait for it."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -11,6 +11,9 @@ from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
+
+if TYPE_CHECKING:
+    from aggregator.lakehouse.imports.listing import Imported
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _STATE_HELP = "A value of that column that means {0}; or several.  [default: {1}]"
@@ -93,6 +96,58 @@ def intervals(files: tuple[Path, ...], config_path: Path, dry_run: bool, **given
         raise click.ClickException(str(error)) from error
 
 
+@import_.command("list")
+@config.config_option
+def list_(config_path: Path) -> None:
+    """Show what was imported: the identifier of each file, what it brought, and for which time."""
+    from aggregator.lakehouse.imports.listing import imports_in  # noqa: PLC0415 - DuckDB
+    from aggregator.lakehouse.query import open_tables  # noqa: PLC0415 - DuckDB
+    from aggregator.lakehouse.query_errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
+
+    try:
+        with open_tables(Path(config.load(config_path).lakehouse.path)) as tables:
+            imports = imports_in(tables)
+    except TablesUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    for each in imports:
+        click.echo(_described(each))
+    if not imports:
+        click.echo("nothing was imported")
+
+
+@import_.command("remove")
+@click.argument("identifiers", nargs=-1, required=True, metavar="IDENTIFIER...")
+@config.config_option
+def remove(identifiers: tuple[str, ...], config_path: Path) -> None:
+    """Forget what was imported by mistake: IDENTIFIER as `import list` shows it, or its beginning.
+
+    All tables become as if it had never been imported. A row that another file had too counts as brought by the one
+    that was imported first: import the other once more.
+    """
+    settings = config.load(config_path)
+    from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.imports.job import remove_imports  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.query_errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
+
+    try:
+        with in_one_line():
+            removed = remove_imports(settings, identifiers, _say)
+    except TablesUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    for each in removed:
+        click.echo(f"removed {_described(each)}")
+
+
+def _described(imported: "Imported") -> str:
+    when = ""
+    if imported.interval_count:
+        when = f", from {format_instant(imported.started_at)} to {format_instant(imported.ended_at)}"
+    return (
+        f"{imported.import_id}  {imported.file} ({imported.block}): {imported.interval_count:,} intervals of"
+        f" {imported.sender_count:,} senders{when}; {imported.quarantined_count:,} quarantined"
+    )
+
+
 def _look(files: tuple[Path, ...], mapping: Mapping) -> None:
     from aggregator.lakehouse.imports.staging import stage  # noqa: PLC0415 - pyarrow
 
@@ -110,20 +165,11 @@ def _look(files: tuple[Path, ...], mapping: Mapping) -> None:
 
 
 def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - Spark
-
-    from aggregator.lakehouse.failures import EXPECTED, explained  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.imports.job import import_intervals  # noqa: PLC0415 - Spark
 
-    try:
+    with in_one_line():
         result = import_intervals(settings, files, mapping, _say)
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
-    except PySparkException as error:
-        line = explained(error)
-        if line is None:
-            raise
-        raise click.ClickException(line) from error
     counts = result.counts
     click.echo(
         f"read {counts.read:,} = written {counts.written:,} + duplicates {counts.duplicates:,}"

@@ -19,7 +19,8 @@ from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.jars import iceberg_jars
 from aggregator.lakehouse.java import java_home
 from aggregator.lakehouse.jetstream_source import load
-from aggregator.lakehouse.job_lock import alone
+from aggregator.lakehouse.job_lock import alone, wait_until_free
+from aggregator.lakehouse.maintain import Upkeep, is_due, maintain
 from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS
 from aggregator.lakehouse.session import SessionSettings, start
@@ -46,11 +47,12 @@ class RollupRequest(msgspec.Struct, frozen=True):
 
 
 class RollupResult(msgspec.Struct, frozen=True):
-    """What a rollup did. ``seconds`` are those of the whole, Spark's start included."""
+    """What a rollup did; ``upkeep`` where it was due. ``seconds`` are those of the whole, Spark's start included."""
 
     counts: Counts
     position: HubPosition
     seconds: float
+    upkeep: Upkeep | None = None
 
 
 class Hub(msgspec.Struct, frozen=True):
@@ -67,14 +69,43 @@ def roll_up(settings: AggregatorSettings, request: RollupRequest, progress: Prog
     MiscountError, AccountingError when the figures do not add up.
     """
     began = time.monotonic()
-    hub = asyncio.run(_look_at(settings))
+    # Before Spark's start: whoever cannot run is told at once.
+    asyncio.run(_look_at(settings))
+    wait_until_free(warehouse(settings), LOCK_DEADLINE, progress)
     spark = start_session(settings, progress)
+    result = roll_up_in(spark, settings, request, progress)
+    return msgspec.structs.replace(result, seconds=time.monotonic() - began)
+
+
+def roll_up_in(
+    spark: SparkSession, settings: AggregatorSettings, request: RollupRequest, progress: Progress
+) -> RollupResult:
+    """Roll up in a session that is there; raise as ``roll_up``."""
+    began = time.monotonic()
+    upkeep = None
     with alone(spark, warehouse(settings), LOCK_DEADLINE, progress):
+        # Under the lock: what was looked at before may lie behind what another job has read since.
+        hub = asyncio.run(_look_at(settings))
         provision.prepare(spark)
         stands = catalog.positions(spark, BRONZE)
         counts, position = _take_what_is_new(spark, settings, request, hub, stands, progress)
         bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
-    return RollupResult(counts, position, time.monotonic() - began)
+        if is_due(spark, settings.lakehouse):
+            upkeep = _keep_up(spark, settings, progress, sweep=False)
+    return RollupResult(counts, position, time.monotonic() - began, upkeep)
+
+
+def keep_up(settings: AggregatorSettings, progress: Progress) -> Upkeep:
+    """Finish what a killed run left, then keep all tables small; the hub is not asked.
+
+    Raise AlreadyRunning, JavaUnavailable, JarsUnavailable: one line each; and AccountingError.
+    """
+    wait_until_free(warehouse(settings), LOCK_DEADLINE, progress)
+    spark = start_session(settings, progress)
+    with alone(spark, warehouse(settings), LOCK_DEADLINE, progress):
+        provision.prepare(spark)
+        bring_up_to_date(spark, settings, None, full=False, progress=progress)
+        return _keep_up(spark, settings, progress, sweep=True)
 
 
 def bring_up_to_date(
@@ -133,6 +164,11 @@ def start_session(settings: AggregatorSettings, progress: Progress) -> SparkSess
 def warehouse(settings: AggregatorSettings) -> Path:
     """Give the directory of the tables."""
     return Path(settings.lakehouse.path).absolute()
+
+
+def _keep_up(spark: SparkSession, settings: AggregatorSettings, progress: Progress, *, sweep: bool) -> Upkeep:
+    progress("keeping the tables small")
+    return maintain(spark, settings.lakehouse, time.time_ns() // 1_000, progress, sweep=sweep)
 
 
 async def _look_at(settings: AggregatorSettings) -> Hub:

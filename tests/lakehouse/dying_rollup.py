@@ -1,6 +1,6 @@
-"""Roll up, and die by SIGKILL right after the Nth commit: ``dying_rollup.py <servers> <warehouse> <N>``.
+"""Roll up, and die by SIGKILL right after the Nth commit: ``dying_rollup.py <servers> <warehouse> <N> [FILE]``.
 
-The commits are the job's own; only what happens after one of them is not.
+With a file, import it instead. The commits are the job's own; only what happens after one of them is not.
 """
 
 import os
@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.lakehouse import catalog, job
+from aggregator.lakehouse.imports.job import import_intervals
+from aggregator.lakehouse.imports.mapping import Mapping
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
+
+MAPPING = Mapping(
+    source="nagios", sender=("host",), start="begin", stop="end", state="state", shape="{region}/{site}/{rack}/{}"
+)
 
 
 class Countdown:
@@ -35,8 +41,11 @@ def main() -> None:
     countdown = Countdown(int(sys.argv[3]))
     for name in ("append", "advance", "replace", "record"):
         setattr(catalog, name, countdown.after(getattr(catalog, name)))
+    settings = settings_for(ConnectionSettings(servers=(sys.argv[1],)), Path(sys.argv[2]))
+    if len(sys.argv) > 4:
+        import_intervals(settings, [Path(sys.argv[4])], MAPPING, say)
     job.CHUNK_MESSAGES = 10
-    job.roll_up(settings_for(ConnectionSettings(servers=(sys.argv[1],)), Path(sys.argv[2])), job.RollupRequest(), say)
+    job.roll_up(settings, job.RollupRequest(), say)
 
 
 if __name__ == "__main__":

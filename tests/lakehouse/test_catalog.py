@@ -61,10 +61,10 @@ def test_one_job_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     said: list[str] = []
     with (
         alone(spark, tmp_path, 0, said.append),
-        pytest.raises(AlreadyRunning, match=r"another rollup holds .*rollup\.lock"),
+        pytest.raises(AlreadyRunning, match=r"another job holds .*rollup\.lock"),
         alone(spark, tmp_path, 0.3, said.append),
     ):
         pass
-    assert said == ["another rollup is at work on these tables: waiting for it"]
+    assert said == ["another job is at work on these tables: waiting for it"]
     with alone(spark, tmp_path, 0, said.append):
         pass

@@ -1,25 +1,31 @@
 """History from another monitoring system stands in every table, once, beside what agents report."""
 
+import random
+import signal
+import subprocess
+import sys
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from aggregator.lakehouse.imports.job import import_intervals
-from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
+from aggregator.lakehouse.imports.job import import_intervals, remove_imports
+from aggregator.lakehouse.imports.listing import imports_in
+from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.imports.taking import ImportCounts
 from aggregator.lakehouse.job import RollupRequest
+from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.schemas import DERIVED
 from shared.instants import DAY, HOUR, SECOND, format_instant
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
+from tests.lakehouse.dying_rollup import MAPPING
 from tests.support.hub import Block
 
 START = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
 """A few days ago: the tables have rows for every hour since."""
-MAPPING = Mapping(
-    source="nagios", sender=("host",), start="begin", stop="end", state="state", shape="{region}/{site}/{rack}/{}"
-)
 
 
 def told(hours: int) -> str:
@@ -141,15 +147,39 @@ def test_a_rollup_keeps_imports_and_known_time_is_the_hubs(lakehouse: Lakehouse,
     first = lakehouse.roll_up()
     live = lakehouse.rows("SELECT * FROM sender_intervals")
     assert take(lakehouse, tmp_path / "history.csv", HISTORY).written == 7
+    before = without_positions(lakehouse)
     assert take(lakehouse, tmp_path / "more.csv", MORE) == ImportCounts(2, 1, 1, 0, 0)
     after = everything(lakehouse)
     assert set(live) < set(after["sender_intervals"])
     assert len(after["sender_intervals"]) == 1 + 7
+    # Taken back, it was never there.
+    with open_tables(lakehouse.warehouse) as tables:
+        listed = {each.file: each for each in imports_in(tables)}
+    assert [(each.interval_count, each.quarantined_count) for each in listed.values()] == [(7, 1), (1, 0)]
+    with pytest.raises(ImportRefused, match="no import begins with 'gone'"):
+        remove_imports(lakehouse.settings, ["gone"], say)
+    remove_imports(lakehouse.settings, [listed["more.csv"].import_id[:12]], say)
+    assert without_positions(lakehouse) == before
     assert lakehouse.rows(
         "SELECT sender_count, outage_count, error_bound_us FROM fleet_availability_daily ORDER BY day LIMIT 1"
     ) == [(2, 3, 0)]
     again = lakehouse.roll_up(RollupRequest(full=True))
     assert again.position == first.position
-    assert {name: rows for name, rows in everything(lakehouse).items() if name != "positions"} == {
-        name: rows for name, rows in after.items() if name != "positions"
-    }
+    assert without_positions(lakehouse) == before
+
+
+def test_an_import_that_was_killed_is_made_whole_by_the_next(lakehouse: Lakehouse, tmp_path: Path) -> None:
+    take(lakehouse, tmp_path / "history.csv", HISTORY)
+    killed = Lakehouse(lakehouse.hub, tmp_path / "killed")
+    # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
+    commits = random.randrange(1, 2 + len(DERIVED_FROM_IMPORTS) + len(DERIVED))
+    command = [sys.executable, "-m", "tests.lakehouse.dying_rollup", lakehouse.hub.server.url, str(killed.warehouse)]
+    command += [str(commits), str(tmp_path / "history.csv")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    take(killed, tmp_path / "history.csv", HISTORY)
+    assert without_positions(killed) == without_positions(lakehouse)
+
+
+def without_positions(lakehouse: Lakehouse) -> dict[str, list[tuple[object, ...]]]:
+    return {name: rows for name, rows in everything(lakehouse).items() if name != "positions"}

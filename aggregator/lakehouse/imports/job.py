@@ -1,4 +1,4 @@
-"""Import files: read and stage them, take what is new, derive what follows from it. Everything is put together here."""
+"""Import files, or forget them, and derive what follows from it. Everything is put together here."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,10 +9,13 @@ import msgspec
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse import catalog, job, provision
 from aggregator.lakehouse.import_schemas import IMPORTS
+from aggregator.lakehouse.imports.listing import Imported, chosen, imports_in
 from aggregator.lakehouse.imports.mapping import Mapping
+from aggregator.lakehouse.imports.removal import remove
 from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
 from aggregator.lakehouse.imports.taking import ImportCounts, take
-from aggregator.lakehouse.job_lock import alone
+from aggregator.lakehouse.job_lock import alone, wait_until_free
+from aggregator.lakehouse.query import open_tables
 
 Progress = Callable[[str], None]
 
@@ -48,3 +51,20 @@ def import_intervals(
             reached = catalog.positions(spark, (IMPORTS,))[IMPORTS.name].known_through
     known = position.known_through
     return ImportResult(files, counts, known if 0 < known < reached else None, time.monotonic() - began)
+
+
+def remove_imports(settings: AggregatorSettings, asked: Sequence[str], progress: Progress) -> list[Imported]:
+    """Forget the imports whose identifiers begin as ``asked``; give them. All tables are as if they had never come.
+
+    Raise ImportRefused where that is not clear, TablesUnreadable, and as ``import_intervals``.
+    """
+    warehouse = job.warehouse(settings)
+    wait_until_free(warehouse, job.LOCK_DEADLINE, progress)
+    with open_tables(warehouse) as tables:
+        imports = chosen(imports_in(tables), asked)
+    spark = job.start_session(settings, progress)
+    with alone(spark, warehouse, job.LOCK_DEADLINE, progress):
+        provision.prepare(spark)
+        remove(spark, imports, catalog.positions(spark, (IMPORTS,))[IMPORTS.name])
+        job.bring_up_to_date(spark, settings, None, full=False, progress=progress)
+    return imports

@@ -1,0 +1,56 @@
+"""Roll up again and again in one Spark, and outlive what passes: cut links, dead servers, full disks, other jobs.
+
+What does not pass ends the service: sums that do not add up, and a Spark that fails for a reason that is not known to
+pass. Its supervisor starts it anew.
+"""
+
+import time
+from collections.abc import Callable
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from aggregator.config import AggregatorSettings
+from aggregator.lakehouse import job
+from aggregator.lakehouse.failures import explained
+from aggregator.lakehouse.job_lock import AlreadyRunning
+from aggregator.lakehouse.reading_plan import Refused
+from aggregator.lakehouse.stopping import Stopped, StopSignal
+from aggregator.lakehouse.stream_reader import ReadFailed
+from shared.nats_connection import ConnectFailed
+
+_PASSING = (AlreadyRunning, ConnectFailed, ReadFailed, Refused)
+"""Refused passes too: an operator mends it meanwhile."""
+
+Tell = Callable[[job.RollupResult], None]
+Complain = Callable[[str], None]
+
+
+def roll_up_every(
+    settings: AggregatorSettings, interval: float, stop: StopSignal, tell: Tell, complain: Complain
+) -> None:
+    """Roll up every ``interval`` seconds, at once where a run took longer, until asked to stop.
+
+    Each run is told or complained of, with one line. Raise what does not pass.
+    """
+    spark: SparkSession | None = None
+    while not stop.is_asked():
+        next_at = time.monotonic() + interval
+        try:
+            if spark is None:
+                spark = job.start_session(settings, stop.check)
+            tell(job.roll_up_in(spark, settings, job.RollupRequest(), stop.check))
+        except Stopped:
+            return
+        except _PASSING as error:
+            complain(str(error))
+        except (PySparkException, Py4JError) as error:
+            # Asked to stop, Spark's jobs are cancelled.
+            if stop.is_asked():
+                return
+            line = explained(error)
+            if line is None:
+                raise
+            complain(line)
+        stop.wait(next_at - time.monotonic())

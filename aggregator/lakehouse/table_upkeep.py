@@ -1,0 +1,93 @@
+"""Keep one table small: few large files, few snapshots, no row that is too old, no file that a dead job left.
+
+Every commit made here carries the table's position, and the newest snapshot is never expired: how far a table has come
+does not depend on a snapshot that goes. No commit changes what the table says, but for rows that are too old.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from aggregator.lakehouse.iceberg import Iceberg
+from aggregator.lakehouse.table import Table
+
+_MANY_FILES = "5"
+"""Files of a partition that are made one: fewer are left alone, so that old days are not written again and again."""
+_FILE_BYTES = str(256 << 20)
+
+
+class TableUpkeep:
+    """One table, whose commits carry ``properties``: its position."""
+
+    def __init__(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 - the only way to Iceberg's Java interface
+        self._packages = jvm.org.apache.iceberg
+        self._session = spark._jsparkSession  # noqa: SLF001 - as above
+        self._iceberg = Iceberg(spark)
+        self._table = table
+        self._properties = properties
+
+    def compact(self) -> tuple[int, int]:
+        """Make few large files of many small ones, in one commit; give how many there were and how many there are."""
+        rewrite = self._actions().rewriteDataFiles(self._loaded())
+        rewrite = rewrite.sort() if self._table.sorted_by else rewrite.binPack()
+        rewrite = rewrite.option("min-input-files", _MANY_FILES).option("target-file-size-bytes", _FILE_BYTES)
+        for name, value in self._properties.items():
+            rewrite = rewrite.snapshotProperty(name, value)
+        result = rewrite.execute()
+        return int(result.rewrittenDataFilesCount()), int(result.addedDataFilesCount())
+
+    def forget(self, column: str, midnight: int) -> int:
+        """Remove the rows whose ``column`` lies before ``midnight`` (microseconds): whole days, so no file is written.
+
+        Give how many there were.
+        """
+        loaded = self._loaded()
+        too_old = self._packages.expressions.Expressions.lessThan(column, midnight)
+        files = loaded.newScan().filter(too_old).planFiles()
+        try:
+            if not files.iterator().hasNext():
+                return 0
+        finally:
+            files.close()
+        delete = loaded.newDelete().deleteFromRowFilter(too_old)
+        for name, value in self._properties.items():
+            delete.set(name, value)
+        delete.commit()
+        return int(self._loaded().currentSnapshot().summary().get("deleted-records") or 0)
+
+    def expire(self, superseded_before: int) -> int:
+        """Let go of the snapshots that were no longer the newest at an instant (milliseconds), with their files.
+
+        A snapshot's age says little: the newest one may be days old until a minute ago, and be read since. Give how
+        many went.
+        """
+        loaded = self._loaded()
+        metadata = json.loads(self._packages.TableMetadataParser.toJson(loaded.operations().current()))
+        newest_at = [entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ())]
+        older_than = max((at for at in newest_at if at <= superseded_before), default=0)
+        current = metadata.get("current-snapshot-id")
+        going = [
+            snapshot
+            for snapshot in metadata.get("snapshots", ())
+            if snapshot["timestamp-ms"] < older_than and snapshot["snapshot-id"] != current
+        ]
+        if going:
+            loaded.expireSnapshots().expireOlderThan(older_than).retainLast(1).commit()
+        return len(going)
+
+    def remove_orphans(self, older_than: int) -> int:
+        """Remove the files that no snapshot knows and that were written before an instant (milliseconds).
+
+        Whoever is writing has files that no snapshot knows yet: be sure that they are not that old. Give how many.
+        """
+        result = self._actions().deleteOrphanFiles(self._loaded()).olderThan(older_than).execute()
+        return sum(1 for _ in result.orphanFileLocations())
+
+    def _actions(self) -> Any:
+        return self._packages.spark.actions.SparkActions.get(self._session)
+
+    def _loaded(self) -> Any:
+        return self._iceberg.load(self._table)

@@ -1,0 +1,97 @@
+"""Upkeep makes tables small, loses no position, disturbs no reader, and bounds what runs leave behind."""
+
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from aggregator.config import LakehouseSettings
+from aggregator.lakehouse.job import start_session
+from aggregator.lakehouse.maintain import is_due, maintain
+from aggregator.lakehouse.provision import prepare
+from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.table_upkeep import TableUpkeep
+from shared.instants import DAY, HOUR
+from shared.nats_connection import ConnectionSettings
+from shared.settings import Duration, FilePath
+from tests.lakehouse.conftest import say, settings_for
+from tests.support.quick_runs import APPENDED, REPLACED, FileCounts, QuickRuns
+
+DAYS, RUNS_A_DAY = 5, 6
+QUESTION = (
+    "SELECT count(*), count(DISTINCT sender_id), (SELECT sum(window_us) FROM site_coverage_daily) FROM registrations"
+)
+
+
+def now() -> int:
+    return time.time_ns() // 1_000
+
+
+@pytest.fixture
+def runs(spark: SparkSession, tmp_path: Path) -> QuickRuns:
+    session = start_session(settings_for(ConnectionSettings(servers=("nats://127.0.0.1:1",)), tmp_path), say)
+    prepare(session)
+    return QuickRuns(session, tmp_path)
+
+
+def settings(warehouse: Path, **given: int) -> LakehouseSettings:
+    durations = {name: Duration(value) for name, value in given.items()}
+    return msgspec.structs.replace(LakehouseSettings(path=FilePath(warehouse), maintain_every=1), **durations)
+
+
+def test_what_runs_leave_behind_does_not_grow_with_their_number(runs: QuickRuns, tmp_path: Path) -> None:
+    at_once = settings(tmp_path, keep_snapshots=0)
+    counts: list[tuple[FileCounts, FileCounts]] = []
+    for day in range(DAYS):
+        for _ in range(RUNS_A_DAY):
+            runs.run(day)
+        runs.record()
+        assert is_due(runs.spark, at_once)
+        maintain(runs.spark, at_once, now(), say)
+        assert not is_due(runs.spark, at_once)
+        assert runs.stand_there()
+        counts.append((runs.files(APPENDED), runs.files(REPLACED)))
+    # One data file for each day, and what was replaced since the upkeep began: that goes with the next one.
+    assert [(appended.data, replaced.data) for appended, replaced in counts] == [
+        (day + RUNS_A_DAY, day + 1) for day in range(1, DAYS + 1)
+    ]
+    # Snapshots are gone but for the last ones, so that manifests are bounded by what the newest one reads.
+    assert max(table.manifests for each in counts for table in each) <= 4 * RUNS_A_DAY
+    assert max(table.metadata for each in counts for table in each) <= 21
+    with open_tables(tmp_path) as reader:
+        assert reader.rows(QUESTION) == [(30, 30, 6 + 12 + 18 + 24 + 30)]
+
+
+def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(runs: QuickRuns, tmp_path: Path) -> None:
+    for _ in range(RUNS_A_DAY):
+        runs.run(0)
+    runs.record()
+    orphan = tmp_path / "muster" / APPENDED.name / "data" / f"{uuid4()}.parquet"
+    orphan.write_bytes(b"left by a run that was killed")
+    with open_tables(tmp_path) as reader:
+        answer = reader.rows(QUESTION)
+        runs.run(0)
+        upkeep = maintain(runs.spark, settings(tmp_path, keep_snapshots=HOUR), now(), say)
+        assert (upkeep.compacted, upkeep.compacted_to, upkeep.expired_snapshots) == (RUNS_A_DAY + 1, 1, 0)
+        assert reader.rows(QUESTION) == answer
+    # It was replaced a moment ago, however old it is itself.
+    table = TableUpkeep(runs.spark, APPENDED, {})
+    assert table.expire(now() // 1_000 - 3_600_000) == 0
+    assert table.remove_orphans(now() // 1_000 - 3_600_000) == 0
+    assert table.expire(now() // 1_000) == RUNS_A_DAY + 1
+    # The orphan, and the files that the newest snapshot replaced: no snapshot that is left knows them.
+    assert table.remove_orphans(now() // 1_000 + 1_000) == 1 + RUNS_A_DAY + 1
+    assert not orphan.exists()
+    # What is too old by the hub's time goes by whole days, and only where it may.
+    runs.run(40)
+    runs.record()
+    upkeep = maintain(runs.spark, settings(tmp_path, expire_after=40 * DAY), now(), say)
+    assert upkeep.expired_rows == 0
+    upkeep = maintain(runs.spark, settings(tmp_path, expire_after=39 * DAY), now(), say)
+    assert upkeep.expired_rows == RUNS_A_DAY + 1
+    assert runs.stand_there()
+    with open_tables(tmp_path) as reader:
+        assert reader.rows(QUESTION) == [(1, 1, 2 * RUNS_A_DAY + 3)]
