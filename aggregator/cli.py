@@ -32,6 +32,12 @@ COMMANDS = {
     "maintain": LazyCommand(_LAKEHOUSE, "maintain", "Keep the tables small: compact them, let go of what is too old."),
     "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
+    "serve-sql": LazyCommand(
+        "aggregator.lakehouse.serve_commands", "serve_sql", "Serve the tables to JDBC clients and to Spark Connect."
+    ),
+    "spark-sql": LazyCommand(
+        "aggregator.lakehouse.spark_sql_command", "spark_sql", "Ask the tables through Spark's own spark-sql."
+    ),
     "tables": LazyCommand(
         "aggregator.lakehouse.table_commands", "tables", "Show the tables: how big, how fresh, through which message."
     ),

@@ -7,6 +7,7 @@ import click
 import msgspec
 from msgspec import Meta
 
+from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from shared.nats_settings import ConnectionSettings
 from shared.settings import Duration, FilePath, Settings, SettingsError, load_settings
 
@@ -30,6 +31,7 @@ class LakehouseSettings(Settings, frozen=True):
     archive_stream: Annotated[str, Meta(description="the hub's stream that holds what the other has let go")] = (
         "ARCHIVE"
     )
+    catalog: Annotated[CatalogSettings, Meta(description="what names the tables")] = FILE_BESIDE_THE_TABLES
     jars: Annotated[FilePath, Meta(description="directory of Spark's jars; default: the user's cache")] = FilePath()
     registration_interval: Annotated[
         Duration, Meta(description="how often senders register: what the error bound of availability rests on")

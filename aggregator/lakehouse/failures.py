@@ -10,11 +10,14 @@ from pyspark.errors import PySparkException
 
 from aggregator.lakehouse.accounting_check import AccountingError
 from aggregator.lakehouse.bronze import MiscountError
+from aggregator.lakehouse.catalog_access import SecretUnreadable
 from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.jars import JarsUnavailable
 from aggregator.lakehouse.java import JavaUnavailable
 from aggregator.lakehouse.job_lock import AlreadyRunning
+from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
+from aggregator.lakehouse.sql_server import ServingFailed
 from aggregator.lakehouse.stream_reader import ReadFailed
 from shared.nats_connection import ConnectFailed
 
@@ -27,6 +30,9 @@ EXPECTED = (
     MiscountError,
     ReadFailed,
     Refused,
+    SecretUnreadable,
+    ServingFailed,
+    TablesUnreadable,
 )
 _IN_A_WORKER = re.compile(r"^[\w.]+\.(?:ReadFailed|ConnectFailed): (.+)$", re.MULTILINE)
 _OF_A_DISK = re.compile(

@@ -6,8 +6,11 @@ from typing import Any
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.session import CATALOG
+from aggregator.lakehouse.catalog_access import CATALOG
 from aggregator.lakehouse.table import NAMESPACE, Table
+
+_OF_JDBC_CLIENTS = "default"
+"""What a JDBC client enters first where its URL names nothing: without it, it is turned away."""
 
 
 class Iceberg:
@@ -23,10 +26,11 @@ class Iceberg:
         )
 
     def names(self) -> set[str]:
-        """Give the tables and views that are there; make the namespace where it is missing."""
+        """Give the tables and views that are there; make the namespaces where they are missing."""
         namespace = self._identifier("any").namespace()
-        if not self._catalog.namespaceExists(namespace):
-            self._catalog.createNamespace(namespace)
+        for each in (namespace, self._packages.catalog.TableIdentifier.parse(f"{_OF_JDBC_CLIENTS}.any").namespace()):
+            if not self._catalog.namespaceExists(each):
+                self._catalog.createNamespace(each)
         found = [*self._catalog.listTables(namespace), *self._catalog.listViews(namespace)]
         return {str(identifier.name()) for identifier in found}
 

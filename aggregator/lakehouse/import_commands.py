@@ -104,8 +104,9 @@ def list_(config_path: Path) -> None:
     from aggregator.lakehouse.query import open_tables  # noqa: PLC0415 - DuckDB
     from aggregator.lakehouse.query_errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
 
+    settings = config.load(config_path).lakehouse
     try:
-        with open_tables(Path(config.load(config_path).lakehouse.path)) as tables:
+        with open_tables(Path(settings.path), settings.catalog) as tables:
             imports = imports_in(tables)
     except TablesUnreadable as error:
         raise click.ClickException(str(error)) from error

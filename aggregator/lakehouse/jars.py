@@ -1,4 +1,4 @@
-"""Have the jars at hand that Spark needs for Iceberg: these exact two, every byte vouched for.
+"""Have the jars at hand that Spark needs for Iceberg and its catalog: these exact ones, every byte vouched for.
 
 They are named by their coordinates, and Spark's own resolver (``spark-submit --packages``) knows where such things are
 found: no address stands here, and a host's settings for Spark (``DEFAULT_ARTIFACT_REPOSITORY``, an Ivy settings file in
@@ -9,20 +9,21 @@ import fcntl
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
+from aggregator.catalog_settings import CatalogSettings
 from aggregator.lakehouse.java import java_home
 from aggregator.lakehouse.resolver import ResolveError, resolve
 
 _OTHER_PROCESS_SECONDS = 900
 _RETRY_SECONDS = 0.2
 _SCRATCH = "fetching-"
-_REMEDY = "put both jars into a directory and give it with --jars"
+_REMEDY = "put the jars into a directory and name it as [lakehouse] jars"
 
 
 class Jar(msgspec.Struct, frozen=True):
@@ -46,49 +47,73 @@ class Jar(msgspec.Struct, frozen=True):
 
 
 # Proven together with pyspark 4.1.4. Another version is another row here, and a run of tests/lakehouse.
-JARS = (
-    Jar(
-        "org.apache.iceberg",
-        "iceberg-spark-runtime-4.1_2.13",
-        "1.12.0",
-        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
-        48_309_426,
-    ),
-    Jar(
-        "org.xerial",
-        "sqlite-jdbc",
-        "3.54.1.0",
-        "f8dce420a6016278497f4f0560f65602b9db858de141b541cf91a4644ebe4639",
-        12_132_578,
-    ),
+ICEBERG = Jar(
+    "org.apache.iceberg",
+    "iceberg-spark-runtime-4.1_2.13",
+    "1.12.0",
+    "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    48_309_426,
 )
+SQLITE = Jar(
+    "org.xerial",
+    "sqlite-jdbc",
+    "3.54.1.0",
+    "f8dce420a6016278497f4f0560f65602b9db858de141b541cf91a4644ebe4639",
+    12_132_578,
+)
+POSTGRESQL = Jar(
+    "org.postgresql",
+    "postgresql",
+    "42.7.8",
+    "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7",
+    1_116_727,
+)
+AWS = Jar(
+    "org.apache.iceberg",
+    "iceberg-aws-bundle",
+    "1.12.0",
+    "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+    69_034_612,
+)
+JARS = (ICEBERG, SQLITE)
+"""What the default catalog takes."""
+
+
+def jars_for(catalog: CatalogSettings) -> tuple[Jar, ...]:
+    """Name the jars that a catalog and its warehouse take."""
+    driver = {"sqlite": (SQLITE,), "postgresql": (POSTGRESQL,), "rest": ()}[catalog.type]
+    store = (AWS,) if catalog.warehouse.startswith(("s3://", "s3a://")) else ()
+    return (ICEBERG, *driver, *store)
 
 
 class JarsUnavailable(RuntimeError):
     """The jars cannot be had, or one is not what it should be. Its text is one line: what, where, what to do."""
 
 
-def iceberg_jars(cache: Path, given: Path | None, progress: Callable[[str], None]) -> tuple[Path, ...]:
+def iceberg_jars(
+    cache: Path, given: Path | None, progress: Callable[[str], None], wanted: Sequence[Jar] = JARS
+) -> tuple[Path, ...]:
     """Give the paths of the jars, from the directory ``given`` or from ``cache``, which is filled when it lacks them.
 
     ``progress`` gets lines for people while jars come in, and nothing otherwise. Every jar is read and compared with
-    its SHA-256 each time (40 ms for the 60 MB). A damaged one in the cache is fetched again; in ``given`` nothing is
+    its SHA-256 each time (40 ms for 60 MB). A damaged one in the cache is fetched again; in ``given`` nothing is
     ever changed. Raise JarsUnavailable, and JavaUnavailable where a jar must be fetched and there is no Java.
     """
     if given is not None:
-        return tuple(_vouched(given, jar) for jar in JARS)
+        return tuple(_vouched(given, jar) for jar in wanted)
     directory = cache / "jars"
-    if not _missing(directory):
-        return _paths(directory)
+    paths = tuple(directory / jar.file_name for jar in wanted)
+    if not _missing(directory, wanted):
+        return paths
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with _alone(directory / "lock", progress):
-            missing = _missing(directory)
+            missing = _missing(directory, wanted)
             if missing:
                 _fetch(missing, cache, progress)
     except OSError as error:
         raise JarsUnavailable(f"the jars cannot be kept in {directory}: {error.strerror}; set MUSTER_CACHE") from error
-    return _paths(directory)
+    return paths
 
 
 def _fetch(jars: list[Jar], cache: Path, progress: Callable[[str], None]) -> None:
@@ -118,12 +143,8 @@ def _fetch(jars: list[Jar], cache: Path, progress: Callable[[str], None]) -> Non
     progress(f"kept in {directory}")
 
 
-def _missing(directory: Path) -> list[Jar]:
-    return [jar for jar in JARS if not _is_whole(directory / jar.file_name, jar)]
-
-
-def _paths(directory: Path) -> tuple[Path, ...]:
-    return tuple(directory / jar.file_name for jar in JARS)
+def _missing(directory: Path, wanted: Sequence[Jar]) -> list[Jar]:
+    return [jar for jar in wanted if not _is_whole(directory / jar.file_name, jar)]
 
 
 def _vouched(directory: Path, jar: Jar) -> Path:

@@ -13,10 +13,11 @@ from aggregator.lakehouse import bronze, catalog, effort, losses, provision
 from aggregator.lakehouse.bronze import Counts
 from aggregator.lakehouse.caches import default_cache
 from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.catalog_reading import check_reachable
 from aggregator.lakehouse.derive import Derivation, derive_from_imports
 from aggregator.lakehouse.ground import ground_of, recipe_of
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORTS
-from aggregator.lakehouse.jars import iceberg_jars
+from aggregator.lakehouse.jars import iceberg_jars, jars_for
 from aggregator.lakehouse.java import java_home
 from aggregator.lakehouse.jetstream_source import load
 from aggregator.lakehouse.job_lock import alone, wait_until_free
@@ -148,17 +149,24 @@ def bring_up_to_date(
 
 def start_session(settings: AggregatorSettings, progress: Progress) -> SparkSession:
     """Start Spark for the warehouse of ``settings``, fetching what it needs where that is missing."""
-    cache = default_cache()
-    given = Path(settings.lakehouse.jars) if settings.lakehouse.jars else None
-    wanted = SessionSettings(
-        warehouse=warehouse(settings),
-        java_home=java_home(cache),
-        jars=iceberg_jars(cache, given, progress),
-        master=settings.lakehouse.spark_master,
-        extra=settings.lakehouse.spark,
-    )
+    wanted = session_settings(settings, progress)
     progress("starting Spark")
     return start(wanted)
+
+
+def session_settings(settings: AggregatorSettings, progress: Progress) -> SessionSettings:
+    """Say which session the settings ask for, and have at hand what it needs: Java, and jars."""
+    check_reachable(warehouse(settings), settings.lakehouse.catalog)
+    cache = default_cache()
+    given = Path(settings.lakehouse.jars) if settings.lakehouse.jars else None
+    return SessionSettings(
+        warehouse=warehouse(settings),
+        java_home=java_home(cache),
+        jars=iceberg_jars(cache, given, progress, jars_for(settings.lakehouse.catalog)),
+        master=settings.lakehouse.spark_master,
+        extra=settings.lakehouse.spark,
+        catalog=settings.lakehouse.catalog,
+    )
 
 
 def warehouse(settings: AggregatorSettings) -> Path:

@@ -11,40 +11,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote
+from typing import Any, NamedTuple, Self
 
 import duckdb
+from pyarrow import Table as ArrowTable
 from pyarrow import parquet
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import RESTError
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import DecimalType, IcebergType, ListType, MapType, PrimitiveType, StructType
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
+from aggregator.lakehouse.catalog_access import CATALOG
+from aggregator.lakehouse.catalog_reading import open_catalog, reason_of
 from aggregator.lakehouse.query_errors import TablesUnreadable, explained
 from aggregator.lakehouse.schemas import NAMESPACE, POSITIONS, VIEWS
+from aggregator.lakehouse.table_scan import create_table_view
 from aggregator.lakehouse.views import duckdb_statements
 
-CATALOG: Final = "lake"
-CATALOG_FILE: Final = "catalog.db"
-_LOCK_TIMEOUT_SECONDS = 60
 _BATCH = 1000
-_DUCKDB_TYPES = {
-    "boolean": "BOOLEAN",
-    "int": "INTEGER",
-    "long": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "date": "DATE",
-    "time": "TIME",
-    "timestamp": "TIMESTAMP",
-    "timestamptz": "TIMESTAMPTZ",
-    "string": "VARCHAR",
-    "uuid": "UUID",
-    "binary": "BLOB",
-}
 # A PIVOT is several statements in one.
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
 _SETTINGS = (
@@ -67,7 +53,7 @@ class Answer(NamedTuple):
 class Tables:
     """Hold the tables open for queries, at one state for its whole life. A context manager."""
 
-    def __init__(self, catalog: SqlCatalog, names: Iterable[str]) -> None:
+    def __init__(self, catalog: Catalog, names: Iterable[str]) -> None:
         self._catalog = catalog
         self._views = {view.name: sql for view, sql in zip(VIEWS, duckdb_statements(), strict=True)}
         self._tables = sorted(names)
@@ -98,6 +84,12 @@ class Tables:
         """Run one statement and give all its rows, as tuples. Raise as ``answer``."""
         return list(self.answer(sql, parameters).rows)
 
+    def arrow(self, sql: str) -> ArrowTable:
+        """Run one statement and give its answer as a table of pyarrow's. Raise as ``answer``."""
+        with self._errors_in_words(sql):
+            self._register_mentioned(sql)
+            return self._connection.sql(sql).to_arrow_table()
+
     def write_parquet(self, sql: str, file: Path) -> int:
         """Write the answer to one statement as Parquet, the columns' types kept; give its rows. Raise as ``answer``."""
         with self._errors_in_words(sql):
@@ -109,9 +101,8 @@ class Tables:
         """Give a table and the state in which it is read, None while it never had one; raise TablesUnreadable."""
         try:
             table = self._catalog.load_table((NAMESPACE, name))
-        except (OSError, DatabaseError) as error:
-            reason = error.orig if isinstance(error, DatabaseError) else error
-            raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {reason}") from error
+        except (OSError, SQLAlchemyError, RESTError) as error:
+            raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {reason_of(error)}") from error
         recorded = self._snapshots.get(name)
         # One that was expired since is passed over for the current one: maintenance changes no rows.
         snapshot = table.snapshot_by_id(recorded) if recorded is not None else None
@@ -180,10 +171,9 @@ class Tables:
                 wanted.update(_mentioned(self._views[view], self.names))
         for name in sorted(wanted & set(self._tables) - self._registered):
             try:
-                select = _select(*self.load(name))
+                create_table_view(self._connection, name, *self.load(name))
             except OSError as error:
                 raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {error}") from error
-            self._connection.execute(f'CREATE VIEW "{name}" AS {select}')
             self._registered.add(name)
         for name, statement in self._views.items():
             if name in wanted - self._registered and self._registered.issuperset(self._rested_on(name)):
@@ -201,78 +191,11 @@ class Tables:
         return columns | {name: tuple(found) for name, found in rows}
 
 
-def open_tables(warehouse: Path) -> Tables:
-    """Open the tables below ``warehouse``; raise TablesUnreadable where there are none yet."""
-    file = warehouse / CATALOG_FILE
-    none_yet = TablesUnreadable(f"there are no tables in {warehouse} yet: run muster-aggregator rollup first")
-    if not file.exists():
-        raise none_yet
-    try:
-        # Without init_catalog_tables a catalog is only read, and mode=ro keeps SQLite to that.
-        catalog = SqlCatalog(
-            CATALOG,
-            uri=f"sqlite:///file:{quote(str(file))}?mode=ro&timeout={_LOCK_TIMEOUT_SECONDS}&uri=true",
-            warehouse=f"file://{warehouse}",
-            init_catalog_tables="false",
-        )
-        names = [identifier[-1] for identifier in catalog.list_tables(NAMESPACE)]
-        if names:
-            return Tables(catalog, names)
-    except NoSuchNamespaceError:
-        pass
-    except DatabaseError as error:
-        raise TablesUnreadable(f"{file} cannot be read: {error.orig}") from error
-    raise none_yet
+def open_tables(warehouse: Path, catalog: CatalogSettings = FILE_BESIDE_THE_TABLES) -> Tables:
+    """Open the tables below ``warehouse``, or those that ``catalog`` names; raise TablesUnreadable where none are."""
+    return Tables(*open_catalog(warehouse, catalog))
 
 
 def _mentioned(sql: str, names: Iterable[str]) -> list[str]:
     words = set(re.findall(r"\w+", sql.lower()))
     return [name for name in names if name.lower() in words]
-
-
-def _select(table: Table, snapshot: Snapshot | None) -> str:
-    """Give the SQL that reads a table: its columns are found by their Iceberg ids, whatever they were once called."""
-    files = list(_files(table, snapshot)) if snapshot is not None else []
-    fields = table.schema().fields
-    if not files:
-        columns = ", ".join(f'CAST(NULL AS {duckdb_type(field.field_type)}) AS "{field.name}"' for field in fields)
-        return f"SELECT {columns} WHERE false"
-    by_id = ", ".join(
-        f"{field.field_id}: {{name: {_quoted(field.name)}, type: {_quoted(duckdb_type(field.field_type))},"
-        " default_value: NULL}"
-        for field in fields
-    )
-    listed = ", ".join(map(_quoted, files))
-    # Names and paths come out of the catalog, each of them quoted.
-    return f"SELECT * FROM read_parquet([{listed}], schema = MAP {{{by_id}}}, hive_partitioning = false)"  # noqa: S608
-
-
-def _files(table: Table, snapshot: Snapshot) -> Iterator[str]:
-    for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files():
-        if task.delete_files:
-            raise TablesUnreadable(
-                f"{NAMESPACE}.{table.name()[-1]} has delete files, which only Spark reads: it must be copy-on-write"
-            )
-        # DuckDB takes * ? [ in a path for a pattern; in brackets each stands for itself.
-        yield re.sub(r"([*?\[])", r"[\1]", task.file.file_path.removeprefix("file://"))
-
-
-def duckdb_type(kind: IcebergType) -> str:
-    """Name an Iceberg type in DuckDB's words."""
-    if isinstance(kind, DecimalType):
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    if isinstance(kind, MapType):
-        return f"MAP({duckdb_type(kind.key_type)}, {duckdb_type(kind.value_type)})"
-    if isinstance(kind, ListType):
-        return f"{duckdb_type(kind.element_type)}[]"
-    if isinstance(kind, StructType):
-        fields = ", ".join(f'"{field.name}" {duckdb_type(field.field_type)}' for field in kind.fields)
-        return f"STRUCT({fields})"
-    name = str(kind) if isinstance(kind, PrimitiveType) else ""
-    if name not in _DUCKDB_TYPES:
-        raise TablesUnreadable(f"a column of Iceberg's type {kind} can be read by Spark only")
-    return _DUCKDB_TYPES[name]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -50,16 +51,17 @@ def sql(query: str | None, config_path: Path, form: str, max_rows: int | None, p
     QUERY is SQL as DuckDB speaks it; - reads it from standard input; without one, you are asked for as many as you
     like. Instants are in UTC. What is read is the state that the last whole rollup left.
     """  # noqa: D301 - \b keeps click from filling the lines
-    warehouse = Path(config.load(config_path).lakehouse.path)
+    settings = config.load(config_path).lakehouse
+    open_anew = partial(open_tables, Path(settings.path), settings.catalog)
     limit = max_rows if max_rows is not None else _TABLE_ROWS if form == "table" else 0
     try:
         if query is None and parquet_file is not None:
             raise click.UsageError("--parquet wants a query: it writes the answer to one")
         if query is None:
-            ask_at_prompt(warehouse, lambda tables, asked: _answer(tables, asked, form, limit))
+            ask_at_prompt(open_anew, lambda tables, asked: _answer(tables, asked, form, limit))
             return
         text = sys.stdin.read() if query == "-" else query
-        with open_tables(warehouse) as tables, interruptible():
+        with open_anew() as tables, interruptible():
             if parquet_file is not None:
                 _write_file(tables, text, parquet_file)
             else:

@@ -4,11 +4,10 @@ import readline
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import click
 
-from aggregator.lakehouse.query import Tables, open_tables
+from aggregator.lakehouse.query import Tables
 from aggregator.lakehouse.query_errors import TablesUnreadable
 
 _PROMPT = "muster> "
@@ -18,21 +17,22 @@ _POLL_SECONDS = 0.2
 _GREETING = """Ask in SQL, ending with a semicolon. SHOW TABLES; lists what there is, DESCRIBE outages; explains it.
 Ctrl-C ends a query, Ctrl-D (or exit) the prompt."""
 
+Opening = Callable[[], Tables]
 Answering = Callable[[Tables, str], None]
 
 
-def ask_at_prompt(warehouse: Path, answer: Answering) -> None:
+def ask_at_prompt(open_anew: Opening, answer: Answering) -> None:
     """Read statements until the person leaves; each is answered from the state that the last whole rollup left.
 
     Raise TablesUnreadable where there are no tables at all; what is wrong with a statement is said, and that is all.
     """
-    with open_tables(warehouse) as tables:
+    with open_anew() as tables:
         _offer_names(tables.names)
     click.echo(_GREETING, err=True)
     while (statement := _read()) is not None:
         if statement.strip(" \n;"):
             try:
-                with open_tables(warehouse) as tables:
+                with open_anew() as tables:
                     _interruptibly(tables, partial(answer, tables, statement))
             except TablesUnreadable as error:
                 click.echo(f"Error: {error}", err=True)

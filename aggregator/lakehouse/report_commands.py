@@ -32,7 +32,7 @@ def report_html(config_path: Path, output: Path, since: str | None, until: str |
     """Write the availability page: one HTML file that needs nothing else. By default it shows all that is known."""
     settings = config.load(config_path).lakehouse
     try:
-        with open_tables(Path(settings.path)) as tables, interruptible():
+        with open_tables(Path(settings.path), settings.catalog) as tables, interruptible():
             page = render(read_figures(tables, since, until, settings.registration_interval))
     except (TablesUnreadable, InvalidInstant) as error:
         raise click.ClickException(str(error)) from error

@@ -1,4 +1,4 @@
-"""Start Spark so that it writes Iceberg tables into a catalog of one SQLite file, on this machine by default.
+"""Start Spark so that it writes Iceberg tables into their catalog, by default on this machine and in one SQLite file.
 
 Settings and traps were tried out for exactly the versions in ``pyproject.toml``. What Spark and its JVM have to say
 goes to a file beside the tables: a person at the terminal sees our lines only.
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
+from aggregator.lakehouse.catalog_access import CATALOG, spark_catalog, spark_secrets
 from aggregator.lakehouse.jetstream_source import JetStreamSource
 
-CATALOG = "lake"
-_BUSY_MILLISECONDS = 60_000
 _JAVA = (
     "-XX:+UseParallelGC",
     # A short run spent a third of its processor time on machine code that pays in long ones only: six times later.
@@ -30,7 +30,11 @@ _JAVA = (
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
-    """What a session needs to know. ``warehouse`` is the directory of the tables and of ``catalog.db``."""
+    """What a session needs to know. ``warehouse`` is the directory of the tables and of ``catalog.db`` by default.
+
+    ``read_only``: the catalog refuses what would change a table. ``log`` is for what Spark and its JVM have to say;
+    None: ``spark.log`` in the warehouse.
+    """
 
     warehouse: Path
     java_home: Path
@@ -38,11 +42,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     master: str = "local[*]"
     driver_memory: str = "2g"
     extra: Mapping[str, str] = {}
-
-
-def catalog_file(warehouse: Path) -> Path:
-    """Give the SQLite file that names the tables: also what pyiceberg opens, under the same catalog name."""
-    return warehouse / "catalog.db"
+    catalog: CatalogSettings = FILE_BESIDE_THE_TABLES
+    read_only: bool = False
+    log: Path | None = None
 
 
 def start(settings: SessionSettings) -> SparkSession:
@@ -52,18 +54,22 @@ def start(settings: SessionSettings) -> SparkSession:
     """
     settings.warehouse.mkdir(parents=True, exist_ok=True)
     properties = {**spark_properties(settings), **settings.extra}
+    secrets = spark_secrets(settings.catalog)
     # Not the active session: that is one of the JVM's thread, which changes behind Python's back.
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - there is no public question
         _prepare_environment(settings)
         builder = SparkSession.builder.appName("muster").master(settings.master)
-        for key, value in properties.items():
+        for key, value in (properties | secrets).items():
             builder = builder.config(key, value)
-        with _errors_into(settings.warehouse / "spark.log"):
+        with _errors_into(settings.log or settings.warehouse / "spark.log"):
+            # What a JVM starts with stands on its command line, which everybody may read: no secrets there.
+            public = SparkConf(loadDefaults=False).setAll(list(properties.items()))
+            SparkContext._ensure_initialized(conf=public)  # noqa: SLF001 - there is no public way
             spark = builder.getOrCreate()
     else:
         # A session loads its catalog once: another warehouse needs another session.
         spark = SparkSession.builder.getOrCreate().newSession()
-        for key, value in properties.items():
+        for key, value in (properties | secrets).items():
             if spark.conf.isModifiable(key) or key.startswith(f"spark.sql.catalog.{CATALOG}"):
                 spark.conf.set(key, value)
         # A data source is registered with the new session, but looked for in the active one.
@@ -76,17 +82,10 @@ def start(settings: SessionSettings) -> SparkSession:
 
 def spark_properties(settings: SessionSettings) -> dict[str, str]:
     """Give every property that differs from Spark's default, for our session and for servers that share the catalog."""
-    catalog = f"spark.sql.catalog.{CATALOG}"
     local = settings.master.startswith("local")
     jars = [str(jar) for jar in settings.jars]
     properties = {
-        f"{catalog}": "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.type": "jdbc",
-        f"{catalog}.uri": f"jdbc:sqlite:{catalog_file(settings.warehouse)}?busy_timeout={_BUSY_MILLISECONDS}",
-        f"{catalog}.warehouse": f"file://{settings.warehouse}",
-        f"{catalog}.jdbc.schema-version": "V1",
-        # Another process may commit at any time; a cached table would hide it.
-        f"{catalog}.cache-enabled": "false",
+        **spark_catalog(settings.warehouse, settings.catalog, read_only=settings.read_only),
         "spark.sql.defaultCatalog": CATALOG,
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",

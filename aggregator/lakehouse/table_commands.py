@@ -30,8 +30,9 @@ def tables(config_path: Path, as_json: bool) -> None:
 
     What is shown is what queries read: the state that the last whole rollup left.
     """  # noqa: D301 - \b keeps click from filling the lines
+    settings = config.load(config_path).lakehouse
     try:
-        with open_tables(Path(config.load(config_path).lakehouse.path)) as opened:
+        with open_tables(Path(settings.path), settings.catalog) as opened:
             states = list(table_states(opened))
     except TablesUnreadable as error:
         raise click.ClickException(str(error)) from error

@@ -4,13 +4,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings, LakehouseSettings
 from aggregator.lakehouse import job
+from aggregator.lakehouse.caches import default_cache
+from aggregator.lakehouse.jars import JARS, POSTGRESQL, iceberg_jars
 from aggregator.lakehouse.job import RollupRequest, RollupResult
 from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.session import start
 from shared.nats_connection import ConnectionSettings
 from shared.settings import FilePath
 from tests.support.hub import Hub
@@ -55,7 +59,7 @@ class Lakehouse:
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         """Ask the tables, as Python without Java sees them; instants come as they are."""
-        with open_tables(self.warehouse) as tables:
+        with open_tables(self.warehouse, self.settings.lakehouse.catalog) as tables:
             return [tuple(row) for row in tables.rows(query)]
 
     def rows_in_spark(self, query: str) -> list[tuple[object, ...]]:
@@ -67,7 +71,10 @@ class Lakehouse:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     nobody = ConnectionSettings(servers=("nats://127.0.0.1:1",))
-    session = job.start_session(settings_for(nobody, tmp_path_factory.mktemp("warehouse")), say)
+    wanted = job.session_settings(settings_for(nobody, tmp_path_factory.mktemp("warehouse")), say)
+    # A JVM learns of jars when it starts: this one may come to use any catalog.
+    jars = iceberg_jars(default_cache(), None, say, (*JARS, POSTGRESQL))
+    session = start(msgspec.structs.replace(wanted, jars=jars))
     yield session
     session.stop()
 

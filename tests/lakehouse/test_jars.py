@@ -103,8 +103,8 @@ def test_a_repository_that_is_out_of_reach_is_one_clear_line(
     with pytest.raises(JarsUnavailable) as refusal:
         iceberg_jars(tmp_path, None, quiet)
     assert str(refusal.value) == (
-        f"could not fetch {SMALLER.file_name}: ConnectException: Connection refused; mend that, or put both jars into "
-        "a directory and give it with --jars"
+        f"could not fetch {SMALLER.file_name}: ConnectException: Connection refused; mend that, or put the jars into "
+        "a directory and name it as [lakehouse] jars"
     )
 
 

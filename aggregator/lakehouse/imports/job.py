@@ -60,7 +60,7 @@ def remove_imports(settings: AggregatorSettings, asked: Sequence[str], progress:
     """
     warehouse = job.warehouse(settings)
     wait_until_free(warehouse, job.LOCK_DEADLINE, progress)
-    with open_tables(warehouse) as tables:
+    with open_tables(warehouse, settings.lakehouse.catalog) as tables:
         imports = chosen(imports_in(tables), asked)
     spark = job.start_session(settings, progress)
     with alone(spark, warehouse, job.LOCK_DEADLINE, progress):

@@ -1,0 +1,65 @@
+"""The command ``serve-sql``: JDBC and Spark Connect for analysts. Spark is imported when it runs."""
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from aggregator import config
+from aggregator.lakehouse.query import open_tables
+
+_ALIVE_SECONDS = 1.0
+_PORT = click.IntRange(1, 65535)
+
+
+@click.command("serve-sql")
+@config.config_option
+@click.option("--only", type=click.Choice(["jdbc", "connect"]), help="Serve one of the two.  [default: both]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; nobody is asked who.")
+@click.option("--jdbc-port", type=_PORT, default=10000, show_default=True, help="For JDBC.")
+@click.option("--connect-port", type=_PORT, default=15002, show_default=True, help="For Spark Connect.")
+@click.option(
+    "--log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for what Spark has to say.  [default: serve-sql.log beside the tables]",
+)
+def serve_sql(
+    config_path: Path, only: str | None, host: str, jdbc_port: int, connect_port: int, log: Path | None
+) -> None:
+    """Serve the tables to JDBC clients and to Spark Connect until SIGTERM or Ctrl-C; they can be read only.
+
+    \b
+      muster-aggregator serve-sql
+      beeline -u jdbc:hive2://127.0.0.1:10000/muster -e "SELECT * FROM outages LIMIT 10"
+
+    All tables and views are there by their names. For spark-sql there is muster-aggregator spark-sql.
+    """  # noqa: D301 - \b keeps click from filling the lines
+    settings = config.load(config_path)
+    from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.failures import EXPECTED  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.sql_server import Endpoints, check_ports, serving  # noqa: PLC0415 - Spark
+
+    endpoints = Endpoints(host, None if only == "connect" else jdbc_port, None if only == "jdbc" else connect_port)
+    try:
+        open_tables(Path(settings.lakehouse.path), settings.lakehouse.catalog).close()
+        check_ports(endpoints)
+        session = job.session_settings(settings, lambda line: click.echo(line, err=True))
+        with serving(session, endpoints, log or session.warehouse / "serve-sql.log") as is_alive:
+            for protocol, url in endpoints.urls.items():
+                click.echo(f"{protocol:<14} {url}")
+            click.echo("ready; SIGTERM or Ctrl-C ends it")
+            _wait_for_the_end(is_alive)
+    except EXPECTED as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _wait_for_the_end(is_alive: Callable[[], bool]) -> None:
+    """Return when the process is asked to end; raise click.ClickException when Spark ends by itself."""
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    while not asked.wait(_ALIVE_SECONDS):
+        if not is_alive() and not asked.wait(_ALIVE_SECONDS):
+            raise click.ClickException("Spark has ended by itself: see its log, and start again")

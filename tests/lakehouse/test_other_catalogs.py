@@ -1,0 +1,86 @@
+"""Another catalog and warehouse by one block of the settings: Spark and Python without Java follow it alike."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from aggregator import config
+from aggregator.catalog_settings import CatalogSettings
+from aggregator.lakehouse import job
+from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.query_commands import sql
+from aggregator.lakehouse.query_errors import TablesUnreadable
+from aggregator.lakehouse.spark_sql_command import spark_sql
+from shared.instants import DAY, HOUR
+from shared.settings import FilePath
+from tests.lakehouse.conftest import Lakehouse, say
+from tests.support.free_ports import free_ports
+from tests.support.hub import Block
+from tests.support.postgresql import PASSWORD, USER, PostgreSql, postgresql
+from tests.support.small_rollup import START
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSql]:
+    with postgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def settings_file(server: PostgreSql, tmp_path: Path) -> Path:
+    file = tmp_path / "aggregator.toml"
+    file.write_text(
+        '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n[lakehouse.catalog]\n'
+        f'type = "postgresql"\nuri = "{server.uri}"\nuser = "{USER}"\npassword_file = "{server.password_file}"\n'
+        f"warehouse = {json.dumps(str(tmp_path / 'a shared store'))}\n"
+    )
+    return file
+
+
+def test_a_rollup_into_postgresql_is_read_by_spark_and_without_java(
+    lakehouse: Lakehouse, settings_file: Path, tmp_path: Path
+) -> None:
+    catalog = config.load(settings_file).lakehouse.catalog
+    with pytest.raises(TablesUnreadable, match="there are no tables in the catalog at postgresql://127.0.0.1:"):
+        open_tables(lakehouse.warehouse, catalog)
+    tables = msgspec.structs.replace(lakehouse.settings.lakehouse, catalog=catalog)
+    lakehouse.settings = msgspec.structs.replace(lakehouse.settings, lakehouse=tables)
+    site = Block("eu-west", "dub1")
+    lakehouse.hub.publish([site.new("n1", START + HOUR), site.stale("n1", START + 2 * HOUR)])
+    lakehouse.hub.publish([site.watermark(START, START + DAY)])
+    lakehouse.roll_up()
+    question = "SELECT sender_id, count(*) FROM outages GROUP BY sender_id"
+    assert lakehouse.rows(question) == lakehouse.rows_in_spark(question) == [("n1", 1)]
+    asked = CliRunner().invoke(sql, [question, "--config", str(settings_file), "--format", "csv"])
+    assert asked.stdout.splitlines()[1:] == ["n1,1"]
+    assert not (lakehouse.warehouse / "catalog.db").exists()
+    assert list((tmp_path / "a shared store").rglob("*.parquet"))
+    assert not list(lakehouse.warehouse.rglob("*.parquet"))
+    printed = CliRunner().invoke(spark_sql, ["--config", str(settings_file), "--print"])
+    assert "jdbc:postgresql://127.0.0.1:" in printed.stdout
+    assert PASSWORD not in printed.stdout
+
+
+def test_a_catalog_that_cannot_be_had_is_one_line(lakehouse: Lakehouse, server: PostgreSql, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("guessed\n")
+    (nobody_listens,) = free_ports(1)
+    good = CatalogSettings(type="postgresql", uri=server.uri, user=USER, password_file=FilePath(server.password_file))
+    broken = {
+        "password authentication failed": msgspec.structs.replace(good, password_file=FilePath(wrong)),
+        "Connection refused": msgspec.structs.replace(good, uri=f"postgresql://127.0.0.1:{nobody_listens}/muster"),
+        "nowhere cannot be read: No such file": msgspec.structs.replace(good, password_file=FilePath("/nowhere")),
+    }
+    for line, catalog in broken.items():
+        tables = msgspec.structs.replace(lakehouse.settings.lakehouse, catalog=catalog)
+        settings = msgspec.structs.replace(lakehouse.settings, lakehouse=tables)
+        with pytest.raises(TablesUnreadable, match=line) as by_reading:
+            open_tables(tmp_path, catalog)
+        with pytest.raises(TablesUnreadable, match=line) as by_writing:
+            job.session_settings(settings, say)
+        assert "\n" not in str(by_reading.value)
+        assert "guessed" not in f"{by_reading.value}{by_writing.value}"
