@@ -2,25 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
-from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from edge_agent import upload_lane
 from edge_agent.copy_lane import CopyLane
-from edge_agent.core import form_choice
 from edge_agent.core.flight_limit import FlightLimit
-from edge_agent.core.form_choice import FormChoice
 from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
 from edge_agent.upload_lane import READ_BYTES, Terms
-from edge_agent.upstream import JetStreamUpstream
-from tests.support.fleet_region import EMPTY, Region, running_region, uploading
+from tests.support.fleet_region import EMPTY, running_region, uploading
 from tests.support.store_batches import batch, copy, opened
 from tests.support.waiting import until
 
@@ -137,129 +131,3 @@ async def test_a_region_that_stays_busy_is_told(store: SqliteStore, monkeypatch:
     await answer(lane, await sent(lane), Outcome.MISPLACED)
     await answer(lane, await sent(lane), Outcome.STORED, 1)
     assert lane.problem == ""
-
-
-LARGE = 6_000
-
-
-@pytest.fixture
-def chains_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every shipment that may be a chain be one."""
-    monkeypatch.setattr(form_choice, "MEASURED", 0)
-    monkeypatch.setattr(form_choice, "FIRST_PAUSE", 1)
-    monkeypatch.setattr(form_choice, "LONGEST_PAUSE", 1)
-    monkeypatch.setattr(FormChoice, "of", lambda choice, _size: Form.BATCH if choice._paused_for else Form.CHAIN)
-
-
-@pytest.fixture
-def forms(monkeypatch: pytest.MonkeyPatch) -> list[Form]:
-    """Note what is sent in which form."""
-    sent: list[Form] = []
-    send = JetStreamUpstream.send
-
-    async def noting(upstream: JetStreamUpstream, shipment: Shipment) -> None:
-        sent.append(shipment.form)
-        await send(upstream, shipment)
-
-    monkeypatch.setattr(JetStreamUpstream, "send", noting)
-    return sent
-
-
-async def large_copies(store: SqliteStore, count: int) -> list[bytes]:
-    rows = [copy(f"c{number}", size=LARGE) for number in range(count)]
-    for start in range(0, count, 500):
-        await store.commit(batch(start + 1, rows[start : start + 500]))
-    return [row.payload for row in rows]
-
-
-async def copies_in(region: Region) -> list[bytes]:
-    return [record.payload for record in await region.stored() if ".copy." in record.subject]
-
-
-@pytest.mark.usefixtures("chains_at_once")
-async def test_chains_are_stored_in_order(tmp_path: Path, store: SqliteStore, forms: list[Form]) -> None:
-    bodies = await large_copies(store, 3_000)
-    async with running_region(tmp_path) as region:
-        await region.make_stream(allow_atomic=True)
-        async with uploading(region, store):
-            await until(lambda: store.depths() == EMPTY, "the region has acknowledged everything", 60.0)
-        assert await copies_in(region) == bodies
-    assert Form.CHAIN in forms
-
-
-@pytest.mark.usefixtures("chains_at_once")
-async def test_chains_that_break_since_others_write_to_the_stream_lose_double_and_reorder_nothing(
-    tmp_path: Path, store: SqliteStore, forms: list[Form]
-) -> None:
-    bodies = await large_copies(store, 6_000)
-    async with running_region(tmp_path) as region:
-        await region.make_stream(allow_atomic=True)
-        writing = asyncio.create_task(write_under_chains(region, forms))
-        async with uploading(region, store):
-            await until(lambda: store.depths() == EMPTY, "the region has acknowledged everything", 60.0)
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-        assert await copies_in(region) == bodies
-    broken = [first for first, then in pairwise(forms) if first is Form.CHAIN and then is Form.QUESTION]
-    assert broken, "no chain was broken"
-
-
-async def write_under_chains(region: Region, forms: list[Form]) -> None:
-    """Write to the stream whenever a few more chains have been sent."""
-    for chains in count(1, 3):
-        while forms.count(Form.CHAIN) < chains:  # noqa: ASYNC110 - until() looks too rarely to come into the middle of one
-            await asyncio.sleep(0)
-        await region.client.publish("fleet.eu-west.other.nodes.registration", b"")
-
-
-@pytest.mark.usefixtures("chains_at_once")
-async def test_a_link_that_is_cut_under_chains_loses_doubles_and_reorders_nothing(
-    tmp_path: Path, store: SqliteStore, forms: list[Form]
-) -> None:
-    bodies = await large_copies(store, 4_000)
-    async with running_region(tmp_path) as region:
-        await region.make_stream(allow_atomic=True)
-        async with uploading(region, store):
-            for part in (500, 1_500, 2_500):
-                await until(partial(has_stored, region, part), f"{part} copies have arrived")
-                await region.link.cut()
-                await region.link.restore()
-            await until(lambda: store.depths() == EMPTY, "the region has acknowledged everything", 60.0)
-        assert await copies_in(region) == bodies
-    assert Form.CHAIN in forms
-
-
-async def has_stored(region: Region, copies: int) -> bool:
-    return await region.stored_count() >= copies
-
-
-@pytest.mark.usefixtures("chains_at_once")
-async def test_a_row_that_the_stream_does_not_take_breaks_its_chain_and_is_told(
-    tmp_path: Path, store: SqliteStore, forms: list[Form]
-) -> None:
-    rows = [copy(f"c{number}", size=20_000 if number == 1_200 else LARGE) for number in range(2_000)]
-    for start in range(0, 2_000, 500):
-        await store.commit(batch(start + 1, rows[start : start + 500]))
-    async with running_region(tmp_path) as region:
-        await region.make_stream(allow_atomic=True, max_msg_size=10_000)
-        async with uploading(region, store) as told:
-            await until(lambda: any("exceeds" in text for text in told), f"the refusal is told: {told}", 60.0)
-            assert await copies_in(region) == [row.payload for row in rows[:1_200]]
-            await region.update_stream(max_msg_size=-1)
-            await until(lambda: store.depths() == EMPTY, "the region has acknowledged everything", 60.0)
-        assert await copies_in(region) == [row.payload for row in rows]
-    assert Form.CHAIN in forms
-
-
-@pytest.mark.usefixtures("chains_at_once")
-async def test_where_others_may_write_the_same_subjects_copies_leave_as_batches(
-    tmp_path: Path, store: SqliteStore, forms: list[Form]
-) -> None:
-    rows = [structs.replace(copy(f"c{number}", size=LARGE), subject="fleet.nodes.reg") for number in range(1_500)]
-    await store.commit(batch(1, rows))
-    async with running_region(tmp_path) as region:
-        await region.make_stream(allow_atomic=True)
-        async with uploading(region, store):
-            await until(lambda: store.depths() == EMPTY, "the region has acknowledged everything", 60.0)
-        assert [record.payload for record in await region.stored()] == [row.payload for row in rows]
-    assert Form.CHAIN not in forms

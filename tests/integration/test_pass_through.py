@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent import passing
+from shared import nats_client
 from tests.support.agent_process import Deployment, deployed
+from tests.support.agent_within import agent_within
 from tests.support.fleet_region import Stored
 from tests.support.mode_settings import ABOVE_BLOCKS, block
 from tests.support.waiting import until
@@ -17,6 +20,13 @@ from tests.support.waiting import until
 PATIENCE = 60.0
 COPYING = ABOVE_BLOCKS + block("all", "copy")
 OTHERS = block("others", "copy", stream="OTHERS")
+
+
+@pytest.fixture
+def nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an agent within this process store what is not acknowledged soon, and come back to a link soon."""
+    monkeypatch.setattr(passing, "PATIENCE", 0.5)
+    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
 
 
 class Copying:
@@ -47,18 +57,15 @@ class Copying:
         await self.copied(len(self.published))
         assert [record.payload.rstrip() for record in await self.region.stored()] == self.published
 
-    async def position(self) -> int:
+    def position(self) -> int:
         """Give the last sequence that is committed."""
-        blocks = (await self.agent.status_json()).get("blocks", [])
-        return int(blocks[0]["state"]["position"]["sequence"]) if blocks else 0
+        with self._database() as database:
+            row = database.execute("SELECT state ->> '$.position.sequence' FROM block").fetchone()
+            return int(row[0]) if row else 0
 
     async def everything_is_committed(self) -> None:
         """Wait until the agent has committed everything."""
-
-        async def is_committed() -> bool:
-            return await self.position() == len(self.published)
-
-        await until(is_committed, "everything is committed", PATIENCE)
+        await until(lambda: self.position() == len(self.published), "everything is committed", PATIENCE)
 
     def waiting(self) -> int:
         """Count the copies in the store."""
@@ -97,70 +104,21 @@ async def copying(
         yield Copying(deployment)
 
 
-@asynccontextmanager
-async def begun(directory: Path, *, allow_atomic: bool = True) -> AsyncIterator[Copying]:
-    """Let the agent begin: one message is copied, and committed."""
-    async with copying(directory, allow_atomic=allow_atomic) as copies:
-        await copies.publish(1)
-        copies.agent.start()
-        await copies.everything_is_copied()
-        await copies.everything_is_committed()
-        yield copies
+async def begin(copies: Copying) -> None:
+    """Start the agent as a process; one message is copied, and committed."""
+    await copies.publish(1)
+    copies.agent.start()
+    await copies.everything_is_copied()
+    await copies.everything_is_committed()
 
 
-async def test_what_the_link_takes_is_not_stored(tmp_path: Path) -> None:
-    async with begun(tmp_path) as copies:
-        await copies.publish(3_000)
+@pytest.mark.usefixtures("nobody_waits_long")
+async def test_copies_pass_the_store_by_and_are_stored_while_the_link_answers_nothing(tmp_path: Path) -> None:
+    async with copying(tmp_path) as copies, agent_within(copies.agent.config):
+        await copies.publish(1_500)
         await copies.everything_is_copied()
-        await copies.everything_is_committed()
         assert copies.stored_ever() == 0
 
-
-@pytest.mark.parametrize("allow_atomic", [True, False])
-async def test_an_agent_killed_between_acknowledgement_and_commit_copies_nothing_twice(
-    tmp_path: Path, allow_atomic: bool
-) -> None:
-    async with begun(tmp_path, allow_atomic=allow_atomic) as copies:
-        with copies.nothing_is_committed():
-            await copies.publish(1_500 if allow_atomic else 100)
-            await copies.copied(len(copies.published))
-            copies.agent.kill()
-        await copies.publish(700)
-        assert await copies.position() == 1
-        copies.agent.start()
-        await copies.everything_is_copied()
-        await copies.everything_is_committed()
-        assert await copies.region.stored_count() == len(copies.published)
-
-
-async def test_what_the_region_has_forgotten_when_the_agent_comes_back_is_stored_again_in_order(tmp_path: Path) -> None:
-    """As a row that was stored: readers know copies by their origin."""
-    async with begun(tmp_path) as copies:
-        await copies.region.update_stream(duplicate_window=100_000_000)
-        with copies.nothing_is_committed():
-            await copies.publish(300)
-            await copies.copied(301)
-            copies.agent.kill()
-        await asyncio.sleep(0.5)
-        copies.agent.start()
-        await copies.copied(601)
-        texts = [record.payload for record in await copies.region.stored()]
-        assert texts == copies.published + copies.published[1:]
-
-
-async def test_a_link_cut_again_and_again_loses_doubles_and_reorders_nothing(tmp_path: Path) -> None:
-    async with copying(tmp_path) as copies:
-        await copies.publish(6_000, size=500)
-        copies.agent.start()
-        for part in (1, 2_000, 4_000):
-            await copies.copied(part)
-            await copies.region.link.cut()
-            await copies.region.link.restore()
-        await copies.everything_is_copied()
-
-
-async def test_what_a_silent_link_does_not_answer_is_stored_and_delivered_in_order(tmp_path: Path) -> None:
-    async with begun(tmp_path) as copies:
         copies.region.link.stall()
         await copies.publish(500)
         await until(lambda: copies.waiting() == 500, "the copies are stored", PATIENCE)
@@ -176,38 +134,85 @@ async def test_what_a_silent_link_does_not_answer_is_stored_and_delivered_in_ord
         assert copies.stored_ever() == stored_ever, "copies pass the store by again"
 
 
+@pytest.mark.parametrize("allow_atomic", [True, False])
+async def test_an_agent_killed_between_acknowledgement_and_commit_copies_nothing_twice(
+    tmp_path: Path, allow_atomic: bool
+) -> None:
+    async with copying(tmp_path, allow_atomic=allow_atomic) as copies:
+        await begin(copies)
+        with copies.nothing_is_committed():
+            await copies.publish(1_500 if allow_atomic else 100)
+            await copies.copied(len(copies.published))
+            copies.agent.kill()
+        await copies.publish(700)
+        assert copies.position() == 1
+        copies.agent.start()
+        await copies.everything_is_copied()
+        await copies.everything_is_committed()
+        assert await copies.region.stored_count() == len(copies.published)
+
+
+async def test_what_the_region_has_forgotten_when_the_agent_comes_back_is_stored_again_in_order(tmp_path: Path) -> None:
+    """As a row that was stored: readers know copies by their origin."""
+    async with copying(tmp_path) as copies:
+        await begin(copies)
+        await copies.region.update_stream(duplicate_window=100_000_000)
+        with copies.nothing_is_committed():
+            await copies.publish(300)
+            await copies.copied(301)
+            copies.agent.kill()
+        await asyncio.sleep(0.5)
+        copies.agent.start()
+        await copies.copied(601)
+        texts = [record.payload for record in await copies.region.stored()]
+        assert texts == copies.published + copies.published[1:]
+
+
+@pytest.mark.usefixtures("nobody_waits_long")
+async def test_a_link_cut_again_and_again_loses_doubles_and_reorders_nothing(tmp_path: Path) -> None:
+    async with copying(tmp_path) as copies:
+        await copies.publish(6_000, size=500)
+        async with agent_within(copies.agent.config):
+            for part in (1, 2_000, 4_000):
+                await copies.copied(part)
+                await copies.region.link.cut()
+                await copies.region.link.restore()
+            await copies.everything_is_copied()
+
+
 async def test_a_copy_that_is_refused_waits_in_the_store_and_is_told(tmp_path: Path) -> None:
     async with copying(tmp_path, discard="new", max_msgs=130) as copies:
         await copies.publish(200)
-        copies.agent.start()
-        await copies.copied(130)
-        await until(lambda: copies.waiting() >= 70, "what is refused is stored", PATIENCE)
-        await copies.everything_is_committed()
+        async with agent_within(copies.agent.config):
+            await copies.copied(130)
+            await until(lambda: copies.waiting() >= 70, "what is refused is stored", PATIENCE)
+            await copies.everything_is_committed()
 
-        async def is_told() -> bool:
-            return "maximum messages exceeded" in await copies.agent.status()
+            async def is_told() -> bool:
+                return "maximum messages exceeded" in await copies.agent.status()
 
-        await until(is_told, "the refusal is told", PATIENCE)
-        await copies.region.update_stream(max_msgs=-1)
-        await copies.publish(50)
-        await copies.everything_is_copied()
+            await until(is_told, "the refusal is told", PATIENCE)
+            await copies.region.update_stream(max_msgs=-1)
+            await copies.publish(50)
+            await copies.everything_is_copied()
 
 
+@pytest.mark.usefixtures("nobody_waits_long")
 async def test_blocks_keep_their_own_order_when_what_they_have_under_way_is_stored(tmp_path: Path) -> None:
     async with copying(tmp_path, COPYING + OTHERS) as copies:
         await copies.site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
-        copies.agent.start()
-        for part in range(6):
-            for number in range(part * 400, part * 400 + 400):
-                await copies.site.client.publish("registration.nodes", b"%d" % number)
-                await copies.site.client.publish("others.x", b"%d" % number)
-            if part in (1, 3):
-                await copies.copied(part * 400)
-                copies.region.link.stall()
-            if part in (2, 4):
-                await until(lambda: copies.waiting() > 0, "copies are stored", PATIENCE)
-                await copies.region.link.restore()
-        await copies.copied(4_800)
+        async with agent_within(copies.agent.config):
+            for part in range(6):
+                for number in range(part * 400, part * 400 + 400):
+                    await copies.site.client.publish("registration.nodes", b"%d" % number)
+                    await copies.site.client.publish("others.x", b"%d" % number)
+                if part in (1, 3):
+                    await copies.copied(part * 400)
+                    copies.region.link.stall()
+                if part in (2, 4):
+                    await until(lambda: copies.waiting() > 0, "copies are stored", PATIENCE)
+                    await copies.region.link.restore()
+            await copies.copied(4_800)
         records = await copies.region.stored()
         numbers = [b"%d" % number for number in range(2_400)]
         assert _of(records, ".all.copy.") == numbers

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from edge_agent.core.outgoing import Lane
+from edge_agent.core.shipment import Shipment
 from edge_agent.passage import Passage
 from edge_agent.ports import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
@@ -112,3 +114,14 @@ async def uploading(
         with contextlib.suppress(asyncio.CancelledError):
             await running
         await client.close()
+
+
+def tell_of_shipments(monkeypatch: pytest.MonkeyPatch, note: Callable[[Shipment], None]) -> None:
+    """Let ``note`` hear of every shipment just before it is sent."""
+    send = JetStreamUpstream.send
+
+    async def noting(upstream: JetStreamUpstream, shipment: Shipment) -> None:
+        note(shipment)
+        await send(upstream, shipment)
+
+    monkeypatch.setattr(JetStreamUpstream, "send", noting)

@@ -1,0 +1,20 @@
+"""Run the agent so that large copies leave as chains wherever they may: ``python -m tests.support.chaining_agent run``.
+
+The agent itself would time batches first, and take whichever are faster here.
+"""
+
+from edge_agent.cli import main
+from edge_agent.core import form_choice
+from edge_agent.core.form_choice import FormChoice
+from edge_agent.core.shipment import Form
+
+
+def chain_unless_one_broke(choice: FormChoice, _row_size: int) -> Form:
+    """Choose in place of ``FormChoice.of``."""
+    return Form.BATCH if choice._paused_for else Form.CHAIN
+
+
+if __name__ == "__main__":
+    form_choice.FIRST_PAUSE = form_choice.LONGEST_PAUSE = 1
+    FormChoice.of = chain_unless_one_broke  # type: ignore[assignment, method-assign]
+    main()
