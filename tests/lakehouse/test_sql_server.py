@@ -1,5 +1,6 @@
 """Analysts' own clients: a JDBC driver, Spark Connect and spark-sql see all tables and views, and change none."""
 
+import ast
 import json
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import SPARK, say, settings_for
 from tests.support.aggregator_command import muster
 from tests.support.command_process import CommandProcess, running
+from tests.support.documents import ANALYSTS, python_examples
 from tests.support.free_ports import free_ports
 from tests.support.small_lakehouse import SmallLakehouse
 from tests.support.small_rollup import START, Coverage, Interval
@@ -37,14 +39,7 @@ INTERVALS = [
 COVERAGE = [Coverage("dub1", START, KNOWN_THROUGH, "observed")]
 NAMES = {table.name for table in (*TABLES, *VIEWS)}
 QUESTION = "SELECT sender_id, count(*) FROM {0}outages GROUP BY sender_id"
-CONNECT = """
-import sys
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
-print(spark.sql("SELECT sender_id, availability_known FROM sender_availability_daily ORDER BY day, sender_id").first())
-print({row[1] for each in ("TABLES", "VIEWS") for row in spark.sql(f"SHOW {each}").collect()} == set(sys.argv[2:]))
-spark.stop()
-"""
+SHOW_ALL = 'print({row[1] for each in ("TABLES", "VIEWS") for row in spark.sql(f"SHOW {each}").collect()})\n'
 
 
 class Served:
@@ -158,13 +153,14 @@ def test_clients_change_nothing(jdbc: Jdbc, statement: str) -> None:
 
 
 def test_spark_connect_asks_tables_and_views_by_name(served: Served) -> None:
-    url = f"sc://127.0.0.1:{served.connect_port}"
-    command = [sys.executable, "-c", CONNECT, url, *NAMES]
+    (example,) = [each for each in python_examples(ANALYSTS) if "sc://127.0.0.1:15002" in each]
+    program = example.replace("15002", str(served.connect_port)).replace("spark.stop()\n", SHOW_ALL + "spark.stop()\n")
+    command = [sys.executable, "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
-    first, complete = ran.stdout.splitlines()
-    assert first == f"Row(sender_id='n1', availability_known={22 / 24})"
-    assert complete == "True"
+    _, worst, *_, names = ran.stdout.splitlines()
+    assert worst.split()[-3:] == ["dub1", "n1", "0.916667"]
+    assert ast.literal_eval(names) == NAMES
 
 
 def test_a_port_that_is_taken_is_said_before_spark_starts(served: Served) -> None:
