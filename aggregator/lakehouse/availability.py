@@ -1,9 +1,10 @@
 """Account for every sender and window: up + down + unknown + maintenance + absent = the window, to the microsecond.
 
-Each instant gets the first that holds: absent (outside every interval), unknown (not observed, or a store was lost),
-down, up. Most windows lie wholly inside one interval of a sender, and all those of a block share one coverage: they are
-counted, not listed. What is listed are the others, two for each interval at most. So the cost follows events.
-Maintenance is declared by nobody yet, and is 0 everywhere.
+Each instant gets the first that holds: absent (outside every interval), maintenance (declared, for the block or for the
+sender), unknown (not observed, or a store was lost), down, up. Most windows lie wholly inside one interval of a sender,
+and all those of a block share one coverage: they are counted, not listed. What is listed are the others, two for each
+interval at most. So the cost follows events. An outage is counted in the windows in which any of it lies outside
+maintenance.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
-from aggregator.lakehouse.intervals import BLOCK, DOWN, SENDER, UNKNOWN, UP, site_bucket
+from aggregator.lakehouse.intervals import BLOCK, DOWN, MAINTENANCE, SENDER, UNKNOWN, UP, site_bucket
 from aggregator.lakehouse.schemas import SITE_AVAILABILITY_DAILY
 from aggregator.lakehouse.windows import (
     DAY_US,
@@ -26,7 +27,8 @@ from aggregator.lakehouse.windows import (
 )
 
 _SUM = "decimal(38,0)"
-_TIMES = ("up_us", "down_us", "unknown_us", "maintenance_us", "absent_us")
+_KNOWN_TIMES = ("up_us", "down_us", "unknown_us", "maintenance_us")
+_TIMES = (*_KNOWN_TIMES, "absent_us")
 
 
 def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: int) -> DataFrame:
@@ -51,8 +53,8 @@ def sender_day_exceptions(
 ) -> DataFrame:
     """Give the rows of the table ``sender_day_exceptions``: days that no up interval of the sender fills.
 
-    ``spans`` is of ``spans_since``, ``coverage_by_day`` of ``coverage_windows``; ``registration_interval`` is in
-    microseconds.
+    ``spans`` is of ``spans_since``, cut at maintenance by ``planned``, ``coverage_by_day`` of ``coverage_windows``;
+    ``registration_interval`` is in microseconds.
     """
     first, last = whole_windows(f.col("started_at"), f.col("ended_at"), DAY_US, known_through)
     whole = (
@@ -66,6 +68,7 @@ def sender_day_exceptions(
             "window_at",
             f.col("window_at").alias("started_at"),
             (f.col("window_at") + window_length(f.col("window_at"), DAY_US, known_through)).alias("ended_at"),
+            f.lit(None).cast("bigint").alias("before_at"),
         )
     )
     pieces = partial_pieces(spans, DAY_US, known_through).unionByName(whole)
@@ -78,7 +81,7 @@ def sender_day_exceptions(
         "up_us",
         "down_us",
         "unknown_us",
-        f.lit(0).cast("bigint").alias("maintenance_us"),
+        "maintenance_us",
         (window_us - f.col("lived_us")).alias("absent_us"),
         "outage_count",
         (window_us == DAY_US).alias("complete"),
@@ -112,7 +115,7 @@ def site_availability_daily(
     whole = _whole_windows(spans.where(f.col("state") == UP), coverage_by_day, DAY_US, known_through)
     others = exceptions.groupBy("region", "site", f.unix_micros(f.col("day").cast("timestamp")).alias("window_at")).agg(
         f.count(f.lit(1)).alias("sender_count"),
-        *(f.sum(f.col(name).cast(_SUM)).alias(name) for name in ("up_us", "down_us", "unknown_us")),
+        *(f.sum(f.col(name).cast(_SUM)).alias(name) for name in _KNOWN_TIMES),
         f.sum((f.col("window_us") - f.col("absent_us")).cast(_SUM)).alias("lived_us"),
         f.sum("outage_count").alias("outage_count"),
         f.sum(f.when(_is_imported(), 0).otherwise(f.col("outage_count"))).alias("noticed_count"),
@@ -139,53 +142,79 @@ def over_sites(site_days: DataFrame, *keys: str) -> DataFrame:
 def _whole_windows(spans: DataFrame, coverage: DataFrame, unit: int, known_through: int) -> DataFrame:
     """Sum up the windows that an interval fills: senders in each state, times what was observed of the window."""
     counts = whole_window_counts(spans, (*BLOCK, "state"), unit, known_through)
-    known = coverage.select(*BLOCK, "window_at", "known_us")
+    known = coverage.select(*BLOCK, "window_at", "known_us", "maintenance_us")
     window_us = window_length(f.col("window_at"), unit, known_through)
-    count, known_us = f.col("whole_count").cast(_SUM), f.coalesce("known_us", f.lit(0))
-    observed = f.when(f.col("state") == UNKNOWN, 0).otherwise(count * known_us)
+    count, state = f.col("whole_count").cast(_SUM), f.col("state")
+    known_us, planned_us = (f.coalesce(name, f.lit(0)) for name in ("known_us", "maintenance_us"))
+    observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(count * known_us)
+    planned = count * f.when(state == MAINTENANCE, window_us).otherwise(planned_us)
     lived = count * window_us
     return (
         counts.join(known, [*BLOCK, "window_at"], "left")
         .groupBy("region", "site", "window_at")
         .agg(
             f.sum("whole_count").alias("sender_count"),
-            *_states(observed, lived, _SUM),
-            *_outages(f.col("whole_count")),
+            *_states(observed, planned, lived, _SUM),
+            *_outages(f.col("whole_count"), planned_us < window_us),
         )
     )
 
 
 def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int) -> DataFrame:
-    """Add to each piece ``observed_us``, how much of it was observed, and its length ``piece_us``."""
+    """Add to each piece ``observed_us`` and ``planned_us``, how much of it was observed and is maintenance.
+
+    Its length is ``piece_us``; ``is_first`` where no part of the same span that lies in the window comes before it.
+    """
     day_at = floor_to(f.col("window_at"), DAY_US) if unit != DAY_US else f.col("window_at")
-    known = coverage_by_day.select(*BLOCK, f.col("window_at").alias("day_at"), "window_us", "known_us", "known_spans")
-    length = f.col("ended_at") - f.col("started_at")
+    sums = ("window_us", "known_us", "known_spans", "maintenance_us", "maintenance_spans")
+    known = coverage_by_day.select(*BLOCK, f.col("window_at").alias("day_at"), *sums)
+    length, state = f.col("ended_at") - f.col("started_at"), f.col("state")
+    observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(_overlap("known_us", "known_spans", length))
+    planned = f.when(state == MAINTENANCE, length).otherwise(_overlap("maintenance_us", "maintenance_spans", length))
+    is_first = f.coalesce(f.col("before_at") <= f.col("window_at"), f.lit(True))
+    return (
+        pieces.withColumn("day_at", day_at)
+        .join(known, [*BLOCK, "day_at"], "left")
+        .select(
+            *SENDER,
+            "state",
+            "window_at",
+            observed.alias("observed_us"),
+            planned.alias("planned_us"),
+            length.alias("piece_us"),
+            is_first.alias("is_first"),
+        )
+    )
+
+
+def _overlap(total: str, spans: str, length: Column) -> Column:
+    """Say how much of a piece lies in the day's ``spans``, which come to ``total``."""
     overlaps = f.transform(
-        "known_spans",
+        spans,
         lambda span: f.greatest(
             f.least(span["ended_at"], f.col("ended_at")) - f.greatest(span["started_at"], f.col("started_at")), f.lit(0)
         ),
     )
-    # A day that was observed throughout, or not at all, needs no look at its spans.
-    observed = (
-        f.when((f.col("state") == UNKNOWN) | f.coalesce(f.col("known_us") == 0, f.lit(True)), 0)
-        .when(f.col("known_us") == f.col("window_us"), length)
-        .otherwise(f.aggregate(overlaps, f.lit(0).cast("bigint"), lambda total, overlap: total + overlap))
-    )
+    # A day that lies in them throughout, or not at all, needs no look at them.
     return (
-        pieces.withColumn("day_at", day_at)
-        .join(known, [*BLOCK, "day_at"], "left")
-        .select(*SENDER, "state", "window_at", observed.alias("observed_us"), length.alias("piece_us"))
+        f.when(f.coalesce(f.col(total) == 0, f.lit(True)), 0)
+        .when(f.col(total) == f.col("window_us"), length)
+        .otherwise(f.aggregate(overlaps, f.lit(0).cast("bigint"), lambda sum_, overlap: sum_ + overlap))
     )
 
 
 def _sums(type_: str) -> list[Column]:
-    return [*_states(f.col("observed_us"), f.col("piece_us"), type_), *_outages(f.lit(1))]
+    outside = f.col("is_first") & (f.col("planned_us") < f.col("piece_us"))
+    times = _states(f.col("observed_us"), f.col("planned_us"), f.col("piece_us"), type_)
+    return [*times, *_outages(f.lit(1), outside)]
 
 
-def _outages(count: Column) -> list[Column]:
-    """Sum outages, and those among them that an agent noticed by silence: the others are as exact as their source."""
-    down = f.col("state") == DOWN
+def _outages(count: Column, counts: Column) -> list[Column]:
+    """Sum outages where they count, and those of them that an agent noticed by silence.
+
+    The others are as exact as their source.
+    """
+    down = (f.col("state") == DOWN) & counts
     return [
         f.sum(f.when(down, count).otherwise(0)).alias("outage_count"),
         f.sum(f.when(down & ~_is_imported(), count).otherwise(0)).alias("noticed_count"),
@@ -196,18 +225,19 @@ def _is_imported() -> Column:
     return f.startswith("block", f.lit(BLOCK_PREFIX))
 
 
-def _states(observed: Column, lived: Column, type_: str) -> list[Column]:
-    """Sum what was observed by state, and what was not."""
+def _states(observed: Column, planned: Column, lived: Column, type_: str) -> list[Column]:
+    """Sum what was observed by state, what is maintenance, and what is neither."""
     return [
         f.sum(f.when(f.col("state") == UP, observed).otherwise(0)).cast(type_).alias("up_us"),
         f.sum(f.when(f.col("state") == DOWN, observed).otherwise(0)).cast(type_).alias("down_us"),
-        f.sum(lived - observed).cast(type_).alias("unknown_us"),
+        f.sum(lived - observed - planned).cast(type_).alias("unknown_us"),
+        f.sum(planned).cast(type_).alias("maintenance_us"),
         f.sum(lived).cast(type_).alias("lived_us"),
     ]
 
 
 def _resummed() -> list[Column]:
-    times = [f.sum(name).cast(_SUM).alias(name) for name in ("up_us", "down_us", "unknown_us", "lived_us")]
+    times = [f.sum(name).cast(_SUM).alias(name) for name in (*_KNOWN_TIMES, "lived_us")]
     return [*times, *(f.sum(name).alias(name) for name in ("outage_count", "noticed_count"))]
 
 
@@ -229,7 +259,7 @@ def _published(windows: DataFrame, unit: int, known_through: int, interval: int)
         "up_us",
         "down_us",
         "unknown_us",
-        f.lit(0).cast(_SUM).alias("maintenance_us"),
+        "maintenance_us",
         (f.col("sender_count").cast(_SUM) * window_us - f.col("lived_us")).cast(_SUM).alias("absent_us"),
         "outage_count",
         (window_us == unit).alias("complete"),

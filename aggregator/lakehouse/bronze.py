@@ -17,7 +17,8 @@ from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.decode import TABLES as DECODED
 from aggregator.lakehouse.decode import decode, quarantined, registered_at
-from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
+from aggregator.lakehouse.policy_rows import given_at
+from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
 from aggregator.lakehouse.windows import within
 
 _DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}
@@ -97,6 +98,7 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
         f.when(f.col("target") == ADVISORIES.name, f.timestamp_micros("at_us"))
         .when(f.col("target") == WATERMARKS.name, f.timestamp_micros("watermark.observed_through_us"))
         .when(f.col("target") == REGISTRATIONS.name, registered_at())
+        .when(f.col("target") == POLICY.name, given_at())
         .otherwise(f.col("archived_at"))
     )
     is_new = f.col("hub_sequence") > done_there

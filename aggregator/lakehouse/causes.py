@@ -4,8 +4,12 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why time is known or unknown; what stands first outranks what follows."""
+    """Why time is known or unknown; what stands first outranks what follows.
 
+    Maintenance stands in no table of coverage: what was observed meanwhile was observed, but is not accounted for.
+    """
+
+    MAINTENANCE = "maintenance"
     LOST = "lost"
     OBSERVED = "observed"
     ASSUMED = "assumed"

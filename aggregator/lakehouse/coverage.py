@@ -38,9 +38,10 @@ def said_before(coverage: DataFrame) -> DataFrame:
 def coverage_windows(coverage: DataFrame, unit: int, begins: Mapping[int, int], known_through: int) -> DataFrame:
     """Cut the coverage into windows of ``unit`` microseconds, one row for each block and window that any of it touches.
 
-    ``begins`` gives, for each bucket of sites that is wanted, the midnight (microseconds) to begin at.
-    Columns: region, site, block, ``window_at``, ``window_us``, ``known_us``, ``assumed_us``, and ``known_spans``, an
-    array of the spans (``started_at``, ``ended_at``) that are known. All in microseconds.
+    ``coverage`` is cut at maintenance already. ``begins`` gives, for each bucket of sites that is wanted, the midnight
+    (microseconds) to begin at.
+    Columns: region, site, block, ``window_at``, ``window_us``, ``known_us``, ``assumed_us``, ``maintenance_us``, and
+    ``known_spans`` and ``maintenance_spans``, arrays of spans (``started_at``, ``ended_at``). All in microseconds.
     """
     begin_at = begin_of_bucket(begins)
     started_at, ended_at = f.greatest(f.unix_micros("started_at"), begin_at), f.unix_micros("ended_at")
@@ -65,12 +66,14 @@ def coverage_windows(coverage: DataFrame, unit: int, begins: Mapping[int, int], 
             f.least("span_ended_at", window_at + unit).alias("ended_at"),
         )
     )
-    length = f.col("ended_at") - f.col("started_at")
+    length, in_maintenance = f.col("ended_at") - f.col("started_at"), f.col("cause") == Cause.MAINTENANCE
     return cut.groupBy(*BLOCK, "window_at").agg(
         f.first(window_length(window_at, unit, known_through)).alias("window_us"),
         f.sum(f.when(f.col("known"), length).otherwise(0)).alias("known_us"),
         f.sum(f.when(f.col("cause") == Cause.ASSUMED, length).otherwise(0)).alias("assumed_us"),
+        f.sum(f.when(in_maintenance, length).otherwise(0)).alias("maintenance_us"),
         f.collect_list(f.when(f.col("known"), f.struct("started_at", "ended_at"))).alias("known_spans"),
+        f.collect_list(f.when(in_maintenance, f.struct("started_at", "ended_at"))).alias("maintenance_spans"),
     )
 
 
@@ -81,6 +84,7 @@ def site_coverage_daily(coverage_by_day: DataFrame) -> DataFrame:
         *BLOCK,
         "window_us",
         "known_us",
+        "maintenance_us",
         "assumed_us",
         (f.col("window_us") == DAY_US).alias("complete"),
         site_bucket().alias("site_bucket"),

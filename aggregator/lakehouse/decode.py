@@ -10,16 +10,18 @@ from operator import and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse import policy_rows
 from aggregator.lakehouse.quarantine import (
     CHORIA_FIELDS,
     LATEST,
     OWN_FIELDS,
+    POLICY_RECORD,
     WATERMARK_FIELDS,
     origin,
     reason,
     source,
 )
-from aggregator.lakehouse.schemas import ADVISORIES, QUARANTINE, REGISTRATIONS, WATERMARKS
+from aggregator.lakehouse.schemas import ADVISORIES, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.subjects import ROOT, RecordType
@@ -48,12 +50,15 @@ def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
         f.col("payload").cast("string").alias("text"),
         f.split("subject", r"\.").alias("token"),
     ).withColumn("record", _record_type(choria_region))
-    read = named.withColumn(
-        "advisory", _parsed(RecordType.ADVISORY, {**CHORIA_FIELDS, **OWN_FIELDS, "rebuilt": "BOOLEAN"})
-    ).withColumn("watermark", _parsed(RecordType.WATERMARK, {**WATERMARK_FIELDS, "rebuilt_at_us": "BIGINT"}))
+    own = {**CHORIA_FIELDS, **OWN_FIELDS, "rebuilt": "BOOLEAN", "by_operator": "BOOLEAN"}
+    read = (
+        named.withColumn("advisory", _parsed(RecordType.ADVISORY, own))
+        .withColumn("watermark", _parsed(RecordType.WATERMARK, {**WATERMARK_FIELDS, "rebuilt_at_us": "BIGINT"}))
+        .withColumn("policy", _parsed(POLICY_RECORD, policy_rows.FIELDS))
+    )
     return (
         _with_identity(read, choria_region)
-        .withColumn("reason", reason())
+        .withColumn("reason", reason(policy_rows.reason()))
         .withColumn("table_name", f.when(f.col("reason").isNull(), _table_name()))
         # What is decoded is kept by the caller until every table is written: no byte of it twice.
         .withColumn("payload", f.when(f.col("reason").isNotNull(), f.col("payload")))
@@ -81,6 +86,7 @@ def advisories(decoded: DataFrame) -> DataFrame:
         body + "opening_sequence",
         body + "ordinal",
         f.coalesce(f.col(body + "rebuilt"), f.lit(False)).alias("rebuilt"),
+        f.coalesce(f.col(body + "by_operator"), f.lit(False)).alias("by_operator"),
         f.col("plain").alias("assumed"),
         "hub_sequence",
         "archived_at",
@@ -155,7 +161,12 @@ def registered_at() -> Column:
     return f.timestamp_millis(source(-1).cast("bigint"))
 
 
-TABLES = {ADVISORIES.name: advisories, WATERMARKS.name: watermarks, REGISTRATIONS.name: registrations}
+TABLES = {
+    ADVISORIES.name: advisories,
+    WATERMARKS.name: watermarks,
+    REGISTRATIONS.name: registrations,
+    POLICY.name: policy_rows.policy,
+}
 assert QUARANTINE.name not in TABLES
 
 
@@ -172,10 +183,11 @@ def _record_type(choria_region: str) -> Column:
         .when((record == RecordType.COPY) & (count > 5), record)
     )
     foreign = f.lit(RecordType.ADVISORY if choria_region else None).cast("string")
-    return f.when(ours, known).when(token[0] != ROOT, foreign)
+    is_policy = policy_rows.is_policy(token) & ~f.array_contains(token, "")
+    return f.when(is_policy, POLICY_RECORD).when(ours, known).when(token[0] != ROOT, foreign)
 
 
-def _parsed(record: RecordType, fields: Mapping[str, str]) -> Column:
+def _parsed(record: str, fields: Mapping[str, str]) -> Column:
     schema = ", ".join(f"{name} {type_}" for name, type_ in fields.items())
     return f.when(f.col("record") == record, f.from_json("text", schema))
 
@@ -195,13 +207,17 @@ def _with_identity(read: DataFrame, choria_region: str) -> DataFrame:
         value = f.col(body + seconds)
         return f.when(value.between(0, LATEST // SECOND), value * SECOND)
 
+    block_of = {
+        "region": from_subject(1, f.lit(choria_region)),
+        "site": from_subject(2, f.col(body + "replicator")),
+        "block": from_subject(3, f.lit(CHORIA_BLOCK)),
+    }
+    scope = policy_rows.scope(f.col("token"), f.coalesce(f.col("record") == POLICY_RECORD, f.lit(False)), block_of)
     return read.select(
         "*",
         plain.alias("plain"),
         foreign.alias("foreign"),
-        from_subject(1, f.lit(choria_region)).alias("region"),
-        from_subject(2, f.col(body + "replicator")).alias("site"),
-        from_subject(3, f.lit(CHORIA_BLOCK)).alias("block"),
+        *(column.alias(name) for name, column in scope.items()),
         from_subject(5, f.try_element_at(events, body + "event")).alias("kind"),
         f.when(plain, in_microseconds("timestamp")).otherwise(f.col(body + "at_us")).alias("at_us"),
         f.when(plain, in_microseconds("seen")).otherwise(f.col(body + "last_seen_us")).alias("last_seen_us"),
@@ -213,5 +229,6 @@ def _table_name() -> Column:
     return (
         f.when(record == RecordType.ADVISORY, ADVISORIES.name)
         .when(record == RecordType.WATERMARK, WATERMARKS.name)
+        .when(record == POLICY_RECORD, POLICY.name)
         .otherwise(REGISTRATIONS.name)
     )

@@ -3,7 +3,7 @@
 All of them go on from one whole run: where a run was killed between two commits, what it committed is taken back first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,6 +18,7 @@ from aggregator.lakehouse.import_schemas import IMPORT_AVAILABILITY, IMPORT_SEND
 from aggregator.lakehouse.imports.availability import import_availability, import_sender_availability
 from aggregator.lakehouse.imports.intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.intervals import sender_intervals, words
+from aggregator.lakehouse.planned import Declared, Planned, begin_with, declared
 from aggregator.lakehouse.renewal import Before, Records, Renewal
 from aggregator.lakehouse.schemas import (
     ADVISORIES,
@@ -26,6 +27,7 @@ from aggregator.lakehouse.schemas import (
     REGION_AVAILABILITY_DAILY,
     SENDER_DAY_EXCEPTIONS,
     SENDER_INTERVALS,
+    SENDER_MAINTENANCE_DAYS,
     SITE_AVAILABILITY_DAILY,
     SITE_AVAILABILITY_HOURLY,
     SITE_BUCKETS,
@@ -94,7 +96,7 @@ class Derivation:
             seen = seen.unionByName(imported_coverage(imports, known_through))
         self._write(lives, SENDER_INTERVALS)
         self._write(seen, SITE_COVERAGE)
-        self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), f.lit(True))
+        self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), f.lit(True), self._declared())
 
     def _from_ground(self, ground: Ground) -> None:
         def stood(table: Table) -> DataFrame:
@@ -111,15 +113,26 @@ class Derivation:
         lives = renewal.lives(after)
         self._write(lives.rows, SENDER_INTERVALS, lives.where)
         begins = windows_begin((lives.old, lives.new), (before.coverage, self._read(SITE_COVERAGE)), known_before)
-        self._windows(begins, _since(begins))
+        windows = self._declared()
+        begins = begin_with(begins, declared(self._spark, ground.position.sequence), windows)
+        self._windows(begins, _since(begins), windows)
 
-    def _windows(self, begins: Mapping[int, int], where: Column) -> None:
-        """Compute the windows that ``begins`` tells of, by bucket of sites; they are in the partitions ``where``."""
+    def _declared(self) -> Collection[Declared]:
+        return declared(self._spark, self._position.sequence)
+
+    def _windows(self, begins: Mapping[int, int], where: Column, windows: Collection[Declared]) -> None:
+        """Compute the windows that ``begins`` tells of, by bucket of sites; they are in the partitions ``where``.
+
+        ``windows`` are those of maintenance.
+        """
         known_through, interval = self._known_through, self._interval
-        intervals, covered = self._read(SENDER_INTERVALS), self._read(SITE_COVERAGE)
+        planned = Planned(self._spark, windows, min(begins.values()), known_through)
+        intervals, covered = self._read(SENDER_INTERVALS), planned.cut_coverage(self._read(SITE_COVERAGE))
         by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
-        spans = availability.spans_since(intervals, begins, known_through)
+        lives = availability.spans_since(intervals, begins, known_through)
+        spans = planned.cut_spans(lives)
+        self._write(planned.sender_days(lives, begins), SENDER_MAINTENANCE_DAYS, where)
         self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)
         exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
         self._write(exceptions, SENDER_DAY_EXCEPTIONS, where)

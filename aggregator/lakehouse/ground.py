@@ -10,7 +10,7 @@ from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition, WholeRun
 from aggregator.lakehouse.schemas import DERIVED, SITE_BUCKETS
 
-_VERSION = 1
+_VERSION = 2
 """Of the derivation: raised when its results change, so that an update computes them anew."""
 
 

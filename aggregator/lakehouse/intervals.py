@@ -4,7 +4,8 @@ Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id
 - ``new`` opens an episode and ends one still open; a ``rebuilt`` new goes on with the open one. Where no episode is
   open, whatever comes opens one, except ``retired``: a history that begins in the middle is read from there on.
 - ``stale`` starts down at the last sighting; ``recovered`` and ``new`` start up when they became true.
-- ``retired`` ends the episode: after ``stale`` when it became true, else (an operator's) at the last sighting.
+- ``retired`` ends the episode: after ``stale`` when it became true; an operator's at the last sighting, whatever came
+  before it.
 - Where a store was lost, whoever had an open episode is unknown from then on, until its next advisory.
 """
 
@@ -18,14 +19,15 @@ from shared.identifiers import AdvisoryKind
 BLOCK = ("region", "site", "block")
 SENDER = (*BLOCK, "sender_id")
 
-UP, DOWN, UNKNOWN = "up", "down", "unknown"
+UP, DOWN, UNKNOWN, MAINTENANCE = "up", "down", "unknown", "maintenance"
 REBUILT, LOST_STORE = "rebuilt", "lost_store"
 
 
 def words(advisories: DataFrame) -> DataFrame:
     """Give what lives are made of, out of advisories."""
     opened = [f.lit(None).cast("string").alias("opened_by"), f.lit(None).cast("timestamp").alias("opened_at")]
-    return advisories.select(*SENDER, "kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", *opened)
+    told = ("kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", "by_operator")
+    return advisories.select(*SENDER, *told, *opened)
 
 
 def last_words(going_on: DataFrame) -> DataFrame:
@@ -40,6 +42,7 @@ def last_words(going_on: DataFrame) -> DataFrame:
         f.col("started_at").alias("last_seen_at"),
         f.col("advisory_id").alias("event_id"),
         f.lit(False).alias("rebuilt"),
+        f.lit(False).alias("by_operator"),
         f.col("episode").alias("opened_by"),
         f.col("episode_started_at").alias("opened_at"),
     )
@@ -122,7 +125,8 @@ def _opens() -> Column:
 def _starts_at() -> Column:
     """Say when an advisory ends the state before it and starts its own."""
     kind = f.col("kind")
-    by_operator = (kind == AdvisoryKind.RETIRED) & ~f.col("kind_before").eqNullSafe(AdvisoryKind.STALE)
+    is_early = ~f.col("kind_before").eqNullSafe(AdvisoryKind.STALE)
+    by_operator = (kind == AdvisoryKind.RETIRED) & (is_early | f.coalesce("by_operator", f.lit(False)))
     return f.when((kind == AdvisoryKind.STALE) | by_operator, f.col("last_seen_at")).otherwise(f.col("occurred_at"))
 
 

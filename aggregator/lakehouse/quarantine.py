@@ -16,6 +16,7 @@ from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS, WATERMARK_PROTOCOL
 
 EARLIEST = parse_instant("2000-01-01T00:00:00Z")
 LATEST = parse_instant("2200-01-01T00:00:00Z")
+POLICY_RECORD = "policy"
 _SITE_NAME = r"^[A-Za-z0-9_-]{1,64}$"
 CHORIA_FIELDS = {
     "protocol": "STRING",
@@ -76,14 +77,15 @@ class QuarantineReason(StrEnum):
     NOT_TEXT = "not_text"
 
 
-def reason() -> Column:
-    """Give the reason to quarantine a message, null where there is none."""
+def reason(policy_reason: Column) -> Column:
+    """Give the reason to quarantine a message, null where there is none; that of a revision of policy is given."""
     record = f.col("record")
     return (
         f.when(record.isNull(), QuarantineReason.UNKNOWN_SUBJECT)
         .when(~f.is_valid_utf8("text"), QuarantineReason.NOT_TEXT)
         .when(record == RecordType.ADVISORY, _advisory_reason())
         .when(record == RecordType.WATERMARK, _watermark_reason())
+        .when(record == POLICY_RECORD, policy_reason)
         .otherwise(_registration_reason())
     )
 
@@ -107,9 +109,9 @@ def _advisory_reason() -> Column:
     # A sender that was never seen has no time of it: Choria writes what it has.
     plausible = f.col("at_us").between(EARLIEST, LATEST) & f.col("last_seen_us").between(0, f.col("at_us"))
     return (
-        f.when(~_sure(whole), QuarantineReason.NOT_DECODABLE)
-        .when(~_sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)
-        .when(~_sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
+        f.when(~sure(whole), QuarantineReason.NOT_DECODABLE)
+        .when(~sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)
+        .when(~sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
     )
 
 
@@ -119,9 +121,9 @@ def _watermark_reason() -> Column:
     since, through = f.col(body + "observed_since_us"), f.col(body + "observed_through_us")
     plausible = since.between(EARLIEST, through) & (through <= LATEST)
     return (
-        f.when(~_sure(whole), QuarantineReason.NOT_DECODABLE)
-        .when(~_sure(_same(body, "region", "site", "block")), QuarantineReason.CONTRADICTS_SUBJECT)
-        .when(~_sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
+        f.when(~sure(whole), QuarantineReason.NOT_DECODABLE)
+        .when(~sure(_same(body, "region", "site", "block")), QuarantineReason.CONTRADICTS_SUBJECT)
+        .when(~sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
     )
 
 
@@ -137,9 +139,9 @@ def _registration_reason() -> Column:
     stored_at = f.when(source(-1).rlike(r"^\d{1,18}$"), source(-1).cast("bigint"))
     plausible = stored_at.between(EARLIEST // 1000, LATEST // 1000)
     return (
-        f.when(~_sure(whole), QuarantineReason.NO_ORIGIN)
-        .when(~_sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)
-        .when(~_sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
+        f.when(~sure(whole), QuarantineReason.NO_ORIGIN)
+        .when(~sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)
+        .when(~sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
     )
 
 
@@ -161,6 +163,6 @@ def _same(body: str, *names: str) -> Column:
     return reduce(and_, (f.col(body + name) == f.col(name) for name in names))
 
 
-def _sure(condition: Column) -> Column:
+def sure(condition: Column) -> Column:
     """Count what is not known as not so: a null would slip through ``when``."""
     return f.coalesce(condition, f.lit(False))

@@ -8,6 +8,7 @@ sender, DECIMAL(38,0) for sums over senders (a fleet-year overflows a BIGINT); a
 from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS, RATIO_COLUMNS
 from aggregator.lakehouse.bookkeeping_schemas import CONTINUATIONS, LOSSES, POSITIONS
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.policy_schemas import MAINTENANCE, POLICY, SENDER_MAINTENANCE_DAYS
 from aggregator.lakehouse.table import NAMESPACE, Column, Table
 
 __all__ = [
@@ -15,8 +16,11 @@ __all__ = [
     "CONTINUATIONS",
     "DERIVED",
     "LOSSES",
+    "MAINTENANCE",
     "NAMESPACE",
+    "POLICY",
     "POSITIONS",
+    "SENDER_MAINTENANCE_DAYS",
     "SITE_BUCKETS",
     "TABLES",
     "VIEWS",
@@ -55,6 +59,7 @@ ADVISORIES = Table(
         Column("opening_sequence", "BIGINT", "sequence of the sighting that opened the sender's episode"),
         Column("ordinal", "BIGINT", "counts the block's advisories within the incarnation from 1, without holes"),
         Column("rebuilt", "BOOLEAN", "true: a store that was lost met a known sender again; the episode goes on"),
+        Column("by_operator", "BOOLEAN", "true: retired because an operator said that the sender is gone"),
         Column("assumed", "BOOLEAN", "true: a plain Choria advisory, in whole seconds, that no watermark vouches for"),
         *_ARCHIVED,
     ),
@@ -188,7 +193,8 @@ SITE_COVERAGE_DAILY = Table(
         Column("day", "DATE", "UTC day"),
         *_BLOCK,
         Column("window_us", "BIGINT", "microseconds of the day that lie in known time: 86400000000 when complete"),
-        Column("known_us", "BIGINT", "microseconds of them that were observed, or assumed so"),
+        Column("known_us", "BIGINT", "microseconds of them that were observed, or assumed so, outside maintenance"),
+        Column("maintenance_us", "BIGINT", "microseconds of them in which the whole block was in declared maintenance"),
         Column("assumed_us", "BIGINT", "microseconds of known_us that are assumed, not vouched for"),
         Column("complete", "BOOLEAN", "false: known time ends within this day"),
         _BUCKET,
@@ -216,8 +222,8 @@ _SENDER_TIMES = (
 
 SENDER_DAY_EXCEPTIONS = Table(
     "sender_day_exceptions",
-    "The days on which a sender itself was not in one up interval throughout. On every other day of its life it was up"
-    " whenever its block was observed: the view sender_availability_daily has them all.",
+    "The days on which a sender itself was not in one up interval throughout, and those of sender_maintenance_days. On"
+    " every other day of its life it was up whenever its block was observed: sender_availability_daily has them all.",
     (
         Column("day", "DATE", "UTC day"),
         *_BLOCK,
@@ -290,7 +296,7 @@ FLEET_AVAILABILITY_DAILY = Table(
     identity=("day",),
 )
 
-BRONZE = (ADVISORIES, WATERMARKS, REGISTRATIONS, QUARANTINE)
+BRONZE = (ADVISORIES, WATERMARKS, REGISTRATIONS, POLICY, QUARANTINE)
 DERIVED = (
     SENDER_INTERVALS,
     SITE_COVERAGE,
@@ -300,6 +306,7 @@ DERIVED = (
     SITE_AVAILABILITY_DAILY,
     REGION_AVAILABILITY_DAILY,
     FLEET_AVAILABILITY_DAILY,
+    SENDER_MAINTENANCE_DAYS,
     CONTINUATIONS,
 )
 TABLES = (*BRONZE, IMPORTS, IMPORT_QUARANTINE, *DERIVED, *DERIVED_FROM_IMPORTS, LOSSES, POSITIONS)
@@ -318,4 +325,4 @@ SENDER_AVAILABILITY_DAILY = Table(
     identity=("day", "region", "site", "block", "sender_id"),
 )
 
-VIEWS = (SENDER_AVAILABILITY_DAILY, *(view for view, _ in ANALYSIS_VIEWS))
+VIEWS = (SENDER_AVAILABILITY_DAILY, MAINTENANCE, *(view for view, _ in ANALYSIS_VIEWS))

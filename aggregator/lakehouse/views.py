@@ -7,18 +7,22 @@ its bare name, then run ``duckdb_statements()``. Instants come with a time zone:
 from collections.abc import Iterator
 
 from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS, TERMS
+from aggregator.lakehouse.policy_schemas import MAINTENANCE, MAINTENANCE_QUERY
 from aggregator.lakehouse.schemas import NAMESPACE, SENDER_AVAILABILITY_DAILY, Table
 
 _SENDER_AVAILABILITY_DAILY = """
 WITH days AS (
   SELECT d.day, d.region, d.site, d.block, i.sender_id, d.window_us, d.known_us AS up_us,
-    CAST(0 AS BIGINT) AS down_us, d.window_us - d.known_us AS unknown_us, CAST(0 AS BIGINT) AS maintenance_us,
+    CAST(0 AS BIGINT) AS down_us, d.window_us - d.known_us - d.maintenance_us AS unknown_us, d.maintenance_us,
     CAST(0 AS BIGINT) AS absent_us, CAST(0 AS BIGINT) AS outage_count, d.complete, CAST(0 AS BIGINT) AS error_bound_us
   FROM {prefix}site_coverage_daily d
   JOIN {prefix}sender_intervals i
     ON i.region = d.region AND i.site = d.site AND i.block = d.block
     AND d.day BETWEEN i.first_whole_day AND i.last_whole_day
-  WHERE i.state = 'up'
+  WHERE i.state = 'up' AND NOT EXISTS (
+    SELECT 1 FROM {prefix}sender_maintenance_days m
+    WHERE m.day = d.day AND m.region = i.region AND m.site = i.site AND m.block = i.block
+      AND m.sender_id = i.sender_id)
   UNION ALL
   SELECT day, region, site, block, sender_id, window_us, up_us, down_us, unknown_us, maintenance_us, absent_us,
     outage_count, complete, error_bound_us
@@ -31,7 +35,11 @@ SELECT day, region, site, block, sender_id, window_us, up_us, down_us, unknown_u
 FROM days
 """
 
-_QUERIES = ((SENDER_AVAILABILITY_DAILY, _SENDER_AVAILABILITY_DAILY), *ANALYSIS_VIEWS)
+_QUERIES = (
+    (SENDER_AVAILABILITY_DAILY, _SENDER_AVAILABILITY_DAILY),
+    (MAINTENANCE, MAINTENANCE_QUERY),
+    *ANALYSIS_VIEWS,
+)
 _SPARK = {
     "micros": "unix_micros",
     "percentile": "percentile",

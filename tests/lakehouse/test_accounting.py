@@ -13,11 +13,12 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse import availability, coverage, effort, vouching
 from aggregator.lakehouse.accounting_check import AccountingError, check
 from aggregator.lakehouse.intervals import sender_intervals, words
+from aggregator.lakehouse.planned import Declared, Planned
 from aggregator.lakehouse.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
 from aggregator.lakehouse.views import spark_queries
 from aggregator.lakehouse.windows import DAY_US, HOUR_US
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.support.random_fleet import Times, account, advisory_rows, draw_block, watermark_rows
+from tests.support.random_fleet import Times, Window, account, advisory_rows, draw_block, draw_windows, watermark_rows
 
 START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
 BOUND = 2 * 5 * MINUTE
@@ -47,7 +48,12 @@ class Derived:
     """Everything that is derived, of one history."""
 
     def __init__(
-        self, advisories: DataFrame, watermarks: DataFrame, losses: list[tuple[int, int]], through: int
+        self,
+        advisories: DataFrame,
+        watermarks: DataFrame,
+        losses: list[tuple[int, int]],
+        through: int,
+        windows: Iterable[Window] = (),
     ) -> None:
         interval = BOUND // 2
         begins = dict.fromkeys(range(SITE_BUCKETS), 0)
@@ -56,10 +62,13 @@ class Derived:
         self.intervals = sender_intervals(words(advisories), vouching.rebuilds(after), through).persist()
         said = vouching.vouched(watermarks, advisories, nothing)
         said = said.unionByName(vouching.assumed_spans(after)).unionByName(vouching.first_words(after))
-        covered = coverage.site_coverage(said, losses, through).persist()
+        planned = Planned(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
+        covered = planned.cut_coverage(coverage.site_coverage(said, losses, through)).persist()
         by_day = coverage.coverage_windows(covered, DAY_US, begins, through).persist()
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, through)
-        self.spans = availability.spans_since(self.intervals, begins, through)
+        lives = availability.spans_since(self.intervals, begins, through)
+        self.spans = planned.cut_spans(lives)
+        self.maintenance_days = planned.sender_days(lives, begins)
         self.coverage_daily = coverage.site_coverage_daily(by_day)
         self.exceptions = availability.sender_day_exceptions(self.spans, by_day, through, interval).persist()
         self.hours = availability.site_availability_hourly(self.spans, by_day, by_hour, through, interval).persist()
@@ -72,6 +81,7 @@ class Derived:
         self.intervals.createOrReplaceTempView("sender_intervals")
         self.coverage_daily.createOrReplaceTempView("site_coverage_daily")
         self.exceptions.createOrReplaceTempView("sender_day_exceptions")
+        self.maintenance_days.createOrReplaceTempView("sender_maintenance_days")
         query = next(query for view, query in spark_queries() if view.name == "sender_availability_daily")
         return self.intervals.sparkSession.sql(query.replace("muster.", ""))
 
@@ -84,37 +94,39 @@ def test_random_histories_are_accounted_for_to_the_microsecond(spark: SparkSessi
     loss = START + draw.randrange(0, 3 * DAY)
     losses = [(loss, loss + draw.randrange(1, DAY))] if draw.random() < 0.5 else []
     blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(14)]
+    windows = list(draw_windows(draw, blocks, START, end))
     derived = Derived(
         frame(spark, ADVISORIES, (row for block in blocks for row in advisory_rows(block))),
         frame(spark, WATERMARKS, (row for block in blocks for row in watermark_rows(block))),
         losses,
         known_through,
+        windows,
     )
     by_sender: dict[tuple[object, ...], Times] = {}
     by_hour: dict[tuple[str, int], list[Times]] = defaultdict(list)
     by_day: dict[tuple[str, int], list[Times]] = defaultdict(list)
     for block in blocks:
-        for (sender_id, at), times in account(block, losses, known_through, DAY).items():
+        for (sender_id, at), times in account(block, losses, known_through, DAY, windows).items():
             by_sender[block.site, block.block, sender_id, at] = times
             by_day[block.site, at].append(times)
-        for (_, at), times in account(block, losses, known_through, HOUR).items():
+        for (_, at), times in account(block, losses, known_through, HOUR, windows).items():
             by_hour[block.site, at].append(times)
 
     days = derived.sender_days().select(
         "site", "block", "sender_id", f.unix_micros(f.col("day").cast("timestamp")), "window_us", "up_us", "down_us",
-        "unknown_us", "absent_us", "outage_count", "complete", "error_bound_us",
+        "unknown_us", "maintenance_us", "absent_us", "outage_count", "complete", "error_bound_us",
     ).collect()  # fmt: skip
     assert len(days) == len(by_sender)
-    for *key, window, up, down, unknown, absent, outages, complete, bound in days:
-        assert Times(up, down, unknown, absent, outages) == by_sender[tuple(key)], key
-        assert window == up + down + unknown + absent == min(DAY, known_through - key[3])
+    for *key, window, up, down, unknown, maintenance, absent, outages, complete, bound in days:
+        assert Times(up, down, unknown, maintenance, absent, outages) == by_sender[tuple(key)], key
+        assert window == up + down + unknown + maintenance + absent == min(DAY, known_through - key[3])
         assert complete == (window == DAY)
         assert bound == BOUND * outages
     assert published(derived.hours, f.unix_micros("hour")) == totals(by_hour)
     assert published(derived.days, f.unix_micros(f.col("day").cast("timestamp"))) == totals(by_day)
     check(derived.spans, derived.days, derived.hours, known_through)
-    fleet = derived.fleet.agg(f.sum("up_us"), f.sum("down_us"), f.sum("unknown_us"), f.sum("absent_us")).collect()[0]
-    assert tuple(map(int, fleet)) == tuple(map(sum, list(zip(*by_sender.values(), strict=True))[:4]))
+    fleet = derived.fleet.agg(*(f.sum(f"{name}_us") for name in Times._fields[:5])).collect()[0]
+    assert tuple(map(int, fleet)) == tuple(map(sum, list(zip(*by_sender.values(), strict=True))[:5]))
 
 
 def test_the_check_refuses_days_that_are_not_their_hours(spark: SparkSession) -> None:
@@ -138,7 +150,7 @@ def test_the_check_refuses_days_that_are_not_their_hours(spark: SparkSession) ->
 
 def published(windows: DataFrame, at: Any) -> dict[tuple[str, int], tuple[int, ...]]:
     rows = windows.select(
-        "site", at, "sender_count", "up_us", "down_us", "unknown_us", "absent_us", "outage_count"
+        "site", at, "sender_count", "up_us", "down_us", "unknown_us", "maintenance_us", "absent_us", "outage_count"
     ).collect()
     return {(site, at): tuple(map(int, sums)) for site, at, *sums in rows}
 

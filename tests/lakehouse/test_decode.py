@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from aggregator.lakehouse import decode
+from aggregator.lakehouse import decode, policy_rows
 from aggregator.lakehouse.jetstream_source import SCHEMA
 from aggregator.lakehouse.quarantine import QuarantineReason as Reason
 from aggregator.scenarios.fleet_nodes import ADVISORIES
 from aggregator.scenarios.fleet_plain import EVENTS, plain_advisory
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
-from tests.support.hub import Block, Message
+from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
+from shared.thresholds import Thresholds
+from tests.support.hub import Block, Message, said
 
 AT = parse_instant("2026-02-03T04:05:06.000007Z")
 DUB1 = Block("eu-west", "dub1")
@@ -100,9 +102,26 @@ def cases() -> Iterator[Case]:
     strange.headers["Muster-Origin"] = "eu-west.dub1.nodes.1-1.many"  # type: ignore[index]
     yield Case("registration of no number", strange, Reason.NO_ORIGIN)
 
+    yield from cases_of_policy()
     for subject in ("fleet", "fleet.a.b.c", "fleet.a.b.c.d", "fleet.a.b.c.advisory", "fleet.a.b.c.advisory.old",
                     "fleet.a.b.c.advisory.new.er", "fleet.a.b.c.copy", "fleet.a..c.watermark"):  # fmt: skip
         yield Case(f"subject {subject}", Message(subject, b"{}"), Reason.UNKNOWN_SUBJECT)
+
+
+def cases_of_policy() -> Iterator[Case]:
+    site = Scope("eu-west", "dub1")
+    window = said(site, 1, AT, DeclareMaintenance(AT, AT + HOUR, "new switch", ("n1",)))
+    yield Case("maintenance of a sender", window, "policy")
+    yield Case("thresholds of a region", said(Scope("eu-west"), 2, AT, SetThresholds(Thresholds())), "policy")
+    yield Case("retirement", said(Scope("eu-west", "dub1", "nodes"), 3, AT, RetireSender("n1")), "policy")
+    yield Case("cancellation", said(site, 4, AT, CancelMaintenance(1)), "policy")
+    yield Case("maintenance backwards", said(site, 5, AT, DeclareMaintenance(AT, AT, "why")), Reason.NOT_DECODABLE)
+    yield Case(
+        "maintenance for ever", said(site, 6, AT, DeclareMaintenance(AT, 2**62, "why")), Reason.IMPLAUSIBLE_INSTANT
+    )
+    yield Case("policy of a later protocol", changed(window, protocol="muster:policy:2"), Reason.NOT_DECODABLE)
+    yield Case("policy of another shape", changed(window, order={"kind": "sing"}), Reason.NOT_DECODABLE)
+    yield Case("policy for nobody", window._replace(subject="muster.policy.eu-west"), Reason.NOT_DECODABLE)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +153,18 @@ def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFr
         assert (row.region, row.site, row.sender_id, row.kind, row.event_id, row.ordinal, row.rebuilt) == (
             "eu-west", "dub1", "n1", "stale", "f3c9a2", None, False,
         )  # fmt: skip
+
+
+def test_a_revision_tells_whom_it_is_for(decoded: DataFrame) -> None:
+    rows = policy_rows.policy(decoded).orderBy("revision").collect()
+    assert [(row.revision, row.region, row.site, row.block, row.kind, row.sender_ids) for row in rows] == [
+        (1, "eu-west", "dub1", None, "maintenance", ["n1"]),
+        (2, "eu-west", None, None, "thresholds", None),
+        (3, "eu-west", "dub1", "nodes", "retire", ["n1"]),
+        (4, "eu-west", "dub1", None, "cancel", None),
+    ]
+    assert instants(rows[0], "given_at", "started_at", "ended_at") == (AT, AT, AT + HOUR)
+    assert (rows[0].reason, rows[0].author, rows[3].cancelled_revision) == ("new switch", "ann@ops1", 1)
 
 
 def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSession) -> None:

@@ -16,6 +16,7 @@ from aggregator.lakehouse.schemas import (
     ADVISORIES,
     BRONZE,
     DERIVED,
+    POLICY,
     SENDER_DAY_EXCEPTIONS,
     SENDER_INTERVALS,
     SITE_AVAILABILITY_DAILY,
@@ -27,7 +28,7 @@ from aggregator.lakehouse.schemas import (
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
-from tests.support.random_fleet import advisory_rows, draw_block, watermark_rows
+from tests.support.random_fleet import advisory_rows, draw_block, policy_rows, watermark_rows
 from tests.support.small_rollup import bucket_of
 
 START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
@@ -119,9 +120,11 @@ def archived(draw: random.Random, rows: Iterator[tuple[Table, int, Row]], latene
 
 
 def draw_records(draw: random.Random, end: int, lateness: float) -> list[tuple[Table, Row]]:
+    blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(6)]
+
     def rows() -> Iterator[tuple[Table, int, Row]]:
-        for number in range(6):
-            block = draw_block(draw, f"site{number // 2}", f"b{number}", START, end)
+        yield from ((POLICY, row["given_at"], row) for row in policy_rows(draw, blocks, START, end))
+        for block in blocks:
             yield from ((ADVISORIES, row["occurred_at"], row) for row in advisory_rows(block))
             yield from ((WATERMARKS, row["observed_through"], row) for row in watermark_rows(block))
 

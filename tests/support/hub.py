@@ -12,6 +12,7 @@ from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation
 from shared.instants import MINUTE
 from shared.nats_connection import ConnectionSettings, connect, request_json
+from shared.policy import Order, Revision, Scope, encode_revision
 from shared.subjects import advisory_subject, registration_subject, watermark_subject
 from shared.wire import (
     ORIGIN_HEADER,
@@ -37,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Hub:
-    """A server whose stream ARCHIVE takes ``fleet.>`` and ``choria.>``; REPORT mirrors it, the last messages of it."""
+    """A server whose stream ARCHIVE takes the fleet's, Choria's and policy's subjects; REPORT mirrors its last ones."""
 
     def __init__(self, directory: Path, report_limit: int = -1) -> None:
         self._report_limit = report_limit
@@ -54,7 +55,7 @@ class Hub:
         self.request("STREAM.CREATE.REPORT", mirror)
 
     def create_archive(self) -> None:
-        archive = {"name": ARCHIVE, "subjects": ["fleet.>", "choria.>"], "allow_direct": True}
+        archive = {"name": ARCHIVE, "subjects": ["fleet.>", "choria.>", "muster.policy.>"], "allow_direct": True}
         self.request("STREAM.CREATE.ARCHIVE", archive)
 
     def stop(self) -> None:
@@ -93,6 +94,12 @@ class Hub:
 
     async def _client(self) -> Client:
         return await connect(self.connection, name="test", deadline=5)
+
+
+def said(scope: Scope, revision: int, given_at: int, order: Order) -> Message:
+    """Write a revision of the policy, as the hub's command would."""
+    record = Revision(revision=revision, stream_created_us=1, given_at_us=given_at, author="ann@ops1", order=order)
+    return Message(scope.subject, encode_revision(record))
 
 
 class Block:
@@ -137,6 +144,10 @@ class Block:
 
     def retired(self, sender_id: str, at: int, last_seen_at: int) -> Message:
         return self.advisory(AdvisoryKind.RETIRED, sender_id, at, last_seen_at)
+
+    def retired_by_operator(self, sender_id: str, at: int, last_seen_at: int) -> Message:
+        message = self.retired(sender_id, at, last_seen_at)
+        return message._replace(body=message.body[:-1] + b',"by_operator":true}')
 
     def watermark(self, since: int, through: int, *, rebuilt_at: int = 0) -> Message:
         record = Watermark(

@@ -29,6 +29,7 @@ class Said(NamedTuple):
     incarnation: int
     ordinal: int | None
     event_id: str
+    by_operator: bool
 
 
 class Mark(NamedTuple):
@@ -50,12 +51,29 @@ class BlockHistory(NamedTuple):
     marks: list[Mark]
 
 
+class Window(NamedTuple):
+    """Declared maintenance; "" and no ``sender_ids`` stand for all."""
+
+    region: str
+    site: str
+    block: str
+    sender_ids: tuple[str, ...]
+    started_at: int
+    ended_at: int
+
+    def is_of(self, history: BlockHistory, sender_id: str) -> bool:
+        """Tell whether it is a sender's."""
+        block_is_meant = self.site in ("", history.site) and self.block in ("", history.block)
+        return block_is_meant and (not self.sender_ids or sender_id in self.sender_ids)
+
+
 class Times(NamedTuple):
-    """Microseconds in a window, and the outages that touch it."""
+    """Microseconds in a window, and the outages that touch it outside maintenance."""
 
     up: int
     down: int
     unknown: int
+    maintenance: int
     absent: int
     outages: int
 
@@ -105,7 +123,8 @@ def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: in
             kind, seen_at, state = RECOVERED, at, "up"
         else:
             kind, state = RETIRED, "absent"
-        yield _said(draw, sender_id, kind, at, seen_at, lost_at)
+        by_operator = kind is RETIRED and draw.random() < 0.5
+        yield _said(draw, sender_id, kind, at, seen_at, lost_at)._replace(by_operator=by_operator)
         at += draw.choice((draw.randrange(1, HOUR), draw.randrange(1, 40 * HOUR), HOUR - at % HOUR, DAY - at % DAY))
 
 
@@ -120,7 +139,9 @@ def _said(
     rebuilt: bool = False,
 ) -> Said:
     incarnation = 2 if lost_at and at >= lost_at else 1
-    return Said(sender_id, kind, at, seen_at, rebuilt, incarnation, None, f"{draw.getrandbits(128):032x}")
+    return Said(
+        sender_id, kind, at, seen_at, rebuilt, incarnation, None, f"{draw.getrandbits(128):032x}", by_operator=False
+    )
 
 
 def _marks(draw: random.Random, said: list[Said], start: int, end: int, lost_at: int) -> Iterator[Mark]:
@@ -151,6 +172,7 @@ def advisory_rows(history: BlockHistory) -> Iterator[Row]:
             "incarnation": None if each.ordinal is None else f"1-{each.incarnation}",
             "ordinal": each.ordinal,
             "rebuilt": each.rebuilt,
+            "by_operator": each.by_operator,
             "assumed": each.ordinal is None,
         }
 
@@ -170,24 +192,69 @@ def watermark_rows(history: BlockHistory) -> Iterator[Row]:
         }
 
 
+def draw_windows(draw: random.Random, blocks: list[BlockHistory], start: int, end: int) -> Iterator[Window]:
+    """Draw maintenance: of the region, of sites and blocks, of some senders; some at the borders of hours and days."""
+    for _ in range(draw.randrange(1, 7)):
+        of = draw.choice(blocks)
+        site, block = draw.choice((("", ""), (of.site, ""), (of.site, of.block)))
+        known = sorted({each.sender_id for each in of.said})
+        names = tuple(sorted(draw.sample(known, draw.randrange(1, len(known) + 1)))) if known else ()
+        began = draw.randrange(start - DAY, end + DAY)
+        began -= draw.choice((0, began % HOUR, began % DAY))
+        length = draw.choice((1, draw.randrange(1, 3 * HOUR), HOUR, draw.randrange(1, 3 * DAY), DAY))
+        yield Window("eu-west", site, block, names if draw.random() < 0.6 else (), began, began + length)
+
+
+def policy_rows(draw: random.Random, blocks: list[BlockHistory], start: int, end: int) -> Iterator[Row]:
+    """Draw maintenance that is declared before it or long after, and perhaps cancelled, as the table holds it."""
+    revision = 0
+    for window in draw_windows(draw, blocks, start, end):
+        revision += 1
+        given_at = draw.randrange(start, end)
+        common = {"stream_created_at": 1, "region": window.region, "site": window.site or None}
+        common["block"] = window.block or None
+        span = {"started_at": window.started_at, "ended_at": window.ended_at}
+        senders = list(window.sender_ids) or None
+        yield common | span | {
+            "revision": revision, "kind": "maintenance", "given_at": given_at, "sender_ids": senders
+        }  # fmt: skip
+        if draw.random() < 0.4:
+            yield common | {
+                "revision": revision + 1,
+                "kind": "cancel",
+                "given_at": draw.randrange(given_at, end + DAY),
+                "cancelled_revision": revision,
+            }
+            revision += 1
+
+
 def account(
-    history: BlockHistory, losses: Iterable[tuple[int, int]], known_through: int, unit: int
+    history: BlockHistory,
+    losses: Iterable[tuple[int, int]],
+    known_through: int,
+    unit: int,
+    windows: Iterable[Window] = (),
 ) -> dict[tuple[str, int], Times]:
     """Give the times of each (sender, window start) in which the sender lived."""
     known = _known(history, list(losses))
-    summed: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    summed: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     outages: dict[tuple[str, int], set[int]] = defaultdict(set)
     for sender_id in {each.sender_id for each in history.said}:
         strokes = list(_strokes([each for each in history.said if each.sender_id == sender_id], history))
         edges = {at for at, _ in strokes} | {at for span in known for at in span[:2]} | {known_through}
         first = min(at for at, _ in strokes)
         edges |= set(range(first // unit * unit, known_through, unit))
+        planned = [each for each in windows if each.is_of(history, sender_id)]
+        edges |= {at for each in planned for at in (each.started_at, each.ended_at)}
         points = sorted(at for at in edges if first <= at <= known_through)
         for begin, until in pairwise(points):
             state, number = next(((what, n) for n, (at, what) in reversed(list(enumerate(strokes))) if at <= begin))
             if state == "absent":
                 continue
             window = sender_id, begin // unit * unit
+            if any(each.started_at <= begin < each.ended_at for each in planned):
+                summed[window][3] += until - begin
+                continue
             observed = state != "unknown" and _is_known(known, begin)
             summed[window][("up", "down").index(state) if observed else 2] += until - begin
             if state == "down":
@@ -197,10 +264,11 @@ def account(
             up=up,
             down=down,
             unknown=unknown,
-            absent=min(window[1] + unit, known_through) - window[1] - up - down - unknown,
+            maintenance=maintenance,
+            absent=min(window[1] + unit, known_through) - window[1] - up - down - unknown - maintenance,
             outages=len(outages.get(window, ())),
         )
-        for window, (up, down, unknown) in summed.items()
+        for window, (up, down, unknown, maintenance) in summed.items()
     }
 
 
@@ -210,7 +278,7 @@ def _strokes(said: list[Said], history: BlockHistory) -> Iterator[tuple[int, str
     lost = sorted({each.rebuilt_at for each in history.marks if each.rebuilt_at})
     begun, before = 0, ""
     for each, following in zip(said, [*said[1:], None], strict=True):
-        dates_back = each.kind is STALE or (each.kind is RETIRED and before != STALE)
+        dates_back = each.kind is STALE or (each.kind is RETIRED and (each.by_operator or before != STALE))
         begun = max(begun, each.last_seen_at if dates_back else each.at)
         if each.kind is RETIRED:
             if before not in ("", RETIRED):

@@ -200,6 +200,7 @@ def coverage_day_rows(coverage: Sequence[Coverage], known_through: int) -> Itera
             "block": BLOCK,
             "window_us": window,
             "known_us": known_us,
+            "maintenance_us": 0,
             "assumed_us": 0,
             "complete": window == DAY,
             "site_bucket": bucket_of(site),

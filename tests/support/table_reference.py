@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
-from aggregator.lakehouse.schemas import BRONZE, CONTINUATIONS, DERIVED, LOSSES, POSITIONS, VIEWS, Table
+from aggregator.lakehouse.schemas import (
+    BRONZE,
+    CONTINUATIONS,
+    DERIVED,
+    LOSSES,
+    POSITIONS,
+    SENDER_MAINTENANCE_DAYS,
+    VIEWS,
+    Table,
+)
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
 
@@ -22,7 +31,7 @@ sender, DECIMAL(38,0) for sums over senders. A `day` is a UTC date. Intervals ar
 """
 _PARTS = (
     ("Ask these first", "Availability, ready to be asked, and every outage.", (*DERIVED[4:8], *VIEWS)),
-    ("What they rest on", "Lives of senders, and what was observed.", DERIVED[:4]),
+    ("What they rest on", "Lives of senders, and what was observed.", (*DERIVED[:4], SENDER_MAINTENANCE_DAYS)),
     ("Bronze", "The records as they came, each once.", BRONZE),
     (
         "Imports",

@@ -1,0 +1,75 @@
+"""Maintenance counts in no availability, declared before it or after; what is taken back never was."""
+
+from shared.instants import DAY, HOUR, MINUTE
+from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
+from tests.lakehouse.conftest import Lakehouse
+from tests.lakehouse.test_rollup import FIRST, TODAY, instant
+from tests.support.hub import Block, said
+
+DUB1 = Scope("eu-west", "dub1")
+SENDER_DAYS = (
+    "SELECT sender_id, up_us, down_us, unknown_us, maintenance_us, absent_us, outage_count, availability_total"
+    " FROM muster.sender_availability_daily WHERE complete ORDER BY day, sender_id"
+)
+SITE_DAYS = (
+    "SELECT up_us, down_us, unknown_us, maintenance_us, outage_count FROM muster.site_availability_daily ORDER BY day"
+)
+
+
+def test_maintenance_is_declared_late_and_taken_back(lakehouse: Lakehouse) -> None:
+    dub1 = Block("eu-west", "dub1")
+    switch = DeclareMaintenance(FIRST + 8 * HOUR, FIRST + 10 * HOUR, "new switch")
+    disk = DeclareMaintenance(FIRST + 20 * HOUR, FIRST + DAY + 6 * HOUR, "new disk", ("n2",))
+    lakehouse.hub.publish(
+        [
+            dub1.new("n1", FIRST),
+            dub1.new("n2", FIRST),
+            # Out for the switch, and for an hour longer.
+            dub1.stale("n1", FIRST + 9 * HOUR),
+            dub1.recovered("n1", FIRST + 11 * HOUR),
+            dub1.new("n3", FIRST + DAY),
+            # Out on the second day; then an operator says that it is gone: it was never down.
+            dub1.stale("n3", FIRST + DAY + 3 * HOUR),
+            dub1.retired_by_operator("n3", FIRST + DAY + 5 * HOUR, FIRST + DAY + 3 * HOUR),
+            dub1.watermark(FIRST, FIRST + DAY),
+            dub1.watermark(FIRST, TODAY),
+        ]
+    )
+    lakehouse.roll_up()
+    before = lakehouse.rows(SENDER_DAYS)
+    assert before == [
+        ("n1", 22 * HOUR, 2 * HOUR, 0, 0, 0, 1, 22 / 24),
+        ("n2", DAY, 0, 0, 0, 0, 0, 1.0),
+        ("n1", DAY, 0, 0, 0, 0, 0, 1.0),
+        ("n2", DAY, 0, 0, 0, 0, 0, 1.0),
+        ("n3", 3 * HOUR, 0, 0, 0, 21 * HOUR, 0, 1.0),
+    ]
+
+    lakehouse.hub.publish([said(DUB1, 1, TODAY, switch), said(DUB1, 2, TODAY + MINUTE, disk)])
+    lakehouse.roll_up()
+    assert lakehouse.rows(SENDER_DAYS) == [
+        ("n1", 21 * HOUR, HOUR, 0, 2 * HOUR, 0, 1, 21 / 22),
+        ("n2", 18 * HOUR, 0, 0, 6 * HOUR, 0, 0, 1.0),
+        ("n1", DAY, 0, 0, 0, 0, 0, 1.0),
+        ("n2", 18 * HOUR, 0, 0, 6 * HOUR, 0, 0, 1.0),
+        ("n3", 3 * HOUR, 0, 0, 0, 21 * HOUR, 0, 1.0),
+    ]
+    assert lakehouse.rows_in_spark(SENDER_DAYS) == lakehouse.rows(SENDER_DAYS)
+    assert lakehouse.rows(SITE_DAYS)[:2] == [(39 * HOUR, HOUR, 0, 8 * HOUR, 1), (45 * HOUR, 0, 0, 6 * HOUR, 0)]
+    declared = (
+        "SELECT revision, sender_ids, started_at, ended_at, reason, cancelled_at FROM muster.maintenance ORDER BY 1"
+    )
+    wanted = [
+        (1, None, instant(switch.started_at_us), instant(switch.ended_at_us), "new switch", None),
+        (2, ["n2"], instant(disk.started_at_us), instant(disk.ended_at_us), "new disk", None),
+    ]
+    assert lakehouse.rows(declared) == wanted
+
+    cancelled = [
+        said(DUB1, 3, TODAY + 2 * MINUTE, CancelMaintenance(1)),
+        said(DUB1, 4, TODAY + 3 * MINUTE, CancelMaintenance(2)),
+    ]
+    lakehouse.hub.publish(cancelled)
+    lakehouse.roll_up()
+    assert lakehouse.rows(SENDER_DAYS) == before
+    assert [row[-1] for row in lakehouse.rows(declared)] == [instant(TODAY + 2 * MINUTE), instant(TODAY + 3 * MINUTE)]
