@@ -18,6 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 BUSY_FOLDERS = ("acceptance", "lakehouse")
 LONGEST = (
     "test_exactly_once",
+    "test_cluster",
     "test_imports",
     "test_demo",
     "test_incremental",

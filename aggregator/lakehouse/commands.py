@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from aggregator import config
 from shared.instants import SECOND, InvalidInstant, format_duration, format_instant, parse_duration
@@ -29,11 +30,17 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str | 
     metavar="LO..HI",
     help="Give up these sequences of the archive, which no stream holds any more: their time becomes unknown.",
 )
-def rollup(config_path: Path, once: bool, every: int, full: bool, accept_loss: str | None) -> None:
+@click.option(
+    "--master", metavar="MASTER", help="Spark's master, for another than the settings say: spark://host:7077."
+)
+def rollup(config_path: Path, once: bool, every: int, full: bool, accept_loss: str | None, master: str | None) -> None:
     """Bring the tables up to what the hub holds: read what is new once, derive what follows from it."""
     if every and (once or full or accept_loss):
         raise click.UsageError("--every goes on as a service: leave --once, --full and --accept-loss out")
     settings = config.load(config_path)
+    if master is not None:
+        lakehouse = msgspec.structs.replace(settings.lakehouse, spark_master=master)
+        settings = msgspec.structs.replace(settings, lakehouse=lakehouse)
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.loop import roll_up_every  # noqa: PLC0415 - Spark

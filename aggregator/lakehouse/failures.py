@@ -17,6 +17,7 @@ from aggregator.lakehouse.java import JavaUnavailable
 from aggregator.lakehouse.job_lock import AlreadyRunning
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
+from aggregator.lakehouse.spark_master import MasterUnreachable
 from aggregator.lakehouse.sql_server import ServingFailed
 from aggregator.lakehouse.stream_reader import ReadFailed
 from shared.nats_connection import ConnectFailed
@@ -27,6 +28,7 @@ EXPECTED = (
     ImportRefused,
     JarsUnavailable,
     JavaUnavailable,
+    MasterUnreachable,
     MiscountError,
     ReadFailed,
     Refused,

@@ -25,6 +25,7 @@ from aggregator.lakehouse.maintain import Upkeep, is_due, maintain
 from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS
 from aggregator.lakehouse.session import SessionSettings, start
+from aggregator.lakehouse.spark_master import check_master
 from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader, StreamState
 from shared.instants import parse_instant
 
@@ -157,6 +158,7 @@ def start_session(settings: AggregatorSettings, progress: Progress) -> SparkSess
 def session_settings(settings: AggregatorSettings, progress: Progress) -> SessionSettings:
     """Say which session the settings ask for, and have at hand what it needs: Java, and jars."""
     check_reachable(warehouse(settings), settings.lakehouse.catalog)
+    check_master(settings.lakehouse.spark_master)
     cache = default_cache()
     given = Path(settings.lakehouse.jars) if settings.lakehouse.jars else None
     return SessionSettings(

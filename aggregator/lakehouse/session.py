@@ -110,14 +110,15 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(min(max(2 * cores, 4), 64)),
         }
     else:
-        # A local driver finds the jars where they are; executors elsewhere must be sent them.
-        properties["spark.jars"] = ",".join(jars)
+        # A local driver finds the jars where they are; executors elsewhere must be sent them. Our Python code they find
+        # where it is here: the same installation, at the same place.
+        properties |= {"spark.jars": ",".join(jars), "spark.executorEnv.PYTHONPATH": _code_directory()}
     return properties
 
 
 def _prepare_environment(settings: SessionSettings) -> None:
     """Tell the JVM and Python's workers which Java, which Python and which code: they inherit the environment."""
-    code = str(Path(__file__).resolve().parents[2])
+    code = _code_directory()
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ |= {
         "JAVA_HOME": str(settings.java_home),
@@ -126,6 +127,10 @@ def _prepare_environment(settings: SessionSettings) -> None:
     }
     if settings.master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def _code_directory() -> str:
+    return str(Path(__file__).resolve().parents[2])
 
 
 def _write_no_checksum_files(spark: SparkSession) -> None:
