@@ -4,6 +4,7 @@ A record's own fields are given as ``extra={"fields": {...}}``. No secret comes 
 secrets, never secrets, and addresses with a password in them are refused.
 """
 
+import json
 import logging
 import re
 import sys
@@ -51,7 +52,10 @@ class LineFormatter(logging.Formatter):
 def _value(value: object) -> str:
     """Write a value so that a line can be taken apart again: in JSON's quotes, unless it is one plain word."""
     text = str(value)
-    return text if _PLAIN.fullmatch(text) else msgspec.json.encode(text).decode()
+    if _PLAIN.fullmatch(text) and text.isprintable():
+        return text
+    # What a terminal would obey, and what some take for the end of a line, is escaped beyond what JSON asks for.
+    return msgspec.json.encode(text).decode() if text.isprintable() else json.dumps(text)
 
 
 def log_to(stream: TextIO, form: LogFormat = "text", *, debug: bool = False, **context: object) -> None:

@@ -33,7 +33,9 @@ def explain(error: Exception, *, reached: bool) -> Cause:
     if isinstance(error, nats.errors.StaleConnectionError):
         return Cause("the server fell silent" if "stale" in text else "the server closed the connection")
     if isinstance(error, TimeoutError) or "empty response from server" in text:
-        return Cause(f"it accepts the connection, then nothing comes; {_HANDSHAKE_HINT}" if reached else "no answer")
+        return Cause(
+            f"it accepts the connection, then nothing comes: it hangs, or {_HANDSHAKE_HINT}" if reached else "no answer"
+        )
     return Cause(_system(error, text) if isinstance(error, OSError) else text)
 
 

@@ -25,9 +25,8 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
     agent = report.agent
     if report.life is Life.SILENT:
         text = f"process {agent.pid} is there, but has written nothing for {rough(now() - agent.written_at)}"
-        yield bad(
-            "agent", text, "make room where its disk is full; else it hangs: kill -9 it and start it, nothing is lost"
-        )
+        remedy = f"make room where its disk is full, or end what keeps {path} locked (fuser -v {path}); else it hangs:"
+        yield bad("agent", text, f"{remedy} kill -9 it and start it, nothing is lost")
         return
     if report.life is Life.STOPPED:
         yield doubtful("agent", f"stopped {relative(agent.stopped_at, now())}, as it was told", "start it")

@@ -4,7 +4,8 @@ import asyncio
 import shutil
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import click
@@ -49,14 +50,16 @@ def doctor(config_path: Path, as_json: bool) -> None:
 async def _examined(config_path: Path, width: int | None) -> Sequence[Finding]:
     """Collect the findings, and print each as it comes where there is a width to print in."""
     findings = []
-    async for finding in _examination(config_path):
-        findings.append(finding)
-        if width is not None:
-            click.echo("\n".join(_lines(finding, width)))
+    async with aclosing(_examination(config_path)) as examination:
+        async for finding in examination:
+            findings.append(finding)
+            if width is not None:
+                click.echo("\n".join(_lines(finding, width)))
     return findings
 
 
-async def _examination(config_path: Path) -> AsyncIterator[Finding]:
+async def _examination(config_path: Path) -> AsyncGenerator[Finding, None]:
+    """Look at everything, the nearest first. Whoever has seen enough has to close it: connections may be open."""
     try:
         settings: AgentSettings = config.load(config_path)
     except SettingsError as error:
@@ -66,11 +69,10 @@ async def _examination(config_path: Path) -> AsyncIterator[Finding]:
         yield finding
     for finding in check_agent(settings):
         yield finding
-    for block in settings.stream:
-        async for finding in check_source(settings, block):
-            yield finding
-    async for finding in check_upstream(settings):
-        yield finding
+    for visits in (*(check_source(settings, block) for block in settings.stream), check_upstream(settings)):
+        async with aclosing(visits) as findings:
+            async for finding in findings:
+                yield finding
 
 
 def _lines(finding: Finding, width: int) -> Iterator[str]:

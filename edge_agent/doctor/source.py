@@ -1,6 +1,6 @@
 """Look at one stream block's source: servers, stream, consumer, permissions, clock, and whether the settings fit."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
@@ -20,7 +20,7 @@ from shared.sizes import format_size
 _REFUSED_FOR_ITS_FORM = b'{"batch":"none","seq":"none"}'
 
 
-async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncIterator[Finding]:
+async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncGenerator[Finding, None]:
     """Look at everything between the agent and one site's stream."""
     name, source = f"source of {block.name}", block.source
     reached = False

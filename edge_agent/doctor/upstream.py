@@ -1,6 +1,6 @@
 """Look at the region: servers, what the agent may publish, which stream stores it, and whether it will go on to."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
@@ -18,7 +18,7 @@ NAME = "region"
 LARGEST_REGISTRATION = 1 << 20
 
 
-async def check_upstream(settings: AgentSettings) -> AsyncIterator[Finding]:
+async def check_upstream(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
     """Look at everything between the agent and the region's stream."""
     reached = False
     for finding in await check_servers(NAME, settings, settings.upstream):

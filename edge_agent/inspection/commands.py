@@ -164,7 +164,7 @@ def outbox(context: click.Context, config_path: Path, target: Path | None, as_js
 
 @outbox.command(
     epilog=f"{EXAMPLES}muster-agent outbox drop --lane registrations\n  "
-    "muster-agent outbox --config agent.toml drop --lane registrations --stream nodes --yes"
+    "muster-agent outbox drop --lane registrations --stream nodes --config agent.toml --yes"
 )
 @click.option(
     "--lane",
@@ -174,10 +174,11 @@ def outbox(context: click.Context, config_path: Path, target: Path | None, as_js
 )
 @stream_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--config", "own_path", type=click.Path(dir_okay=False, path_type=Path), help="The same as before drop.")
 @click.pass_obj
-def drop(config_path: Path, lane: str, stream: str, yes: bool) -> None:
+def drop(config_path: Path, own_path: Path | None, lane: str, stream: str, yes: bool) -> None:
     """Drop the registrations that wait, counted by the cause operator; the agent may run meanwhile."""
-    path = _store_of(config_path)
+    path = _store_of(own_path or config_path)
     with reading(path) as database:
         waiting = [each for each in read_outbox(database).waiting if each.lane == lane and stream in ("", each.stream)]
     count, size = sum(each.count for each in waiting), format_size(sum(each.size for each in waiting))

@@ -10,6 +10,7 @@ from edge_agent.inspection.decisions import FORWARDED, Decided, DecisionFilter, 
 from edge_agent.inspection.moments import moment, rough
 from edge_agent.store.reading import reading
 from shared.identifiers import AdvisoryKind
+from shared.tables import visible
 
 POLL_INTERVAL = 0.5
 
@@ -26,7 +27,7 @@ def as_line(decided: Decided) -> str:
     '1970-01-01T00:12:00Z  stale      silent 12m    sent      a.example.net'
     """
     record = _RECORDS.get(Fate(decided.record), "") if decided.record in set(Fate) else "dropped"
-    return _LINE.format(moment(decided.at), decided.decision, _why(decided), record, decided.sender_id)
+    return _LINE.format(moment(decided.at), decided.decision, _why(decided), record, visible(decided.sender_id))
 
 
 def _why(decided: Decided) -> str:

@@ -14,6 +14,7 @@ from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisi
 from edge_agent.inspection.similar import similar_senders
 from edge_agent.store.reading import StoreUnreadable
 from shared.identifiers import AdvisoryKind
+from shared.tables import visible
 
 SENDER = """
 SELECT row_id, phase, last_seen_at, last_sequence, opening_sequence, last_forwarded_at, forwarded_size, first_interval,
@@ -77,8 +78,14 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
         explanations.append(Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at))
     if not explanations:
         similar = similar_senders(database, sender_id)
-        hint = f"did you mean {', '.join(similar)}?" if similar else "muster-agent senders --match lists those it knows"
-        raise StoreUnreadable(f"sender {sender_id}: not known to this store, and nothing was decided of it; {hint}")
+        hint = (
+            f"did you mean {', '.join(map(visible, similar))}?"
+            if similar
+            else "muster-agent senders --match lists those it knows"
+        )
+        raise StoreUnreadable(
+            f"sender {visible(sender_id)}: not known to this store, and nothing was decided of it; {hint}"
+        )
     return explanations
 
 

@@ -8,6 +8,7 @@ from edge_agent.inspection.moments import moment, relative
 from edge_agent.inspection.sentences import Sentences
 from shared.instants import format_duration
 from shared.sizes import format_size
+from shared.tables import visible
 
 LABEL = 17
 NARROWEST = 40
@@ -25,7 +26,7 @@ def render_explanation(explained: Explanation, *, at: int, width: int, limit: in
 def _heading(explained: Explanation) -> str:
     block_id, tracked = explained.block.block_id, explained.tracked
     state = tracked.state if tracked else "not known any more"
-    return f"{explained.sender_id} (site {block_id.site}, stream {block_id.block}): {state}"
+    return f"{visible(explained.sender_id)} (site {block_id.site}, stream {block_id.block}): {state}"
 
 
 def _facts(explained: Explanation, at: int) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import msgspec
 from edge_agent.store import schema
 
 BUSY_PATIENCE = 5.0
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class StoreUnreadable(Exception):
@@ -37,7 +38,9 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     except msgspec.MsgspecError as error:
         raise StoreUnreadable(f"store {path}: another version of the agent wrote it ({error}); use that one") from error
     except (sqlite3.Error, PermissionError) as error:
-        raise StoreUnreadable(f"store {path}: {error}; may you read it, and its directory?") from error
+        is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED
+        hint = "the agent sets it aside when it starts" if is_damaged else "may you read it, and its directory?"
+        raise StoreUnreadable(f"store {path}: {error}; {hint}") from error
 
 
 def _open(path: Path) -> sqlite3.Connection:

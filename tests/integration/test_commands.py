@@ -42,8 +42,7 @@ def named(command: tuple[str, ...]) -> str:
 
 
 def told(*command: str, config: Path, debug: bool = False) -> tuple[int, str, str]:
-    name, *rest = command
-    arguments = [COMMAND, name, "--config", str(config), *rest, *(["--debug"] if debug else [])]
+    arguments = [COMMAND, *command, "--config", str(config), *(["--debug"] if debug else [])]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -71,7 +70,7 @@ def test_settings_file_that_is_not_there_is_one_line(tmp_path: Path, command: tu
     ("found", "said"),
     [
         ("nothing", r"there is no such file; has the agent run with these settings\?"),
-        ("garbage", r"file is not a database; may you read it, and its directory\?"),
+        ("garbage", r"file is not a database; the agent sets it aside when it starts"),
         ("another version", rf"version 99, this muster-agent reads {schema.VERSION}; use a newer one"),
         (
             "an empty one",
@@ -133,10 +132,12 @@ def test_wrong_command_line_is_told_and_ends_with_two(arguments: list[str], said
     assert "Traceback" not in done.stderr
 
 
-async def test_reader_that_has_seen_enough_ends_a_command_quietly(config: Path) -> None:
-    # More than a pipe holds, to a reader that takes one line.
-    piped = f"{COMMAND} check-config --config {config} | head -n 1; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize(("command", "first"), [("check-config", "{config}: good"), ("doctor", "OK    settings ")])
+async def test_reader_that_has_seen_enough_ends_a_command_quietly(config: Path, command: str, first: str) -> None:
+    # More than a pipe holds, or while more is looked for, to a reader that takes one line.
+    piped = f"{COMMAND} {command} --config {config} | head -n 1; exit ${{PIPESTATUS[0]}}"
     process = await asyncio.create_subprocess_exec("bash", "-c", piped, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     output, errors = await asyncio.wait_for(process.communicate(), 60)
-    assert (output.decode(), errors) == (f"{config}: good\n", b"")
-    assert process.returncode in (0, 1)
+    assert output.decode().startswith(first.format(config=config))
+    assert (output.count(b"\n"), errors) == (1, b"")
+    assert process.returncode in (0, 1, 2)

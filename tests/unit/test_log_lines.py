@@ -40,7 +40,9 @@ def test_fields_stand_behind_the_message() -> None:
     assert stream.getvalue().endswith(' msg="upstream: not connected" part=upstream repeated=4 why=""\n')
 
 
-@pytest.mark.parametrize("text", ["two words", 'with "quotes"', "a=b", "two\nlines", "back\\slash", "nul\x00", "é ü"])
+@pytest.mark.parametrize(
+    "text", ["two words", 'with "quotes"', "a=b", "two\nlines", "back\\slash", "nul\x00", "é ü", "\u202eevil", "\x9b2J"]
+)
 def test_value_that_is_no_plain_word_is_quoted_and_reads_back(text: str) -> None:
     stream = logging_to("text")
     log.info("%s", text)
