@@ -93,7 +93,7 @@ def check_config(config_path: Path) -> None:
 
     Looks at nothing but the file: muster-agent doctor looks at the rest. Ends with 0, or 1 where something is wrong.
     """
-    from edge_agent.effective_settings import render_settings
+    from edge_agent.effective_settings import render_settings, written
 
     settings = config.load(config_path)
     click.echo(f"{config_path}: good")
@@ -101,6 +101,10 @@ def check_config(config_path: Path) -> None:
     for block in settings.stream:
         source = ", ".join(block.source.servers)
         click.echo(f"  {block.name}: {block.source.stream} at {source}, consumer {settings.consumer_of(block)}")
+    if settings.pair.members:
+        click.echo(
+            f"  pair: {' and '.join(settings.pair.members)}, takeover after {written(settings.pair.takeover_after)}"
+        )
     click.echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}")
     click.echo(f"\nIn effect, defaults included:\n\n{render_settings(settings)}")
 
@@ -162,9 +166,10 @@ def main() -> None:
 
 def _expected(error: BaseException) -> str | None:
     """Give the one line for an error that a person can do something about, None for a defect."""
+    from edge_agent.pair.refusal import PairRefused
     from edge_agent.store.files import StoreUnusable
     from edge_agent.store.reading import StoreUnreadable
 
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return _expected(error.exceptions[0])
-    return str(error) if isinstance(error, SettingsError | StoreUnreadable | StoreUnusable) else None
+    return str(error) if isinstance(error, SettingsError | StoreUnreadable | StoreUnusable | PairRefused) else None

@@ -7,7 +7,7 @@ tried until it can be; what a crash takes is read and decided again.
 import asyncio
 from collections.abc import Callable
 
-from edge_agent.ports import BatchCommit, BatchStore, Source, StoreUnwritable
+from edge_agent.ports import BatchCommit, BatchStore, Journal, Source, StoreUnwritable
 
 RETRY_AFTER = 0.5
 WORTH_A_COMMIT = 500
@@ -33,12 +33,22 @@ class Filling:
 
 
 class Committing:
-    """The commits of one block. ``pauses`` hears why a batch has to wait, and None when that is over."""
+    """The commits of one block. ``pauses`` hears why a batch has to wait, and None when that is over.
 
-    def __init__(self, store: BatchStore, source: Source, pauses: Callable[[StoreUnwritable | None], None]) -> None:
+    ``journal``, where there is one, is told of every batch before it is committed.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        source: Source,
+        pauses: Callable[[StoreUnwritable | None], None],
+        journal: Journal | None = None,
+    ) -> None:
         self._store = store
         self._source = source
         self._pauses = pauses
+        self._journal = journal
         self._under_way: asyncio.Task[None] | None = None
 
     async def begin(self, batch: BatchCommit) -> None:
@@ -62,6 +72,8 @@ class Committing:
 
     async def _commit(self, batch: BatchCommit) -> None:
         is_paused = False
+        if self._journal is not None:
+            batch = await self._journal.record(batch)
         while True:
             try:
                 await self._store.commit(batch)
@@ -72,4 +84,6 @@ class Committing:
                 await asyncio.sleep(RETRY_AFTER)
         if is_paused:
             self._pauses(None)
+        if self._journal is not None:
+            self._journal.committed(batch)
         await self._source.acknowledge(batch.state.position.sequence)

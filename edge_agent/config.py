@@ -58,6 +58,26 @@ class MonitorSettings(Settings, frozen=True):
             raise ValueError(f"listen {self.listen!r} is not host:port")
 
 
+class PairSettings(Settings, frozen=True):
+    """``[pair]``: two agents on one site, one of which stands by."""
+
+    members: Annotated[
+        tuple[str, ...], Meta(description="the names of both agents, first the one that begins; empty: no pair")
+    ] = ()
+    takeover_after: Annotated[Duration, Meta(description="silence after which the other takes over")] = Duration(
+        3 * SECOND
+    )
+    replicas: Annotated[int, Meta(description="on how many of the site's servers the pair's log is kept", ge=1)] = 1
+
+    def __post_init__(self) -> None:
+        if self.members and (len(self.members) != 2 or len(set(self.members)) != 2):
+            raise ValueError('members must be two names, each agent\'s own, such as ["host-a", "host-b"]')
+        for member in self.members:
+            validated_token(member, "the member")
+        if self.takeover_after < SECOND:
+            raise ValueError("takeover_after must be 1s or longer")
+
+
 class AgentSettings(Settings, frozen=True):
     """The whole file."""
 
@@ -69,6 +89,7 @@ class AgentSettings(Settings, frozen=True):
     store: Annotated[StoreSettings, Meta(description="the agent's file")] = StoreSettings()
     watermark: Annotated[WatermarkSettings, Meta(description="how often the agent vouches")] = WatermarkSettings()
     monitor: Annotated[MonitorSettings, Meta(description="metrics and health over HTTP")] = MonitorSettings()
+    pair: Annotated[PairSettings, Meta(description="two agents on one site")] = PairSettings()
 
     def __post_init__(self) -> None:
         validated_token(self.site, "the site")
@@ -76,6 +97,8 @@ class AgentSettings(Settings, frozen=True):
         for place, block in enumerate(self.stream):
             for other in self.stream[:place]:
                 self._check_apart(other, block)
+        if self.pair.members:
+            self._check_pair()
 
     @property
     def agent_name(self) -> str:
@@ -93,7 +116,22 @@ class AgentSettings(Settings, frozen=True):
 
     def consumer_of(self, block: StreamSettings) -> str:
         """Name a block's durable consumer."""
-        return block.source.consumer or f"muster-{self.site}-{block.name}"
+        name = block.source.consumer or f"muster-{self.site}-{block.name}"
+        # Each member of a pair has a consumer of its own; the rest of their files may be the same.
+        return f"{name}-{self.agent_name}" if self.pair.members else name
+
+    def _check_pair(self) -> None:
+        if self.agent_name not in self.pair.members:
+            raise ValueError(
+                f"this agent is {self.agent_name!r}, pair.members are {' and '.join(self.pair.members)}: "
+                "write its own name there, or give it one of them (name)"
+            )
+        for block in self.stream:
+            if block.mode != "sample":
+                raise ValueError(
+                    f"the block {block.name!r} has mode {block.mode!r}, and a pair only samples: "
+                    "leave it to an agent of its own"
+                )
 
     def _check_apart(self, one: StreamSettings, other: StreamSettings) -> None:
         if one.name == other.name:

@@ -4,75 +4,68 @@ import asyncio
 import logging
 import signal
 import uuid
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Coroutine, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
 
-from nats.aio.client import Client
-
+from edge_agent.agent_parts import AgentParts
 from edge_agent.belonging import check_belonging
+from edge_agent.cancellation import cancelled
 from edge_agent.config import AgentSettings
-from edge_agent.core.senders import SenderTable
-from edge_agent.core.standing import Standing
-from edge_agent.heartbeat import Heartbeat
-from edge_agent.ingest import Block, Ingest, IngestPhase
+from edge_agent.links import Links
 from edge_agent.memory import collect_rarely, give_memory_back
-from edge_agent.modes import AgentIdentity, Mode, mode_of
+from edge_agent.modes import AgentIdentity
 from edge_agent.monitor import serve_monitor
+from edge_agent.pair.copying import CopyArrived, adopt_copy
+from edge_agent.pair.refusal import check_key_file
+from edge_agent.pair.service import serve_pair
 from edge_agent.passage import Passage
-from edge_agent.passing import Passing
 from edge_agent.policy_feed import PolicyFeed
-from edge_agent.policy_orders import PolicyOrders
-from edge_agent.probe import Probe
-from edge_agent.source import JetStreamSource
-from edge_agent.source_api import SourceAddress, SourceApi
-from edge_agent.status_board import UPSTREAM, StatusBoard, source_part, stream_part
+from edge_agent.seats import Seats
+from edge_agent.status_board import StatusBoard
 from edge_agent.store.files import Prepared, StoreUnusable, held, prepare, site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
 from edge_agent.supervisor import announce_stopping, keep_supervisor_informed
-from edge_agent.uploader import Uploader
-from edge_agent.upstream import JetStreamUpstream
-from shared.nats_client import EdgeClient
-from shared.nats_connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
-
-CONNECT_DEADLINE = 10.0
-LONGEST_RETRY = 10.0
-CANCEL_AGAIN = 1.0
+from edge_agent.uploading import Uploading
 
 log = logging.getLogger("muster.agent")
-
-
-class _Adapter(Protocol):
-    def break_off(self, reason: str) -> None: ...
-
-    def takes_denial(self, reason: str) -> bool: ...
 
 
 async def run(settings: AgentSettings) -> None:
     """Run the agent until SIGTERM or SIGINT. A part that dies takes the agent down with it."""
     path = Path(settings.store.path)
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     with held(path):
-        prepared = prepare(path)
-        _say_what_was_found(path, prepared)
-        key = site_key(settings.id_key_path)
-        store = await SqliteStore.open(path, int(settings.store.max_outbox))
-        try:
-            check_belonging(path, settings, await store.known_blocks())
-        except StoreUnusable:
-            await store.close()
-            raise
-        agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
-        collect_rarely()
-        stopping = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        try:
-            await agent.run_until(stopping)
-        finally:
-            await agent.close()
+        while not stopping.is_set():
+            try:
+                await _run_on(path, settings, stopping)
+            except* CopyArrived:
+                adopt_copy(path)
+                log.info("store %s is a copy of the other member's now", path)
+
+
+async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event) -> None:
+    """Run on the store as it is."""
+    if settings.pair.members:
+        check_key_file(settings)
+    prepared = prepare(path)
+    _say_what_was_found(path, prepared)
+    key = site_key(settings.id_key_path)
+    store = await SqliteStore.open(path, int(settings.store.max_outbox))
+    try:
+        check_belonging(path, settings, await store.known_blocks())
+    except StoreUnusable:
+        await store.close()
+        raise
+    agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
+    collect_rarely()
+    try:
+        await agent.run_until(stopping)
+    finally:
+        await agent.close()
 
 
 class Agent:
@@ -81,29 +74,34 @@ class Agent:
     def __init__(self, settings: AgentSettings, store: SqliteStore, key: bytes, *, replaces_lost: bool) -> None:
         self._settings = settings
         self._store = store
-        self._replaces_lost = replaces_lost
-        self._identity = AgentIdentity(version("muster"), uuid.uuid4().hex, key)
-        self._clients: list[Client] = []
-        self._passage = Passage(store.copies_wait)
+        self._links = Links(settings.site)
+        identity = AgentIdentity(version("muster"), uuid.uuid4().hex, key)
         self._board = StatusBoard(
             settings.agent_name,
             settings.region,
             settings.site,
-            self._identity.version,
-            self._identity.boot_id,
+            identity.version,
+            identity.boot_id,
             int(settings.store.max_outbox),
         )
-        self._policy_feed = PolicyFeed(
-            settings.region, settings.site, settings.upstream.domain, self._board.reporter("policy")
+        self._parts = AgentParts(
+            settings,
+            identity,
+            store,
+            self._links,
+            self._board,
+            PolicyFeed(settings.region, settings.site, settings.upstream.domain, self._board.reporter("policy")),
+            Passage(store.copies_wait),
+            replaces_lost,
         )
+        self._seats, self._uploading = Seats(self._parts), Uploading(self._parts)
 
     async def run_until(self, stopping: asyncio.Event) -> None:
         """Run every part; end when told to, raise what a part raised."""
         async with asyncio.TaskGroup() as tasks:
             parts = [
                 tasks.create_task(self._board.keep_written(self._store), name="status"),
-                tasks.create_task(self._upload(), name="upstream"),
-                *(tasks.create_task(self._read(block), name=block.name) for block in self._settings.stream),
+                *(tasks.create_task(part, name=name) for name, part in self._working_parts()),
                 tasks.create_task(keep_supervisor_informed(self._board), name="supervisor"),
                 tasks.create_task(give_memory_back(), name="memory"),
             ]
@@ -119,168 +117,25 @@ class Agent:
     async def close(self) -> None:
         """Close what was opened; what was not acknowledged stays in the store."""
         self._board.mute()
-        for client in self._clients:
-            await client.close()
+        await self._links.close()
         await self._board.write_last(self._store)
         await self._store.close()
 
+    def _working_parts(self) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
+        if self._settings.pair.members:
+            yield "pair", serve_pair(self._parts, self._seats, self._uploading)
+            return
+        yield "upstream", self._upload()
+        for block in self._settings.stream:
+            yield block.name, self._read(block)
+
     async def _upload(self) -> None:
-        report = self._board.reporter(UPSTREAM)
-        adapters: list[_Adapter] = []
-        client = await self._connect(self._settings.upstream, "upstream", adapters, report)
-        upstream = JetStreamUpstream(client)
-        adapters += (self._policy_feed, upstream)
-        known = {block_id.block: state.standing for block_id, state in await self._store.known_blocks()}
-        taken = [known.get(block.name, Standing()) for block in self._settings.stream]
-
-        def report_upload(problem: str) -> None:
-            if not problem:
-                report("connected", "")
-            elif client.is_connected:
-                # Of a link that is down the link itself says so, since when and why.
-                report("not accepted", problem)
-
-        bandwidth = self._settings.upstream.max_bandwidth
-        uploader = Uploader(
-            self._store, upstream, bytes_per_second=bandwidth, report=report_upload, passage=self._passage
-        )
-        self._board.publishes = uploader.publishes
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(uploader.run(), name="uploader")
-            tasks.create_task(self._policy_feed.run(client, taken), name="policy")
+        await self._uploading.run(await self._uploading.open())
 
     async def _read(self, block: StreamSettings) -> None:
-        settings, source_settings = self._settings, block.source
         known = await self._store.load_block(block.name)
-        report = self._board.reporter(stream_part(block.name))
-        adapters: list[_Adapter] = []
-        link_report = self._board.reporter(source_part(block.name))
-        client = await self._connect(source_settings, f"source of {block.name}", adapters, link_report)
-        address = SourceAddress(
-            stream=source_settings.stream,
-            consumer=settings.consumer_of(block),
-            domain=source_settings.domain,
-            creates_consumer=source_settings.create_consumer,
-            filter_subject=block.filter_subject,
-            start=source_settings.start_rule(),
-        )
-        source = JetStreamSource(
-            client, SourceApi(client, address), int(source_settings.settle), self._probe(block, client)
-        )
-        adapters.append(source)
-        mode = mode_of(settings, block, self._identity)
-        decider = mode.decides(*known) if known else None
-
-        def report_reading(phase: IngestPhase, reason: str) -> None:
-            report(phase, reason)
-            if phase is IngestPhase.READING and client.is_connected:
-                # Whatever was denied on the link is permitted again, or reading does without.
-                link_report("connected", "")
-
-        passing = Passing(self._passage, block.name) if mode.passes else None
-        ingest = Ingest(self._block(block, mode), source, self._store, decider, report_reading, passing)
-        self._board.watch(block.name, ingest)
-        heartbeat = self._heartbeat(block, client)
-        if heartbeat is None:
-            await ingest.run()
-            return
-        adapters.append(heartbeat)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(ingest.run(), name=f"stream {block.name}")
-            tasks.create_task(heartbeat.run(lambda: ingest.read_at), name=f"heartbeat of {block.name}")
-
-    def _block(self, block: StreamSettings, mode: Mode) -> Block:
-        return Block(
-            stream=block.source.stream,
-            policy=block.policy.policy(),
-            intake=mode.intake,
-            emitter=mode.emitter,
-            watermark_interval=int(self._settings.watermark.interval),
-            rebuilding=self._replaces_lost,
-            mode=block.mode,
-            decides=lambda state: mode.decides(state, SenderTable()),
-            orders=PolicyOrders(self._settings.block_id(block), block, self._policy_feed, self._refusals(block)),
-        )
-
-    def _refusals(self, block: StreamSettings) -> Callable[[str], None]:
-        part = f"policy of {block.name}"
-
-        def report(reason: str) -> None:
-            if reason or part in self._board.parts:
-                self._board.reporter(part)("refused" if reason else "taken", reason)
-
-        return report
-
-    def _probe(self, block: StreamSettings, client: Client) -> Probe | None:
-        if not block.source.probe_subject:
-            return None
-        origin, interval = str(self._settings.block_id(block)), block.policy.policy().blind_after // 4
-        return Probe(
-            client, block.source.probe_subject, origin, interval, self._board.reporter(f"probe of {block.name}")
-        )
-
-    def _heartbeat(self, block: StreamSettings, client: Client) -> Heartbeat | None:
-        subject, interval = block.heartbeat.subject, int(block.heartbeat.interval)
-        if not subject:
-            return None
-        report = self._board.reporter(f"heartbeat of {block.name}")
-        return Heartbeat(client, subject, interval, self._settings.agent_name, report)
-
-    async def _connect(
-        self,
-        settings: ConnectionSettings,
-        part: str,
-        adapters: list[_Adapter],
-        report: Callable[[str, str], None],
-    ) -> EdgeClient:
-        """Connect, however long it takes; afterwards let the adapters know of every change."""
-        retry_after = 1.0
-        report("connecting", "")
-        while True:
-            try:
-                client = await connect(
-                    settings,
-                    name=f"muster-agent {self._settings.site} {part}",
-                    inbox_prefix=f"_INBOX_{self._settings.site}",
-                    deadline=CONNECT_DEADLINE,
-                    on_state=partial(_take_link_state, adapters, report),
-                )
-            except ConnectFailed as error:
-                report("not connected", str(error))
-                await asyncio.sleep(retry_after)
-                retry_after = min(retry_after * 2, LONGEST_RETRY)
-            else:
-                self._clients.append(client)
-                return client
-
-
-async def cancelled(parts: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel until all have ended: before Python 3.12, wait_for() loses a cancellation that meets its answer."""
-    left = set(parts)
-    while left:
-        for part in left:
-            part.cancel()
-        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
-
-
-def _take_link_state(adapters: list[_Adapter], report: Callable[[str, str], None], state: LinkState) -> None:
-    match state.event:
-        case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
-            report("connected", "")
-            reason = "the connection is new"
-        case LinkEvent.DENIED if any(adapter.takes_denial(state.reason) for adapter in adapters):
-            return
-        case LinkEvent.DENIED:
-            report("denied", state.reason)
-            reason = state.reason
-        case LinkEvent.RETRY_FAILED:
-            report("not connected", f"{state.server}: {state.reason}")
-            return
-        case _:
-            reason = f"{state.server}: {state.reason or state.event}"
-            report("not connected", reason)
-    for adapter in adapters:
-        adapter.break_off(reason)
+        seat = await self._seats.seat(block)
+        await self._seats.ingest(seat, seat.mode.decides(*known) if known else None)
 
 
 def _say_what_was_found(path: Path, prepared: Prepared) -> None:

@@ -6,29 +6,24 @@ depends on the stream's time alone.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from enum import StrEnum
-
-import msgspec
 
 from edge_agent.cancellation import is_cancelled
 from edge_agent.committing import Committing, Filling
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decider import BlockDraft, Decider, MessageIntake, RecordWriter
+from edge_agent.core.decider import BlockDraft, Decider
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import Lane, WatermarkContext
-from edge_agent.core.policy import Policy
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import SenderChanges
 from edge_agent.core.standing import Standing
-from edge_agent.core.tracker import Tracker
+from edge_agent.ingest_block import Block, IngestPhase
 from edge_agent.passage import Passage
 from edge_agent.passing import Passing
 from edge_agent.ports import (
     BatchCommit,
     BatchStore,
     Checked,
-    Orders,
     Progress,
     Source,
     SourceUnavailable,
@@ -45,39 +40,6 @@ LONGEST_RETRY = 5.0
 LONGEST_CHECK_INTERVAL = 1 * SECOND
 NO_CHANGES = SenderChanges([], [], [])
 FOREVER = (1 << 63) - 1
-
-
-class IngestPhase(StrEnum):
-    """What the loop is doing, as people are told."""
-
-    STARTING = "starting"
-    READING = "reading"
-    UNAVAILABLE = "source unavailable"
-    DISK_FULL = "paused, disk full"
-    STORE_LOCKED = "paused, store locked"
-    OUTBOX_FULL = "paused, outbox full"
-
-
-class Block(msgspec.Struct, frozen=True):
-    """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
-
-    ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy
-    over ``policy``; None where there is none.
-    """
-
-    stream: str
-    policy: Policy
-    intake: MessageIntake
-    emitter: RecordWriter
-    watermark_interval: int
-    rebuilding: bool = False
-    mode: str = "sample"
-    decides: Callable[[BlockState], Decider] = Tracker
-    orders: Orders | None = None
-
-    def policy_after(self, standing: Standing) -> Policy:
-        """Give the thresholds that hold after what was taken of the hub's policy."""
-        return self.policy if self.orders is None else self.orders.policy(standing)
 
 
 class Ingest:
@@ -101,9 +63,11 @@ class Ingest:
         self._emitter = block.emitter
         self._source = source
         self._store = store
-        self._commits = Committing(store, source, self._tell_pause)
+        self._commits = Committing(store, source, self._tell_pause, block.journal)
         self._decider = decider
         self._passing = passing or Passing(Passage(copies_wait=lambda: True), block.emitter.block_id.block)
+        self._journal = block.journal
+        self._oldest_forwarded = 0
         self._watermark_interval = block.watermark_interval / SECOND
         self._report = report
         self._watermark_due_at = 0.0
@@ -222,7 +186,7 @@ class Ingest:
     async def _give(self, draft: BlockDraft, messages: Sequence[SourceMessage]) -> BlockDraft:
         """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
         max_age = self._block.policy.max_age
-        oldest_forwarded = self._server_at - max_age if max_age else 0
+        self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
         give, before = self._intake.give, FOREVER
         for message in messages:
             # A clock that does not go back against the message before has not stepped back.
@@ -293,8 +257,19 @@ class Ingest:
             if draft.recorded or not self._passing.hand_over(state, rows):
                 await self._finish_passing()
                 await self._commits.begin(
-                    BatchCommit(self._emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions)
+                    BatchCommit(
+                        self._emitter.block_id,
+                        state,
+                        draft.changes(),
+                        rows,
+                        draft.recorded,
+                        draft.decisions,
+                        self._oldest_forwarded,
+                    )
                 )
+        elif self._journal is not None:
+            await self._commits.finish()
+            await self._journal.prove(self._emitter.block_id, draft.state())
         self.decider.adopt(draft)
 
     async def _settle_passing(self) -> None:

@@ -13,6 +13,7 @@ from edge_agent.core.decision import BlindCause
 from edge_agent.core.observation import RejectReason
 from edge_agent.exposition import Kind, Metric, Sample
 from edge_agent.host import Usage
+from edge_agent.pair.status import PairPhase, PairStatus
 from edge_agent.ports import Progress
 from edge_agent.status_board import UPSTREAM, AgentStatus, block_of
 from edge_agent.usefulness import PartStatus
@@ -99,12 +100,15 @@ class Numbers(msgspec.Struct, frozen=True):
     commit_seconds: float
     usage: Usage
     is_useful: bool
+    pair: PairStatus | None = None
 
 
 def metrics_of(numbers: Numbers) -> Iterator[Metric]:
     """Give every metric."""
     yield from _agent(numbers)
     yield from _links(numbers)
+    if numbers.pair is not None:
+        yield from _pair(numbers.pair, numbers.at)
     yield from _reading(numbers.progress)
     yield from _counters(numbers.counters)
     yield from _outbox(numbers)
@@ -147,6 +151,19 @@ def _links(numbers: Numbers) -> Iterator[Metric]:
     yield _one("muster_agent_publishes_acknowledged_total", "counter", text, numbers.acknowledged)
     text = "Publishes that the region has refused."
     yield _one("muster_agent_publishes_failed_total", "counter", text, numbers.refused)
+
+
+def _pair(pair: PairStatus, at: int) -> Iterator[Metric]:
+    members = {"member": pair.member, "other": pair.other}
+    leads = [Sample(members, pair.phase == PairPhase.LEADING)]
+    yield Metric("muster_agent_pair_leading", "gauge", "1 while this member of the pair leads.", leads)
+    stands_by = [Sample(members, pair.phase == PairPhase.STANDING_BY)]
+    yield Metric("muster_agent_pair_standing_by", "gauge", "1 while this member stands by, in step.", stands_by)
+    text = "How often this member has taken over since it started."
+    yield _one("muster_agent_pair_takeovers_total", "counter", text, pair.takeovers)
+    if pair.other_heard_at:
+        text = "How long ago the other member was heard."
+        yield _one("muster_agent_pair_other_heard_age_seconds", "gauge", text, (at - pair.other_heard_at) / SECOND)
 
 
 def _reading(progress: Mapping[str, Progress]) -> Iterator[Metric]:

@@ -113,4 +113,5 @@ def _numbers(board: StatusBoard, store: SqliteStore, oldest: dict[Lane, int]) ->
         commit_seconds=store.commits.seconds,
         usage=host.usage(),
         is_useful=not board.problems(),
+        pair=board.pair() if board.pair else None,
     )

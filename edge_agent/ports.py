@@ -45,7 +45,8 @@ class SourceUnavailable(Exception):
 class BatchCommit(msgspec.Struct, frozen=True):
     """Everything that one batch changes: committed together or not at all.
 
-    ``decisions``, where there are any, are what ``rows`` say, one each, for the log.
+    ``decisions``, where there are any, are what ``rows`` say, one each, for the log. What was stored before
+    ``oldest_forwarded`` was too old to be forwarded.
     """
 
     block_id: BlockId
@@ -54,6 +55,7 @@ class BatchCommit(msgspec.Struct, frozen=True):
     rows: Sequence[OutboxRow]
     recorded: Sequence[RecordedInput] = ()
     decisions: Sequence[Decision] = ()
+    oldest_forwarded: int = 0
 
 
 class LaneDepth(msgspec.Struct, frozen=True):
@@ -111,6 +113,19 @@ class BatchStore(Protocol):
 
     def outbox_counters(self, block: str) -> Counters:
         """Give what was compacted and dropped, by cause."""
+
+
+class Journal(Protocol):
+    """What the ingest loop of a redundant pair's leader needs: nothing is committed that the other could not decide."""
+
+    async def record(self, batch: BatchCommit) -> BatchCommit:
+        """Write down what a batch depends on; give the batch to be committed. Raise where another agent leads."""
+
+    async def prove(self, block_id: BlockId, state: BlockState) -> None:
+        """Write down, now and then, that only time has gone on."""
+
+    def committed(self, batch: BatchCommit) -> None:
+        """Note that a batch is durable."""
 
 
 class Opened(msgspec.Struct, frozen=True):

@@ -69,6 +69,8 @@ class SourceAddress(msgspec.Struct, frozen=True):
     creates_consumer: bool = True
     filter_subject: str = ""
     start: StartRule = StartRule()
+    is_shared: bool = False
+    """Whether the other member of a pair reads it too."""
 
 
 class _StreamState(msgspec.Struct):
@@ -211,6 +213,11 @@ class SourceApi:
                 ) from error
             info = await self._create_consumer((await self._config()).retention)
         problem = unsuitable(info, self._address)
+        if self._address.is_shared and (await self._config()).retention == WORK_QUEUE:
+            problem = (
+                f"stream {self._stream} is a work queue: a message read by one member of a pair is gone for the other; "
+                "take [pair] out of the settings, or give the stream another retention"
+            )
         if problem:
             raise SourceUnavailable(problem)
         return info

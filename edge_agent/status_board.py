@@ -15,6 +15,7 @@ import msgspec
 
 from edge_agent.count_log import CountLog
 from edge_agent.fault_log import FaultLog, LogLine
+from edge_agent.pair.status import PairStatus
 from edge_agent.ports import Progress, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
@@ -83,6 +84,7 @@ class StatusBoard:
     def __init__(self, agent: str, region: str, site: str, version: str, boot_id: str, max_outbox: int) -> None:
         self.agent = AgentStatus(agent, region, site, version, boot_id, os.getpid(), now(), 0, max_outbox)
         self.publishes = Tally()
+        self.pair: Callable[[], PairStatus] | None = None
         self.reconnects: dict[str, int] = {}
         self._parts: dict[str, PartStatus] = {}
         self._faults: dict[str, FaultLog] = {}
@@ -167,6 +169,7 @@ class StatusBoard:
                 {
                     "agent": msgspec.structs.replace(agent, written_at=now()),
                     "last_problem": self._last_problem,
+                    "pair": self.pair() if self.pair else None,
                     **{f"part:{name}": part for name, part in self._parts.items()},
                     **{f"progress:{name}": progress for name, progress in self.progress().items()},
                 }

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator
 
 from edge_agent.core.block_state import BlockState
+from edge_agent.pair.status import PairStatus
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
 from edge_agent.status_report import LEAST_FREE, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.usefulness import PartStatus, is_blind
@@ -59,6 +60,8 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
     yield f"{agent.agent}, site {agent.site}, region {agent.region}:", _life(report)
     started = f", started {_instant(agent.started_at)}" if agent.started_at else ""
     yield "muster-agent", f"{agent.version}{started}"
+    if report.pair and report.is_running:
+        yield "pair", _pair(report.pair, report.parts.get("pair"))
     yield "", ""
     if report.is_running:
         upstream = report.parts.get(UPSTREAM)
@@ -101,6 +104,14 @@ def _full(report: StatusReport) -> str:
 def _part(part: PartStatus) -> str:
     lasted = f" for {_rough(now() - part.since)}" if part.since else ""
     return f"{part.phase}{lasted}{part.reason and f': {part.reason}'}"
+
+
+def _pair(pair: PairStatus, part: PartStatus | None) -> str:
+    reason = f": {part.reason}" if part and part.reason else ""
+    ours = f"{pair.phase} for {_rough(now() - pair.since)}{reason}"
+    if not pair.other_heard_at:
+        return f"{ours}; {pair.other} not heard yet"
+    return f"{ours}; {pair.other} {pair.other_phase}, heard {_ago(pair.other_heard_at)}"
 
 
 def _outbox(report: StatusReport) -> str:

@@ -13,6 +13,7 @@ from edge_agent.core.block_state import BlockState, Counters, counted
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.outbox_ages import oldest_at
+from edge_agent.pair.status import PairStatus
 from edge_agent.ports import Progress
 from edge_agent.status_board import AgentStatus, now
 from edge_agent.store import schema
@@ -77,6 +78,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     room: int
     problems: list[str] = []
     disk_free: int = -1
+    pair: PairStatus | None = None
 
     @property
     def is_running(self) -> bool:
@@ -126,6 +128,7 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
         outbox=outbox,
         outbox_counters=total,
         room=max(agent.max_outbox - sum(lane.size for lane in outbox.values()), 0),
+        pair=msgspec.json.decode(bodies.get("pair", "null"), type=PairStatus | None),
         problems=list(problems(parts, known, now())) if life is Life.RUNNING else [f"the agent is not running: {life}"],
     )
 

@@ -3,6 +3,7 @@
 - Not useful at once: a stream is not being read, whatever the cause (its link, the stream, a full disk, a full outbox);
   or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind.
 - Not useful after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
+- One of a pair that can neither lead nor stand by is not useful at once; one whose other is missed still is.
 - Useful: behind, and catching up. A probe or heartbeat in trouble shows as time that is blind, where it matters.
 
 An agent that is not useful gains nothing from being started again.
@@ -16,8 +17,8 @@ from edge_agent.ports import Progress
 from shared.instants import MINUTE, SECOND, format_duration
 
 DRAIN_PATIENCE = 1 * MINUTE
-WORKING = frozenset({"connected", "reading", "stored"})
-_UPSTREAM, _SOURCE, _STREAM = "upstream", "source of ", "stream "
+WORKING = frozenset({"connected", "reading", "following", "stored", "leading", "standing by", "catching up"})
+_UPSTREAM, _SOURCE, _STREAM, _PAIR = "upstream", "source of ", "stream ", "pair"
 
 
 class PartStatus(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
         yield "starting: no stream is read yet"
     for name, part in parts.items():
         patience = DRAIN_PATIENCE if name == _UPSTREAM else 0
-        counts = name.startswith((_UPSTREAM, _SOURCE, _STREAM))
+        counts = name.startswith((_UPSTREAM, _SOURCE, _STREAM)) or name == _PAIR
         if counts and not part.is_working and at - part.since >= patience:
             lasted = f" for {format_duration((at - part.since) // SECOND * SECOND)}" if part.since else ""
             yield f"{name}: {part.phase}{lasted}{part.reason and f': {part.reason}'}"

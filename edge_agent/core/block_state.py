@@ -10,6 +10,13 @@ from shared.identifiers import SourcePosition
 Counters = dict[str, dict[str, int]]
 
 
+class PairMark(msgspec.Struct, frozen=True):
+    """Where a state stands in the log of a redundant pair: behind which entry, since which founding of the log."""
+
+    generation: str
+    sequence: int
+
+
 class BlockState(msgspec.Struct, frozen=True):
     """One block's position, coverage and counters. Instants are microseconds; 0 means that there was none yet.
 
@@ -21,7 +28,7 @@ class BlockState(msgspec.Struct, frozen=True):
     are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
     ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``standing`` is what was taken of
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
-    its messages.
+    its messages. ``mark`` stands in what a member of a redundant pair commits, and nowhere else.
     """
 
     position: SourcePosition
@@ -41,6 +48,7 @@ class BlockState(msgspec.Struct, frozen=True):
     rebuilt_at: int = 0
     mode: str = "sample"
     counters: Counters = {}
+    mark: PairMark | None = None
 
     @property
     def read_through(self) -> int:

@@ -125,6 +125,11 @@ class Draft:
         self._examined = max(self._examined, examined_sequence)
         return True
 
+    def settle_some(self, at: int, ordinal: int) -> None:
+        """Settle what falls due through ``at`` up to the advisory of ``ordinal``, as a draft that is full then does."""
+        self._decision_limit = len(self.decisions) + ordinal - self._ledger.ordinal
+        self._advance(at + 1)
+
     def lose(self, cause: BlindCause) -> None:
         """Let the next proof close a blind span, however soon it comes: something before it was never seen."""
         if self._pending_blind is not BlindCause.NEW_EPOCH:
@@ -158,7 +163,7 @@ class Draft:
 
     def pass_blind_span(self, span: BlindSpan) -> bool:
         """Settle what fell due before the span, close coverage at its start, and reopen it at its end."""
-        if not self._settle(span.started_at):
+        if not (self._finish_settling() and self._settle(span.started_at)):
             return False
         if span.cause is not BlindCause.NEW_EPOCH:
             # The epoch closed it when it began: with the ordinals of the past in which it was seen.

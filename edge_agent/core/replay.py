@@ -41,8 +41,8 @@ def replay(
     draft = Tracker(began_as).draft(decision_limit=NO_LIMIT, detect_blind_spans=False)
     waiting = deque(recorded)
     for incarnation, taken in read:
-        while waiting and (draft.incarnation != incarnation or _holds_before(waiting[0], taken.message.sequence)):
-            _apply(draft, waiting.popleft())
+        while waiting and (draft.incarnation != incarnation or holds_before(waiting[0], taken.message.sequence)):
+            apply_recorded(draft, waiting.popleft())
         if isinstance(taken, Observation):
             draft.observe(taken)
         elif isinstance(taken, Rejected):
@@ -50,16 +50,18 @@ def replay(
         else:
             draft.pass_over(taken)
     while waiting:
-        _apply(draft, waiting.popleft())
+        apply_recorded(draft, waiting.popleft())
     draft.prove(observed_through)
     return draft.decisions
 
 
-def _holds_before(item: RecordedInput, sequence: int) -> bool:
+def holds_before(item: RecordedInput, sequence: int) -> bool:
+    """Tell whether a recorded input comes before the message at ``sequence``."""
     return item.sequence <= sequence if isinstance(item, Clamped) else item.sequence < sequence
 
 
-def _apply(draft: PolicyDraft, item: RecordedInput) -> None:
+def apply_recorded(draft: PolicyDraft, item: RecordedInput, begins_after: int = 0) -> None:
+    """Give a draft a recorded input; an epoch begins after the message at ``begins_after`` of the new past."""
     match item:
         case ObservationBegun(at):
             draft.prove(at)
@@ -69,7 +71,7 @@ def _apply(draft: PolicyDraft, item: RecordedInput) -> None:
             draft.pass_blind_span(item)
         case EpochBegun(incarnation, at):
             _prove_if_any(draft, at)
-            draft.begin_epoch(incarnation, 0)
+            draft.begin_epoch(incarnation, begins_after)
         case PolicyChanged(at, policy):
             _prove_if_any(draft, at)
             draft.change_policy(policy)

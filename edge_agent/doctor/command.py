@@ -17,6 +17,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, Level, bad
+from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
 from shared.settings import SettingsError
@@ -69,7 +70,8 @@ async def _examination(config_path: Path) -> AsyncGenerator[Finding, None]:
         yield finding
     for finding in check_agent(settings):
         yield finding
-    for visits in (*(check_source(settings, block) for block in settings.stream), check_upstream(settings)):
+    sources = (check_source(settings, block) for block in settings.stream)
+    for visits in (*sources, check_pair(settings), check_upstream(settings)):
         async with aclosing(visits) as findings:
             async for finding in findings:
                 yield finding

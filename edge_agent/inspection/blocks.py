@@ -5,7 +5,7 @@ import sqlite3
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.ingest import IngestPhase
+from edge_agent.ingest_block import IngestPhase
 from edge_agent.status_report import read_phases
 from edge_agent.store.reading import StoreUnreadable
 from edge_agent.store.senders import slot_range

@@ -103,13 +103,15 @@ class SqliteStore:
 
     async def load_block(self, name: str) -> tuple[BlockState, SenderTable] | None:
         """Read a block's state and senders; None where the store does not know it."""
-        async with self._database.execute("SELECT number, state FROM block WHERE name = ?", (name,)) as cursor:
-            row = await cursor.fetchone()
-        if row is None:
-            return None
-        state = msgspec.json.decode(row[1], type=BlockState)
-        self._block_counters[name] = state.counters
-        return state, await load_senders(self._database, row[0], self._incarnations)
+        # A transaction whose task was cancelled may still be under way.
+        async with self._lock:
+            async with self._database.execute("SELECT number, state FROM block WHERE name = ?", (name,)) as cursor:
+                row = await cursor.fetchone()
+            if row is None:
+                return None
+            state = msgspec.json.decode(row[1], type=BlockState)
+            self._block_counters[name] = state.counters
+            return state, await load_senders(self._database, row[0], self._incarnations)
 
     async def known_blocks(self) -> list[tuple[BlockId, BlockState]]:
         """Read whose blocks the store holds, and their states."""
@@ -150,6 +152,18 @@ class SqliteStore:
     def depths(self) -> dict[Lane, LaneDepth]:
         """Measure what waits."""
         return dict(self._books.depths)
+
+    def last_row_ids(self) -> dict[Lane, int]:
+        """Name the last row that each lane ever had."""
+        return dict(self._books.last_row_ids)
+
+    def acknowledged_through(self) -> dict[Lane, int]:
+        """Name by lane the row up to which none waits any more."""
+        books = self._books
+        return {
+            lane: books.deletable_through[lane] if depth.rows else books.last_row_ids[lane]
+            for lane, depth in books.depths.items()
+        }
 
     def outbox_counters(self, block: str) -> Counters:
         """Give what was compacted and dropped, by cause."""

@@ -10,7 +10,7 @@ import pytest
 from edge_agent.core.decision import BlindCause, BlindSpan, EpochBegun, PolicyChanged
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.policy import Policy
-from edge_agent.ingest import IngestPhase
+from edge_agent.ingest_block import IngestPhase
 from edge_agent.ports import SourceUnavailable
 from shared import wire
 from shared.instants import SECOND

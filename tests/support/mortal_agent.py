@@ -17,13 +17,15 @@ from edge_agent.core.outgoing import Emitter
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest import Block, Ingest
+from edge_agent.ingest import Ingest
+from edge_agent.ingest_block import Block
 from edge_agent.ports import BatchCommit
 from edge_agent.store.files import prepare
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND
 from tests.support.scripted_stream import ScriptedStream
+from tests.support.shadow_follower import ShadowFollower
 
 BLOCK_ID = BlockId("eu-west", "dub1", "nodes")
 KEY = bytes(32)
@@ -88,6 +90,7 @@ class MortalAgent:
         self._boots = 0
         self._intake = Intake(SenderByPath("sender"), "urgent")
         self._taken: list[SourceMessage] = []
+        self._shadow: ShadowFollower
         self.store: MortalStore
         self.ingest: Ingest
 
@@ -167,5 +170,12 @@ class MortalAgent:
         position = batch.state.position
         if not self.lives or self.life.is_lost:
             self.lives.append(StoreLife(batch.state))
+            shadow = HastyTracker(batch.state)
+            shadow.limit = self._decision_limit
+            self._shadow = ShadowFollower(shadow, self._intake)
+            return
+        read = []
         while self._taken and self._taken[0].sequence <= position.sequence:
-            self.life.read.append((position.incarnation, self._intake.read(self._taken.pop(0))))
+            read.append(self._taken.pop(0))
+        self.life.read += [(position.incarnation, self._intake.read(message)) for message in read]
+        self._shadow.follow(batch, read)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from edge_agent import uploader
+from edge_agent.cancellation import cancelled
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.shipment import Answer, Shipment
-from edge_agent.daemon import cancelled
 from edge_agent.passage import Passage
 from edge_agent.ports import SourceUnavailable, UpstreamUnavailable
 from edge_agent.uploader import Uploader

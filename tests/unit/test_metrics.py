@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edge_agent.core.decision import BlindCause
@@ -10,6 +11,7 @@ from edge_agent.core.observation import RejectReason
 from edge_agent.exposition import Metric, Sample, expose
 from edge_agent.host import Usage, usage
 from edge_agent.metrics import COUNTED, LaneNumbers, Numbers, counted_causes, metrics_of
+from edge_agent.pair.status import PairPhase, PairStatus
 from edge_agent.ports import Progress
 from edge_agent.status_board import AgentStatus
 from edge_agent.usefulness import PartStatus
@@ -139,3 +141,15 @@ def test_process_is_measured() -> None:
     measured = usage()
     assert 1 << 20 < measured.resident_bytes < 1 << 40
     assert measured.cpu_seconds > 0
+
+
+def test_who_leads_a_pair_and_who_was_heard_is_measured() -> None:
+    pair = PairStatus("dub1-a", "dub1-b", PairPhase.LEADING, NOW, PairPhase.STANDING_BY, NOW - 2 * SECOND, 3)
+    found = samples(msgspec.structs.replace(NUMBERS, pair=pair))
+    assert {name: value for name, value in found.items() if name.startswith("pair")} == {
+        "pair_leading member=dub1-a other=dub1-b": 1,
+        "pair_standing_by member=dub1-a other=dub1-b": 0,
+        "pair_takeovers_total": 3,
+        "pair_other_heard_age_seconds": 2,
+    }
+    assert not any(name.startswith("pair") for name in samples())

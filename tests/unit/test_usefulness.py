@@ -69,3 +69,16 @@ def test_helper_in_trouble_is_no_problem_of_its_own(part: str) -> None:
 )
 def test_stream_that_is_read_to_its_end_and_proves_nothing_is_blind(progress: Progress, is_blind: bool) -> None:
     assert any("nothing proves that the stream can store" in line for line in wrong(WORKING, progress)) is is_blind
+
+
+@pytest.mark.parametrize("phase", ["leading", "standing by", "catching up"])
+def test_both_members_of_a_pair_are_useful(phase: str) -> None:
+    follows = {**WORKING, "stream nodes": PartStatus("following", "", NOW)}
+    assert wrong({**follows, "pair": PartStatus(phase, "", NOW)}) == []
+    missed = PartStatus("not heard", "dub1-b does not stand by", NOW)
+    assert wrong({**WORKING, "pair": PartStatus(phase, "", NOW), "other member": missed}) == []
+
+
+def test_a_member_that_can_neither_lead_nor_follow_is_not_useful() -> None:
+    waits = PartStatus("waiting", "dub1-a begins the pair: start it", NOW - MINUTE)
+    assert wrong({**WORKING, "pair": waits}) == ["pair: waiting for 1m: dub1-a begins the pair: start it"]

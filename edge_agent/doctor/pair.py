@@ -1,0 +1,65 @@
+"""Look at whether this agent and the other member of its pair fit together: names, secret, settings, log."""
+
+from collections.abc import AsyncGenerator
+
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.visit import visiting
+from edge_agent.inspection.moments import relative
+from edge_agent.pair.entry import Logged
+from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, PairLog
+from edge_agent.pair.refusal import PairRefused, check_key_file, difference, writer_of
+from edge_agent.status_board import now
+from edge_agent.store.files import StoreUnusable, site_key
+from shared.nats_connection import ConnectFailed
+
+SUBJECT = "pair"
+
+
+async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
+    """Look at the secret, and at what was last written into the log; nothing where there is no pair."""
+    if not settings.pair.members:
+        return
+    other = next(name for name in settings.pair.members if name != settings.agent_name)
+    try:
+        check_key_file(settings)
+    except PairRefused as error:
+        yield bad(SUBJECT, str(error), "copy the file, readable by the agent's user alone")
+        return
+    if not settings.id_key_path.exists():
+        yield good(SUBJECT, f"{settings.id_key_path} is made at the first start; copy it to {other} then")
+        return
+    source = settings.stream[0].source
+    address = LogAddress(settings.region, settings.site, source.domain, settings.pair.replicas)
+    try:
+        key = site_key(settings.id_key_path)
+    except StoreUnusable as error:
+        yield bad(SUBJECT, str(error), f"copy the file from {other}, readable by the agent's user alone")
+        return
+    try:
+        async with visiting(settings, source) as visit:
+            last = await PairLog(visit.client, address).last()
+    except ConnectFailed as error:
+        yield bad(SUBJECT, str(error), "see what is said of the source")
+    except NoLog:
+        yield _fit(settings, key, None, other)
+    except LogUnavailable as error:
+        remedy = f"allow the agent's user what docs/operators.md lists for pairs; the stream is {address.stream}"
+        yield doubtful(SUBJECT, f"the log cannot be read: {error}", remedy)
+    else:
+        yield _fit(settings, key, last, other)
+
+
+def _fit(settings: AgentSettings, key: bytes, last: Logged | None, other: str) -> Finding:
+    first = settings.pair.members[0]
+    if last is None:
+        return good(SUBJECT, f"{settings.agent_name} and {other}: the log is empty, {first} begins it")
+    writer = last.entry.writer
+    problem = difference(writer_of(settings, key, ""), writer, settings.id_key_path)
+    if problem and writer.member != settings.agent_name:
+        return bad(SUBJECT, problem, "an agent refuses to start like this")
+    if writer.member not in settings.pair.members:
+        text = f"{writer.member} leads, which is none of pair.members {' and '.join(settings.pair.members)}"
+        return bad(SUBJECT, text, "name both members in both files")
+    when = relative(last.stored_at, now())
+    return good(SUBJECT, f"{writer.member} leads, last heard {when}; key and settings are the same")

@@ -1,0 +1,48 @@
+"""Say what a stream block's loop goes by, and what it may be doing."""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decider import Decider, MessageIntake, RecordWriter
+from edge_agent.core.policy import Policy
+from edge_agent.core.standing import Standing
+from edge_agent.core.tracker import Tracker
+from edge_agent.ports import Journal, Orders
+
+
+class IngestPhase(StrEnum):
+    """What the loop is doing, as people are told."""
+
+    STARTING = "starting"
+    READING = "reading"
+    FOLLOWING = "following"
+    UNAVAILABLE = "source unavailable"
+    DISK_FULL = "paused, disk full"
+    STORE_LOCKED = "paused, store locked"
+    OUTBOX_FULL = "paused, outbox full"
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
+
+    ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy
+    over ``policy``; None where there is none. ``journal`` is told of every commit before it is made.
+    """
+
+    stream: str
+    policy: Policy
+    intake: MessageIntake
+    emitter: RecordWriter
+    watermark_interval: int
+    rebuilding: bool = False
+    mode: str = "sample"
+    decides: Callable[[BlockState], Decider] = Tracker
+    orders: Orders | None = None
+    journal: Journal | None = None
+
+    def policy_after(self, standing: Standing) -> Policy:
+        """Give the thresholds that hold after what was taken of the hub's policy."""
+        return self.policy if self.orders is None else self.orders.policy(standing)

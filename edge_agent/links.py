@@ -1,0 +1,78 @@
+"""Open the agent's links, however long it takes, and let whoever works over one know of every change."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from shared.nats_client import EdgeClient
+from shared.nats_connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
+
+CONNECT_DEADLINE = 10.0
+LONGEST_RETRY = 10.0
+
+
+class Adapter(Protocol):
+    """What works over a link."""
+
+    def break_off(self, reason: str) -> None:
+        """Begin anew: the connection has changed."""
+
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation that concerns nobody else."""
+
+
+class Links:
+    """The connections of one site's agent."""
+
+    def __init__(self, site: str) -> None:
+        self._site = site
+        self._clients: list[EdgeClient] = []
+
+    async def open(
+        self, settings: ConnectionSettings, part: str, adapters: list[Adapter], report: Callable[[str, str], None]
+    ) -> EdgeClient:
+        """Connect, however long it takes; afterwards let the adapters know of every change."""
+        retry_after = 1.0
+        report("connecting", "")
+        while True:
+            try:
+                client = await connect(
+                    settings,
+                    name=f"muster-agent {self._site} {part}",
+                    inbox_prefix=f"_INBOX_{self._site}",
+                    deadline=CONNECT_DEADLINE,
+                    on_state=partial(_take_link_state, adapters, report),
+                )
+            except ConnectFailed as error:
+                report("not connected", str(error))
+                await asyncio.sleep(retry_after)
+                retry_after = min(retry_after * 2, LONGEST_RETRY)
+            else:
+                self._clients.append(client)
+                return client
+
+    async def close(self) -> None:
+        """Close them all."""
+        for client in self._clients:
+            await client.close()
+
+
+def _take_link_state(adapters: list[Adapter], report: Callable[[str, str], None], state: LinkState) -> None:
+    match state.event:
+        case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
+            report("connected", "")
+            reason = "the connection is new"
+        case LinkEvent.DENIED if any(adapter.takes_denial(state.reason) for adapter in adapters):
+            return
+        case LinkEvent.DENIED:
+            report("denied", state.reason)
+            reason = state.reason
+        case LinkEvent.RETRY_FAILED:
+            report("not connected", f"{state.server}: {state.reason}")
+            return
+        case _:
+            reason = f"{state.server}: {state.reason or state.event}"
+            report("not connected", reason)
+    for adapter in adapters:
+        adapter.break_off(reason)

@@ -1,0 +1,214 @@
+"""Follow a leader's block, entry by entry: read the same messages, decide the same, commit it, and say nothing.
+
+Nothing is decided here that the leader has not decided. What cannot be decided once more, because a message is gone
+that it has read, raises OutOfStep: then only a copy of its store helps.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from edge_agent.cancellation import is_cancelled
+from edge_agent.committing import RETRY_AFTER
+from edge_agent.core.block_state import BlockState, PairMark
+from edge_agent.core.decision import EpochBegun
+from edge_agent.core.following import Following, OtherCommit, OutOfStep
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.outgoing import Lane, WatermarkContext
+from edge_agent.core.tracker import Tracker
+from edge_agent.ingest import FIRST_RETRY, LONGEST_RETRY, NO_CHANGES
+from edge_agent.ingest_block import Block, IngestPhase
+from edge_agent.pair.deliveries import Deliveries
+from edge_agent.pair.entry import Entry, EntryKind, Logged
+from edge_agent.ports import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
+from edge_agent.store.sqlite_store import SqliteStore
+from shared.identifiers import Incarnation
+from shared.instants import SECOND
+
+MOST_ENTRIES = 64
+READ_PATIENCE = 0.5
+MISSING_AFTER = 5.0
+"""For how long, in seconds, a message that the leader has read may fail to come though nothing waits to be read."""
+
+
+class Follower:
+    """One block. ``decider`` is None where the store does not know it; ``report`` hears of phases, with the reason."""
+
+    def __init__(
+        self,
+        block: Block,
+        source: Source,
+        store: SqliteStore,
+        decider: Tracker | None,
+        deliveries: Deliveries,
+        report: Callable[[IngestPhase, str], None],
+    ) -> None:
+        self._block = block
+        self._source = source
+        self._store = store
+        self.decider = decider
+        self._deliveries = deliveries
+        self._report = report
+        self._entries: asyncio.Queue[Logged] = asyncio.Queue(MOST_ENTRIES)
+        self._ahead: deque[SourceMessage] = deque()
+        self._read_past: Incarnation | None = None
+        self._newest: Logged | None = None
+        self._newest_at = 0.0
+
+    @property
+    def is_in_step(self) -> bool:
+        """Tell whether every entry given has been taken."""
+        return self._newest is None or self._mark >= self._newest.sequence
+
+    @property
+    def progress(self) -> Progress | None:
+        """Tell how far following has come; None before the first entry."""
+        if self.decider is None or self._newest is None:
+            return None
+        state = self.decider.state
+        ago = int((_loop_time() - self._newest_at) * SECOND)
+        return Progress(
+            pending=self._entries.qsize(),
+            server_at=self._newest.stored_at + ago,
+            checked_ago=ago,
+            observed_through=state.observed_through,
+            senders=self.decider.sender_counts(),
+            mode=state.mode,
+            blind_after=state.policy.blind_after,
+        )
+
+    async def give(self, logged: Logged) -> None:
+        """Take an entry of this block, in the log's order; wait while too many are to be followed."""
+        if self.decider is not None and logged.sequence <= self._mark:
+            return
+        self._newest, self._newest_at = logged, _loop_time()
+        await self._entries.put(logged)
+
+    async def run(self) -> None:
+        """Follow until cancelled; raise OutOfStep."""
+        self._report(IngestPhase.STARTING, "")
+        logged = await self._entries.get()
+        retry_after = FIRST_RETRY
+        while not is_cancelled():
+            try:
+                await self._open()
+                self._report(IngestPhase.FOLLOWING, "")
+                retry_after = FIRST_RETRY
+                while not is_cancelled():
+                    await self._take(logged)
+                    logged = await self._entries.get()
+            except SourceUnavailable as error:
+                self._report(IngestPhase.UNAVAILABLE, str(error))
+                is_back = await self._source.comes_back(retry_after)
+                retry_after = FIRST_RETRY if is_back else min(retry_after * 2, LONGEST_RETRY)
+
+    @property
+    def _mark(self) -> int:
+        mark = self.decider.state.mark if self.decider is not None else None
+        return mark.sequence if mark is not None else 0
+
+    async def _open(self) -> None:
+        """Read on behind the position, if its past is still there; whether it is one that the leader reads, it says."""
+        self._ahead.clear()
+        self._read_past = None
+        if self.decider is not None:
+            state = self.decider.state
+            opened = await self._source.open(state.position, state.read_through)
+            if opened.change is None:
+                self._read_past = state.position.incarnation
+
+    async def _take(self, logged: Logged) -> None:
+        entry, state = logged.entry, _marked(logged)
+        if self.decider is not None and self._mark >= logged.sequence:
+            return
+        if self.decider is None:
+            if entry.kind is not EntryKind.BEGUN:
+                raise OutOfStep(f"block {entry.block} began before this member knew of it")
+            await self._commit(logged, BatchCommit(self._block.emitter.block_id, state, NO_CHANGES, []))
+            self.decider = Tracker(state)
+            await self._open()
+            return
+        # Given up, where the source fails, following begins again behind what was committed.
+        following = Following(
+            self.decider, self._block.intake, OtherCommit(state, entry.recorded, entry.oldest_forwarded)
+        )
+        async for messages in self._messages_through(state):
+            following.give(messages)
+        draft = following.finish()
+        if entry.kind is not EntryKind.PROVED:
+            rows = self._block.emitter.rows(draft.decisions, state, self._watermark_context())
+            await self._commit(
+                logged,
+                BatchCommit(
+                    self._block.emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions
+                ),
+            )
+        self.decider.adopt(draft)
+        self.decider.state = state
+        await self._source.acknowledge(state.position.sequence)
+        if any(isinstance(item, EpochBegun) for item in entry.recorded):
+            await self._open()
+
+    async def _messages_through(self, state: BlockState) -> AsyncIterator[Sequence[SourceMessage]]:
+        """Read what the leader has read for an entry that led to ``state``."""
+        assert self.decider is not None
+        position, last = self.decider.state.position, state.position.sequence
+        if state.position.incarnation != position.incarnation or last == position.sequence:
+            # Of a past that ends nothing more was read.
+            return
+        if self._read_past != position.incarnation:
+            raise OutOfStep(f"the past of stream {position.stream} changed before it was read up to {last}")
+        reached, silent_since = 0, _loop_time()
+        while True:
+            taken = []
+            while self._ahead and self._ahead[0].sequence <= last:
+                taken.append(self._ahead.popleft())
+            if taken:
+                reached = taken[-1].sequence
+                yield taken
+            if reached == last:
+                return
+            if self._ahead or _loop_time() - silent_since > MISSING_AFTER:
+                raise OutOfStep(f"message {last} of stream {position.stream}, which the other has read, is gone")
+            messages = await self._source.read(READ_PATIENCE)
+            self._ahead.extend(messages)
+            if messages or (await self._source.check()).pending:
+                silent_since = _loop_time()
+
+    async def _commit(self, logged: Logged, batch: BatchCommit) -> None:
+        block = batch.block_id.block
+        if self._store.is_paused():
+            self._report(IngestPhase.OUTBOX_FULL, "what may not be dropped has reached store.max_outbox")
+            await self._store.wait_for_room()
+        self._deliveries.begin(block, logged.sequence)
+        while True:
+            try:
+                await self._store.commit(batch)
+            except StoreUnwritable as error:
+                self._report(IngestPhase(f"paused, {error.cause}"), str(error))
+                await asyncio.sleep(RETRY_AFTER)
+            else:
+                self._report(IngestPhase.FOLLOWING, "")
+                self._deliveries.committed(block, self._store.last_row_ids())
+                return
+
+    def _watermark_context(self) -> WatermarkContext:
+        assert self.decider is not None
+        depths = self._store.depths()
+        return WatermarkContext(
+            senders=self.decider.sender_counts(),
+            outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
+            outbox_counters=self._store.outbox_counters(self._block.emitter.block_id.block),
+        )
+
+
+def _marked(logged: Logged) -> BlockState:
+    entry: Entry = logged.entry
+    assert entry.state is not None, f"entry {logged.sequence} has no state"
+    return msgspec.structs.replace(entry.state, mark=PairMark(entry.generation, logged.sequence))
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,171 @@
+"""Keep a pair's log in a JetStream stream: append behind what one knows, read in order, notice that more has come."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from edge_agent.pair.entry import PROTOCOL, Entry, Logged
+from shared.instants import parse_instant
+from shared.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
+
+DEADLINE = 2.0
+MAX_BYTES = 64 << 20
+"""Hours of a busy site, days of a quiet one: a member that was away for longer copies the other's store."""
+
+_NO_MESSAGE_FOUND = 10037
+_WRONG_LAST_SEQUENCE = (10071, 10164)
+_BEHIND_HEADER = "Nats-Expected-Last-Subject-Sequence"
+_STREAM_HEADER = "Nats-Expected-Stream"
+
+
+class LogUnavailable(Exception):
+    """The log cannot be reached, or did not answer: what was appended may be in it, or not. The text says why."""
+
+
+class NoLog(LogUnavailable):
+    """There is no stream for it."""
+
+
+class Outrun(Exception):
+    """Nothing was appended: the log's end is not where the writer believed it."""
+
+
+class _Message(msgspec.Struct):
+    seq: int
+    time: str
+    data: bytes = b""
+
+
+class _Found(msgspec.Struct):
+    message: _Message
+
+
+class _Error(msgspec.Struct):
+    err_code: int = 0
+    description: str = ""
+
+
+class _Stored(msgspec.Struct):
+    seq: int = 0
+    error: _Error | None = None
+
+
+class LogAddress(msgspec.Struct, frozen=True):
+    """Where a site's log is: the stream, its domain, how many servers keep it where it has to be made."""
+
+    region: str
+    site: str
+    domain: str = ""
+    replicas: int = 1
+
+    @property
+    def stream(self) -> str:
+        """Name the stream."""
+        return f"MUSTER_PAIR_{self.site}"
+
+    def subject(self, what: str = "log") -> str:
+        """Name the log's subject, or another of the pair's: ``here``, ``copy``."""
+        return f"muster.pair.{self.region}.{self.site}.{what}"
+
+
+class PairLog:
+    """The log, on an open connection. Everything may raise LogUnavailable."""
+
+    def __init__(self, client: Client, address: LogAddress) -> None:
+        self._client = client
+        self._address = address
+        self._api = api_prefix(address.domain)
+        self._arrived = asyncio.Event()
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Make the stream where there is none, and listen for what is appended."""
+        stream, subject = self._address.stream, self._address.subject()
+        config = {
+            "name": stream,
+            "subjects": [subject],
+            "retention": "limits",
+            "discard": "old",
+            "max_bytes": MAX_BYTES,
+            "storage": "file",
+            "num_replicas": self._address.replicas,
+        }
+        try:
+            await self._ask(f"STREAM.INFO.{stream}", None, dict[str, Any])
+        except ApiError as error:
+            if error.err_code != NO_SUCH_STREAM:
+                raise LogUnavailable(f"stream {stream}: {error}") from error
+            try:
+                await self._ask(f"STREAM.CREATE.{stream}", config, dict[str, Any])
+            except ApiError as refusal:
+                raise LogUnavailable(f"stream {stream} cannot be made: {refusal}") from refusal
+        if not self._is_open:
+            await self._client.subscribe(subject, cb=self._notice)
+            self._is_open = True
+
+    async def last(self) -> Logged | None:
+        """Give the last entry; None where there is none."""
+        return await self._get({"last_by_subj": self._address.subject()})
+
+    async def next_after(self, sequence: int) -> Logged | None:
+        """Give the first entry behind ``sequence``; None where there is none yet."""
+        return await self._get({"seq": sequence + 1, "next_by_subj": self._address.subject()})
+
+    async def change(self, within: float) -> None:
+        """Wait until something may have been appended, for so many seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._arrived.wait()
+        self._arrived.clear()
+
+    async def append(self, entry: Entry, behind: int) -> int:
+        """Append behind the entry at ``behind`` (0: as the first), give its sequence; raise Outrun where that fails."""
+        headers = {_BEHIND_HEADER: str(behind), _STREAM_HEADER: self._address.stream}
+        subject = self._address.subject()
+        try:
+            answer = await self._client.request(subject, msgspec.json.encode(entry), timeout=DEADLINE, headers=headers)
+            stored = msgspec.json.decode(answer.data, type=_Stored)
+        except nats.errors.NoRespondersError as error:
+            raise LogUnavailable(f"no stream listens on {subject}") from error
+        except (nats.errors.Error, TimeoutError, msgspec.MsgspecError) as error:
+            raise LogUnavailable(f"{subject}: {str(error) or 'no answer'} within {DEADLINE:g} s") from error
+        # What is refused has a sequence, too: 0.
+        if stored.error is None and stored.seq > 0:
+            return stored.seq
+        refusal = stored.error or _Error(description="not an answer of a stream")
+        if refusal.err_code in _WRONG_LAST_SEQUENCE:
+            raise Outrun(refusal.description)
+        raise LogUnavailable(f"{subject}: {refusal.description}")
+
+    async def _notice(self, _message: Msg) -> None:
+        # What is heard may not have been stored: it only says that it is worth looking.
+        self._arrived.set()
+
+    async def _get(self, what: dict[str, object]) -> Logged | None:
+        try:
+            found = (await self._ask(f"STREAM.MSG.GET.{self._address.stream}", what, _Found)).message
+        except ApiError as error:
+            if error.err_code == _NO_MESSAGE_FOUND:
+                return None
+            kind = NoLog if error.err_code == NO_SUCH_STREAM else LogUnavailable
+            raise kind(f"stream {self._address.stream}: {error}") from error
+        try:
+            entry = msgspec.json.decode(found.data, type=Entry)
+        except msgspec.MsgspecError as error:
+            raise LogUnavailable(f"entry {found.seq} of stream {self._address.stream} is none: {error}") from error
+        if entry.protocol != PROTOCOL:
+            raise LogUnavailable(f"entry {found.seq} is {entry.protocol}, this agent reads {PROTOCOL}: use a newer one")
+        return Logged(found.seq, entry, parse_instant(found.time))
+
+    async def _ask(self, subject: str, body: object, model: Any) -> Any:
+        if not self._client.is_connected:
+            raise LogUnavailable("the connection to the site's servers is down")
+        try:
+            return await request_json(self._client, f"{self._api}.{subject}", body, model, deadline=DEADLINE)
+        except RequestFailed as error:
+            raise LogUnavailable(str(error)) from error

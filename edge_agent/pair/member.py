@@ -1,0 +1,284 @@
+"""Be one of two agents that serve a site: follow while the other leads, lead where it is silent, never both.
+
+Rules:
+
+1. Whoever appends to the log, behind its last entry, that it leads, leads until somebody else does. A member that
+   leads appends something every ``takeover_after`` / 3; one that cannot append leads no more.
+2. A member that follows takes the lead as ``edge_agent.pair.standby`` says.
+3. The log is begun by the member named first; after its loss, by who led, or else by one whose store was in it.
+4. A member whose store cannot follow the log (it is empty, or older than the log's beginning, or a message is gone
+   that the leader has read) copies the leader's store. Until it has, it does not take the lead.
+5. A member uploads from when it leads until it hears that the other does: what it sends twice is known by its id.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from nats.aio.client import Client
+
+from edge_agent.cancellation import cancelled, is_cancelled
+from edge_agent.config import AgentSettings
+from edge_agent.core.block_state import PairMark
+from edge_agent.core.following import OutOfStep
+from edge_agent.ingest import NO_CHANGES
+from edge_agent.pair.copying import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
+from edge_agent.pair.deliveries import Deliveries
+from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
+from edge_agent.pair.follower import Follower
+from edge_agent.pair.lead import Lead, LeadLost
+from edge_agent.pair.log import LogAddress, LogUnavailable, Outrun, PairLog
+from edge_agent.pair.neighbour import Neighbour
+from edge_agent.pair.standby import RETRY_AFTER, Standby
+from edge_agent.pair.status import PairPhase, PairStatus
+from edge_agent.ports import BatchCommit, Journal, StoreUnwritable
+from edge_agent.status_board import StatusBoard, now
+from edge_agent.store.sqlite_store import SqliteStore
+from shared.instants import SECOND
+
+BEGIN_AGAIN_AFTER = 10.0
+EMPTY, HISTORY = "empty", "history"
+
+
+class Hands(Protocol):
+    """What a member works with."""
+
+    store: SqliteStore
+
+    async def follower(self, block: str, deliveries: Deliveries) -> Follower:
+        """Give what follows a block from where the store has it."""
+
+    def lead(self, block: str, followed: Follower | None, journal: Journal) -> Coroutine[Any, Any, None]:
+        """Read a block and decide, going on from what followed it, until the lead is lost."""
+
+    def upload(self) -> Coroutine[Any, Any, None]:
+        """Send what waits, until cancelled."""
+
+
+class _NotYet(Exception):
+    """The pair cannot begin yet; the text says what it waits for."""
+
+
+class Member:
+    """One member."""
+
+    def __init__(
+        self,
+        client: Client,
+        address: LogAddress,
+        writer: Writer,
+        settings: AgentSettings,
+        hands: Hands,
+        board: StatusBoard,
+    ) -> None:
+        self._client = client
+        self._address = address
+        self._log = PairLog(client, address)
+        self._writer = writer
+        self._is_first = settings.pair.members[0] == writer.member
+        self._other = Neighbour(settings, writer, board.reporter("other member"))
+        self._takeover_after = settings.pair.takeover_after / SECOND
+        self._hands, self._store = hands, hands.store
+        self._store_path = Path(settings.store.path)
+        self._blocks = [block.name for block in settings.stream]
+        self._board = board
+        self._report = board.reporter("pair")
+        self._followers: dict[str, Follower] = {}
+        self._upload: asyncio.Task[None] | None = None
+        self._last_leader = ""
+        self._phase = PairPhase.STARTING
+        self._since = 0
+        self._takeovers = 0
+
+    def status(self) -> PairStatus:
+        """Say what both members do."""
+        other = self._other
+        member = self._writer.member
+        return PairStatus(member, other.name, self._phase, self._since, other.phase, other.heard_at, self._takeovers)
+
+    async def run(self) -> None:
+        """Follow and lead until cancelled; raise CopyArrived, PairRefused."""
+        here = self._address.subject("here")
+        await self._other.listen(self._client, here)
+        announcing = asyncio.create_task(
+            self._other.announce(self._client, here, lambda: self._phase), name="announcement"
+        )
+        try:
+            while not is_cancelled():
+                await self._follow_and_lead()
+        finally:
+            await cancelled([announcing, *([self._upload] if self._upload else [])])
+
+    async def _follow_and_lead(self) -> None:
+        self._followers = {}
+        try:
+            await self._log.open()
+            lead = await self._follow()
+        except (LogUnavailable, _NotYet, StoreUnwritable) as error:
+            self._say(PairPhase.WAITING if isinstance(error, _NotYet) else PairPhase.UNREACHABLE, str(error))
+            await asyncio.sleep(RETRY_AFTER)
+        except OutOfStep as error:
+            await self._copy(str(error))
+        else:
+            await self._led(lead)
+
+    # Following
+
+    async def _follow(self) -> Lead:
+        """Follow until the lead is taken; raise OutOfStep where that cannot be done."""
+        last = await self._log.last()
+        if last is None:
+            return await self._begin_log(behind=0)
+        await self._hear(last, is_live=False)
+        marks = await self._marks()
+        if self._may_begin_anew(last, marks):
+            return await self._begin_log(behind=last.sequence)
+        cursor = await self._begins_after(last, marks)
+        reached = {name: mark.sequence for name, mark in marks.items() if mark is not None}
+        deliveries = Deliveries(reached, self._store.last_row_ids())
+        for block in self._blocks:
+            self._followers[block] = follower = await self._hands.follower(block, deliveries)
+            self._board.watch(block, follower)
+        standby = Standby(
+            self._log,
+            self._writer,
+            self._store,
+            self._followers,
+            deliveries,
+            self._takeover_after,
+            self._hear,
+            self._say,
+        )
+        mark = await standby.run(cursor, last)
+        if self._last_leader == self._other.name:
+            self._takeovers += 1
+        return self._new_lead(mark, deliveries)
+
+    async def _hear(self, logged: Logged, is_live: bool) -> None:
+        self._other.hear_entry(logged, is_live=is_live)
+        self._last_leader = logged.entry.writer.member
+        if self._upload is not None and self._last_leader == self._other.name:
+            await cancelled([self._upload])
+            self._upload = None
+
+    async def _marks(self) -> dict[str, PairMark | None]:
+        """Name for every block of the settings that the store knows where it stands in the log."""
+        known = {block_id.block: state.mark for block_id, state in await self._store.known_blocks()}
+        return {name: mark for name, mark in known.items() if name in self._blocks}
+
+    def _may_begin_anew(self, last: Logged, marks: Mapping[str, PairMark | None]) -> bool:
+        """Tell whether the log has lost its end (its server was restored, say), or ends where this member began it."""
+        if last.entry.founds and last.entry.writer.member == self._writer.member:
+            return True
+        return any(
+            mark is not None and mark.generation == last.entry.generation and mark.sequence > last.sequence
+            for mark in marks.values()
+        )
+
+    async def _begins_after(self, last: Logged, marks: Mapping[str, PairMark | None]) -> int:
+        """Give the entry behind which following begins; raise OutOfStep."""
+        if not marks:
+            first = await self._log.next_after(0)
+            if first is None or first.entry.founds != EMPTY or first.entry.generation != last.entry.generation:
+                raise OutOfStep("this member's store is empty")
+            return first.sequence
+        sequences = []
+        for name, mark in marks.items():
+            if mark is None or mark.generation != last.entry.generation:
+                raise OutOfStep(f"block {name} of this member's store has another past than the pair")
+            sequences.append(mark.sequence)
+        return min(sequences)
+
+    # Beginning the log
+
+    async def _begin_log(self, behind: int) -> Lead:
+        """Begin the log with this member's store as it is."""
+        states = await self._store.known_blocks()
+        if not self._is_first and not any(state.mark is not None for _, state in states):
+            raise _NotYet(f"{self._other.name} begins the pair, as it is named first: start it")
+        if self._last_leader == self._other.name or not (self._is_first or self._last_leader):
+            # The other knows more, or as much.
+            self._say(PairPhase.WAITING, f"the log is lost: {self._other.name} may begin it anew, or else this member")
+            await asyncio.sleep(BEGIN_AGAIN_AFTER)
+        entry = Entry(
+            kind=EntryKind.LEADS,
+            generation=uuid.uuid4().hex[:12],
+            writer=self._writer,
+            founds=HISTORY if states else EMPTY,
+        )
+        try:
+            mark = PairMark(entry.generation, await self._log.append(entry, behind))
+        except Outrun as error:
+            raise LogUnavailable(f"{self._other.name} has begun the pair") from error
+        for block_id, state in states:
+            marked = msgspec.structs.replace(state, mark=mark)
+            await self._store.commit(BatchCommit(block_id, marked, NO_CHANGES, []))
+        reached = {block_id.block: mark.sequence for block_id, _ in states}
+        return self._new_lead(mark, Deliveries(reached, self._store.last_row_ids()))
+
+    def _new_lead(self, mark: PairMark, deliveries: Deliveries) -> Lead:
+        renew_every = self._takeover_after / 3
+        return Lead(self._log, self._writer, mark, store=self._store, deliveries=deliveries, renew_every=renew_every)
+
+    # Leading
+
+    async def _led(self, lead: Lead) -> None:
+        """Lead until that is lost."""
+        self._say(PairPhase.LEADING, "")
+        self._last_leader = self._writer.member
+        if self._upload is None or self._upload.done():
+            self._upload = asyncio.create_task(self._hands.upload(), name="upload")
+        # A task of its own: in Python 3.11 one whose group has failed seems cancelled for ever.
+        leading = asyncio.create_task(self._lead_all(lead, self._upload), name="leading")
+        try:
+            await leading
+        except BaseExceptionGroup as group:
+            _, others = group.split(LeadLost)
+            if others is not None:
+                raise others from None
+            self._say(PairPhase.CATCHING_UP, "")
+        except asyncio.CancelledError:
+            await lead.resign()
+            raise
+
+    async def _lead_all(self, lead: Lead, upload: asyncio.Task[None]) -> None:
+        desk = CopyDesk(self._store_path, self._writer)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(lead.keep(), name="lead")
+            tasks.create_task(desk.serve(self._client, self._address.subject("copy")), name="copies")
+            tasks.create_task(_ended(upload), name="upload of the leader")
+            for block in self._blocks:
+                led = self._hands.lead(block, self._followers.get(block), lead)
+                tasks.create_task(led, name=f"lead of {block}")
+
+    # Copying
+
+    async def _copy(self, reason: str) -> None:
+        """Ask the leader for its store, and raise CopyArrived when it is there."""
+        other = self._other.name
+        if copied_lately(self._store_path):
+            self._say(PairPhase.WAITING, f"{reason}, again; the store of {other} was copied less than a minute ago")
+            await asyncio.sleep(RETRY_AFTER)
+            return
+        self._say(PairPhase.COPYING, f"{reason}: copying the store of {other}")
+        try:
+            await fetch_copy(self._client, self._address.subject("copy"), self._writer, self._store_path)
+        except NoCopy as error:
+            remedy = f"start {other}; where it is gone for good, delete stream {self._address.stream}"
+            self._say(PairPhase.WAITING, f"{reason}, and {other} hands over no copy of its store ({error}): {remedy}")
+            await asyncio.sleep(RETRY_AFTER)
+        else:
+            raise CopyArrived
+
+    def _say(self, phase: PairPhase, reason: str) -> None:
+        if phase is not self._phase:
+            self._phase, self._since = phase, now()
+        self._report(phase, reason)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Raise what ends a task that should not end, and let it be where only this is cancelled."""
+    await asyncio.shield(task)

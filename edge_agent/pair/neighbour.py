@@ -1,0 +1,90 @@
+"""Know of the other member: what it was last heard to do, and whether it may be the other at all."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from edge_agent.cancellation import is_cancelled
+from edge_agent.config import AgentSettings
+from edge_agent.pair.entry import Logged, Writer
+from edge_agent.pair.refusal import PairRefused, difference
+from edge_agent.pair.status import PairPhase
+from edge_agent.status_board import now
+
+ANNOUNCE_EVERY = 1.0
+MISSED_AFTER = 10.0
+"""After how many seconds of silence the other member is missed."""
+
+OWN_ECHO = 2.0
+"""How long after the start, in seconds, an entry may still come that an earlier run of this member has sent."""
+
+
+class _Announcement(msgspec.Struct, frozen=True):
+    """What a member that follows says of itself, every second; one that leads is heard in the log."""
+
+    member: str
+    phase: str
+
+
+class Neighbour:
+    """The other member, as seen from here. ``report`` hears of its phases, and where it is missed."""
+
+    def __init__(self, settings: AgentSettings, writer: Writer, report: Callable[[str, str], None]) -> None:
+        self.name = next(name for name in settings.pair.members if name != writer.member)
+        self.phase = ""
+        self.heard_at = 0
+        self._writer = writer
+        self._key_path: Path = settings.id_key_path
+        self._report = report
+        self._started_at = self._heard_at = _loop_time()
+
+    def hear_entry(self, logged: Logged, *, is_live: bool) -> None:
+        """Take an entry of the log, written just now or before we looked; raise PairRefused."""
+        ours, theirs = self._writer, logged.entry.writer
+        if theirs.member != ours.member:
+            # Of another key nothing is gained by waiting; settings may just be changed, one file after the other.
+            if (theirs.key != ours.key or is_live) and (problem := difference(ours, theirs, self._key_path)):
+                raise PairRefused(problem)
+            if is_live:
+                self._hear(PairPhase.LEADING)
+        elif is_live and theirs.boot_id != ours.boot_id and _loop_time() - self._started_at > OWN_ECHO:
+            raise PairRefused(
+                f"another agent runs as {ours.member}: give each member a name of its own (name, pair.members)"
+            )
+
+    async def listen(self, client: Client, subject: str) -> None:
+        """Hear what it says of itself while it follows."""
+
+        async def take(message: Msg) -> None:
+            with contextlib.suppress(msgspec.MsgspecError):
+                heard = msgspec.json.decode(message.data, type=_Announcement)
+                if heard.member == self.name:
+                    self._hear(heard.phase)
+
+        await client.subscribe(subject, cb=take)
+
+    async def announce(self, client: Client, subject: str, phase: Callable[[], PairPhase]) -> None:
+        """Say every second what we do, and notice when the other says nothing; until cancelled."""
+        while not is_cancelled():
+            if phase() is not PairPhase.LEADING and client.is_connected:
+                body = msgspec.json.encode(_Announcement(self._writer.member, phase()))
+                with contextlib.suppress(nats.errors.Error):
+                    await client.publish(subject, body)
+            silence = _loop_time() - self._heard_at
+            if silence > MISSED_AFTER and client.is_connected:
+                self._report("not heard", f"{self.name} does not stand by: start it, or nobody takes over")
+            await asyncio.sleep(ANNOUNCE_EVERY)
+
+    def _hear(self, phase: str) -> None:
+        self.phase, self.heard_at, self._heard_at = phase, now(), _loop_time()
+        self._report(phase, "")
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,68 @@
+"""Put together one member of a pair: its blocks, followed or led, and its way to the region while it leads."""
+
+import asyncio
+from collections.abc import Mapping
+
+from edge_agent.agent_parts import AgentParts
+from edge_agent.core.tracker import Tracker
+from edge_agent.pair.deliveries import Deliveries
+from edge_agent.pair.follower import Follower
+from edge_agent.pair.log import LogAddress
+from edge_agent.pair.member import Member
+from edge_agent.pair.refusal import writer_of
+from edge_agent.ports import Journal
+from edge_agent.seats import Seat, Seats
+from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.uploading import RegionLink, Uploading
+
+
+async def serve_pair(parts: AgentParts, seats: Seats, uploading: Uploading) -> None:
+    """Be a member until cancelled; the log is kept where the first block's stream is."""
+    settings, identity, first = parts.settings, parts.identity, parts.settings.stream[0]
+    async with asyncio.TaskGroup() as tasks:
+        link = tasks.create_task(uploading.open(), name="upstream")
+        found = {block.name: tasks.create_task(seats.seat(block), name=block.name) for block in settings.stream}
+        address = LogAddress(settings.region, settings.site, first.source.domain, settings.pair.replicas)
+        writer = writer_of(settings, identity.key, identity.boot_id)
+        client = (await asyncio.shield(found[first.name])).client
+        member = Member(
+            client, address, writer, settings, _Hands(parts.store, seats, uploading, found, link), parts.board
+        )
+        parts.board.pair = member.status
+        tasks.create_task(member.run(), name="pair")
+
+
+class _Hands:
+    """What a member works with; see ``Hands``."""
+
+    def __init__(
+        self,
+        store: SqliteStore,
+        seats: Seats,
+        uploading: Uploading,
+        found: Mapping[str, asyncio.Task[Seat]],
+        link: asyncio.Task[RegionLink],
+    ) -> None:
+        self.store = store
+        self._seats = seats
+        self._uploading = uploading
+        self._found = found
+        self._link = link
+
+    async def follower(self, block: str, deliveries: Deliveries) -> Follower:
+        seat = await asyncio.shield(self._found[block])
+        return Follower(
+            self._seats.rules(seat), seat.source, self.store, await self._tracker(block), deliveries, seat.report
+        )
+
+    async def lead(self, block: str, followed: Follower | None, journal: Journal) -> None:
+        seat = await asyncio.shield(self._found[block])
+        tracker = followed.decider if followed is not None else await self._tracker(block)
+        await self._seats.ingest(seat, tracker, journal)
+
+    async def upload(self) -> None:
+        await self._uploading.run(await asyncio.shield(self._link))
+
+    async def _tracker(self, block: str) -> Tracker | None:
+        known = await self.store.load_block(block)
+        return Tracker(*known) if known else None

@@ -1,0 +1,134 @@
+"""Stand by: hand the log's entries to the followers, and take the lead when nobody has it any more.
+
+The lead is taken when every entry has been taken and the log, which answers, has been silent for ``takeover_after`` by
+this member's own clock; at once where the leader has resigned, or was an earlier run of this member itself.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from edge_agent.cancellation import cancelled, is_cancelled
+from edge_agent.core.block_state import PairMark
+from edge_agent.core.following import OutOfStep
+from edge_agent.pair.deliveries import Deliveries
+from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
+from edge_agent.pair.follower import Follower
+from edge_agent.pair.log import LogUnavailable, Outrun, PairLog
+from edge_agent.pair.status import PairPhase
+from edge_agent.store.sqlite_store import SqliteStore
+
+LOOK_EVERY = 0.25
+RETRY_AFTER = 1.0
+LAG_UNSAID = 5.0
+"""How long, in seconds, a member may be behind that is still said to stand by."""
+
+
+class Standby(msgspec.Struct, frozen=True):
+    """One time of standing by. ``takeover_after`` is in seconds.
+
+    ``hear`` is told of every entry, and whether it came after ``run`` began; ``say`` of phases, with the reason.
+    """
+
+    log: PairLog
+    writer: Writer
+    store: SqliteStore
+    followers: Mapping[str, Follower]
+    deliveries: Deliveries
+    takeover_after: float
+    hear: Callable[[Logged, bool], Awaitable[None]]
+    say: Callable[[PairPhase, str], None]
+
+    async def run(self, cursor: int, last: Logged) -> PairMark:
+        """Follow the entries behind ``cursor``, the log's end being ``last``, until the lead is taken, and where.
+
+        Raise OutOfStep where that cannot be done, LogUnavailable where the log has lost its end.
+        """
+        self.say(PairPhase.CATCHING_UP, "")
+        reading = asyncio.create_task(self._read_log(cursor, last), name="log of the pair")
+        following = [asyncio.create_task(each.run(), name="follower") for each in self.followers.values()]
+        try:
+            done, _ = await asyncio.wait((reading, *following), return_when=asyncio.FIRST_COMPLETED)
+            for part in done - {reading}:
+                part.result()
+            return await reading
+        finally:
+            await cancelled((reading, *following))
+
+    async def _read_log(self, cursor: int, last: Logged) -> PairMark:
+        heard_at = in_step_at = _loop_time()
+        newest = last
+        while not is_cancelled():
+            try:
+                logged = await self.log.next_after(cursor)
+            except LogUnavailable as error:
+                self.say(PairPhase.UNREACHABLE, str(error))
+                await self._comes_back(cursor)
+                # While nobody could be heard, nobody was silent.
+                heard_at = _loop_time()
+                continue
+            if logged is not None:
+                self._check_order(logged, cursor, last)
+                cursor, newest, heard_at = logged.sequence, logged, _loop_time()
+                await self._take(logged, is_live=cursor > last.sequence)
+                continue
+            in_step = all(follower.is_in_step for follower in self.followers.values())
+            if in_step:
+                in_step_at = _loop_time()
+                self.say(PairPhase.STANDING_BY, "")
+            elif _loop_time() - in_step_at > LAG_UNSAID:
+                self.say(PairPhase.CATCHING_UP, "")
+            if in_step and cursor == newest.sequence and self._may_lead(newest, _loop_time() - heard_at):
+                mark = await self._take_lead(newest)
+                if mark is not None:
+                    return mark
+            await self.log.change(LOOK_EVERY)
+        raise asyncio.CancelledError
+
+    async def _comes_back(self, cursor: int) -> None:
+        """Wait until the log answers again; raise LogUnavailable where its end is not what it was."""
+        while not is_cancelled():
+            await asyncio.sleep(RETRY_AFTER)
+            try:
+                await self.log.open()
+                end = await self.log.last()
+            except LogUnavailable as error:
+                self.say(PairPhase.UNREACHABLE, str(error))
+                continue
+            if end is None or end.sequence < cursor:
+                raise LogUnavailable("the log has lost its end")
+            return
+
+    def _check_order(self, logged: Logged, cursor: int, last: Logged) -> None:
+        if logged.entry.generation != last.entry.generation:
+            raise OutOfStep("the log was begun anew")
+        if logged.sequence != cursor + 1:
+            raise OutOfStep(f"entries {cursor + 1} to {logged.sequence - 1} of the log are gone")
+
+    async def _take(self, logged: Logged, *, is_live: bool) -> None:
+        await self.hear(logged, is_live)
+        for lane, row_id in self.deliveries.told(logged.entry.delivered).items():
+            self.store.delete_through(lane, row_id)
+        follower = self.followers.get(logged.entry.block)
+        if follower is not None:
+            await follower.give(logged)
+
+    def _may_lead(self, newest: Logged, silence: float) -> bool:
+        """Tell whether nobody else leads."""
+        entry = newest.entry
+        if entry.writer.member == self.writer.member or entry.kind is EntryKind.RESIGNED:
+            return True
+        return silence >= self.takeover_after
+
+    async def _take_lead(self, newest: Logged) -> PairMark | None:
+        generation, delivered = newest.entry.generation, self.deliveries.delivered
+        entry = Entry(kind=EntryKind.LEADS, generation=generation, writer=self.writer, delivered=delivered)
+        try:
+            return PairMark(generation, await self.log.append(entry, behind=newest.sequence))
+        except Outrun:
+            return None
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()

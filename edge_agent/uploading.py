@@ -1,0 +1,66 @@
+"""Put together what the outbox leaves by: the link to the region, the uploader, and what the hub answers."""
+
+import asyncio
+from typing import NamedTuple
+
+from edge_agent.agent_parts import AgentParts
+from edge_agent.core.outgoing import Lane
+from edge_agent.core.standing import Standing
+from edge_agent.links import Adapter
+from edge_agent.status_board import UPSTREAM
+from edge_agent.uploader import Uploader
+from edge_agent.upstream import JetStreamUpstream
+from shared.nats_client import EdgeClient
+
+
+class RegionLink(NamedTuple):
+    """An open connection to the region."""
+
+    client: EdgeClient
+    upstream: JetStreamUpstream
+
+
+class Uploading:
+    """The agent's side towards its region."""
+
+    def __init__(self, parts: AgentParts) -> None:
+        self._parts = parts
+
+    async def open(self) -> RegionLink:
+        """Connect, however long that takes."""
+        adapters: list[Adapter] = []
+        report = self._parts.board.reporter(UPSTREAM)
+        client = await self._parts.links.open(self._parts.settings.upstream, "upstream", adapters, report)
+        upstream = JetStreamUpstream(client)
+        adapters += (self._parts.policy_feed, upstream)
+        return RegionLink(client, upstream)
+
+    async def run(self, link: RegionLink) -> None:
+        """Upload, and hear what the hub says, until cancelled; it may run again then."""
+        report = self._parts.board.reporter(UPSTREAM)
+        known = {block_id.block: state.standing for block_id, state in await self._parts.store.known_blocks()}
+        taken = [known.get(block.name, Standing()) for block in self._parts.settings.stream]
+
+        def report_upload(problem: str) -> None:
+            if not problem:
+                report("connected", "")
+            elif link.client.is_connected:
+                # Of a link that is down the link itself says so, since when and why.
+                report("not accepted", problem)
+
+        bandwidth = self._parts.settings.upstream.max_bandwidth
+        uploader = Uploader(
+            self._parts.store,
+            link.upstream,
+            bytes_per_second=bandwidth,
+            report=report_upload,
+            passage=self._parts.passage,
+        )
+        self._parts.board.publishes = uploader.publishes
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(uploader.run(), name="uploader")
+                tasks.create_task(self._parts.policy_feed.run(link.client, taken), name="policy")
+        finally:
+            for lane in Lane:
+                self._parts.store.release(lane)

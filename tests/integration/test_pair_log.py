@@ -1,0 +1,107 @@
+"""A log takes an entry behind its end or not at all, and a store is handed over whole, to whom it is meant for."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.policy import Policy
+from edge_agent.ingest import NO_CHANGES
+from edge_agent.pair.copying import CopyDesk, NoCopy, adopt_copy, copied_lately, fetch_copy
+from edge_agent.pair.entry import Entry, EntryKind, Writer
+from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, Outrun, PairLog
+from edge_agent.ports import BatchCommit
+from edge_agent.store.files import prepare
+from edge_agent.store.sqlite_store import SqliteStore
+from shared.identifiers import BlockId, Incarnation, SourcePosition
+from tests.support.source_site import Site, running_site
+from tests.support.waiting import until
+
+ADDRESS = LogAddress("eu-west", "dub1")
+A, B = Writer("dub1-a", "boot-a", "key", {}), Writer("dub1-b", "boot-b", "key", {})
+SUBJECT = ADDRESS.subject("copy")
+
+
+@pytest_asyncio.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+def entry(writer: Writer = A, kind: EntryKind = EntryKind.RENEWED) -> Entry:
+    return Entry(kind=kind, generation="1", writer=writer)
+
+
+async def test_entries_stand_behind_the_last_one_or_nowhere(site: Site) -> None:
+    log, other = PairLog(site.client, ADDRESS), PairLog(site.client, ADDRESS)
+    with pytest.raises(NoLog):
+        await log.last()
+    with pytest.raises(LogUnavailable, match="no stream listens"):
+        await log.append(entry(), behind=0)
+    await log.open()
+    await other.open()
+    assert await log.last() is None
+    assert await log.append(entry(), behind=0) == 1
+    assert await other.append(entry(B, EntryKind.LEADS), behind=1) == 2
+    # Who was suspended meanwhile believes that the log ends where it left it.
+    for behind in (0, 1, 3):
+        with pytest.raises(Outrun):
+            await log.append(entry(), behind)
+    last = await log.last()
+    assert last is not None
+    assert (last.sequence, last.entry) == (2, entry(B, EntryKind.LEADS))
+    first = await other.next_after(0)
+    assert first is not None
+    assert (first.sequence, first.entry.writer.member) == (1, "dub1-a")
+    assert await other.next_after(2) is None
+
+
+async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(site: Site, tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
+    prepare(theirs)
+    prepare(ours)
+    store = await SqliteStore.open(theirs, 1 << 30)
+    state = BlockState(SourcePosition("REGISTRATION", Incarnation(1, 2), 7), Policy(1, 1, 1, 1))
+    await store.commit(BatchCommit(BlockId("eu-west", "dub1", "nodes"), state, NO_CHANGES, []))
+    await store.write_status({"agent": {"pid": 1}})
+    with pytest.raises(NoCopy, match="it does not answer"):
+        await fetch_copy(site.client, SUBJECT, B, ours)
+    serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
+    try:
+        await until(lambda: hands_over(site, B, ours), "the store is handed over")
+        for stranger, problem in ((Writer("dub1-b", "", "other", {}), "another"), (A, "the same name")):
+            with pytest.raises(NoCopy, match=problem):
+                await fetch_copy(site.client, SUBJECT, stranger, ours)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await store.close()
+    assert not copied_lately(ours)
+    adopt_copy(ours)
+    assert copied_lately(ours)
+    assert sorted(path.name for path in ours.parent.iterdir()) == [
+        "agent.db",
+        "agent.db.before-copy",
+        "agent.db.marker",
+    ]
+    assert not list(theirs.parent.glob("*.handed-over"))
+    with closing(sqlite3.connect(ours)) as database:
+        assert database.execute("SELECT COUNT(*) FROM status").fetchone() == (0,)
+    copy = await SqliteStore.open(ours, 1 << 30)
+    try:
+        assert [known for _, known in await copy.known_blocks()] == [state]
+    finally:
+        await copy.close()
+
+
+async def hands_over(site: Site, writer: Writer, path: Path) -> bool:
+    try:
+        await fetch_copy(site.client, SUBJECT, writer, path)
+    except NoCopy:
+        return False
+    return True

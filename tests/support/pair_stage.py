@@ -1,0 +1,80 @@
+"""Two agents on one site, each with settings, a store and a link to the site's server of its own."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from edge_agent.pair.status import PairPhase, PairStatus
+from edge_agent.status_report import StatusReport, read_status
+from edge_agent.store.reading import StoreUnreadable
+from shared.embedded_link import EmbeddedLink
+from tests.support.agent_stage import Stage, agent_stage
+from tests.support.running_agent import AgentProcess
+from tests.support.waiting import until
+
+MEMBERS = ("dub1-a", "dub1-b")
+TAKEOVER = 5.0
+
+
+class Seat(NamedTuple):
+    """One member: its process, and the link that it reaches the site's server by."""
+
+    agent: AgentProcess
+    link: EmbeddedLink
+    store_path: Path
+
+    def status(self) -> PairStatus | None:
+        """Read what it does; None while this run of it has not said so."""
+        report = self.report
+        return report.pair if report is not None and report.agent.pid == self.agent.pid else None
+
+    @property
+    def report(self) -> StatusReport | None:
+        """Read its whole status."""
+        try:
+            return read_status(self.store_path)
+        except StoreUnreadable:
+            return None
+
+    def does(self, phase: PairPhase) -> bool:
+        """Tell whether it does this now."""
+        status = self.status()
+        return status is not None and status.phase == phase
+
+
+class PairStage:
+    """A site, a region, and two agents that are not started yet."""
+
+    def __init__(self, stage: Stage, a: Seat, b: Seat) -> None:
+        self.stage = stage
+        self.a, self.b = a, b
+
+    async def start(self) -> None:
+        """Start both, the first as the leader."""
+        await self.a.agent.start()
+        await until(lambda: self.a.does(PairPhase.LEADING), "the first leads")
+        await self.b.agent.start()
+        await until(lambda: self.b.does(PairPhase.STANDING_BY), "the second stands by")
+
+
+@asynccontextmanager
+async def pair_stage(directory: Path) -> AsyncIterator[PairStage]:
+    """Start a site's and a region's servers; the agents do not outlive the test."""
+    async with AsyncExitStack() as stack:
+        stage = await stack.enter_async_context(agent_stage(directory))
+        seats = []
+        for name in MEMBERS:
+            link = await stack.enter_async_context(EmbeddedLink(stage.site.server.port))
+            stage.write_settings(id_key_file=str(directory / "id.key"))
+            text = stage.config_path.read_text()
+            text = text.replace('name = "dub1-a"', f'name = "{name}"').replace(stage.site.link.url, link.url)
+            text = text.replace(str(stage.store_path), str(directory / name / "agent.db"))
+            path = directory / f"{name}.toml"
+            # What is promised is that of the default; the rest need not take as long.
+            patience = "3s" if name == MEMBERS[1] else "1s"
+            path.write_text(f'{text}\n[pair]\nmembers = {list(MEMBERS)}\ntakeover_after = "{patience}"\n')
+            agent = AgentProcess(path)
+            stack.push_async_callback(agent.kill)
+            seats.append(Seat(agent, link, directory / name / "agent.db"))
+        yield PairStage(stage, *seats)
