@@ -30,6 +30,7 @@ _WORDS: Final = (
     ("up", "heard as expected while somebody watched"),
     ("down", "not heard for too long while somebody watched: from the last word before to the first word after"),
     ("unknown", "nobody watched: the agent, its server or the link was down. It is never counted as down"),
+    ("maintenance", "declared so by an operator: whatever happened then was planned, and counts in no figure"),
     ("absent", "not there at all: before a sender was first heard, or after it was retired. Such time is left out"),
     ("availability", "up / (up + down): of the time that somebody watched"),
     ("known, coverage", "(up + down) / (up + down + unknown): how much of the time somebody watched"),
@@ -71,7 +72,7 @@ def render(figures: Figures) -> str:
             f"Muster {version('muster')}. Every figure is exact as the tables have it. To ask them more: ",
             element("code", 'muster-aggregator sql "SHOW TABLES"'),
         ),
-        _hatch(),
+        _patterns(),
         element("script", _file("page.js")),
     )
     head = element(
@@ -107,12 +108,14 @@ def _words() -> Html:
     return section("words", "Words on this page", None, element("dl", *entries, class_="words"))
 
 
-def _hatch() -> Html:
-    """Define the pattern of what nobody watched, for pictures."""
+def _patterns() -> Html:
+    """Define the patterns of what nobody watched and of what was planned, for pictures."""
     stripes = element("path", d="M-1 5L5 -1M3 9L9 3", class_="stripe")
     ground = element("rect", width=8, height=8, class_="ground")
     pattern = element("pattern", ground, stripes, id="hatch", width=8, height=8, patternUnits="userSpaceOnUse")
-    return element("svg", element("defs", pattern), width=0, height=0, class_="defs", aria_hidden="true")
+    bars = element("path", d="M0 4H8", class_="stripe")
+    planned = element("pattern", ground, bars, id="bars", width=8, height=8, patternUnits="userSpaceOnUse")
+    return element("svg", element("defs", pattern, planned), width=0, height=0, class_="defs", aria_hidden="true")
 
 
 def _file(name: str) -> Html:

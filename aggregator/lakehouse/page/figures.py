@@ -4,6 +4,7 @@ Durations and instants are microseconds. ``SenderTimes`` are sums over senders (
 down for an hour are two hours of it.
 """
 
+from operator import add
 from typing import NamedTuple
 
 from aggregator.lakehouse.page.period import Grid, Period
@@ -15,6 +16,7 @@ class SenderTimes(NamedTuple):
     up: int = 0
     down: int = 0
     unknown: int = 0
+    maintenance: int = 0
 
     @property
     def known(self) -> int:
@@ -23,12 +25,12 @@ class SenderTimes(NamedTuple):
 
     @property
     def lived(self) -> int:
-        """Give all of it."""
+        """Give all of it but maintenance, which counts in no figure."""
         return self.up + self.down + self.unknown
 
     def plus(self, other: "SenderTimes") -> "SenderTimes":
         """Add up."""
-        return SenderTimes(self.up + other.up, self.down + other.down, self.unknown + other.unknown)
+        return SenderTimes(*map(add, self, other))
 
 
 class Cell(NamedTuple):

@@ -35,20 +35,24 @@ class Point(NamedTuple):
     up: float
     down: float
     unknown: float
+    maintenance: float
 
 
 Band = tuple[str, Callable[[Point], float]]
 _UP: Final[Band] = ("up", lambda point: point.up)
 _DOWN: Final[Band] = ("down", lambda point: point.down)
 _UNKNOWN: Final[Band] = ("unknown", lambda point: point.unknown)
+_MAINTENANCE: Final[Band] = ("maintenance", lambda point: point.maintenance)
 
 
 def fleet_curve_section(figures: Figures, clock: Clock) -> Html:
     """Write the section: the whole fleet, those that were down drawn larger, and the table behind both."""
     points = fleet_points(figures)
-    most = max((point.up + point.down + point.unknown for point in points), default=0)
+    most = max((point.up + point.down + point.unknown + point.maintenance for point in points), default=0)
+    was_planned = any(point.maintenance for point in points)
+    bands = (_UP, _DOWN, _UNKNOWN, *((_MAINTENANCE,) if was_planned else ()))
     most_down = max((point.down for point in points), default=0)
-    plots = [_plot("fleet", "All senders", points, (_UP, _DOWN, _UNKNOWN), most, clock)]
+    plots = [_plot("fleet", "All senders", points, bands, most, clock)]
     if 0 < most_down < _FEW * most:
         plots.append(_plot("down", "Only those that were down", points, (_DOWN,), most_down, clock))
     columns = [
@@ -57,11 +61,13 @@ def fleet_curve_section(figures: Figures, clock: Clock) -> Html:
         Column[Point]("down", lambda point: f"{point.down:,.1f}", number=True),
         Column[Point]("unknown", lambda point: f"{point.unknown:,.1f}", number=True),
     ]
+    if was_planned:
+        columns.append(Column[Point]("maintenance", lambda point: f"{point.maintenance:,.1f}", number=True))
     return section(
         "curve",
         "The fleet over time",
         f"How many senders were up, down and unknown, on average over each {step_name(figures.curve.step)}.",
-        _legend(),
+        _legend(bands),
         *plots,
         folded("The table behind these curves", data_table(columns, points)),
     )
@@ -78,11 +84,11 @@ def fleet_points(figures: Figures) -> list[Point]:
     return points
 
 
-def _legend() -> Html:
-    names = (("up", "up"), ("down", "down"), ("unknown", "unknown: nobody watched"))
+def _legend(bands: Sequence[Band]) -> Html:
+    names = {"unknown": "unknown: nobody watched", "maintenance": "maintenance: it was planned"}
     return element(
         "ul",
-        *(element("li", element("span", class_=f"swatch band-{band}"), name) for band, name in names),
+        *(element("li", element("span", class_=f"swatch band-{band}"), names.get(band, band)) for band, _ in bands),
         class_="legend",
     )
 
@@ -143,6 +149,7 @@ def _target(point: Point, left: int, right: int, clock: Clock) -> Html:
     told = (
         f"{clock.instant(point.started_at)} to {clock.instant(point.ended_at)}:"
         f" {point.up:,.1f} up, {point.down:,.1f} down, {point.unknown:,.1f} unknown"
+        + (f", {point.maintenance:,.1f} in maintenance" if point.maintenance else "")
     )
     x, width = f"{left * 100 / _WIDTH}%", f"{(right - left) * 100 / _WIDTH:.2f}%"
     return element("rect", element("title", told), x=x, width=width, height="100%", class_="target")

@@ -59,10 +59,12 @@ def _line(row: GridRow, clock: Clock) -> Html:
 
 
 def _cell(times: SenderTimes, title: str, window: Window, clock: Clock) -> Html:
-    if not times.lived:
+    if not times.lived and not times.maintenance:
         return element("td", "·", class_="none")
     told = f"{title}, {clock.instant(window.started_at)} to {clock.instant(window.ended_at)}: {_told(times)}"
     part = "" if window.complete else " part"
+    if not times.lived:
+        return element("td", element("b", "m"), class_="planned" + part, title=told)
     if not times.known:
         return element("td", element("b", "?"), class_="unwatched" + part, title=told)
     # A sliver of unknown must still be seen.
@@ -71,9 +73,12 @@ def _cell(times: SenderTimes, title: str, window: Window, clock: Clock) -> Html:
 
 
 def _told(times: SenderTimes) -> str:
-    parts = [f"{percent(times.up, times.known)} up of the time watched" if times.known else "nobody watched"]
+    watched = f"{percent(times.up, times.known)} up of the time watched"
+    parts = [watched if times.known else "nobody watched" if times.lived else "nothing but maintenance"]
     if times.down:
         parts.append(f"{duration(times.down)} of sender time down")
     if times.unknown and times.known:
         parts.append(f"{rest(times.known, times.lived)} not watched")
+    if times.maintenance:
+        parts.append(f"{duration(times.maintenance)} of sender time in maintenance")
     return "; ".join(parts)

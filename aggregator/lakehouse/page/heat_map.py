@@ -41,7 +41,7 @@ def heat_map_section(figures: Figures, clock: Clock) -> Html:
         f"Each row is a site, each column {article}{name} of time. The figure is availability in per cent: of the time"
         " that somebody watched, how much its senders were up. The stronger the colour, the worse; hatched is what"
         " nobody watched.",
-        _legend(),
+        _legend(figures),
         draw_grid(rows, [clock.tick(window.started_at, step) for window in windows], clock),
         element("output", class_="told", hidden=True),
         _hour_maps(figures, clock) if step > HOUR else None,
@@ -56,7 +56,7 @@ def _by_site(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
     return by_site
 
 
-def _legend() -> Html:
+def _legend(figures: Figures) -> Html:
     labels = [label for label, _ in SHADES] + ["< 50"]
     shades = [element("li", element("span", class_=f"swatch s{index}"), label) for index, label in enumerate(labels)]
     others = [
@@ -65,6 +65,8 @@ def _legend() -> Html:
         element("li", element("span", "·", class_="swatch none"), "no senders"),
         element("li", element("span", class_="swatch part"), "not whole: the period starts or ends within"),
     ]
+    if figures.times.maintenance:
+        others.append(element("li", element("span", class_="swatch planned"), "m nothing but maintenance"))
     return element("ul", element("li", "% up:"), *shades, *others, class_="legend")
 
 

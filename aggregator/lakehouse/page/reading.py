@@ -36,7 +36,7 @@ class _Reader:
 
     def __init__(self, tables: Tables, queries: dict[str, str], period: Period) -> None:
         self._tables, self._queries, self._period = tables, queries, period
-        for name in ("lives", "watched", "steps"):
+        for name in ("planned", "lives", "watched", "steps"):
             self._rows(name)
 
     def figures(self, position: str, known_through: int, registration_interval: int) -> Figures:
@@ -69,8 +69,8 @@ class _Reader:
 
     def _senders(self) -> list[Sender]:
         return [
-            Sender(region, site, sender_id, SenderTimes(up, down, unknown), outage_count)
-            for region, site, sender_id, up, down, unknown, outage_count in self._rows("senders")
+            Sender(region, site, sender_id, SenderTimes(*times), outage_count)
+            for region, site, sender_id, *times, outage_count in self._rows("senders")
         ]
 
     def _sites(self, outages: list[Outage]) -> list[Site]:

@@ -2,23 +2,100 @@
 -- $since and $until bound the period, in microseconds. Every figure follows from intervals and coverage alone, so that
 -- it is exact for any period and any grid, and costs what happened, not how many senders there are.
 
+-- name: planned
+-- Maintenance in the period; of whole blocks where it names nobody.
+CREATE TEMP TABLE planned AS
+SELECT region, site, block, CASE WHEN sender_ids IS NULL THEN [NULL] ELSE sender_ids END AS sender_ids,
+  epoch_us(started_at) AS planned_from, epoch_us(ended_at) AS planned_to
+FROM maintenance
+WHERE cancelled_at IS NULL AND started_at < make_timestamptz($until) AND ended_at > make_timestamptz($since);
+
 -- name: lives
--- The intervals of senders, cut to the period.
+-- The intervals of senders, cut to the period, those of named senders also at their maintenance.
 CREATE TEMP TABLE lives AS
-SELECT region, site, block, sender_id, state,
-  greatest(epoch_us(started_at), $since) AS started_at,
-  least(coalesce(epoch_us(ended_at), $until), $until) AS ended_at
-FROM sender_intervals
-WHERE started_at < make_timestamptz($until) AND (ended_at IS NULL OR ended_at > make_timestamptz($since));
+WITH whole AS (
+  SELECT region, site, block, sender_id, state,
+    greatest(epoch_us(started_at), $since) AS started_at,
+    least(coalesce(epoch_us(ended_at), $until), $until) AS ended_at
+  FROM sender_intervals
+  WHERE started_at < make_timestamptz($until) AND (ended_at IS NULL OR ended_at > make_timestamptz($since))
+),
+named AS (
+  SELECT region, site, block, unnest(sender_ids) AS sender_id, planned_from, planned_to FROM planned
+),
+theirs AS (
+  SELECT w.*, planned_from, planned_to
+  FROM whole w
+  JOIN named n ON n.sender_id = w.sender_id AND n.region = w.region AND coalesce(n.site, w.site) = w.site
+    AND coalesce(n.block, w.block) = w.block AND planned_from < w.ended_at AND planned_to > w.started_at
+),
+edges AS (
+  SELECT DISTINCT region, site, block, sender_id, state, started_at,
+    unnest([started_at, ended_at, greatest(planned_from, started_at), least(planned_to, ended_at)]) AS happened_at
+  FROM theirs
+),
+pieces AS (
+  SELECT *, lead(happened_at) OVER (
+    PARTITION BY region, site, block, sender_id, started_at ORDER BY happened_at) AS until
+  FROM edges
+)
+SELECT region, site, block, sender_id,
+  CASE WHEN EXISTS (
+    SELECT 1 FROM theirs t
+    WHERE t.region = p.region AND t.site = p.site AND t.block = p.block AND t.sender_id = p.sender_id
+      AND t.started_at = p.started_at AND t.planned_from <= p.happened_at AND t.planned_to >= p.until
+  ) THEN 'maintenance' ELSE state END AS state,
+  happened_at AS started_at, until AS ended_at
+FROM pieces p
+WHERE until IS NOT NULL
+UNION ALL
+SELECT * FROM whole w
+WHERE NOT EXISTS (
+  SELECT 1 FROM theirs t
+  WHERE t.region = w.region AND t.site = w.site AND t.block = w.block AND t.sender_id = w.sender_id
+    AND t.started_at = w.started_at);
 
 -- name: watched
--- Coverage, cut to the period.
+-- Coverage, cut to the period, and where whole blocks were in maintenance: that outranks what was seen.
 CREATE TEMP TABLE watched AS
-SELECT region, site, block, known, cause,
-  greatest(epoch_us(started_at), $since) AS started_at,
-  least(epoch_us(ended_at), $until) AS ended_at
-FROM site_coverage
-WHERE started_at < make_timestamptz($until) AND ended_at > make_timestamptz($since);
+WITH whole AS (
+  SELECT region, site, block, known AS seen, cause,
+    greatest(epoch_us(started_at), $since) AS started_at,
+    least(epoch_us(ended_at), $until) AS ended_at
+  FROM site_coverage
+  WHERE started_at < make_timestamptz($until) AND ended_at > make_timestamptz($since)
+),
+theirs AS (
+  SELECT w.*, planned_from, planned_to
+  FROM whole w
+  JOIN planned p ON p.sender_ids = [NULL] AND p.region = w.region AND coalesce(p.site, w.site) = w.site
+    AND coalesce(p.block, w.block) = w.block AND planned_from < w.ended_at AND planned_to > w.started_at
+),
+edges AS (
+  SELECT region, site, block, seen, cause, started_at, started_at AS happened_at FROM whole
+  UNION
+  SELECT region, site, block, seen, cause, started_at, ended_at FROM whole
+  UNION
+  SELECT region, site, block, seen, cause, started_at,
+    unnest([greatest(planned_from, started_at), least(planned_to, ended_at)])
+  FROM theirs
+),
+pieces AS (
+  SELECT *, lead(happened_at) OVER (PARTITION BY region, site, block, started_at ORDER BY happened_at) AS until
+  FROM edges
+),
+marked AS (
+  SELECT *, EXISTS (
+    SELECT 1 FROM theirs t
+    WHERE t.region = p.region AND t.site = p.site AND t.block = p.block AND t.started_at = p.started_at
+      AND t.planned_from <= p.happened_at AND t.planned_to >= p.until) AS in_maintenance
+  FROM pieces p
+  WHERE until IS NOT NULL
+)
+SELECT region, site, block, seen AND NOT in_maintenance AS known,
+  CASE WHEN in_maintenance THEN 'maintenance' ELSE cause END AS cause,
+  happened_at AS started_at, until AS ended_at, seen
+FROM marked;
 
 -- name: steps
 -- How many senders of each block were in each state, and whether and why anybody knew it: constant in each row.
@@ -33,14 +110,16 @@ summed AS (
     sum(change) FILTER (state = 'up') AS up,
     sum(change) FILTER (state = 'down') AS down,
     sum(change) FILTER (state = 'unknown') AS lost,
+    sum(change) FILTER (state = 'maintenance') AS planned,
     NULL AS cause
   FROM changes
   GROUP BY ALL
   UNION ALL
-  SELECT region, site, block, started_at, 0, 0, 0, CASE WHEN known THEN 'known:' || cause ELSE cause END FROM watched
+  SELECT region, site, block, started_at, 0, 0, 0, 0, CASE WHEN known THEN 'known:' || cause ELSE cause END FROM watched
 ),
 instants AS (
-  SELECT region, site, block, happened_at, sum(up) AS up, sum(down) AS down, sum(lost) AS lost, max(cause) AS cause
+  SELECT region, site, block, happened_at, sum(up) AS up, sum(down) AS down, sum(lost) AS lost,
+    sum(planned) AS planned, max(cause) AS cause
   FROM summed
   GROUP BY ALL
 ),
@@ -50,6 +129,7 @@ so_far AS (
     coalesce(sum(up) OVER in_time, 0) AS up,
     coalesce(sum(down) OVER in_time, 0) AS down,
     coalesce(sum(lost) OVER in_time, 0) AS lost,
+    coalesce(sum(planned) OVER in_time, 0) AS planned,
     coalesce(last_value(cause IGNORE NULLS) OVER in_time, 'unobserved') AS cause
   FROM instants
   WINDOW in_time AS (PARTITION BY region, site, block ORDER BY happened_at
@@ -58,7 +138,8 @@ so_far AS (
 SELECT region, site, block, started_at, ended_at,
   CASE WHEN known THEN up ELSE 0 END AS up,
   CASE WHEN known THEN down ELSE 0 END AS down,
-  CASE WHEN known THEN lost ELSE up + down + lost END AS unknown,
+  CASE WHEN known THEN lost WHEN cause = 'maintenance' THEN 0 ELSE up + down + lost END AS unknown,
+  CASE WHEN cause = 'maintenance' THEN up + down + lost + planned ELSE planned END AS maintenance,
   CASE WHEN known THEN 'lost_store' ELSE cause END AS unknown_cause,
   cause = 'known:assumed' AS assumed
 FROM (SELECT *, cause LIKE 'known:%' AS known FROM so_far WHERE ended_at IS NOT NULL);
@@ -66,20 +147,21 @@ FROM (SELECT *, cause LIKE 'known:%' AS known FROM so_far WHERE ended_at IS NOT 
 -- name: cells
 -- Sender time by site and window of $step, counted from $origin.
 WITH cut AS (
-  SELECT region, site, up, down, unknown, window_at,
+  SELECT region, site, up, down, unknown, maintenance, window_at,
     least(ended_at, window_at + $step) - greatest(started_at, window_at) AS length
   FROM (
     SELECT *, unnest(range(started_at - (started_at - $origin) % $step, ended_at, $step)) AS window_at
     FROM steps
   )
 )
-SELECT region, site, window_at, sum(up * length), sum(down * length), sum(unknown * length)
+SELECT region, site, window_at, sum(up * length), sum(down * length), sum(unknown * length),
+  sum(maintenance * length)
 FROM cut
 GROUP BY ALL
 ORDER BY ALL;
 
 -- name: sites
-SELECT region, site, sum(up * length), sum(down * length), sum(unknown * length)
+SELECT region, site, sum(up * length), sum(down * length), sum(unknown * length), sum(maintenance * length)
 FROM (SELECT *, (ended_at - started_at)::HUGEINT AS length FROM steps)
 GROUP BY ALL
 ORDER BY ALL;
@@ -88,7 +170,7 @@ ORDER BY ALL;
 SELECT region, site, count(DISTINCT sender_id) FROM lives GROUP BY ALL;
 
 -- name: heard
-SELECT region, site, max(ended_at) FROM watched WHERE known GROUP BY ALL;
+SELECT region, site, max(ended_at) FROM watched WHERE seen GROUP BY ALL;
 
 -- name: causes
 SELECT unknown_cause, sum(unknown * (ended_at - started_at)::HUGEINT) AS unknown
@@ -106,7 +188,7 @@ SELECT w.region, w.site, w.block, w.started_at, w.ended_at, w.cause,
 FROM watched w
 LEFT JOIN steps s ON s.region = w.region AND s.site = w.site AND s.block = w.block
   AND s.started_at >= w.started_at AND s.ended_at <= w.ended_at
-WHERE NOT w.known
+WHERE NOT w.known AND w.cause <> 'maintenance'
 GROUP BY ALL
 ORDER BY w.started_at, w.site, w.block;
 
@@ -121,7 +203,11 @@ ORDER BY site, started_at, sender_id;
 -- name: senders
 -- Every sender that was down in the period: its time is cut by what was watched, sender by sender.
 WITH affected AS (
-  SELECT region, site, sender_id, count(*) AS outage_count FROM lives WHERE state = 'down' GROUP BY ALL
+  SELECT region, site, sender_id, count(*) AS outage_count
+  FROM sender_intervals
+  WHERE state = 'down' AND started_at < make_timestamptz($until)
+    AND (ended_at IS NULL OR ended_at > make_timestamptz($since))
+  GROUP BY ALL
 ),
 theirs AS (
   SELECT l.* FROM lives l JOIN affected USING (region, site, sender_id)
@@ -132,7 +218,20 @@ seen AS (
   FROM theirs t
   JOIN watched w ON w.region = t.region AND w.site = t.site AND w.block = t.block AND w.known
     AND w.started_at < t.ended_at AND w.ended_at > t.started_at
-  WHERE t.state <> 'unknown'
+  WHERE t.state IN ('up', 'down')
+  GROUP BY ALL
+),
+in_maintenance AS (
+  SELECT region, site, sender_id, sum(length)::BIGINT AS maintenance
+  FROM (
+    SELECT region, site, sender_id, ended_at - started_at AS length FROM theirs WHERE state = 'maintenance'
+    UNION ALL
+    SELECT t.region, t.site, t.sender_id, least(t.ended_at, w.ended_at) - greatest(t.started_at, w.started_at)
+    FROM theirs t
+    JOIN watched w ON w.region = t.region AND w.site = t.site AND w.block = t.block AND w.cause = 'maintenance'
+      AND w.started_at < t.ended_at AND w.ended_at > t.started_at
+    WHERE t.state <> 'maintenance'
+  )
   GROUP BY ALL
 ),
 known AS (
@@ -144,11 +243,12 @@ known AS (
 lived AS (
   SELECT region, site, sender_id, sum(ended_at - started_at) AS lived FROM theirs GROUP BY ALL
 )
-SELECT region, site, sender_id, coalesce(up, 0), coalesce(down, 0), lived - coalesce(up, 0) - coalesce(down, 0),
-  outage_count
+SELECT region, site, sender_id, coalesce(up, 0), coalesce(down, 0),
+  lived - coalesce(up, 0) - coalesce(down, 0) - coalesce(maintenance, 0), coalesce(maintenance, 0), outage_count
 FROM affected
 JOIN lived USING (region, site, sender_id)
 LEFT JOIN known USING (region, site, sender_id)
+LEFT JOIN in_maintenance USING (region, site, sender_id)
 ORDER BY coalesce(up, 0) / nullif(up + down, 0) NULLS LAST, coalesce(down, 0) DESC, site, sender_id;
 
 -- name: stale_after

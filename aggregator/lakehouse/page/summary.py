@@ -22,6 +22,7 @@ def summary_section(figures: Figures, groups: Sequence[OutageGroup], clock: Cloc
     sentences = (
         _availability(figures),
         _coverage(figures),
+        _maintenance(figures),
         _outages(figures, groups),
         _silent_sites(figures, clock),
         _known_time(figures, clock),
@@ -93,6 +94,15 @@ def _coverage(figures: Figures) -> Html:
         " software, which say nothing of when they watched."
         if figures.assumed
         else None,
+    )
+
+
+def _maintenance(figures: Figures) -> Html | None:
+    planned = figures.times.maintenance
+    if not planned:
+        return None
+    return join(
+        element("b", f"{duration(planned)} were maintenance"), ": declared so, and left out of every figure here."
     )
 
 

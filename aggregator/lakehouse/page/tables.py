@@ -27,6 +27,9 @@ def time_columns(times: Callable[[T], SenderTimes]) -> list[Column[T]]:
         Column("up", lambda row: duration(times(row).up), lambda row: times(row).up, number=True),
         Column("down", lambda row: duration(times(row).down), lambda row: times(row).down, number=True),
         Column("unknown", lambda row: duration(times(row).unknown), lambda row: times(row).unknown, number=True),
+        Column(
+            "maintenance", lambda row: duration(times(row).maintenance), lambda row: times(row).maintenance, number=True
+        ),
     ]
 
 
