@@ -20,7 +20,7 @@ from shared.identifiers import validated_token
 from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, format_duration, parse_duration, parse_instant
 from shared.nats_settings import ConnectionSettings
 from shared.settings import Duration, Settings
-from shared.subjects import EVERY_REGISTRATION, covers, is_publishable
+from shared.subjects import EVERY_REGISTRATION, covers, is_publishable, is_readable
 from shared.thresholds import InvalidThresholds, Thresholds
 
 _START = "write all, new, sequence:100, time:2026-01-31T00:00:00Z or delta:1h"
@@ -44,6 +44,11 @@ class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
         validated_token(self.stream, "the stream")
         if self.consumer:
             validated_token(self.consumer, "the consumer")
+        if self.filter_subject and not is_readable(self.filter_subject):
+            raise ValueError(
+                f"filter_subject {self.filter_subject!r} cannot be read on: write tokens joined by single dots, * for "
+                "any one token, > for all the rest"
+            )
         if self.probe_subject and (not is_publishable(self.probe_subject) or self.probe_subject.startswith("$")):
             raise ValueError(
                 f"probe_subject {self.probe_subject!r} cannot be published on: write tokens and single dots"

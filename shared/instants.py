@@ -11,6 +11,9 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
+LONGEST = 36_525 * DAY
+"""A hundred years: beyond, sums of instants and durations leave the calendar."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"us": 1, "ms": 1_000, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
@@ -22,7 +25,7 @@ class InvalidInstant(ValueError):
 
 
 def parse_duration(text: str) -> int:
-    """Read ``"90s"``, ``"12m"``, ``"1h30m"``, ``"0.5s"`` as microseconds; raise InvalidInstant for anything else.
+    """Read ``"90s"``, ``"12m"``, ``"1h30m"``, ``"0.5s"`` as microseconds, a hundred years at most; raise InvalidInstant for anything else.
 
     >>> parse_duration("1h30m") // MINUTE
     90
@@ -31,7 +34,10 @@ def parse_duration(text: str) -> int:
     parts = _DURATION_PART.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
         raise InvalidInstant(f"not a duration: {text!r}, write for example 90s, 12m, 1h30m or 7d")
-    return sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
+    duration = sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
+    if duration > LONGEST:
+        raise InvalidInstant(f"longer than a hundred years: {text!r}")
+    return duration
 
 
 def format_duration(duration: int) -> str:

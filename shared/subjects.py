@@ -72,6 +72,16 @@ def is_publishable(subject: str) -> bool:
     return all(_PUBLISHABLE.fullmatch(token) for token in subject.split("."))
 
 
+def is_readable(pattern: str) -> bool:
+    """Tell whether a subject can be read on: as one to publish on, with wildcards for whole tokens where wanted.
+
+    >>> is_readable("registration.*.>"), is_readable("registration.>.a"), is_readable("registration. a")
+    (True, False, False)
+    """
+    *tokens, last = pattern.split(".")
+    return all(token == "*" or _PUBLISHABLE.fullmatch(token) for token in (*tokens, "*" if last == ">" else last))
+
+
 def parse_subject(subject: str) -> FleetSubject | None:
     """Read a subject; None where it is not one of ours."""
     tokens = subject.split(".")

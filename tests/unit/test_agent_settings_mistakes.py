@@ -308,6 +308,12 @@ def test_probe_subject_that_cannot_be_published_on_is_refused(subject: str) -> N
     assert f"probe_subject {subject!r} cannot be published on: write tokens and single dots" in said
 
 
+@pytest.mark.parametrize("subject", ["a b", "a..b", "registration.>.a"])
+def test_filter_that_cannot_be_read_on_is_refused(subject: str) -> None:
+    said = complaint(with_line("stream.source", "filter_subject", f'filter_subject = "{subject}"'))
+    assert f"filter_subject {subject!r} cannot be read on: write tokens joined by single dots" in said
+
+
 def test_probe_that_the_filter_would_not_let_through_is_refused() -> None:
     text = with_line("stream.source", "probe_subject", 'probe_subject = "registration.probe"')
     text = text.replace('filter_subject = ""', 'filter_subject = "registration.nodes.>"')

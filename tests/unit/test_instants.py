@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from shared.instants import (
     DAY,
     HOUR,
+    LONGEST,
     MINUTE,
     SECOND,
     InvalidInstant,
@@ -42,6 +43,12 @@ def test_durations_are_read_as_people_write_them(text: str, duration: int) -> No
 def test_anything_else_is_not_a_duration(text: str) -> None:
     with pytest.raises(InvalidInstant, match="not a duration"):
         parse_duration(text)
+
+
+def test_a_duration_beyond_the_calendar_is_refused() -> None:
+    assert parse_duration("36525d") == LONGEST
+    with pytest.raises(InvalidInstant, match="longer than a hundred years: '36525d1s'"):
+        parse_duration("36525d1s")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from shared.subjects import (
     copy_subject,
     covers,
     is_publishable,
+    is_readable,
     parse_subject,
     registration_subject,
     watermark_subject,
@@ -56,6 +57,16 @@ def test_prefix_takes_the_place_of_the_sites_own_subjects() -> None:
 )
 def test_subject_without_wildcards_blanks_and_holes_can_be_published_on(subject: str, answer: bool) -> None:
     assert is_publishable(subject) is answer
+
+
+@pytest.mark.parametrize("pattern", ["a", "a.*.b", "a.>", ">", "*", "a*.b"])
+def test_subject_with_wildcards_for_whole_tokens_can_be_read_on(pattern: str) -> None:
+    assert is_readable(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["", "a..b", ".a", "a.", "a.>.b", ">.a", "a b", "a.*\t"])
+def test_subject_with_blanks_holes_or_more_behind_the_rest_cannot_be_read_on(pattern: str) -> None:
+    assert not is_readable(pattern)
 
 
 def test_every_subject_reads_back() -> None:
