@@ -25,7 +25,9 @@ class InvalidInstant(ValueError):
 
 
 def parse_duration(text: str) -> int:
-    """Read ``"90s"``, ``"12m"``, ``"1h30m"``, ``"0.5s"`` as microseconds, a hundred years at most; raise InvalidInstant for anything else.
+    """Read ``"90s"``, ``"12m"``, ``"1h30m"``, ``"0.5s"`` as microseconds, a hundred years at most.
+
+    Raise InvalidInstant for anything else.
 
     >>> parse_duration("1h30m") // MINUTE
     90

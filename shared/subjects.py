@@ -78,8 +78,8 @@ def is_readable(pattern: str) -> bool:
     >>> is_readable("registration.*.>"), is_readable("registration.>.a"), is_readable("registration. a")
     (True, False, False)
     """
-    *tokens, last = pattern.split(".")
-    return all(token == "*" or _PUBLISHABLE.fullmatch(token) for token in (*tokens, "*" if last == ">" else last))
+    *parts, last = pattern.split(".")
+    return all(part == "*" or _PUBLISHABLE.fullmatch(part) for part in (*parts, "*" if last == ">" else last))
 
 
 def parse_subject(subject: str) -> FleetSubject | None:
