@@ -10,7 +10,6 @@ from shared.identifiers import AdvisoryKind, BlockId
 
 ROOT = "fleet"
 _PUBLISHABLE = re.compile(r"(?![*>]$)[^\s.]+")
-EVERY_RECORD = f"{ROOT}.>"
 EVERY_REGISTRATION = f"{ROOT}.*.*.*.registration"
 
 

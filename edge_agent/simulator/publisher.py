@@ -85,11 +85,6 @@ class PipelinedPublisher:
             await self._subscription.unsubscribe()
 
     @property
-    def in_flight_count(self) -> int:
-        """Count the messages that wait for their answer."""
-        return len(self._waiting)
-
-    @property
     def has_room(self) -> bool:
         """Tell whether one more message may wait for its answer."""
         return len(self._waiting) < self._window

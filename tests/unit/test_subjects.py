@@ -4,7 +4,6 @@ import pytest
 
 from shared.identifiers import AdvisoryKind, BlockId
 from shared.subjects import (
-    EVERY_RECORD,
     FleetSubject,
     RecordType,
     advisory_subject,
@@ -21,7 +20,6 @@ BLOCK = BlockId("eu-west", "dub1", "nodes")
 
 
 def test_subjects_are_golden() -> None:
-    assert EVERY_RECORD == "fleet.>"
     assert registration_subject(BLOCK) == "fleet.eu-west.dub1.nodes.registration"
     assert watermark_subject(BLOCK) == "fleet.eu-west.dub1.nodes.watermark"
     assert copy_subject(BLOCK, "choria.node.n1") == "fleet.eu-west.dub1.nodes.copy.choria.node.n1"
