@@ -77,14 +77,25 @@ def accounts_in_region(fleet: str, sites: Iterable[SiteSettings], *, with_policy
 
 
 def agent_at_site(site: SiteSettings) -> Grant:
-    """Let a site's agent read its stream through consumers of its own."""
+    """Let a site's agent read its stream through consumers of its own; two that are a pair, keep a log besides."""
     stream, api = site.registration.name, api_prefix()
     subjects = [f"{api}.STREAM.INFO.{stream}", f"{api}.STREAM.MSG.GET.{stream}"]
     for block in site.blocks:
-        consumer = f"{stream}.muster-{site.name}-{block}"
-        actions = ("INFO", "CREATE", "RESET", "MSG.NEXT")
-        subjects += [*(f"{api}.CONSUMER.{action}.{consumer}" for action in actions), f"$JS.ACK.{consumer}.>"]
-    return Grant(f"{site.name}-agent", tuple(subjects), (inbox(site.name),))
+        for member in site.members or ("",):
+            consumer = f"{stream}.muster-{site.name}-{block}" + (f"-{member}" if member else "")
+            actions = ("INFO", "CREATE", "RESET", "MSG.NEXT")
+            subjects += [*(f"{api}.CONSUMER.{action}.{consumer}" for action in actions), f"$JS.ACK.{consumer}.>"]
+    heard = [inbox(site.name)]
+    if site.members:
+        log, own = f"MUSTER_PAIR_{site.name}", f"muster.pair.{site.region}.{site.name}.>"
+        # Into the inbox, too: the one that leads answers the other.
+        subjects += [
+            *(f"{api}.STREAM.{action}.{log}" for action in ("INFO", "CREATE", "MSG.GET")),
+            own,
+            inbox(site.name),
+        ]
+        heard.append(own)
+    return Grant(f"{site.name}-agent", tuple(subjects), tuple(heard))
 
 
 def nodes_at_site(site: SiteSettings) -> Grant:

@@ -94,6 +94,9 @@ class SiteSettings(Settings, frozen=True):
     blocks: Annotated[tuple[str, ...], Meta(min_length=1, description="the blocks of its agent; for render")] = (
         "nodes",
     )
+    members: Annotated[
+        tuple[str, ...], Meta(description="the names of its agents where they are a pair; for render")
+    ] = ()
     server: Annotated[ConnectionSettings | None, Meta(description="the site's own server")] = None
     registration: Annotated[RegistrationSettings, Meta(description="the stream its nodes publish into")] = (
         RegistrationSettings()
@@ -103,6 +106,10 @@ class SiteSettings(Settings, frozen=True):
         check_name(self.name, "site")
         for block in self.blocks:
             check_name(block, "block")
+        for member in self.members:
+            check_name(member, "member")
+        if self.members and len(set(self.members)) != 2:
+            raise ValueError("members must be two names, as in pair.members of the agents")
 
 
 class RenderSettings(Settings, frozen=True):

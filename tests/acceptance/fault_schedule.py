@@ -18,11 +18,12 @@ FAULTS = 200
 @click.option(
     "--directory", type=click.Path(path_type=Path, exists=False), help="For logs and stores; default: a new one."
 )
-def main(seed: int | None, faults: int, directory: Path | None) -> None:
+@click.option("--pair", is_flag=True, help="Two agents serve the site.")
+def main(seed: int | None, faults: int, directory: Path | None, pair: bool) -> None:
     """Let a site, its agent and its region go through faults; say what was lost, duplicated and wrong."""
     chosen = random.randrange(1_000_000) if seed is None else seed
     place = directory or Path(tempfile.mkdtemp(prefix="faults-"))
-    run = asyncio.run(run_faults(place, chosen, faults, click.echo))
+    run = asyncio.run(run_faults(place, chosen, faults, click.echo, pair=pair))
     for line in run.report():
         click.echo(line)
     if not run.verdict.is_clean:

@@ -30,14 +30,19 @@ INBOX = "_INBOX_dub1"
 AGENT = """
 site = "dub1"
 region = "eu-west"
+name = "{name}"
 
 [upstream]
 servers = ["nats://127.0.0.1:{region}"]
+id_key_file = "id.key"
 auth = {{ nkey_seed_file = "nats/keys/dub1-agent.nk" }}
 tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
 
+[pair]
+members = ["dub1-a", "dub1-b"]
+
 [store]
-path = "agent.db"
+path = "{name}/agent.db"
 
 [watermark]
 interval = "300ms"
@@ -68,9 +73,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
 
 async def test_a_registration_becomes_an_advisory_at_the_hub(rendered: Rendered) -> None:
     """Whatever is needed on the way works: nodes, agent, region, leaf link, hub."""
-    config = rendered.directory / "agent.toml"
-    config.write_text(AGENT.format(region=rendered.ports["eu-west"], site=rendered.ports["dub1"]))
-    agent = AgentProcess(config)
+    agent, other = (member(rendered, name) for name in ("dub1-a", "dub1-b"))
     agent.start()
     try:
         async with rendered.visited("dub1", "dub1-nodes", "_INBOX_nodes") as nodes:
@@ -85,10 +88,28 @@ async def test_a_registration_becomes_an_advisory_at_the_hub(rendered: Rendered)
                 return bool(last)
 
             await until(announced, "the hub knows web1")
-        code, output, errors = await agent.run_command("doctor", "--config", str(config))
+        async with rendered.visited("dub1", "aggregator") as operator:
+            # What the log no longer says, the second copies from the first.
+            await operator.api("STREAM.PURGE.MUSTER_PAIR_dub1", {"keep": 1})
+        other.start()
+        await until(lambda: stands_by(other), "the second agent stands by")
+        code, output, errors = await agent.run_command("doctor", "--config", str(other.config))
         assert code in (0, 1), output + errors
+        assert "dub1-a leads" in output
     finally:
         agent.end()
+        other.end()
+
+
+def member(rendered: Rendered, name: str) -> AgentProcess:
+    config = rendered.directory / f"{name}.toml"
+    config.write_text(AGENT.format(name=name, region=rendered.ports["eu-west"], site=rendered.ports["dub1"]))
+    return AgentProcess(config)
+
+
+async def stands_by(agent: AgentProcess) -> bool:
+    pair = (await agent.status_json()).get("pair") or {}
+    return bool(pair.get("phase") == "standing by")
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,11 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
     rule = block.sender_rule()
     intake = Intake(rule, block.policy.force_path, block.policy.digest_rule())
     store = read_store(stage.store_path, block.name)
+    for agent in stage.agents:
+        if agent.store_path != stage.store_path:
+            # What one member let go, it counted; the other may have held the same, and have sent it.
+            store.fates |= read_store(agent.store_path, block.name).fates
+            store.let_go_count = len(store.fates)
     incarnation = store.state.position.incarnation
     block_id = settings.block_id(block)
 

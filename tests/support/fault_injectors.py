@@ -36,32 +36,36 @@ Injector = Callable[[FaultStage, Fault], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def _agent_killed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    stage.kill_agent()
+async def _agent_killed(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    victim = stage.victim(fault.detail)
+    victim.kill()
     yield
-    stage.start_agent()
+    victim.start()
 
 
 @asynccontextmanager
 async def _agent_dies(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
     await started(stage, LONGEST_START)
-    await stage.let_agent_die(When.BEFORE if fault.detail < 0.25 else When.AFTER, PATIENCE_WITH_AGENT)
+    victim = stage.victim(fault.detail)
+    await victim.die(When.BEFORE if fault.detail < 0.25 else When.AFTER, PATIENCE_WITH_AGENT)
     yield
-    stage.start_agent()
+    victim.start()
 
 
 @asynccontextmanager
-async def _agent_stopped(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    await stage.stop_agent()
+async def _agent_stopped(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    victim = stage.victim(fault.detail)
+    await victim.stop()
     yield
-    stage.start_agent()
+    victim.start()
 
 
 @asynccontextmanager
-async def _agent_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    stage.suspend_agent()
+async def _agent_suspended(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    victim = stage.victim(fault.detail)
+    victim.suspend()
     yield
-    stage.resume_agent()
+    victim.resume()
 
 
 def _database(change: str) -> Injector:
@@ -69,16 +73,17 @@ def _database(change: str) -> Injector:
 
     @asynccontextmanager
     async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+        victim = stage.victim(fault.detail)
         if fault.detail < 0.5:
-            stage.kill_agent()
+            victim.kill()
         else:
-            await stage.stop_agent()
-        if stage.store_path.exists():
-            command = (sys.executable, "-m", "tests.support.fault_database", change, str(stage.store_path))
+            await victim.stop()
+        if victim.store_path.exists():
+            command = (sys.executable, "-m", "tests.support.fault_database", change, str(victim.store_path))
             changing = await asyncio.create_subprocess_exec(*command)
             assert await changing.wait() == 0, change
         yield
-        stage.start_agent()
+        victim.start()
 
     return inject
 
@@ -170,9 +175,10 @@ async def _update_fleet(stage: FaultStage, client: Client, **changed: object) ->
 def _cut(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
     @asynccontextmanager
     async def inject(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-        await link_of(stage).cut()
+        link = link_of(stage)
+        await link.cut()
         yield
-        await link_of(stage).restore()
+        await link.restore()
 
     return inject
 
@@ -217,7 +223,7 @@ def _between(bounds: tuple[float, float], detail: float) -> float:
 
 
 def _source_link(stage: FaultStage) -> EmbeddedLink:
-    return stage.source_link
+    return stage.speaker.source_link
 
 
 def _uplink(stage: FaultStage) -> EmbeddedLink:
@@ -255,7 +261,7 @@ async def started(stage: FaultStage, patience: float) -> None:
     """Wait until an agent that was started does its work."""
     patient_until = time.monotonic() + patience
     while time.monotonic() < patient_until:
-        if not stage.agent_is_starting:
+        if not any(agent.is_starting for agent in stage.agents):
             return
         await asyncio.sleep(LOOK_EVERY)
 
@@ -276,11 +282,11 @@ def sign_of(stage: FaultStage, moment: Moment) -> int:
     """Give what changes at such moments."""
     match moment:
         case Moment.READING:
-            return stage.source_link.passed_bytes
+            return sum(agent.source_link.passed_bytes for agent in stage.agents)
         case Moment.SENDING:
             return stage.uplink.passed_bytes
         case _:
-            return stage.written_at()
+            return max(agent.written_at() for agent in stage.agents)
 
 
 def kinds_left_out(stage: FaultStage) -> dict[FaultKind, str]:

@@ -33,6 +33,7 @@ class FaultRun(msgspec.Struct, kw_only=True):
     took: float
     agent_starts: int
     verdict: Verdict
+    is_pair: bool = False
 
     def report(self) -> Iterator[str]:
         """Say it in lines, the verdict last."""
@@ -52,14 +53,17 @@ class FaultRun(msgspec.Struct, kw_only=True):
         count = sum(self.faults.values())
         yield f"seed {self.seed}, {count} faults in {self.took:.0f} s"
         if not self.verdict.is_clean:
-            yield f"again: python -m tests.acceptance.fault_schedule --seed {self.seed} --faults {count}"
+            pair = " --pair" if self.is_pair else ""
+            yield f"again: python -m tests.acceptance.fault_schedule --seed {self.seed} --faults {count}{pair}"
         yield self.verdict.line
 
 
-async def run_faults(directory: Path, seed: int, count: int, say: Callable[[str], None]) -> FaultRun:
-    """Run ``count`` faults of ``seed``; logs and the store are left in ``directory``."""
+async def run_faults(
+    directory: Path, seed: int, count: int, say: Callable[[str], None], *, pair: bool = False
+) -> FaultRun:
+    """Run ``count`` faults of ``seed``; logs and stores are left in ``directory``. ``pair``: two agents are there."""
     began_at = time.monotonic()
-    async with fault_stage(directory, atomic=seed % 2 == 0) as stage:
+    async with fault_stage(directory, atomic=seed % 2 == 0, pair=pair) as stage:
         left_out = kinds_left_out(stage)
         faults = draw_schedule(seed, count, left_out)
         say(f"seed {seed}: {count} faults in about {faults[-1].at:.0f} s; files in {directory}")
@@ -85,8 +89,9 @@ async def run_faults(directory: Path, seed: int, count: int, say: Callable[[str]
             faults=dict(counts(faults)),
             left_out=left_out,
             took=time.monotonic() - began_at,
-            agent_starts=stage.agent_starts,
+            agent_starts=sum(agent.starts for agent in stage.agents),
             verdict=verdict,
+            is_pair=pair,
         )
 
 
@@ -95,7 +100,7 @@ async def drain(stage: FaultStage, fleet: FaultFleet) -> None:
     await until(fleet.settle, "what was published is stored", DRAIN_DEADLINE)
     ends = {
         "nodes": await last_sequence(stage.site, STREAM, ">"),
-        "copies": await last_sequence(stage.site, STREAM, COPIED),
+        **({} if stage.is_pair else {"copies": await last_sequence(stage.site, STREAM, COPIED)}),
     }
     before, moved_at = None, time.monotonic()
     while not has_said_everything(stage, ends):
@@ -146,13 +151,14 @@ def has_said_everything(stage: FaultStage, ends: Mapping[str, int]) -> bool:
 
 
 def wrong_conduct(stage: FaultStage) -> Iterator[str]:
-    """Say where the agent itself fell: only a full disk may keep it from running, and it says so."""
-    for end in stage.unasked_ends:
-        if not end.disk_was_full:
-            yield f"the agent ended by itself, exit code {end.code}: {end.last_words}"
-    for code in stage.stop_codes:
-        if code not in (0, -15):
-            yield f"the agent was told to stop and ended with exit code {code}"
-    for line in stage.agent.log.splitlines():
-        if any(words in line for words in WORDS_OF_A_BROKEN_AGENT):
-            yield f"the agent's log says: {line}"
+    """Say where an agent itself fell: only a full disk may keep it from running, and it says so."""
+    for agent in stage.agents:
+        for end in agent.unasked_ends:
+            if not end.disk_was_full:
+                yield f"the agent ended by itself, exit code {end.code}: {end.last_words}"
+        for code in agent.stop_codes:
+            if code not in (0, -15):
+                yield f"the agent was told to stop and ended with exit code {code}"
+        for line in agent.process.log.splitlines():
+            if any(words in line for words in WORDS_OF_A_BROKEN_AGENT):
+                yield f"the agent's log says: {line}"

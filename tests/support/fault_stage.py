@@ -4,10 +4,6 @@ Everything is in reach of the injectors; nothing on it goes wrong by itself.
 """
 
 import asyncio
-import contextlib
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -15,13 +11,13 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
+from edge_agent.store.files import site_key
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.jetstream_api import request_json
 from shared.nats_connection import ConnectionSettings, connect
-from tests.support import dying_agent
-from tests.support.agent_process import AgentProcess
 from tests.support.fault_disk import SmallDisk
+from tests.support.supervised_agent import SupervisedAgent
 
 STREAM = "REGISTRATION"
 # Two of them: what the region's stream does not take must hold up what comes behind it, whatever its subject.
@@ -41,16 +37,12 @@ FLEET_SUBJECTS = (*UNHEARD, *(f"{_OF_BLOCK}.{rest}" for rest in ("advisory.retir
 DEADLINE = 10.0
 # Something is always under way on a link that takes its time.
 ROUND_TRIP = 0.03
-STOP_DEADLINE = 60.0
-LOOK_EVERY = 0.05
-RESTART_AFTER = 0.3
-LONGEST_TRACEBACK = 80
 DUPLICATE_WINDOW = 24 * 3_600 * 1_000_000_000
 
 SETTINGS = """
 site = "dub1"
 region = "eu-west"
-name = "dub1-a"
+name = "{name}"
 [upstream]
 servers = ["{region}"]
 id_key_file = "{directory}/id.key"
@@ -90,19 +82,21 @@ settle = "200ms"
 """
 
 
+MEMBERS = ("dub1-a", "dub1-b")
+PAIR = f"""
+[pair]
+members = {list(MEMBERS)}
+takeover_after = "1s"
+"""
+SPARES_LEADER = 0.25
+"""The part of the agents' faults that befall the member that stands by."""
+
+
 class Down(NamedTuple):
     """A time, in microseconds of this machine's clock, in which the site's server provably stored nothing."""
 
     started_at: int
     ended_at: int
-
-
-class UnaskedEnd(NamedTuple):
-    """The agent ended though nobody ended it."""
-
-    code: int | None
-    last_words: str
-    disk_was_full: bool
 
 
 class FaultStage:
@@ -113,16 +107,14 @@ class FaultStage:
         directory: Path,
         disk: SmallDisk,
         servers: tuple[EmbeddedNats, EmbeddedNats],
-        links: tuple[EmbeddedLink, EmbeddedLink],
+        uplink: EmbeddedLink,
+        agents: tuple[SupervisedAgent, ...],
     ) -> None:
         self.directory = directory
         self.disk = disk
         self.site, self.region = servers
-        self.source_link, self.uplink = links
-        self.config_path = directory / "agent.toml"
-        self.store_path = disk.path / "agent.db"
-        self.agent = AgentProcess(self.config_path, (sys.executable, "-m", dying_agent.__name__))
-        self._death_path = directory / "death"
+        self.uplink = uplink
+        self.agents = agents
         self.fleet_config: dict[str, object] = {
             "name": FLEET,
             "subjects": ["fleet.>"],
@@ -130,78 +122,53 @@ class FaultStage:
         }
         self.unheard = cycle(UNHEARD)
         self.downs: list[Down] = []
-        self.unasked_ends: list[UnaskedEnd] = []
-        self.stop_codes: list[int] = []
-        self.agent_starts = 0
-        self._is_wanted = False
-        self._last_start_at = 0
 
-    # The agent
+    # The agents: one, or two of which one leads
+
+    @property
+    def is_pair(self) -> bool:
+        """Tell whether two agents serve the site."""
+        return len(self.agents) > 1
+
+    @property
+    def speaker(self) -> SupervisedAgent:
+        """Give the agent that uploads, as far as it has said."""
+        return next((agent for agent in self.agents if agent.leads), self.agents[0])
+
+    @property
+    def store_path(self) -> Path:
+        """Name the store of the agent that uploads."""
+        return self.speaker.store_path
+
+    @property
+    def config_path(self) -> Path:
+        """Name the settings of the agent that uploads."""
+        return self.speaker.config_path
+
+    def victim(self, detail: float) -> SupervisedAgent:
+        """Choose whom a fault befalls: of two mostly the one that leads."""
+        speaker = self.speaker
+        others = [agent for agent in self.agents if agent is not speaker]
+        return others[0] if others and detail * 10 % 1 < SPARES_LEADER else speaker
 
     def start_agent(self) -> None:
-        """Start it, and have it started again whenever it ends by itself."""
-        self._last_start_at = time.time_ns()
-        self.agent.start({dying_agent.DEATH: str(self._death_path)})
-        self.agent_starts += 1
-        self._is_wanted = True
-
-    def kill_agent(self) -> None:
-        """End it at once."""
-        self._is_wanted = False
-        self.agent.kill()
-
-    async def let_agent_die(self, when: dying_agent.When, patience: float) -> None:
-        """Let it die at its next commit, or else when ``patience`` seconds have passed."""
-        self._is_wanted = False
-        self._death_path.write_text(when)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await self.agent.ended(patience)
-        self.agent.kill()
-        self._death_path.unlink()
+        """Start it, or both."""
+        for agent in self.agents:
+            agent.start()
 
     async def stop_agent(self) -> int:
-        """End it as an operator would; give its exit code."""
-        self._is_wanted = False
-        self.agent.signal(signal.SIGTERM)
-        code = await self.agent.ended(STOP_DEADLINE)
-        self.stop_codes.append(code)
-        return code
-
-    @property
-    def agent_is_starting(self) -> bool:
-        """Tell whether it was started, and has not written into its database since."""
-        return self._is_wanted and self.written_at() < self._last_start_at
-
-    def written_at(self) -> int:
-        """Give when the database was written last, in nanoseconds of this machine's clock, 0 where there is none."""
-        try:
-            return self.store_path.with_name(self.store_path.name + "-wal").stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
-
-    def suspend_agent(self) -> None:
-        """Let it do nothing, its connections open."""
-        self.agent.signal(signal.SIGSTOP)
-
-    def resume_agent(self) -> None:
-        """Let it go on."""
-        self.agent.signal(signal.SIGCONT)
+        """End all as an operator would, the one that uploads last; give its exit code."""
+        speaker = self.speaker
+        for agent in self.agents:
+            if agent is not speaker:
+                await agent.stop()
+        return await speaker.stop()
 
     async def supervise(self) -> None:
-        """Do what a service manager does: start an agent that ended by itself again, a moment later."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            if self._is_missing:
-                code = self.agent.process.returncode
-                self.unasked_ends.append(UnaskedEnd(code, _last_words(self.agent.log), self.disk.was_full_lately))
-                await asyncio.sleep(RESTART_AFTER)
-                # Meanwhile a fault may have ended it in order, or started it.
-                if self._is_missing:
-                    self.start_agent()
-
-    @property
-    def _is_missing(self) -> bool:
-        return self._is_wanted and self.agent.process.poll() is not None
+        """Start agents again that end by themselves."""
+        async with asyncio.TaskGroup() as tasks:
+            for agent in self.agents:
+                tasks.create_task(agent.supervise())
 
     # The site's server
 
@@ -222,13 +189,14 @@ async def fault_stage(
     small_disk: bool = True,
     servers_die: bool = True,
     policy: str = POLICY,
+    pair: bool = False,
 ) -> AsyncIterator[FaultStage]:
     """Start servers and links, make the streams, write the settings; the agent is not started.
 
     ``atomic``: whether the region's stream takes atomic batches. ``copies``: whether the agent also copies everything.
     ``small_disk``: whether the store lies on a disk of its own, where this machine permits that. ``servers_die``: where
     they do not, they need not have each message on the disk before they acknowledge it. ``policy``: the thresholds that
-    senders are held to.
+    senders are held to. ``pair``: whether two agents serve the site, the second with a store on the usual disk.
     """
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(SmallDisk(directory / "disk", is_wanted=small_disk))
@@ -239,25 +207,30 @@ async def fault_stage(
         for server in servers:
             await stack.enter_async_context(server)
         site, region = servers
-        links = EmbeddedLink(site.port, round_trip=ROUND_TRIP), EmbeddedLink(region.port, round_trip=ROUND_TRIP)
-        for link in links:
-            await stack.enter_async_context(link)
+        uplink = await stack.enter_async_context(EmbeddedLink(region.port, round_trip=ROUND_TRIP))
         await make_stream(site, {"name": STREAM, "subjects": ["registration.>"]})
-        stage = FaultStage(directory, disk, (site, region), links)
-        stage.fleet_config["allow_atomic"] = atomic
-        await make_stream(region, stage.fleet_config)
-        settings = SETTINGS + (COPIES if copies else "")
-        stage.config_path.write_text(
-            settings.format(
+        agents: list[SupervisedAgent] = []
+        for name in MEMBERS if pair else MEMBERS[:1]:
+            link = await stack.enter_async_context(EmbeddedLink(site.port, round_trip=ROUND_TRIP))
+            place = disk.path if not agents else directory / name
+            agent = SupervisedAgent(directory / f"{name}.toml", place / "agent.db", link, lambda: disk.was_full_lately)
+            settings = (SETTINGS + (COPIES if copies and not pair else "")).format(
+                name=name,
                 copied=COPIED,
                 policy=policy,
-                region=links[1].url,
-                site=links[0].url,
-                store=stage.store_path,
+                region=uplink.url,
+                site=link.url,
+                store=agent.store_path,
                 directory=directory,
             )
-        )
-        stack.callback(stage.agent.end)
+            agent.config_path.write_text(settings + (PAIR if pair else ""))
+            stack.callback(agent.process.end)
+            agents.append(agent)
+        # Both members have the same; which of them starts first is not to matter.
+        site_key(directory / "id.key")
+        stage = FaultStage(directory, disk, (site, region), uplink, tuple(agents))
+        stage.fleet_config["allow_atomic"] = atomic
+        await make_stream(region, stage.fleet_config)
         yield stage
 
 
@@ -269,12 +242,6 @@ async def make_stream(server: EmbeddedNats, config: dict[str, object]) -> None:
         await request_json(client, subject, config, dict[str, object], deadline=DEADLINE)
     finally:
         await client.close()
-
-
-def _last_words(log: str) -> str:
-    """Give a log's last line, or the whole traceback that it ends with."""
-    _, traceback, text = log.rpartition("Traceback (most recent call last)")
-    return traceback + text if text.count("\n") < LONGEST_TRACEBACK and traceback else "".join(log.splitlines()[-1:])
 
 
 def _now() -> int:

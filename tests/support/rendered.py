@@ -50,6 +50,7 @@ servers = ["nats://127.0.0.1:{region}"]
 [[site]]
 name = "dub1"
 region = "eu-west"
+members = ["dub1-a", "dub1-b"]
 [site.server]
 servers = ["nats://127.0.0.1:{site}"]
 auth = {{ nkey_seed_file = "nats/keys/aggregator.nk" }}

@@ -86,3 +86,21 @@ def test_each_address_is_a_server_and_a_cluster_needs_no_fsync_for_each_message(
 def test_a_region_without_servers_is_named() -> None:
     with pytest.raises(NotRenderable, match="eu-west says nothing of its servers"):
         list(servers(topology()))
+
+
+def test_two_agents_that_are_a_pair_have_consumers_of_their_own_and_a_log_in_common() -> None:
+    text = TOPOLOGY.replace('blocks = ["nodes", "racks"]', 'members = ["dub1-a", "dub1-b"]')
+    wanted = parse_settings(text, TopologySettings, Path("topology.toml"))
+    allowed = grant(next(each for each in servers(wanted) if each.name == "dub1"), "dub1-agent")
+    alone = set(grant(listed()["dub1"], "dub1-agent").publish)
+    assert [subject for subject in allowed.publish if "MSG.NEXT" in subject] == [
+        f"$JS.API.CONSUMER.MSG.NEXT.REGISTRATION.muster-dub1-nodes-{member}" for member in ("dub1-a", "dub1-b")
+    ]
+    assert {subject for subject in allowed.publish if "CONSUMER" not in subject and "ACK" not in subject} - alone == {
+        "$JS.API.STREAM.INFO.MUSTER_PAIR_dub1",
+        "$JS.API.STREAM.CREATE.MUSTER_PAIR_dub1",
+        "$JS.API.STREAM.MSG.GET.MUSTER_PAIR_dub1",
+        "muster.pair.eu-west.dub1.>",
+        "_INBOX_dub1.>",
+    }
+    assert allowed.subscribe == ("_INBOX_dub1.>", "muster.pair.eu-west.dub1.>")

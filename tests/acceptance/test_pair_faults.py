@@ -1,0 +1,20 @@
+"""Whatever fails while two agents serve a site: nothing is lost, nothing comes twice, nothing is contradicted."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support.fault_test import assert_clean
+
+SHARE = 10
+"""One in so many faults of a schedule is also played to a pair."""
+
+
+async def test_a_schedule_of_faults_played_to_a_pair_is_one_history_without_a_hole(
+    tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed, count = pytestconfig.getoption("--seed"), pytestconfig.getoption("--faults")
+    if seed is None:
+        seed = random.SystemRandom().randrange(1_000_000)
+    await assert_clean(tmp_path, seed, max(count // SHARE, 1), capsys, pair=True)
