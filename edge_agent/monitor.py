@@ -6,6 +6,7 @@ agent is useful, else 503. Both say both, and the reasons, as one JSON object.
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
 
 REQUEST_DEADLINE = 10.0
+LISTEN_AGAIN = 10.0
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
@@ -35,7 +37,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore, path: Path) -> None:
-    """Serve until cancelled. An address that cannot be had is reported, and does not stop the agent."""
+    """Serve until cancelled. An address that cannot be had is reported, and tried again: it does not stop the agent."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(TimeoutError, OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
@@ -49,13 +51,23 @@ async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore, pat
         writer.close()
 
     host_name, _, port = listen.rpartition(":")
-    try:
-        server = await asyncio.start_server(answer, host_name.strip("[]"), int(port))
-    except OSError as error:
-        board.reporter("monitor")("not listening", f"{listen}: {error.strerror or error}")
-        return
+    report = board.reporter("monitor")
+    server: asyncio.Server | None = None
+    while server is None:
+        try:
+            server = await asyncio.start_server(answer, host_name.strip("[]"), int(port))
+        except OSError as error:
+            report("not listening", f"{listen}: {_cause(error)}")
+            await asyncio.sleep(LISTEN_AGAIN)
+    if "monitor" in board.parts:
+        report("listening", "")
     async with server:
         await server.serve_forever()
+
+
+def _cause(error: OSError) -> str:
+    """Say it in the system's words: asyncio's name the address once more."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
 
 
 async def _answer(method: str, target: str, board: StatusBoard, store: SqliteStore, path: Path) -> Answer:

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from edge_agent import monitor
 from tests.support.agent_process import Deployment, deployed, free_address
+from tests.support.agent_within import agent_within
 from tests.support.exposition import parsed
 from tests.support.told_agent import BODIES, until_running
 from tests.support.waiting import until
@@ -41,6 +43,28 @@ def asked(deployment: Deployment, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
     except OSError:
         return 0, ""
+
+
+async def test_a_port_that_another_program_has_is_told_and_taken_once_it_is_free(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "LISTEN_AGAIN", 0.2)
+    listen = re.search(r'listen = "(.*):(.*)"', deployment.agent.config.read_text())
+    assert listen
+    with socket.create_server((listen[1], int(listen[2]))) as other:
+        async with agent_within(deployment.agent.config):
+
+            async def is_told() -> bool:
+                said = (await deployment.agent.status_json()).get("parts", {}).get("monitor", {})
+                return bool(said.get("reason") == f"{listen[1]}:{listen[2]}: Address already in use")
+
+            await until(is_told, "the port is told")
+            other.close()
+
+            async def answers() -> bool:
+                return (await asyncio.to_thread(asked, deployment, "/healthz"))[0] == 200
+
+            await until(answers, "the agent answers")
 
 
 async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment: Deployment) -> None:
