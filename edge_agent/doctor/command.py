@@ -3,8 +3,7 @@
 import asyncio
 import shutil
 import sys
-import textwrap
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -16,15 +15,12 @@ from edge_agent.cli import EXAMPLES, config_option
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
-from edge_agent.doctor.finding import Finding, Level, bad
+from edge_agent.doctor.finding import Finding, bad
+from edge_agent.doctor.page import render_finding, summary
 from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
 from shared.settings import SettingsError
-
-COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
-SUBJECT = 18
-NARROWEST = 50
 
 
 @click.command(
@@ -37,14 +33,14 @@ def doctor(config_path: Path, as_json: bool) -> None:
 
     Changes nothing. Ends with 0 where all is well, 1 after a warning, 2 after a failure.
     """
-    width = max(shutil.get_terminal_size().columns, NARROWEST)
+    width = shutil.get_terminal_size().columns
     findings = asyncio.run(_examined(config_path, None if as_json else width))
     worst = max(finding.level for finding in findings)
     if as_json:
         said = [msgspec.structs.asdict(finding) | {"level": finding.level.name} for finding in findings]
         click.echo(msgspec.json.format(msgspec.json.encode({"worst": worst.name, "findings": said})))
     else:
-        click.echo(_summary(findings))
+        click.echo(f"\n{summary(findings)}")
     sys.exit(worst)
 
 
@@ -55,7 +51,7 @@ async def _examined(config_path: Path, width: int | None) -> Sequence[Finding]:
         async for finding in examination:
             findings.append(finding)
             if width is not None:
-                click.echo("\n".join(_lines(finding, width)))
+                click.echo(render_finding(finding, width))
     return findings
 
 
@@ -75,33 +71,3 @@ async def _examination(config_path: Path) -> AsyncGenerator[Finding, None]:
         async with aclosing(visits) as findings:
             async for finding in findings:
                 yield finding
-
-
-def _lines(finding: Finding, width: int) -> Iterator[str]:
-    level = click.style(f"{finding.level.name:4}", fg=COLOURS[finding.level])
-    indent = " " * (SUBJECT + 2)
-    first, *more = textwrap.wrap(
-        finding.text,
-        width - 6,
-        initial_indent=f"{finding.subject:{SUBJECT}}  ",
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-    )
-    yield f"{level}  {first}"
-    yield from (f"      {line}" for line in more)
-    if finding.remedy:
-        told = textwrap.wrap(
-            finding.remedy,
-            width - 6,
-            initial_indent=f"{indent}-> ",
-            subsequent_indent=f"{indent}   ",
-            break_on_hyphens=False,
-        )
-        yield from (f"      {line}" for line in told)
-
-
-def _summary(findings: Sequence[Finding]) -> str:
-    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    if counts[Level.WARN] + counts[Level.FAIL] == 0:
-        return f"\n{counts[Level.OK]} checks, all well"
-    return f"\n{counts[Level.FAIL]} failed, {counts[Level.WARN]} doubtful, {counts[Level.OK]} well"

@@ -54,7 +54,7 @@ def _secrets(settings: AgentSettings) -> Iterator[Finding]:
     findings = [finding for key, path in paths.items() if (finding := _secret(f"{key} {path}", path))]
     yield from findings
     if paths and not findings:
-        yield good("secrets", f"{', '.join(str(path) for path in paths.values())}: readable, and not by everyone")
+        yield good("secrets", f"{', '.join(dict.fromkeys(map(str, paths.values())))}: readable, and not by everyone")
 
 
 def _secret(name: str, path: Path) -> Finding | None:

@@ -1,0 +1,42 @@
+"""Lay findings out for a terminal."""
+
+import textwrap
+from collections.abc import Sequence
+
+import click
+
+from edge_agent.doctor.finding import Finding, Level
+
+COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+SUBJECT = 18
+NARROWEST = 50
+_LEVEL = 6
+
+
+def render_finding(finding: Finding, width: int) -> str:
+    """Give the lines of one finding, of ``width`` columns where its words allow: subjects and paths stay whole."""
+    indent = " " * (SUBJECT + 2)
+    lines = _wrapped(finding.text, width, f"{finding.subject:{SUBJECT}}  ", indent)
+    if finding.remedy:
+        lines += _wrapped(finding.remedy, width, f"{indent}-> ", f"{indent}   ")
+    level = click.style(f"{finding.level.name:{_LEVEL}}", fg=COLOURS[finding.level])
+    return level + f"\n{' ' * _LEVEL}".join(lines)
+
+
+def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(width, NARROWEST) - _LEVEL,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Count the findings by level, in one line."""
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    if counts[Level.WARN] + counts[Level.FAIL] == 0:
+        return f"{counts[Level.OK]} checks, all well"
+    return f"{counts[Level.FAIL]} failed, {counts[Level.WARN]} doubtful, {counts[Level.OK]} well"
