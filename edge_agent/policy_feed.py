@@ -29,6 +29,7 @@ LOOK_AGAIN = 300.0
 """How often, in seconds, it is looked whether there is policy now, or another past of it."""
 
 RETRY_AFTER = 5.0
+RETRY_WHERE_UNKNOWN = 30.0
 _NO_MESSAGE_STATUS = ("404", "408")
 
 
@@ -107,7 +108,7 @@ class PolicyFeed:
             except (RequestFailed, _Lost) as error:
                 if self._client.is_connected and not self._denied:
                     self._say(PolicyPhase.UNHEARD, str(error))
-                await self._pause(RETRY_AFTER)
+                await self._pause(RETRY_AFTER if self._is_known else RETRY_WHERE_UNKNOWN)
 
     def _wake(self) -> None:
         self._changed.set()
@@ -178,13 +179,14 @@ class PolicyFeed:
                 self._last = one.revision.stream_created_us, one.revision.revision
 
     async def _reset(self, number: int) -> int:
-        """Let the consumer deliver from a revision on; give how many wait."""
+        """Let the consumer deliver from a revision on, made where it is missing; give how many wait."""
         try:
-            return (await self._ask("RESET", {"seq": number})).num_pending
+            # Of what is not there, a reset is not answered at all.
+            await self._ask("INFO", None)
         except ApiError as error:
             if error.err_code != NO_SUCH_CONSUMER:
                 raise
-        await self._ask("CREATE", {"stream_name": STREAM, "config": self._config | {"deliver_policy": "all"}})
+            await self._ask("CREATE", {"stream_name": STREAM, "config": self._config | {"deliver_policy": "all"}})
         return (await self._ask("RESET", {"seq": number})).num_pending
 
     async def _ask(self, action: str, body: object) -> _ConsumerInfo:

@@ -124,7 +124,7 @@ def _account(site: str) -> str:
 
 def _policy_requests(site: SiteSettings) -> tuple[str, ...]:
     consumer = f"{STREAM}.{consumer_name(site.name)}"
-    return tuple(f"{api_prefix()}.CONSUMER.{action}.{consumer}" for action in ("MSG.NEXT", "RESET"))
+    return tuple(f"{api_prefix()}.CONSUMER.{action}.{consumer}" for action in ("INFO", "MSG.NEXT", "RESET"))
 
 
 def _own_subject(site: SiteSettings) -> str:

@@ -79,6 +79,29 @@ async def test_an_agent_does_what_was_said_while_it_was_cut_off(stage: Stage) ->
         await agent.end()
 
 
+async def test_an_agent_makes_its_consumer_where_nobody_has(stage: Stage) -> None:
+    """Where sites are not named in the topology; that there is no stream yet is not worth a word."""
+    directory = stage.config_path.parent
+    topology = directory / "topology.toml"
+    topology.write_text(topology.read_text().partition("[[site]]")[0])
+    agent = OperatedAgent(stage.config_path)
+    await agent.start()
+    try:
+        await until(stage.region.observed_through, "the agent vouches")
+        await said(stage, "apply", "--force")
+        await said(stage, "policy", "set", "--region", "eu-west", "--site", "dub1", "--sample-interval", "2h")
+        assert "policy" not in agent.log_path.read_text()
+        await stage.region.link.cut()
+        await stage.region.link.restore()
+
+        async def told() -> bool:
+            return (await stage.region.watermarks())[-1].policy_revision == 1
+
+        await until(told, "what was said is taken")
+    finally:
+        await agent.end()
+
+
 async def known(stage: Stage, sender_id: str) -> bool:
     return sender_id in await stage.region.told(AdvisoryKind.NEW)
 
