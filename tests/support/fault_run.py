@@ -13,6 +13,7 @@ from edge_agent.store.reading import StoreUnreadable, reading
 from tests.support.fault_evidence import gather, last_sequence
 from tests.support.fault_fleet import FaultFleet, connected_fleet
 from tests.support.fault_injectors import kinds_left_out, play
+from tests.support.fault_policy import speak_for_ever
 from tests.support.fault_schedule import FaultKind, counts, draw_schedule
 from tests.support.fault_stage import COPIED, STREAM, FaultStage, fault_stage
 from tests.support.fault_verdict import Verdict, judge
@@ -71,15 +72,17 @@ async def run_faults(
             stage.start_agent()
             supervising = asyncio.create_task(stage.supervise())
             living = asyncio.create_task(fleet.live())
+            speaking = asyncio.create_task(speak_for_ever(stage, seed))
             try:
                 await play(stage, faults)
                 living.cancel()
+                speaking.cancel()
                 say("healed; draining")
                 await drain(stage, fleet)
             finally:
-                for task in (living, supervising):
+                for task in (living, speaking, supervising):
                     task.cancel()
-                await asyncio.gather(living, supervising, return_exceptions=True)
+                await asyncio.gather(living, speaking, supervising, return_exceptions=True)
                 keep_store(stage)
             await stage.stop_agent()
         verdict = judge(await gather(stage, fleet.acknowledged))

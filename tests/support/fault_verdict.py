@@ -10,7 +10,15 @@ from itertools import pairwise
 
 import msgspec
 
-from edge_agent.core.decision import BlindCause, BlindSpan, Clamped, EpochBegun, ObservationBegun
+from edge_agent.core.decision import (
+    BlindCause,
+    BlindSpan,
+    Clamped,
+    EpochBegun,
+    ObservationBegun,
+    PolicyChanged,
+    SenderRetired,
+)
 from shared import subjects, wire
 from shared.identifiers import AdvisoryKind
 from shared.wire import Advisory, Watermark
@@ -65,6 +73,8 @@ def judge(evidence: Evidence) -> Verdict:
         "messages copied": len(held.copies),
         "watermarks": len(held.watermarks),
         "blind spans": sum(1 for _ in _blind_spans(evidence)),
+        "revisions of policy taken": sum(isinstance(item, PolicyChanged) for item in evidence.recorded),
+        "senders retired by it": sum(isinstance(item, SenderRetired) for item in evidence.recorded),
         "messages clamped": sum(isinstance(item, Clamped) for item in evidence.recorded),
         **{f"advisories: {kind}": kinds.get(str(kind), 0) for kind in AdvisoryKind},
     }
