@@ -26,11 +26,12 @@ from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.lakehouse.catalog_access import CATALOG
 from aggregator.lakehouse.catalog_reading import open_catalog, reason_of
 from aggregator.lakehouse.query_errors import TablesUnreadable, explained
-from aggregator.lakehouse.schemas import NAMESPACE, POSITIONS, VIEWS
+from aggregator.lakehouse.schemas import NAMESPACE, POSITIONS, TABLES, VIEWS
 from aggregator.lakehouse.table_scan import create_table_view
 from aggregator.lakehouse.views import duckdb_statements
 
 _BATCH = 1000
+_KNOWN = tuple(table.name for table in (*TABLES, *VIEWS))
 # A PIVOT is several statements in one.
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
 _SETTINGS = (
@@ -162,6 +163,11 @@ class Tables:
         mentioned = _mentioned(sql, self.names)
         # A statement that names none of them may list them all, or put a name together.
         self._register(mentioned or self.names)
+        for name in mentioned:
+            if name not in self._registered:
+                raise TablesUnreadable(
+                    f"{name} needs tables that are new in this version: run muster-aggregator rollup"
+                )
 
     def _register(self, names: Iterable[str]) -> None:
         wanted = set(names)
@@ -181,7 +187,7 @@ class Tables:
                 self._registered.add(name)
 
     def _rested_on(self, view: str) -> set[str]:
-        return set(_mentioned(self._views[view], self.names)) - {view}
+        return set(_mentioned(self._views[view], _KNOWN)) - {view}
 
     def _columns(self) -> dict[str, tuple[str, ...]]:
         """Give the columns of every table and view."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import Figures, SenderTimes
+from aggregator.lakehouse.page.grouping import BY_REGION, Choice, InvalidGrouping, parse_grouping
 from aggregator.lakehouse.page.period import Grid
 from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.query import open_tables
@@ -43,9 +45,9 @@ class Shown:
             f'[lakehouse]\npath = "tables"\nregistration_interval = "{interval}"\n'
         )
 
-    def figures(self, since: str | None = None, until: str | None = None) -> Figures:
+    def figures(self, since: str | None = None, until: str | None = None, **chosen: Any) -> Figures:
         with open_tables(self.lakehouse.warehouse) as tables:
-            return read_figures(tables, since, until, self.history.registration_interval)
+            return read_figures(tables, Choice(since, until, **chosen), self.history.registration_interval)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def expected_cells(history: History, unit: int) -> dict[tuple[str, int], SenderT
 
 
 def shown_cells(figures: Figures) -> dict[tuple[str, int], SenderTimes]:
-    return {(cell.site, cell.started_at): cell.times for cell in figures.cells if cell.times.lived}
+    return {(cell.name, cell.started_at): cell.times for cell in figures.cells if cell.times.lived}
 
 
 def test_a_period_of_seconds_is_shown_by_seconds_and_adds_up_to_the_microsecond(short: Shown) -> None:
@@ -80,7 +82,7 @@ def test_a_long_period_is_shown_by_day_with_the_hours_of_days_that_were_not_whol
     figures = long.figures()
     assert figures.heat == Grid(DAY)
     assert shown_cells(figures) == expected_cells(long.history, DAY)
-    hours = {(cell.site, cell.started_at): cell.times for cell in figures.hours}
+    hours = {(cell.name, cell.started_at): cell.times for cell in figures.hours}
     expected = expected_cells(long.history, HOUR)
     assert hours.items() <= expected.items()
     left_out = {key: times for key, times in expected.items() if key not in hours}
@@ -145,6 +147,60 @@ def test_the_state_of_what_is_unknown_is_kept_apart_by_cause(tmp_path: Path) -> 
     assert min(causes.values()) > 0
 
 
+def test_senders_may_be_grouped_by_region_or_by_a_part_of_their_names(short: Shown) -> None:
+    by_site = figures = short.figures()
+    for grouping in (BY_REGION, parse_grouping("{}-{rack}-{}.example.net"), parse_grouping("{site}-{rack}-{}")):
+        figures = short.figures(grouping=grouping)
+        assert figures.times == by_site.times
+        assert figures.points == by_site.points
+        summed = [sum(part) for part in zip(*(group.times for group in figures.groups), strict=True)]
+        assert SenderTimes(*summed) == by_site.times
+        assert sum(group.sender_count for group in figures.groups) == by_site.sender_count
+        assert sum(group.outage_count for group in figures.groups) == len(by_site.outages)
+    names = [group.name for group in figures.groups]
+    assert len(names) == 30
+    assert {"dub1/r3", "nyc1/r10"} <= set(names)
+    (rack,) = [group for group in figures.groups if group.name == "nyc1/r4"]
+    assert (rack.sender_count, rack.outage_count) == (20, 20)
+    assert "each column" in render(figures)
+
+
+def test_names_without_that_part_are_a_group_of_their_own(short: Shown) -> None:
+    figures = short.figures(grouping=parse_grouping("dub1-{rack}-{}"))
+    assert [group.name for group in figures.groups][-1] == ""
+    assert figures.groups[-1].sender_count == 400
+    assert "other names" in render(figures)
+
+
+def test_a_page_may_be_of_some_regions_or_sites_only(short: Shown) -> None:
+    whole, figures = short.figures(), short.figures(sites=("dub1",))
+    assert figures.sites == [site for site in whole.sites if site.site == "dub1"]
+    assert {outage.site for outage in figures.outages} == {"dub1"}
+    of_region = short.figures(regions=("eu-west",))
+    assert of_region.sites == [site for site in whole.sites if site.region == "eu-west"]
+    assert of_region.times.lived < whole.times.lived
+
+
+@pytest.mark.parametrize(
+    ("chosen", "line"),
+    [
+        ({"sites": ("dub9",)}, "there is no site dub9; there are "),
+        ({"regions": ("us-east",), "sites": ("dub1",)}, "no site of dub1 is in region us-east"),
+        ({"grouping": parse_grouping("{sender}.example.net")}, "these are 600 groups, and a page has room for 400"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_senders_that_cannot_be_shown_are_said_in_a_line(short: Shown, chosen: dict[str, Any], line: str) -> None:
+    with pytest.raises(InvalidGrouping, match=re.escape(line)):
+        short.figures(**chosen)
+
+
+@pytest.mark.parametrize("text", ["rack", "{}", "{rack"])
+def test_a_grouping_that_is_none_is_said_in_a_line(text: str) -> None:
+    with pytest.raises(InvalidGrouping, match=r"not a grouping|name at least one part|a brace"):
+        parse_grouping(text)
+
+
 def test_senders_come_worst_first(long: Shown) -> None:
     figures = long.figures()
     shares = [sender.times.up / sender.times.known for sender in figures.senders]
@@ -182,6 +238,17 @@ def test_senders_that_went_together_are_one_incident(page: str) -> None:
     text = re.sub(r"<[^>]+>", "", page)
     assert "nyc1: 20 of 200 senders, nyc1-r4-…" in text
     assert "dub1: 21 of 200 senders, 20 of them dub1-r3-…" in text
+
+
+def test_incidents_stand_on_a_line_of_time_and_tell_their_course(page: str, short: Shown) -> None:
+    strips = page[page.index('<dl class="strips incidents"') :]
+    strips = strips[: strips.index("</dl>")]
+    assert re.findall(r"<dt>(\w+)</dt>", strips) == ["dub1", "nyc1"]
+    assert len(re.findall(r'<i style="left:\d+\.\d+%;width:\d+\.\d+%"', strips)) == 2
+    text = re.sub(r"<[^>]+>", " ", page)
+    assert "so was the last: 20 down" in text
+    assert "the last ended its silence" in text
+    assert page.count('class="course"') == 2
 
 
 def test_every_outage_is_on_the_page(page: str, short: Shown) -> None:
@@ -273,6 +340,20 @@ def test_the_command_writes_the_page_whole_and_says_where(short: Shown, page: st
     assert result.stdout.startswith(f"{output}: ")
     assert output.read_text(encoding="utf-8") == page
     assert list(tmp_path.iterdir()) == [output]
+
+
+def test_the_command_takes_a_period_a_grouping_and_places(short: Shown, tmp_path: Path) -> None:
+    output = tmp_path / "page.html"
+    asked = ["--config", str(short.config), "--output", str(output)]
+    chosen = CliRunner().invoke(report_html, [*asked, "--last", "30s", "--by", "{}-{rack}-{}", "--site", "dub1"])
+    assert chosen.exit_code == 0, chosen.stderr
+    page = output.read_text(encoding="utf-8")
+    assert "Each row is a rack, a part of the senders" in page
+    assert "200 senders at 1 site" in page
+    both = CliRunner().invoke(report_html, [*asked, "--last", "30s", "--from", "2026-03-02"])
+    assert (both.exit_code, "leave one out" in both.stderr) == (2, True)
+    wrong = CliRunner().invoke(report_html, [*asked, "--by", "rack"])
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (1, 1)
 
 
 def test_the_command_says_in_one_line_what_is_wrong(short: Shown, tmp_path: Path) -> None:

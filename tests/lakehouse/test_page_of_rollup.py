@@ -4,6 +4,7 @@ import time
 
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import SenderTimes
+from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.period import Grid
 from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.query import open_tables
@@ -45,7 +46,7 @@ def test_what_spark_wrote_is_queried_and_shown_without_it(lakehouse: Lakehouse) 
     with open_tables(lakehouse.warehouse) as tables:
         for table in (*TABLES, *VIEWS):
             assert tables.answer(f"SELECT * FROM muster.{table.name} LIMIT 0").names == table.column_names
-        figures = read_figures(tables, format_instant(FIRST), format_instant(FIRST + 2 * DAY), 5 * MINUTE)
+        figures = read_figures(tables, Choice(format_instant(FIRST), format_instant(FIRST + 2 * DAY)), 5 * MINUTE)
         hours = tables.rows(
             "SELECT site, epoch_us(hour), up_us, down_us, unknown_us, maintenance_us FROM site_availability_hourly"
             " WHERE epoch_us(hour) < ?",
@@ -57,7 +58,7 @@ def test_what_spark_wrote_is_queried_and_shown_without_it(lakehouse: Lakehouse) 
             [FIRST + 2 * DAY],
         )
     assert figures.heat == Grid(HOUR)
-    assert {(cell.site, cell.started_at): cell.times for cell in figures.cells if any(cell.times)} == {
+    assert {(cell.name, cell.started_at): cell.times for cell in figures.cells if any(cell.times)} == {
         (site, at): SenderTimes(*map(int, times)) for site, at, *times in hours
     }
     assert figures.times == SenderTimes(*map(int, times))

@@ -336,3 +336,15 @@ def test_neither_spark_nor_java_is_loaded_for_a_query() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout == "set()\n"
+
+
+def test_a_view_over_tables_that_an_update_brings_asks_for_a_rollup(tmp_path: Path) -> None:
+    lakehouse = SmallLakehouse(tmp_path)
+    lakehouse.roll_up(INTERVALS, COVERAGE, KNOWN_THROUGH)
+    lakehouse.catalog.drop_table("muster.site_coverage_daily")
+    with open_tables(tmp_path) as tables:
+        assert tables.rows("SELECT count(*) FROM outages") == [(1,)]
+        with pytest.raises(
+            TablesUnreadable, match="sender_availability_daily needs tables that are new in this version"
+        ):
+            tables.rows("SELECT count(*) FROM sender_availability_daily")

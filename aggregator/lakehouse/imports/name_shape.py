@@ -44,6 +44,11 @@ class NameShape:
         self.words = tuple(words)
         self._pattern = re.compile(pattern + re.escape(rest))
 
+    @property
+    def pattern(self) -> str:
+        """Give the regular expression that a whole name must match; its groups are the words, in their order."""
+        return self._pattern.pattern
+
     def parts(self, name: str) -> Mapping[str, str] | None:
         """Give the named parts of a name; None where it is not of this shape."""
         match = self._pattern.fullmatch(name)

@@ -10,7 +10,7 @@ from aggregator.lakehouse.page.heat_map import heat_map_section
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.outage_groups import group_outages
 from aggregator.lakehouse.page.outages import outages_section
-from aggregator.lakehouse.page.sections import sites_section, unwatched_section, worst_senders_section
+from aggregator.lakehouse.page.sections import groups_section, unwatched_section, worst_senders_section
 from aggregator.lakehouse.page.summary import summary_section
 from aggregator.lakehouse.page.tables import section
 from aggregator.lakehouse.page.words import Clock, count, listed
@@ -18,7 +18,7 @@ from aggregator.lakehouse.page.words import Clock, count, listed
 _CONTENTS: Final = (
     ("map", "Map"),
     ("curve", "Over time"),
-    ("sites", "Sites"),
+    ("sites", "Figures"),
     ("outages", "Outages"),
     ("worst", "Worst senders"),
     ("unwatched", "Coverage"),
@@ -61,7 +61,7 @@ def render(figures: Figures) -> str:
             element("nav", *(element("a", name, href=f"#{anchor}") for anchor, name in _CONTENTS)),
             heat_map_section(figures, clock),
             fleet_curve_section(figures, clock),
-            sites_section(figures, clock),
+            groups_section(figures, clock),
             outages_section(figures, groups, singles, clock),
             worst_senders_section(figures),
             unwatched_section(figures, clock),

@@ -7,6 +7,7 @@ down for an hour are two hours of it.
 from operator import add
 from typing import NamedTuple
 
+from aggregator.lakehouse.page.grouping import Grouping
 from aggregator.lakehouse.page.period import Grid, Period
 
 
@@ -34,12 +35,27 @@ class SenderTimes(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What one site's senders did in one window."""
+    """What the senders of one group did in one window."""
 
-    region: str
-    site: str
+    place: str
+    name: str
     started_at: int
     times: SenderTimes
+
+
+class Group(NamedTuple):
+    """Senders that the page shows as one, over the whole period: by default those of a site.
+
+    ``place`` is the region of a site, else "". ``name`` is "" for senders whose names have no part to group them by.
+    ``heard_through`` is of ``Site``.
+    """
+
+    place: str
+    name: str
+    sender_count: int
+    times: SenderTimes
+    outage_count: int
+    heard_through: int | None
 
 
 class Site(NamedTuple):
@@ -92,13 +108,15 @@ class Unwatched(NamedTuple):
 class Figures(NamedTuple):
     """Everything that the page says, out of one state of the tables.
 
-    ``known_through`` is where known time ends, whatever the period. ``cells`` are of ``heat``, ``points`` (over all
-    sites, by window) of ``curve``; ``hours`` are hourly cells of the days that were not wholly up and watched, for
-    periods whose ``heat`` is coarser. ``unknown_by_cause`` is sender time. ``stale_after`` gives the shortest and the
-    longest in force; ``registration_interval`` is what the error bound rests on. ``assumed`` is the part of known
-    sender time that rests on plain Choria advisories. ``senders`` come worst first, ``outages`` by site and start.
+    ``known_through`` is where known time ends, whatever the period. ``grouping`` says what ``groups`` and ``cells`` are
+    of. ``cells`` are of ``heat``, ``points`` (over all sites, by window) of ``curve``; ``hours`` are hourly cells of
+    days that were not wholly up and watched, for periods whose ``heat`` is coarser. ``unknown_by_cause`` is sender
+    time. ``stale_after`` gives the shortest and the longest in force; ``registration_interval`` is what the error bound
+    rests on. ``assumed`` is the part of known sender time that rests on plain Choria advisories. ``senders`` come worst
+    first, ``outages`` by site and start.
     """
 
+    grouping: Grouping
     period: Period
     known_through: int
     position: str
@@ -107,6 +125,7 @@ class Figures(NamedTuple):
     cells: list[Cell]
     points: dict[int, SenderTimes]
     hours: list[Cell]
+    groups: list[Group]
     sites: list[Site]
     senders: list[Sender]
     outages: list[Outage]

@@ -1,16 +1,19 @@
-"""Write the section of the heat map: sites by hour, by less where the period is short, by day where it is long."""
+"""Write the section of the heat map: sites, or other groups of senders, by hour.
+
+By less where the period is short, by day or week where it is long.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
-from aggregator.lakehouse.page.figures import Cell, Figures, SenderTimes, Site
+from aggregator.lakehouse.page.figures import Cell, Figures, Group, SenderTimes
 from aggregator.lakehouse.page.heat_cells import SHADES, GridRow, draw_grid
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.period import Window
 from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
-from aggregator.lakehouse.page.words import Clock, count, step_name
+from aggregator.lakehouse.page.words import OTHER_NAMES, Clock, count, listed, step_name
 from shared.instants import DAY, HOUR
 
 _MOST_HOUR_CELLS: Final = 15_000
@@ -24,23 +27,24 @@ def heat_map_section(figures: Figures, clock: Clock) -> Html:
     name, is_unit = step_name(step), step in (HOUR, DAY, 7 * DAY)
     article = {"hour": "an "}.get(name, "a ") if is_unit else ""
     windows = list(figures.heat.windows(figures.period))
-    times = _by_site(figures.cells)
+    times = _by_group(figures.cells)
     rows = [
         GridRow(
-            site.site,
-            f"{site.region}, {count(site.sender_count, 'sender')}",
+            title_of(group),
+            f"{f'{group.place}, ' if group.place else ''}{count(group.sender_count, 'sender')}",
             windows,
-            {cell.started_at: cell.times for cell in times[site.region, site.site]},
-            site.times,
+            {cell.started_at: cell.times for cell in times[group.place, group.name]},
+            group.times,
         )
-        for site in figures.sites
+        for group in figures.groups
     ]
+    what = figures.grouping.noun
     return section(
         "map",
-        f"Sites by {name}" if is_unit else f"Sites, {name} at a time",
-        f"Each row is a site, each column {article}{name} of time. The figure is availability in per cent: of the time"
-        " that somebody watched, how much its senders were up. The stronger the colour, the worse; hatched is what"
-        " nobody watched.",
+        f"Each {what} by {name}" if is_unit else f"Each {what}, {name} at a time",
+        f"Each row is a {what}{_explained(figures)}, each column {article}{name} of time. The figure is"
+        " availability in per cent: of the time that somebody watched, how much its senders were up. The stronger the"
+        " colour, the worse; hatched is what nobody watched.",
         _legend(figures),
         draw_grid(rows, [clock.tick(window.started_at, step) for window in windows], clock),
         element("output", class_="told", hidden=True),
@@ -49,11 +53,15 @@ def heat_map_section(figures: Figures, clock: Clock) -> Html:
     )
 
 
-def _by_site(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
-    by_site: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+def _explained(figures: Figures) -> str:
+    return ", a part of the senders' names" if figures.grouping.is_by_name else ""
+
+
+def _by_group(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    by_group: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
-        by_site[cell.region, cell.site].append(cell)
-    return by_site
+        by_group[cell.place, cell.name].append(cell)
+    return by_group
 
 
 def _legend(figures: Figures) -> Html:
@@ -71,27 +79,27 @@ def _legend(figures: Figures) -> Html:
 
 
 def _hour_maps(figures: Figures, clock: Clock) -> Html:
-    """Draw the days that were not wholly up and watched hour by hour, the sites with the most down time first."""
-    by_site = _by_site(figures.hours)
-    if not by_site:
+    """Draw the days that were not wholly up and watched hour by hour, the groups with the most down time first."""
+    by_group = _by_group(figures.hours)
+    if not by_group:
         return element("p", "Hour by hour there is nothing to add: every sender was up, and watched, all the time.")
     maps: list[Html] = []
     room, left_out = _MOST_HOUR_CELLS, []
-    for site in sorted(figures.sites, key=lambda site: (-site.times.down, site.region, site.site)):
-        cells = by_site[site.region, site.site]
+    for group in sorted(figures.groups, key=lambda group: (-group.times.down, group.place, group.name)):
+        cells = by_group[group.place, group.name]
         rows = [_day_row(day, list(hours), figures, clock) for day, hours in groupby(cells, _day_of)]
         room -= 24 * len(rows)
         if room < 0:
-            left_out.append(site.site)
+            left_out.append(title_of(group))
         elif rows:
-            maps.append(_hour_map(site, rows, clock, is_open=not maps and len(rows) <= _MOST_OPEN_DAYS))
+            maps.append(_hour_map(group, rows, clock, is_open=not maps and len(rows) <= _MOST_OPEN_DAYS))
     if left_out:
-        maps.append(element("p", f"Not drawn here: {', '.join(left_out)}. A shorter period (--from, --to) has room."))
+        maps.append(element("p", f"Not drawn here: {listed(left_out)}. A shorter period (--from, --to) has room."))
     return join(*maps)
 
 
-def _hour_map(site: Site, rows: list[GridRow], clock: Clock, *, is_open: bool) -> Html:
-    summary = join(element("b", site.site), f" hour by hour, on {count(len(rows), 'day')} with anything but up")
+def _hour_map(group: Group, rows: list[GridRow], clock: Clock, *, is_open: bool) -> Html:
+    summary = join(element("b", title_of(group)), f" hour by hour, on {count(len(rows), 'day')} with anything but up")
     return folded(summary, draw_grid(rows, [f"{hour:02d}" for hour in range(24)], clock), is_open=is_open)
 
 
@@ -109,13 +117,18 @@ def _day_row(day: int, cells: list[Cell], figures: Figures, clock: Clock) -> Gri
 
 def _table_behind(figures: Figures, clock: Clock) -> Html:
     if len(figures.cells) > _MOST_ROWS:
-        return element("p", "The table behind this map is too long for a page: see site_availability_hourly.")
+        return element("p", "The table behind this map is too long for a page: ask site_availability_hourly.")
     columns = [
-        Column[Cell]("site", lambda cell: cell.site),
+        Column[Cell](figures.grouping.noun, lambda cell: cell.name or OTHER_NAMES),
         Column[Cell]("from (UTC)", lambda cell: clock.time(cell.started_at), lambda cell: cell.started_at),
         *time_columns(_times_of),
     ]
     return folded("The table behind this map", data_table(columns, figures.cells))
+
+
+def title_of(group: Group) -> str:
+    """Give what a group is called."""
+    return group.name or OTHER_NAMES
 
 
 def _times_of(cell: Cell) -> SenderTimes:

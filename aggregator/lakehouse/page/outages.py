@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aggregator.lakehouse.page.figures import Figures, Outage
+from aggregator.lakehouse.page.incident_timeline import incident_course, incident_strips
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.outage_groups import OutageGroup
 from aggregator.lakehouse.page.tables import Column, data_table, folded, section
@@ -49,6 +50,7 @@ def outages_section(figures: Figures, groups: Sequence[OutageGroup], singles: Se
         "Outages",
         lead if figures.outages else "No outage was seen.",
         element("h3", _incidents_title(groups)) if incidents else None,
+        incident_strips(figures, groups, clock) if incidents else None,
         *incidents,
         element("h3", "One by one") if singles and incidents else None,
         _pages([outage for outage in singles if outage in kept], figures, clock),
@@ -87,7 +89,8 @@ def _incident(group: OutageGroup, sender_count: int, figures: Figures, kept: set
         ),
     )
     members = [outage for outage in group.outages if outage in kept]
-    return folded(summary, data_table(_columns(figures, clock), members))
+    course = incident_course(group, figures.period.ended_at, clock)
+    return folded(summary, course, data_table(_columns(figures, clock), members))
 
 
 def _pages(outages: Sequence[Outage], figures: Figures, clock: Clock) -> Html:

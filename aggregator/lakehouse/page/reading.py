@@ -2,23 +2,27 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from aggregator.lakehouse.page.figures import Cell, Figures, Outage, Sender, SenderTimes, Site, Unwatched
+from aggregator.lakehouse.page.figures import Cell, Figures, Group, Outage, Sender, SenderTimes, Site, Unwatched
+from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping
 from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_grid, heat_grid
+from aggregator.lakehouse.page.words import listed
 from aggregator.lakehouse.query import Tables
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from shared.instants import DAY, HOUR
 
+_TOLD = re.compile(r"\[(place|name|chosen)\]")
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);$", re.MULTILINE | re.DOTALL)
 
 
-def read_figures(tables: Tables, since: str | None, until: str | None, registration_interval: int) -> Figures:
-    """Read what is known between ``since`` and ``until`` (as ``choose_period`` reads them).
+def read_figures(tables: Tables, choice: Choice, registration_interval: int) -> Figures:
+    """Read what is known of the senders and the time that were chosen.
 
-    Raise TablesUnreadable where the tables hold nothing, InvalidInstant where they hold nothing of that time.
+    Raise TablesUnreadable where the tables hold nothing, InvalidInstant where they hold nothing of that time,
+    InvalidGrouping where they know no such region or site, or where there are too many groups to show.
     """
     queries = dict(_NAMED.findall(files(__package__).joinpath("reading.sql").read_text(encoding="utf-8")))
     ((first, last),) = tables.rows(queries["known_time"])
@@ -27,16 +31,27 @@ def read_figures(tables: Tables, since: str | None, until: str | None, registrat
             "the tables are there, but nothing is known yet: let agents report, then run rollup again"
         )
     recorded = [f"{stream} {sequence:,}" for stream, sequence in tables.rows(queries["position"])]
-    period = choose_period(Period(first, last), since, until)
-    return _Reader(tables, queries, period).figures("".join(recorded), last, registration_interval)
+    _check_places(choice, tables.rows(queries["places"]))
+    period = choose_period(Period(first, last), choice.since, choice.until)
+    return _Reader(tables, queries, period, choice).figures("".join(recorded), last, registration_interval)
+
+
+def _check_places(choice: Choice, places: Sequence[tuple[str, str]]) -> None:
+    regions, sites = ({place[index] for place in places} for index in (0, 1))
+    for noun, wanted, known in (("region", choice.regions, regions), ("site", choice.sites, sites)):
+        unknown = [name for name in wanted if name not in known]
+        if unknown:
+            raise InvalidGrouping(f"there is no {noun} {unknown[0]}; there are {listed(sorted(known))}")
+    if not any(region in (choice.regions or regions) and site in (choice.sites or sites) for region, site in places):
+        raise InvalidGrouping(f"no site of {listed(list(choice.sites))} is in region {listed(list(choice.regions))}")
 
 
 class _Reader:
     """Hold the period's cut of the tables, and ask it."""
 
-    def __init__(self, tables: Tables, queries: dict[str, str], period: Period) -> None:
-        self._tables, self._queries, self._period = tables, queries, period
-        for name in ("planned", "lives", "watched", "steps"):
+    def __init__(self, tables: Tables, queries: dict[str, str], period: Period, choice: Choice) -> None:
+        self._tables, self._queries, self._period, self._choice = tables, queries, period, choice
+        for name in ("planned", "lives", "watched", "grouped", "members", "steps"):
             self._rows(name)
 
     def figures(self, position: str, known_through: int, registration_interval: int) -> Figures:
@@ -45,6 +60,7 @@ class _Reader:
         ((shortest, longest),) = self._rows("stale_after")
         ((assumed,),) = self._rows("assumed")
         return Figures(
+            grouping=self._choice.grouping,
             period=self._period,
             known_through=known_through,
             position=position,
@@ -53,6 +69,7 @@ class _Reader:
             cells=self._cells(heat),
             points=_over_sites(self._cells(curve)),
             hours=_eventful(self._cells(Grid(HOUR))) if heat.step > HOUR else [],
+            groups=self._groups(),
             sites=self._sites(outages),
             senders=self._senders(),
             outages=outages,
@@ -65,7 +82,19 @@ class _Reader:
 
     def _cells(self, grid: Grid) -> list[Cell]:
         rows = self._rows("cells", step=grid.step, origin=grid.origin)
-        return [Cell(region, site, at, SenderTimes(*times)) for region, site, at, *times in rows]
+        return [Cell(place, name, at, SenderTimes(*times)) for place, name, at, *times in rows]
+
+    def _groups(self) -> list[Group]:
+        groups = [
+            Group(place, name, sender_count, SenderTimes(*times), outage_count, heard_through)
+            for place, name, sender_count, *times, outage_count, heard_through in self._rows("groups")
+        ]
+        if self._choice.grouping.is_by_name and len(groups) > MOST_GROUPS:
+            raise InvalidGrouping(
+                f"these are {len(groups):,} groups, and a page has room for {MOST_GROUPS}: name fewer parts, or choose"
+                " sites with --site"
+            )
+        return groups
 
     def _senders(self) -> list[Sender]:
         return [
@@ -84,7 +113,9 @@ class _Reader:
         ]
 
     def _rows(self, name: str, **parameters: int) -> list[Any]:
-        sql = self._queries[name]
+        grouping = self._choice.grouping
+        told = {"place": grouping.place, "name": grouping.name, "chosen": self._choice.condition}
+        sql = _TOLD.sub(lambda match: told[match[1]], self._queries[name])
         known = {"since": self._period.started_at, "until": self._period.ended_at, **parameters}
         return self._tables.rows(sql, {key: value for key, value in known.items() if f"${key}" in sql})
 
@@ -97,6 +128,10 @@ def _over_sites(cells: Iterable[Cell]) -> dict[int, SenderTimes]:
 
 
 def _eventful(hours: list[Cell]) -> list[Cell]:
-    """Leave out the days on which nothing but up was seen at a site: what there is to show are the others."""
-    days = {(cell.site, cell.started_at // DAY) for cell in hours if cell.times.up < cell.times.lived}
-    return [cell for cell in hours if (cell.site, cell.started_at // DAY) in days]
+    """Leave out the days on which nothing but up was seen of a group: what there is to show are the others."""
+    days = {_day_of(cell) for cell in hours if cell.times.up < cell.times.lived}
+    return [cell for cell in hours if _day_of(cell) in days]
+
+
+def _day_of(cell: Cell) -> tuple[str, str, int]:
+    return cell.place, cell.name, cell.started_at // DAY

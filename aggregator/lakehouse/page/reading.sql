@@ -1,5 +1,6 @@
 -- What the page reads. Statements end in a semicolon at the end of a line and are named by the comment before them.
--- $since and $until bound the period, in microseconds. Every figure follows from intervals and coverage alone, so that
+-- $since and $until bound the period, in microseconds; [chosen] is the condition for regions and sites, [place] and
+-- [name] are what senders are grouped by. Every figure follows from intervals and coverage alone, so that
 -- it is exact for any period and any grid, and costs what happened, not how many senders there are.
 
 -- name: planned
@@ -19,6 +20,7 @@ WITH whole AS (
     least(coalesce(epoch_us(ended_at), $until), $until) AS ended_at
   FROM sender_intervals
   WHERE started_at < make_timestamptz($until) AND (ended_at IS NULL OR ended_at > make_timestamptz($since))
+    AND [chosen]
 ),
 named AS (
   SELECT region, site, block, unnest(sender_ids) AS sender_id, planned_from, planned_to FROM planned
@@ -63,7 +65,7 @@ WITH whole AS (
     greatest(epoch_us(started_at), $since) AS started_at,
     least(epoch_us(ended_at), $until) AS ended_at
   FROM site_coverage
-  WHERE started_at < make_timestamptz($until) AND ended_at > make_timestamptz($since)
+  WHERE started_at < make_timestamptz($until) AND ended_at > make_timestamptz($since) AND [chosen]
 ),
 theirs AS (
   SELECT w.*, planned_from, planned_to
@@ -97,16 +99,28 @@ SELECT region, site, block, seen AND NOT in_maintenance AS known,
   happened_at AS started_at, until AS ended_at, seen
 FROM marked;
 
+-- name: grouped
+CREATE TEMP TABLE grouped AS SELECT *, [place] AS place, [name] AS name FROM lives;
+
+-- name: members
+-- The groups that each block has senders in; one of no name where it has none.
+CREATE TEMP TABLE members AS
+SELECT DISTINCT w.region, w.site, w.block, coalesce(g.place, '') AS place, coalesce(g.name, '') AS name
+FROM watched w
+LEFT JOIN grouped g USING (region, site, block)
+UNION
+SELECT region, site, block, place, name FROM grouped;
+
 -- name: steps
--- How many senders of each block were in each state, and whether and why anybody knew it: constant in each row.
+-- How many senders of each group in each block were in each state, and whether and why anybody knew it: constant in each row.
 CREATE TEMP TABLE steps AS
 WITH changes AS (
-  SELECT region, site, block, started_at AS happened_at, state, 1 AS change FROM lives
+  SELECT region, site, block, place, name, started_at AS happened_at, state, 1 AS change FROM grouped
   UNION ALL
-  SELECT region, site, block, ended_at, state, -1 FROM lives
+  SELECT region, site, block, place, name, ended_at, state, -1 FROM grouped
 ),
 summed AS (
-  SELECT region, site, block, happened_at,
+  SELECT region, site, block, place, name, happened_at,
     sum(change) FILTER (state = 'up') AS up,
     sum(change) FILTER (state = 'down') AS down,
     sum(change) FILTER (state = 'unknown') AS lost,
@@ -115,16 +129,19 @@ summed AS (
   FROM changes
   GROUP BY ALL
   UNION ALL
-  SELECT region, site, block, started_at, 0, 0, 0, 0, CASE WHEN known THEN 'known:' || cause ELSE cause END FROM watched
+  SELECT region, site, block, place, name, started_at, 0, 0, 0, 0,
+    CASE WHEN known THEN 'known:' || cause ELSE cause END
+  FROM watched
+  JOIN members USING (region, site, block)
 ),
 instants AS (
-  SELECT region, site, block, happened_at, sum(up) AS up, sum(down) AS down, sum(lost) AS lost,
+  SELECT region, site, block, place, name, happened_at, sum(up) AS up, sum(down) AS down, sum(lost) AS lost,
     sum(planned) AS planned, max(cause) AS cause
   FROM summed
   GROUP BY ALL
 ),
 so_far AS (
-  SELECT region, site, block, happened_at AS started_at,
+  SELECT region, site, block, place, name, happened_at AS started_at,
     lead(happened_at) OVER in_time AS ended_at,
     coalesce(sum(up) OVER in_time, 0) AS up,
     coalesce(sum(down) OVER in_time, 0) AS down,
@@ -132,10 +149,10 @@ so_far AS (
     coalesce(sum(planned) OVER in_time, 0) AS planned,
     coalesce(last_value(cause IGNORE NULLS) OVER in_time, 'unobserved') AS cause
   FROM instants
-  WINDOW in_time AS (PARTITION BY region, site, block ORDER BY happened_at
+  WINDOW in_time AS (PARTITION BY region, site, block, place, name ORDER BY happened_at
     ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 )
-SELECT region, site, block, started_at, ended_at,
+SELECT region, site, block, place, name, started_at, ended_at,
   CASE WHEN known THEN up ELSE 0 END AS up,
   CASE WHEN known THEN down ELSE 0 END AS down,
   CASE WHEN known THEN lost WHEN cause = 'maintenance' THEN 0 ELSE up + down + lost END AS unknown,
@@ -145,16 +162,16 @@ SELECT region, site, block, started_at, ended_at,
 FROM (SELECT *, cause LIKE 'known:%' AS known FROM so_far WHERE ended_at IS NOT NULL);
 
 -- name: cells
--- Sender time by site and window of $step, counted from $origin.
+-- Sender time by group and window of $step, counted from $origin.
 WITH cut AS (
-  SELECT region, site, up, down, unknown, maintenance, window_at,
+  SELECT place, name, up, down, unknown, maintenance, window_at,
     least(ended_at, window_at + $step) - greatest(started_at, window_at) AS length
   FROM (
     SELECT *, unnest(range(started_at - (started_at - $origin) % $step, ended_at, $step)) AS window_at
     FROM steps
   )
 )
-SELECT region, site, window_at, sum(up * length), sum(down * length), sum(unknown * length),
+SELECT place, name, window_at, sum(up * length), sum(down * length), sum(unknown * length),
   sum(maintenance * length)
 FROM cut
 GROUP BY ALL
@@ -165,6 +182,39 @@ SELECT region, site, sum(up * length), sum(down * length), sum(unknown * length)
 FROM (SELECT *, (ended_at - started_at)::HUGEINT AS length FROM steps)
 GROUP BY ALL
 ORDER BY ALL;
+
+-- name: groups
+-- Of each group its senders, its sender time, its outages, and until when one of its sites was watched.
+WITH times AS (
+  SELECT place, name, sum(up * length) AS up, sum(down * length) AS down, sum(unknown * length) AS unknown,
+    sum(maintenance * length) AS maintenance
+  FROM (SELECT *, (ended_at - started_at)::HUGEINT AS length FROM steps)
+  GROUP BY ALL
+),
+counts AS (
+  SELECT place, name, count(DISTINCT (region, site, sender_id)) AS sender_count FROM grouped GROUP BY ALL
+),
+went_down AS (
+  SELECT [place] AS place, [name] AS name, count(*) AS outage_count
+  FROM outages
+  WHERE started_at < make_timestamptz($until) AND (ended_at IS NULL OR ended_at > make_timestamptz($since))
+    AND [chosen]
+  GROUP BY ALL
+),
+heard AS (
+  SELECT place, name, max(ended_at) AS heard_through
+  FROM watched
+  JOIN members USING (region, site, block)
+  WHERE seen
+  GROUP BY ALL
+)
+SELECT place, name, coalesce(sender_count, 0), up, down, unknown, maintenance, coalesce(outage_count, 0), heard_through
+FROM times
+LEFT JOIN counts USING (place, name)
+LEFT JOIN went_down USING (place, name)
+LEFT JOIN heard USING (place, name)
+WHERE name <> '' OR sender_count > 0
+ORDER BY name = '', place, name;
 
 -- name: sender_counts
 SELECT region, site, count(DISTINCT sender_id) FROM lives GROUP BY ALL;
@@ -197,7 +247,7 @@ SELECT region, site, sender_id, epoch_us(started_at),
   CASE WHEN epoch_us(ended_at) <= $until THEN epoch_us(ended_at) END,
   CASE WHEN epoch_us(ended_at) <= $until THEN ended_by END
 FROM outages
-WHERE started_at < make_timestamptz($until) AND (ended_at IS NULL OR ended_at > make_timestamptz($since))
+WHERE started_at < make_timestamptz($until) AND (ended_at IS NULL OR ended_at > make_timestamptz($since)) AND [chosen]
 ORDER BY site, started_at, sender_id;
 
 -- name: senders
@@ -254,10 +304,13 @@ ORDER BY coalesce(up, 0) / nullif(up + down, 0) NULLS LAST, coalesce(down, 0) DE
 -- name: stale_after
 SELECT min(stale_after_us), max(stale_after_us)
 FROM watermarks
-WHERE observed_through BETWEEN make_timestamptz($since) AND make_timestamptz($until);
+WHERE observed_through BETWEEN make_timestamptz($since) AND make_timestamptz($until) AND [chosen];
 
 -- name: known_time
 SELECT min(epoch_us(started_at)), max(epoch_us(ended_at)) FROM site_coverage;
 
 -- name: position
 SELECT stream, sequence FROM positions WHERE table_name = 'sender_intervals';
+
+-- name: places
+SELECT DISTINCT region, site FROM site_coverage ORDER BY ALL;

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from aggregator.lakehouse.page.figures import Figures, Sender, SenderTimes, Site, Unwatched
+from aggregator.lakehouse.page.figures import Figures, Group, Sender, SenderTimes, Unwatched
+from aggregator.lakehouse.page.heat_map import title_of
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.summary import CAUSES
 from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
@@ -12,30 +13,38 @@ _WORST: Final = 20
 _MOST_ROWS: Final = 2_000
 
 
-def sites_section(figures: Figures, clock: Clock) -> Html:
-    """Write a row for each site."""
-
-    def watched_until(site: Site) -> Html | str:
-        return "at no time" if site.heard_through is None else clock.time(site.heard_through)
-
-    def times(site: Site) -> SenderTimes:
-        return site.times
-
-    columns = [
-        Column[Site]("site", lambda site: element("b", site.site)),
-        Column[Site]("region", lambda site: site.region),
-        Column[Site]("senders", lambda site: f"{site.sender_count:,}", lambda site: site.sender_count, number=True),
-        *time_columns(times),
-        Column[Site]("outages", lambda site: f"{site.outage_count:,}", lambda site: site.outage_count, number=True),
-        Column[Site]("watched until (UTC)", watched_until, lambda site: site.heard_through or 0),
-    ]
+def groups_section(figures: Figures, clock: Clock) -> Html:
+    """Write a row for each group that the map shows, and where that is no site, one for each site too."""
+    noun = figures.grouping.noun
+    by_site = [Group(*site) for site in figures.sites]
+    columns = _group_columns(noun, clock, by_site=figures.grouping.is_by_site)
+    tables = [data_table(columns, figures.groups)]
+    if not figures.grouping.is_by_site:
+        tables += [element("h3", "By site"), data_table(_group_columns("site", clock, by_site=True), by_site)]
     return section(
         "sites",
-        "Sites",
+        f"By {noun}",
         "Availability is of the time that somebody watched; known says how much of all the time that was. Times add up"
-        " over a site's senders.",
-        data_table(columns, figures.sites),
+        f" over a {noun}'s senders.",
+        *tables,
     )
+
+
+def _group_columns(noun: str, clock: Clock, *, by_site: bool) -> list[Column[Group]]:
+    def watched_until(group: Group) -> Html | str:
+        return "at no time" if group.heard_through is None else clock.time(group.heard_through)
+
+    def times(group: Group) -> SenderTimes:
+        return group.times
+
+    return [
+        Column[Group](noun, lambda group: element("b", title_of(group))),
+        *([Column[Group]("region", lambda group: group.place)] if by_site else []),
+        Column[Group]("senders", lambda each: f"{each.sender_count:,}", lambda each: each.sender_count, number=True),
+        *time_columns(times),
+        Column[Group]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
+        Column[Group]("watched until (UTC)", watched_until, lambda group: group.heard_through or 0),
+    ]
 
 
 def worst_senders_section(figures: Figures) -> Html:

@@ -8,6 +8,8 @@ from aggregator.lakehouse.page.period import Period
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 
 NOTHING: Final = "\N{EN DASH}"
+OTHER_NAMES: Final = "other names"
+"""The group of senders whose names have no part to group them by."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -113,9 +115,9 @@ class Clock(NamedTuple):
         return element("time", self.instant(at), datetime=format_instant(at))
 
     def tick(self, at: int, step: int) -> str:
-        """Label a window of ``step`` that begins at ``at``."""
+        """Label a window of ``step`` that begins at ``at``: where days follow each other, midnight has its date."""
         when = _EPOCH + timedelta(microseconds=at)
-        if step >= DAY:
+        if step >= DAY or (at % DAY == 0 and not self._one_day):
             return f"{when.day} {when:%b}"
         return when.strftime("%H:%M" if step % (60 * SECOND) == 0 else "%H:%M:%S")
 

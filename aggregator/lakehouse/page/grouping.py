@@ -1,0 +1,78 @@
+"""Say which senders a page is about, and which of them it shows as one: a site's, a region's, those of a like name."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
+
+MOST_GROUPS = 400
+
+
+class InvalidGrouping(ValueError):
+    """Senders cannot be grouped so. The text is one line."""
+
+
+class Grouping(NamedTuple):
+    """How senders are grouped. ``noun`` is what one group is called; ``place`` and ``name`` are its SQL."""
+
+    noun: str
+    place: str
+    name: str
+
+    @property
+    def is_by_site(self) -> bool:
+        """Tell whether the groups are the sites."""
+        return self == BY_SITE
+
+    @property
+    def is_by_name(self) -> bool:
+        """Tell whether groups come from parts of senders' names."""
+        return "sender_id" in self.name
+
+
+BY_SITE = Grouping("site", "region", "site")
+BY_REGION = Grouping("region", "''", "region")
+
+
+class Choice(NamedTuple):
+    """What was asked for: a period as ``choose_period`` reads it, a grouping, and the regions and sites, () for all."""
+
+    since: str | None = None
+    until: str | None = None
+    grouping: Grouping = BY_SITE
+    regions: Sequence[str] = ()
+    sites: Sequence[str] = ()
+
+    @property
+    def condition(self) -> str:
+        """Write as SQL which rows are chosen, of a table with ``region`` and ``site``."""
+        chosen = (("region", self.regions), ("site", self.sites))
+        parts = [f"{column} IN ({', '.join(map(quoted, names))})" for column, names in chosen if names]
+        return " AND ".join(parts) or "true"
+
+
+def parse_grouping(text: str) -> Grouping:
+    """Read ``site``, ``region`` or a shape of names; raise InvalidGrouping.
+
+    >>> parse_grouping("{}-{rack}-{}").noun
+    'rack'
+    """
+    if text in ("site", "region"):
+        return BY_SITE if text == "site" else BY_REGION
+    if "{" not in text:
+        raise InvalidGrouping(
+            f"not a grouping: {text!r}, write site, region or the shape of names, as {{}}-{{rack}}-{{}}"
+        )
+    try:
+        shape = NameShape(text)
+    except InvalidShape as error:
+        raise InvalidGrouping(str(error)) from error
+    pattern = quoted(f"^(?:{shape.pattern})$")
+    parts = ", ".join(f"regexp_extract(sender_id, {pattern}, {number})" for number in range(1, len(shape.words) + 1))
+    name = f"CASE WHEN regexp_matches(sender_id, {pattern}) THEN concat_ws('/', {parts}) ELSE '' END"
+    return Grouping("/".join(shape.words), "''", name)
+
+
+def quoted(text: str) -> str:
+    """Write ``text`` as a literal of DuckDB's SQL."""
+    return "'" + text.replace("'", "''") + "'"

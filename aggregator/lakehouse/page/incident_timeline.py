@@ -1,0 +1,94 @@
+"""Draw when incidents happened, site by site, and how each one went: who fell silent when, and who came back."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from aggregator.lakehouse.page.figures import Figures
+from aggregator.lakehouse.page.markup import Html, element, join
+from aggregator.lakehouse.page.outage_groups import OutageGroup
+from aggregator.lakehouse.page.tables import Column, data_table
+from aggregator.lakehouse.page.words import Clock, count
+
+_WIDTH: Final = 1000
+_HEIGHT: Final = 100
+
+Turn = tuple[int | None, str]
+"""When something happened, None: at no time in the period, and what."""
+
+
+def incident_strips(figures: Figures, groups: Sequence[OutageGroup], clock: Clock) -> Html:
+    """Draw a strip of the period for each site that had an incident; the list of incidents is the table behind it."""
+    period = figures.period
+    strips = []
+    for region, site in sorted({(group.region, group.site) for group in groups}):
+        bars = (
+            element(
+                "i",
+                style=f"left:{(begin - period.started_at) * 100 / period.length:.3f}%;"
+                f"width:{(end - begin) * 100 / period.length:.3f}%",
+                title=f"{clock.instant(group.started_at)}: {count(len(group.outages), 'sender')} of {site}",
+            )
+            for group in groups
+            if (group.region, group.site) == (region, site)
+            for begin, end in [_cut(group, figures)]
+        )
+        strips.append(join(element("dt", site), element("dd", *bars)))
+    ends = element("dd", *(element("span", clock.time(at)) for at in period), class_="ends")
+    return element("dl", *strips, element("dt"), ends, class_="strips incidents", aria_hidden="true")
+
+
+def incident_course(group: OutageGroup, end: int, clock: Clock) -> Html:
+    """Draw how many of a group were down, and tell its turning points; ``end`` is the end of the period."""
+    size, until = len(group.outages), group.ended_at
+    started_at, ended_at = group.started_at, end if until is None else until
+    changes = Counter(outage.started_at for outage in group.outages)
+    changes.subtract(outage.ended_at for outage in group.outages if outage.ended_at is not None)
+    return join(
+        element(
+            "svg",
+            element("path", d=_path(sorted(changes.items()), size, started_at, ended_at), class_="band-down"),
+            viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+            preserveAspectRatio="none",
+            class_="course",
+            role="img",
+            aria_label="How many were down over time: each one is in the table below",
+        ),
+        data_table(_turn_columns(clock), _turning_points(group), sortable=False),
+    )
+
+
+def _turn_columns(clock: Clock) -> list[Column[Turn]]:
+    def when(turn: Turn) -> Html | str:
+        return "not over" if turn[0] is None else clock.time(turn[0])
+
+    return [Column("time (UTC)", when), Column("what happened", lambda turn: turn[1])]
+
+
+def _turning_points(group: OutageGroup) -> Iterator[Turn]:
+    size = len(group.outages)
+    ends = [outage.ended_at for outage in group.outages if outage.ended_at is not None]
+    yield group.started_at, "the first was heard for the last time"
+    yield max(outage.started_at for outage in group.outages), f"so was the last: {size:,} down"
+    if ends:
+        yield min(ends), "the first ended its silence"
+    if len(ends) == size:
+        yield max(ends), "the last ended its silence"
+    else:
+        yield None, f"{size - len(ends):,} of {size:,} were still down at the end"
+
+
+def _path(changes: Sequence[tuple[int, int]], size: int, started_at: int, ended_at: int) -> str:
+    """Step through the number of those that are down, no finer than the picture can show."""
+    length = max(ended_at - started_at, 1)
+    downs = accumulate(change for _, change in changes)
+    steps = {(at - started_at) * _WIDTH // length: down for (at, _), down in zip(changes, downs, strict=True)}
+    drawn = "".join(f"H{x}V{_HEIGHT - down * _HEIGHT // size}" for x, down in steps.items() if x <= _WIDTH)
+    return f"M0 {_HEIGHT}{drawn}H{_WIDTH}V{_HEIGHT}Z"
+
+
+def _cut(group: OutageGroup, figures: Figures) -> tuple[int, int]:
+    period = figures.period
+    until = period.ended_at if group.ended_at is None else group.ended_at
+    return max(group.started_at, period.started_at), min(until, period.ended_at)
