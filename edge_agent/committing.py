@@ -68,7 +68,8 @@ class Committing:
         task, self._under_way = self._under_way, None
         if task is not None:
             task.cancel()
-            await asyncio.wait([task])
+            # Why it failed, if it did, is known from elsewhere: it is given up.
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _commit(self, batch: BatchCommit) -> None:
         is_paused = False

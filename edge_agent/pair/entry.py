@@ -4,6 +4,7 @@ The log is one subject of one stream on the site's servers. Every entry is writt
 of, or not at all: whoever has missed an entry, a former leader that was suspended say, can write no more.
 """
 
+import zlib
 from enum import StrEnum
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import RecordedInput
 
-PROTOCOL = "muster:pair:1"
+LARGE = 16 << 10
 
 
 class EntryKind(StrEnum):
@@ -46,7 +47,7 @@ Delivered = dict[str, dict[str, int]]
 """By block and lane: the entry up to which everything decided has been acknowledged by the region."""
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="protocol", tag="muster:pair:1"):
     """One entry.
 
     ``generation`` names the log since it was founded, which an entry with ``founds`` did: ``"empty"`` by a member whose
@@ -54,7 +55,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     commit of ``block``, ``oldest_forwarded`` the instant before which messages were too old to be forwarded.
     """
 
-    protocol: str = PROTOCOL
     kind: EntryKind
     generation: str
     writer: Writer
@@ -64,6 +64,20 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     recorded: tuple[RecordedInput, ...] = ()
     oldest_forwarded: int = 0
     delivered: Delivered = {}
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Write an entry as JSON, packed where it is large: one commit may have clamped thousands of messages."""
+    body = msgspec.json.encode(entry)
+    return body if len(body) < LARGE else zlib.compress(body, 1)
+
+
+def decode_entry(body: bytes) -> Entry:
+    """Read an entry; raise ValueError where it is none that this agent reads."""
+    try:
+        return msgspec.json.decode(body if body.startswith(b"{") else zlib.decompress(body), type=Entry)
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise ValueError(f"it is none that this agent reads: {error}") from error
 
 
 class Logged(msgspec.Struct, frozen=True):

@@ -101,7 +101,9 @@ class Lead:
             oldest_forwarded=oldest_forwarded,
         )
         # Whoever waits for it may be cancelled; half-way, nobody would know what is in the log.
-        return await asyncio.shield(asyncio.ensure_future(self._append_wholly(entry)))
+        appending = asyncio.create_task(self._append_wholly(entry), name="append")
+        appending.add_done_callback(_note_end)
+        return await asyncio.shield(appending)
 
     async def _append_wholly(self, entry: Entry) -> int:
         async with self._lock:
@@ -116,6 +118,12 @@ class Lead:
                 raise LeadLost(self._lost) from error
             self._appended_at = _loop_time()
             return self._sequence
+
+
+def _note_end(appending: asyncio.Task[int]) -> None:
+    """Take an append's failure, which nobody else may wait for any more: the next one tells of it."""
+    if not appending.cancelled():
+        appending.exception()
 
 
 def _loop_time() -> float:

@@ -9,7 +9,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from edge_agent.pair.entry import PROTOCOL, Entry, Logged
+from edge_agent.pair.entry import Entry, Logged, decode_entry, encode_entry
 from shared.instants import parse_instant
 from shared.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
 
@@ -128,7 +128,7 @@ class PairLog:
         headers = {_BEHIND_HEADER: str(behind), _STREAM_HEADER: self._address.stream}
         subject = self._address.subject()
         try:
-            answer = await self._client.request(subject, msgspec.json.encode(entry), timeout=DEADLINE, headers=headers)
+            answer = await self._client.request(subject, encode_entry(entry), timeout=DEADLINE, headers=headers)
             stored = msgspec.json.decode(answer.data, type=_Stored)
         except nats.errors.NoRespondersError as error:
             raise LogUnavailable(f"no stream listens on {subject}") from error
@@ -155,11 +155,9 @@ class PairLog:
             kind = NoLog if error.err_code == NO_SUCH_STREAM else LogUnavailable
             raise kind(f"stream {self._address.stream}: {error}") from error
         try:
-            entry = msgspec.json.decode(found.data, type=Entry)
-        except msgspec.MsgspecError as error:
-            raise LogUnavailable(f"entry {found.seq} of stream {self._address.stream} is none: {error}") from error
-        if entry.protocol != PROTOCOL:
-            raise LogUnavailable(f"entry {found.seq} is {entry.protocol}, this agent reads {PROTOCOL}: use a newer one")
+            entry = decode_entry(found.data)
+        except ValueError as error:
+            raise LogUnavailable(f"entry {found.seq} of stream {self._address.stream}: {error}") from error
         return Logged(found.seq, entry, parse_instant(found.time))
 
     async def _ask(self, subject: str, body: object, model: Any) -> Any:

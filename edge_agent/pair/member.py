@@ -40,6 +40,7 @@ from edge_agent.store.sqlite_store import SqliteStore
 from shared.instants import SECOND
 
 BEGIN_AGAIN_AFTER = 10.0
+LOOK_AGAIN_AFTER = 30.0
 EMPTY, HISTORY = "empty", "history"
 
 
@@ -257,21 +258,23 @@ class Member:
     # Copying
 
     async def _copy(self, reason: str) -> None:
-        """Ask the leader for its store, and raise CopyArrived when it is there."""
-        other = self._other.name
-        if copied_lately(self._store_path):
-            self._say(PairPhase.WAITING, f"{reason}, again; the store of {other} was copied less than a minute ago")
-            await asyncio.sleep(RETRY_AFTER)
-            return
-        self._say(PairPhase.COPYING, f"{reason}: copying the store of {other}")
-        try:
-            await fetch_copy(self._client, self._address.subject("copy"), self._writer, self._store_path)
-        except NoCopy as error:
-            remedy = f"start {other}; where it is gone for good, delete stream {self._address.stream}"
-            self._say(PairPhase.WAITING, f"{reason}, and {other} hands over no copy of its store ({error}): {remedy}")
-            await asyncio.sleep(RETRY_AFTER)
-        else:
-            raise CopyArrived
+        """Ask the leader for its store, and raise CopyArrived when it is there; after a while look at the log again."""
+        other, give_up_at = self._other.name, _loop_time() + LOOK_AGAIN_AFTER
+        while _loop_time() < give_up_at and not is_cancelled():
+            if copied_lately(self._store_path):
+                self._say(PairPhase.WAITING, f"{reason}, again; the store of {other} was copied less than a minute ago")
+                await asyncio.sleep(RETRY_AFTER)
+                continue
+            self._say(PairPhase.COPYING, f"{reason}: copying the store of {other}")
+            try:
+                await fetch_copy(self._client, self._address.subject("copy"), self._writer, self._store_path)
+            except NoCopy as error:
+                remedy = f"start {other}; where it is gone for good, delete stream {self._address.stream}"
+                wanting = f"{reason}, and {other} hands over no copy of its store ({error}): {remedy}"
+                self._say(PairPhase.WAITING, wanting)
+                await asyncio.sleep(RETRY_AFTER)
+            else:
+                raise CopyArrived
 
     def _say(self, phase: PairPhase, reason: str) -> None:
         if phase is not self._phase:
@@ -282,3 +285,7 @@ class Member:
 async def _ended(task: asyncio.Task[None]) -> None:
     """Raise what ends a task that should not end, and let it be where only this is cancelled."""
     await asyncio.shield(task)
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()

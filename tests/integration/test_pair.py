@@ -11,6 +11,7 @@ from edge_agent.store.reading import reading
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import registering
 from tests.support.pair_stage import TAKEOVER, PairStage, Seat, pair_stage
+from tests.support.source_site import STREAM
 from tests.support.straight_run import advisories_of_a_straight_run
 from tests.support.waiting import until
 
@@ -88,7 +89,55 @@ async def test_both_die_and_come_back_in_any_order(pair: PairStage) -> None:
     await assert_straight_run(pair, leader=a)
 
 
+async def test_who_cannot_follow_waits_for_the_other_and_copies_its_store(pair: PairStage) -> None:
+    a, b, site = pair.a, pair.b, pair.stage.site
+    async with registering(site, "a") as nodes:
+        await a.agent.start()
+        await until(knows(pair, "a"), "one is known")
+        await b.agent.start()
+        await until(lambda: b.does(PairPhase.STANDING_BY), "the second stands by")
+        await b.agent.kill()
+        read = await site.last_sequence()
+        await until(lambda: reads_past(a, read + 2), "more was read")
+        await a.agent.kill()
+        # What the first has read and the second has not is gone, as when the stream's retention is short.
+        await site.api(f"STREAM.PURGE.{STREAM}", {"seq": read + 2})
+        await b.agent.start()
+        await until(lambda: b.does(PairPhase.WAITING), "the second cannot follow, and does not lead")
+        nodes.speak_up("b")
+        await a.agent.start()
+        await until(lambda: b.does(PairPhase.STANDING_BY), "the second has copied, and follows")
+        await until(knows(pair, "b"), "the first leads")
+        assert a.does(PairPhase.LEADING)
+        assert b.store_path.with_name("agent.db.before-copy").exists()
+
+
+async def test_members_that_do_not_fit_together_are_refused_in_one_line(pair: PairStage) -> None:
+    a, b, keys = pair.a, pair.b, pair.stage.config_path.parent
+    await a.agent.start()
+    await until(lambda: a.does(PairPhase.LEADING), "the first leads")
+    for file, before, after, said in (
+        (b.agent.config_path, '"sender"', '"other"', "stream block nodes is set otherwise than at dub1-a"),
+        (keys / "id.key", "", "0" * 64, "is not that of dub1-a: copy the id key file of dub1-a"),
+    ):
+        whole = file.read_text()
+        file.write_text(whole.replace(before, after) if before else after)
+        await b.agent.start()
+        assert await b.agent.ended() == 1
+        assert said in b.agent.log.splitlines()[-1]
+        if not before:
+            code, output, _ = await b.agent.command("doctor")
+            assert (code, said in " ".join(output.split())) == (2, True), output
+        file.write_text(whole)
+
+
 # Helpers
+
+
+def reads_past(seat: Seat, sequence: int) -> bool:
+    """Tell whether a member has committed a message of the site's stream, or a later one."""
+    report = seat.report
+    return report is not None and report.blocks[0].state.position.sequence > sequence
 
 
 def knows(pair: PairStage, *names: str) -> Callable[[], object]:
