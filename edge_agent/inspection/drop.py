@@ -43,7 +43,7 @@ async def _drop_here(path: Path, blocks: str) -> LaneDepth:
     except StoreFull as error:
         raise StoreUnusable(f"store {path}: {error}; make some room first") from error
     except StoreLocked as error:
-        raise StoreUnusable(f"store {path}: {error}") from error
+        raise StoreUnusable(str(error)) from error
     finally:
         await store.close()
 

@@ -1,10 +1,15 @@
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from edge_agent.inspection.drop import drop_registrations
+from edge_agent.store import sqlite_store
 from edge_agent.store.files import StoreUnusable, held
+from tests.support.store_batches import batch, opened, registration
 
 HOLD = """
 import sys, time
@@ -35,3 +40,19 @@ def test_a_killed_agent_keeps_nobody_out(tmp_path: Path) -> None:
         agent.kill()
     with held(path):
         pass
+
+
+async def test_nothing_is_dropped_from_a_store_that_another_program_keeps_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 0.1)
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store.commit(batch(1, [registration("web1", "r")]))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnusable) as refusal:
+            await drop_registrations(path, "")
+        assert str(refusal.value) == f"another process keeps {path} locked; end that one"
+        other.execute("ROLLBACK")
+    assert (await drop_registrations(path, "")).rows == 1
