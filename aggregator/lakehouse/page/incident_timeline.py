@@ -1,7 +1,7 @@
 """Draw when incidents happened, site by site, and how each one went: who fell silent when, and who came back."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -66,17 +66,21 @@ def _turn_columns(clock: Clock) -> list[Column[Turn]]:
     return [Column("time (UTC)", when), Column("what happened", lambda turn: turn[1])]
 
 
-def _turning_points(group: OutageGroup) -> Iterator[Turn]:
+def _turning_points(group: OutageGroup) -> list[Turn]:
     size = len(group.outages)
     ends = [outage.ended_at for outage in group.outages if outage.ended_at is not None]
-    yield group.started_at, "the first was heard for the last time"
-    yield max(outage.started_at for outage in group.outages), f"so was the last: {size:,} down"
+    last_word = max(outage.started_at for outage in group.outages)
+    down = size - sum(end <= last_word for end in ends)
+    turns = [
+        (group.started_at, "the first was heard for the last time"),
+        (last_word, f"so was the last: {down:,} down"),
+    ]
     if ends:
-        yield min(ends), "the first ended its silence"
+        turns.append((min(ends), "the first ended its silence"))
     if len(ends) == size:
-        yield max(ends), "the last ended its silence"
-    else:
-        yield None, f"{size - len(ends):,} of {size:,} were still down at the end"
+        turns.append((max(ends), "the last ended its silence"))
+    told: list[Turn] = [*sorted(turns, key=lambda turn: turn[0])]
+    return told if len(ends) == size else [*told, (None, f"{size - len(ends):,} of {size:,} were down at the end")]
 
 
 def _path(changes: Sequence[tuple[int, int]], size: int, started_at: int, ended_at: int) -> str:
