@@ -6,6 +6,7 @@ from pathlib import Path
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.policy import check_policy, policy_in_force
 from edge_agent.doctor.sampling import Sample, newest_messages
 from edge_agent.doctor.streams import StreamInfo
 from edge_agent.doctor.visit import Visit
@@ -25,7 +26,8 @@ async def check_registrations(
         # It takes every message as it is, and watches nobody.
         return []
     name, sample = f"settings of {block.name}", None
-    findings: list[Finding] = []
+    in_force = policy_in_force(settings, block)
+    findings, policy = list(check_policy(block, in_force)), in_force.holds.settings.policy()
     if info.state.messages and info.config.retention == "limits":
         mean_size = info.state.bytes // info.state.messages
         sample = await newest_messages(visit, block, info.state.last_seq, mean_size)
@@ -33,12 +35,12 @@ async def check_registrations(
         findings.append(_identification(name, sample))
         cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
         if cadence.interval and block.mode == "sample":
-            return [*findings, *judge(name, cadence, block.policy.policy())]
+            return [*findings, *judge(name, cadence, policy)]
     if block.mode == "relay":
         # Who is late is said by the site that saw it.
         return findings
     known = _cadence_of_store(Path(settings.store.path), block.name)
-    return [*findings, *(judge(name, known, block.policy.policy()) if known else ())]
+    return [*findings, *(judge(name, known, policy) if known else ())]
 
 
 def _identification(name: str, sample: Sample) -> Finding:

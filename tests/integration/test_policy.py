@@ -75,6 +75,9 @@ async def test_an_agent_does_what_was_said_while_it_was_cut_off(stage: Stage) ->
         assert (block["state"]["policy"]["sample_interval"], block["state"]["policy"]["revision"]) == (120 * MINUTE, 3)
         _, page, _ = await agent.command("status")
         assert "revision 3: sample_interval 2h (for eu-west.dub1), stale_after 10m (for eu-west.dub1)" in page
+        await said(stage, "policy", "set", "--site", "dub1", "--block", "nodes", "--blind-after", "1s")
+        await until(lambda: refuses(agent), "the doctor tells what is refused")
+        await until(lambda: remarked(stage), "so does the hub")
     finally:
         await agent.end()
 
@@ -104,6 +107,16 @@ async def test_an_agent_makes_its_consumer_where_nobody_has(stage: Stage) -> Non
 
 async def known(stage: Stage, sender_id: str) -> bool:
     return sender_id in await stage.region.told(AdvisoryKind.NEW)
+
+
+async def refuses(agent: OperatedAgent) -> bool:
+    _, output, _ = await agent.command("doctor", "--json")
+    refused = "refused, policy for eu-west.dub1.nodes: source.settle (300ms) must be shorter than policy.blind_after"
+    return refused in output
+
+
+async def remarked(stage: Stage) -> bool:
+    return "refused by its settings, runs blind_after 1.5s" in await said(stage, "policy", "show")
 
 
 async def asked_for(agent: OperatedAgent) -> bool:

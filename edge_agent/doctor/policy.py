@@ -1,0 +1,47 @@
+"""Say which thresholds hold: the settings file's, and what the agent has taken of the hub's policy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from edge_agent.config import AgentSettings
+from edge_agent.core.standing import Standing
+from edge_agent.doctor.finding import Finding, doubtful, good
+from edge_agent.inspection.blocks import read_blocks
+from edge_agent.policy_orders import Effective, effective
+from edge_agent.store.reading import StoreUnreadable, reading
+from edge_agent.stream_settings import StreamSettings
+from shared.instants import format_duration
+
+
+class InForce(NamedTuple):
+    """What holds for a block, and how far the hub's policy was taken."""
+
+    holds: Effective
+    standing: Standing
+
+
+def policy_in_force(settings: AgentSettings, block: StreamSettings) -> InForce:
+    """Lay what the store has of the hub's policy over the settings; without a store, the settings alone."""
+    try:
+        with reading(Path(settings.store.path)) as database:
+            (known,) = read_blocks(database, block.name).values()
+            standing = known.state.standing
+    except StoreUnreadable:
+        standing = Standing()
+    return InForce(effective(settings.block_id(block), block, standing), standing)
+
+
+def check_policy(block: StreamSettings, in_force: InForce) -> Iterator[Finding]:
+    """Say what the hub has said, and what of it the settings do not let hold; nothing where it has said nothing."""
+    (holds, standing), name = in_force, f"policy of {block.name}"
+    if not standing.revision:
+        return
+    for refused in holds.refused:
+        remedy = "change the settings file, or say otherwise at the hub (muster-aggregator policy set)"
+        yield doubtful(name, f"refused, {refused}", remedy)
+    thresholds = holds.settings.thresholds.given
+    said = ", ".join(f"{key} {format_duration(thresholds[key])} for {scope}" for key, scope in holds.origins.items())
+    yield good(
+        name, f"revision {standing.revision} of the hub's: {said or 'it leaves every threshold to the settings'}"
+    )
