@@ -23,16 +23,24 @@ STALLED = 120.0
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the command line says: sizes, the peer's binary, where servers and stores keep their files."""
+    """What the command line says: sizes, the peer's binary, where servers and stores keep their files.
+
+    ``scale`` is the share of the full size that measures of the lakehouse take.
+    """
 
     is_quick: bool
     peer: Path | None
     directory: Path
     backlog: int
+    scale: float = 1.0
 
     def size(self, full: int, quick: int) -> int:
         """Give how much, by mode."""
         return quick if self.is_quick else full
+
+    def scaled(self, full: int) -> int:
+        """Give how much of a full size, at least one."""
+        return max(1, round(full * self.scale))
 
     @property
     def turns(self) -> int:
@@ -43,7 +51,8 @@ class Options(msgspec.Struct, frozen=True):
         """Write the command that repeats a measure."""
         quick = " --quick" if self.is_quick else ""
         peer = f" --peer {self.peer}" if self.peer else ""
-        return f".venv/bin/python -m tests.bench{quick}{peer} {measure}"
+        scale = f" --scale {self.scale:g}" if self.scale != 1 and measure.startswith("lakehouse") else ""
+        return f".venv/bin/python -m tests.bench{quick}{peer}{scale} {measure}"
 
 
 class Pace(NamedTuple):

@@ -1,0 +1,155 @@
+"""How long it takes from advisories to committed tables, beside DuckDB; what one more day costs; what queries take."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import duckdb
+from pyspark import SparkContext
+
+from aggregator.lakehouse.query import Tables, open_tables
+from aggregator.lakehouse.schemas import SENDER_DAY_EXCEPTIONS
+from shared.instants import DAY
+from tests.bench.fleet_history import START, Fleet, write_history
+from tests.bench.report import RecordsLost, Row, Table
+from tests.bench.stage import Options
+from tests.bench.warehouses import MASTER, Warehouse, derive_in_duckdb
+
+DAYS, MANY_DAYS = 90, 360
+SENDERS, SITES, OUTAGES_A_DAY = 100_000, 100, 100 / 90
+FLEETS = (10_000, 100_000, 1_000_000)
+YEAR = 365
+OUTAGES_A_YEAR = 2
+
+_OURS: Mapping[str, str] = {
+    "intervals": "SELECT count(*), count(ended_at) FROM sender_intervals",
+    "coverage": "SELECT count(*), sum(epoch_us(ended_at) - epoch_us(started_at)) FILTER (known) FROM site_coverage",
+    "sender days": "SELECT count(*), sum(up_us), sum(down_us), sum(unknown_us), sum(absent_us), sum(outage_count)"
+    " FROM sender_day_exceptions",
+    "site hours": "SELECT count(*), sum(sender_count), sum(up_us), sum(down_us), sum(unknown_us), sum(outage_count)"
+    " FROM site_availability_hourly",
+}
+_THEIRS: Mapping[str, str] = {
+    "intervals": "SELECT count(*), count(ended) FROM '{0}/intervals.parquet'",
+    "coverage": "SELECT count(*), sum(ended - started) FILTER (known) FROM '{0}/coverage.parquet'",
+    "sender days": "SELECT count(*), sum(up_us), sum(down_us), sum(unknown_us), sum(absent_us), sum(outage_count)"
+    " FROM '{0}/sender_days.parquet'",
+    "site hours": "SELECT count(*), sum(sender_count), sum(up_us), sum(down_us), sum(unknown_us), sum(outage_count)"
+    " FROM '{0}/site_hours.parquet'",
+}
+
+
+async def history(options: Options) -> Table:
+    """Measure a whole computation beside DuckDB's of the same, and one more day on top of it and of a longer one."""
+    senders, sites = options.scaled(SENDERS), max(4, options.scaled(SITES))
+    through = START + DAYS * DAY
+    fleet = Fleet(senders, sites, DAYS + 1, round(OUTAGES_A_DAY * (DAYS + 1)))
+    files = write_history(fleet, options.directory / "history")
+    _warm_up(options)
+    warehouse = Warehouse(options.directory / "lake", files)
+    taken = warehouse.take(through)
+    full = warehouse.derive()
+    theirs = derive_in_duckdb(files, through, options.directory / "duckdb")
+    _compare(options.directory / "lake", options.directory / "duckdb")
+    warehouse.take(fleet.end)
+    more = warehouse.derive()
+    longer = Fleet(senders, sites, MANY_DAYS + 1, round(OUTAGES_A_DAY * (MANY_DAYS + 1)))
+    files = write_history(longer, options.directory / "history")
+    warehouse = Warehouse(options.directory / "lake", files)
+    warehouse.take(START + MANY_DAYS * DAY)
+    warehouse.derive()
+    warehouse.take(longer.end)
+    more_on_many = warehouse.derive()
+    count = fleet.advisory_count
+    SparkContext.getOrCreate().stop()
+    return Table(
+        measure="lakehouse-history",
+        title=f"{count:,} advisories of {senders:,} senders on {sites} sites; {MASTER}, DuckDB with as many threads",
+        command=options.command("lakehouse-history"),
+        yardstick="DuckDB",
+        rows=[
+            Row(f"{DAYS} days, from bronze to committed tables", "s", full, theirs),
+            Row("that in times of DuckDB's", "times", full / theirs, must=4, better="less"),
+            Row(f"one more day on top of {DAYS}", "s", more, must=full / 10, better="less"),
+            Row(f"one more day on top of {MANY_DAYS}", "s", more_on_many, must=1.3 * more, better="less"),
+            Row("appending the same to the bronze tables", "rows/s", count / taken),
+        ],
+        notes=["ours writes five tables more than DuckDB: days of sites, regions and the fleet, coverage by day, sums"],
+    )
+
+
+async def fleets(options: Options) -> Table:
+    """Measure a year of fleets that are mostly up, and what is asked of the largest."""
+    rows = []
+    _warm_up(options)
+    for senders in map(options.scaled, FLEETS):
+        fleet = Fleet(senders, max(4, senders // 1_000), YEAR, OUTAGES_A_YEAR)
+        warehouse = Warehouse(options.directory / "lake", write_history(fleet, options.directory / "history"))
+        warehouse.take(fleet.end)
+        seconds = warehouse.derive()
+        with open_tables(options.directory / "lake") as tables:
+            ((exceptions, days),) = tables.rows(
+                f"SELECT (SELECT count(*) FROM {SENDER_DAY_EXCEPTIONS.name}),"
+                " (SELECT sum(sender_count)::BIGINT FROM fleet_availability_daily)"
+            )
+        rows += [
+            Row(f"{senders:,} senders: {fleet.advisory_count:,} advisories", "s", seconds),
+            Row("  rows stored of sender days", "rows", exceptions, days),
+            Row("  for each thousand advisories", "s", 1_000 * seconds / fleet.advisory_count),
+        ]
+    with open_tables(options.directory / "lake") as tables:
+        rows += [Row(what, "s", _asked(tables, query), must=2, better="less") for what, query in _QUESTIONS.items()]
+    SparkContext.getOrCreate().stop()
+    return Table(
+        measure="lakehouse-fleets",
+        title=f"a year of fleets that are mostly up, {OUTAGES_A_YEAR} outages a year for each sender",
+        command=options.command("lakehouse-fleets"),
+        yardstick="all there are",
+        rows=rows,
+    )
+
+
+_QUESTIONS = {
+    "one sender's year, day by day": """
+        SELECT day, availability_known FROM sender_availability_daily WHERE sender_id = 'node7.example' ORDER BY day
+    """,
+    "the worst 100 of a month": """
+        SELECT site, sender_id, down_us FROM sender_reliability WHERE month = DATE '2025-05-01'
+        ORDER BY down_us DESC LIMIT 100
+    """,
+    "the fleet's curve of a year": """
+        SELECT day, availability_known, coverage FROM fleet_availability_daily ORDER BY day
+    """,
+}
+
+
+def _asked(tables: Tables, query: str) -> float:
+    """Ask three times; give the shortest, which is warm."""
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        if not tables.rows(query):
+            raise RecordsLost(f"no answer to {query}")
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def _warm_up(options: Options) -> None:
+    """Start Spark, and have it compute something before anything is measured."""
+    fleet = Fleet(200, 4, 3, 3)
+    warehouse = Warehouse(options.directory / "warm", write_history(fleet, options.directory / "warm-history"))
+    warehouse.take(fleet.end)
+    warehouse.derive()
+
+
+def _compare(ours: Path, theirs: Path) -> None:
+    """Raise RecordsLost where both did not find the same."""
+    with open_tables(ours) as tables, duckdb.connect() as connection:
+        for what, query in _OURS.items():
+            found = [int(figure) for figure in tables.rows(query)[0]]
+            wanted = [int(figure) for figure in connection.execute(_THEIRS[what].format(theirs)).fetchall()[0]]
+            if found != wanted:
+                raise RecordsLost(f"{what}: {found}, DuckDB has {wanted}")
+
+
+MEASURES = {"lakehouse-history": history, "lakehouse-fleets": fleets}

@@ -1,0 +1,155 @@
+"""How fast a rollup reads the archive, and how long it takes where there is nothing new."""
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from nats.aio.client import Client
+from pyspark import SparkContext
+
+from aggregator.config import AggregatorSettings
+from aggregator.lakehouse import job
+from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.identifiers import AdvisoryKind, BlockId, Incarnation
+from shared.instants import SECOND, parse_instant
+from shared.jetstream_api import request_json
+from shared.nats_connection import ConnectionSettings
+from shared.subjects import advisory_subject
+from shared.wire import Advisory, encode
+from tests.bench.memory import PeakMemory
+from tests.bench.report import Row, Table
+from tests.bench.stage import Options
+from tests.bench.streams import FILL_DEADLINE, connected, stream_state
+from tests.bench.warehouses import MASTER, say, settings_for
+from tests.support.waiting import until
+
+MESSAGES = 2_000_000
+FLUSH = 2_000
+START = parse_instant("2026-01-01T00:00:00Z")
+API_DEADLINE = 60.0
+
+
+class Read(Exception):
+    """Ends a rollup that has read everything and would derive now."""
+
+
+async def reading(options: Options) -> Table:
+    """Measure the way from the archive into the bronze tables: read, decoded, compared, committed."""
+    count = options.scaled(MESSAGES)
+    shutil.rmtree(options.directory, ignore_errors=True)
+    settings = ServerSettings(name="hub", store_dir=options.directory / "hub")
+    async with EmbeddedNats(settings) as server:
+        size = await _fill(server.url, count)
+        lake = settings_for(options.directory / "lake", ConnectionSettings(servers=(server.url,)))
+        rows = await asyncio.to_thread(_read, lake, count)
+    return Table(
+        measure="lakehouse-reading",
+        title=f"{count:,} advisories of {size} bytes from the archive into bronze tables; {MASTER}",
+        command=options.command("lakehouse-reading"),
+        rows=rows,
+    )
+
+
+async def nothing_new(options: Options) -> Table:
+    """Measure the command, from start to prompt, where nothing is new."""
+    shutil.rmtree(options.directory, ignore_errors=True)
+    settings = ServerSettings(name="hub", store_dir=options.directory / "hub")
+    async with EmbeddedNats(settings) as server:
+        await _fill(server.url, 1_000)
+        config = options.directory / "aggregator.toml"
+        config.write_text(f'[hub]\nservers = ["{server.url}"]\n[lakehouse]\npath = "lake"\nspark_master = "{MASTER}"\n')
+        command = [sys.executable, "-m", "aggregator.cli", "rollup", "--config", str(config)]
+        taken = []
+        for _ in range(1 + options.turns):
+            began = time.perf_counter()
+            await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+            taken.append(time.perf_counter() - began)
+    return Table(
+        measure="lakehouse-nothing",
+        title=f"a rollup of little, and {options.turns} that find nothing new",
+        command=options.command("lakehouse-nothing"),
+        rows=[
+            Row("the first, of 1,000 advisories", "s", taken[0]),
+            Row("nothing new, from command to prompt, the longest", "s", max(taken[1:]), must=10, better="less"),
+        ],
+    )
+
+
+def _read(lake: AggregatorSettings, count: int) -> list[Row]:
+    times: dict[str, float] = {}
+
+    def note(line: str) -> None:
+        say(line)
+        times.setdefault(line.split(maxsplit=1)[0], time.perf_counter())
+        if line.startswith("deriving"):
+            raise Read
+
+    with PeakMemory() as memory, contextlib.suppress(Read):
+        job.roll_up(lake, job.RollupRequest(), note)
+    SparkContext.getOrCreate().stop()
+    seconds = times["deriving"] - times["reading"]
+    half = len(memory.totals) // 2
+    return [
+        Row("read, decoded, compared, committed", "rows/s", count / seconds, must=70_000),
+        Row("most memory, Java and Python together, first half", "MB", max(memory.totals[:half], default=None)),
+        Row("most memory, second half", "MB", max(memory.totals[half:], default=None)),
+    ]
+
+
+async def _fill(url: str, count: int) -> int:
+    """Make the hub's streams and publish advisories; give the size of one in bytes."""
+    client = await connected(url)
+    try:
+        archive = {"name": "ARCHIVE", "subjects": ["fleet.>"], "allow_direct": True}
+        await _make(client, archive)
+        await _make(client, {"name": "REPORT", "mirror": {"name": "ARCHIVE"}, "allow_direct": True})
+        size = 0
+        for number, (subject, body) in enumerate(_advisories(count), start=1):
+            size = len(body)
+            await client.publish(subject, body)
+            if number % FLUSH == 0:
+                await client.flush(60)
+        await client.flush(60)
+        await until(partial(_holds, client, count), "REPORT has everything", FILL_DEADLINE)
+        return size
+    finally:
+        await client.close()
+
+
+def _advisories(count: int) -> Iterator[tuple[str, bytes]]:
+    block, incarnation = BlockId("eu-west", "dub1", "nodes"), Incarnation(1, 1)
+    subject = advisory_subject(block, AdvisoryKind.NEW)
+    for number in range(count):
+        at = START + number * SECOND // 20
+        record = Advisory.of(
+            block,
+            AdvisoryKind.NEW,
+            sender_id=f"node{number}.example",
+            inspect_field="sender",
+            at=at,
+            last_seen_at=at,
+            stream="REGISTRATION",
+            incarnation=incarnation,
+            sequence=number,
+            opening=(incarnation, number),
+            ordinal=number + 1,
+            rebuilt=False,
+        )
+        yield subject, encode(record)
+
+
+async def _holds(client: Client, count: int) -> bool:
+    return (await stream_state(client, "REPORT")).messages == count
+
+
+async def _make(client: Client, config: dict[str, object]) -> None:
+    subject = f"$JS.API.STREAM.CREATE.{config['name']}"
+    await request_json(client, subject, config, dict[str, object], deadline=API_DEADLINE)
+
+
+MEASURES = {"lakehouse-reading": reading, "lakehouse-nothing": nothing_new}

@@ -1,0 +1,92 @@
+"""Warehouses for measures: bronze tables out of a made history, and the job's own way from there to derived tables."""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from string import Template
+
+import duckdb
+from pyspark.sql import functions as f
+
+from aggregator.config import AggregatorSettings, LakehouseSettings
+from aggregator.lakehouse import catalog, job, provision
+from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.schemas import ADVISORIES, QUARANTINE, REGISTRATIONS, WATERMARKS
+from shared.nats_connection import ConnectionSettings
+from shared.settings import FilePath
+from tests.bench.fleet_history import START, sequence_at
+
+MASTER = "local[2]"
+THREADS = 2
+"""Of Spark and of DuckDB."""
+NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
+_SQL = Path(__file__).with_name("duckdb_rollup.sql")
+
+
+def settings_for(directory: Path, hub: ConnectionSettings = NOBODY) -> AggregatorSettings:
+    """Give settings for tables in ``directory``."""
+    lakehouse = LakehouseSettings(path=FilePath(directory), spark_master=MASTER)
+    return AggregatorSettings(hub=hub, lakehouse=lakehouse)
+
+
+def say(line: str) -> None:
+    """Show progress."""
+    print(f"    {line}", file=sys.stderr, flush=True)
+
+
+class Warehouse:
+    """Tables in a directory of their own, filled from the files of a history up to an instant, and then further."""
+
+    def __init__(self, directory: Path, history: tuple[Path, Path]) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        self.directory, self._history = directory, history
+        self._settings = settings_for(directory)
+        self.spark = job.start_session(self._settings, say)
+        provision.prepare(self.spark)
+        self._through = START
+
+    def take(self, through: int) -> float:
+        """Write what happened until ``through`` (microseconds) into the bronze tables; give the seconds."""
+        began = time.perf_counter()
+        first, last = sequence_at(self._through), sequence_at(through)
+        self._through = through
+        for table, file in zip((ADVISORIES, WATERMARKS), self._history, strict=True):
+            rows = self.spark.read.parquet(f"file://{file}")
+            # The first message has the sequence 0 here.
+            beyond = f.col("hub_sequence") > first if first else f.lit(True)
+            catalog.append(rows.where(beyond & (f.col("hub_sequence") <= last)), table, self._position)
+        for table in (REGISTRATIONS, QUARANTINE):
+            catalog.advance(self.spark, table, self._position)
+        return time.perf_counter() - began
+
+    def derive(self, *, full: bool = False) -> float:
+        """Bring the derived tables to where the bronze tables are; give the seconds."""
+        began = time.perf_counter()
+        job.bring_up_to_date(self.spark, self._settings, self._position, full=full, progress=say)
+        return time.perf_counter() - began
+
+    @property
+    def _position(self) -> HubPosition:
+        return HubPosition("ARCHIVE", 1, sequence_at(self._through), self._through)
+
+
+def derive_in_duckdb(history: tuple[Path, Path], through: int, directory: Path) -> float:
+    """Compute the same with DuckDB, into Parquet files in ``directory``; give the seconds."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    advisories, watermarks = history
+    known = f"hub_sequence <= {sequence_at(through)}"
+    text = Template(_SQL.read_text()).substitute(
+        advisories=f"(SELECT * FROM '{advisories}' WHERE {known})",
+        watermarks=f"(SELECT * FROM '{watermarks}' WHERE {known})",
+        known_through=through,
+        bound=2 * LakehouseSettings(path=FilePath("-")).registration_interval,
+        directory=directory,
+    )
+    with duckdb.connect(str(directory / "work.duckdb")) as connection:
+        connection.execute(f"SET threads = {THREADS}")
+        connection.execute("SET TimeZone = 'UTC'")
+        began = time.perf_counter()
+        connection.execute(text)
+        return time.perf_counter() - began
