@@ -58,6 +58,13 @@ class OutboxTail:
             if row is not None:
                 tail.size -= row.size
 
+    def pass_over(self, lane: Lane, through: int) -> None:
+        """Let rows go up to one, which nobody here will send: another has delivered what they say."""
+        tail = self._lanes[lane]
+        while tail.rows and (first := next(iter(tail.rows))) <= through:
+            tail.size -= tail.rows.pop(first).size
+            tail.begins_after = first
+
     def forget(self, lane: Lane, last_row_id: int) -> None:
         """Keep nothing of a lane whose last row is ``last_row_id``."""
         self._lanes[lane].forget(last_row_id)

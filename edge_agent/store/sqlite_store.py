@@ -205,6 +205,7 @@ class SqliteStore:
     def delete_through(self, lane: Lane, row_id: int) -> None:
         """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
         self._books.deletable_through[lane] = max(self._books.deletable_through[lane], row_id)
+        self._books.tail.pass_over(lane, row_id)
         if lane is Lane.COPIES:
             self._books.copies_move()
 

@@ -16,7 +16,7 @@ AGENT = Path(sys.executable).with_name("muster-agent")
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a contender shall do. Durations as both programs write them ("12m")."""
+    """What a contender shall do. Durations as both programs write them ("12m"). ``member``: as one of a pair."""
 
     site: str
     region: str
@@ -26,6 +26,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     retire_after: str = "48h"
     settle: str = "5s"
     size_trigger: int = 0
+    member: str = ""
+
+
+MEMBERS = ("dub1-a", "dub1-b")
 
 
 class Ours:
@@ -37,7 +41,7 @@ class Ours:
     target_stream = "FLEET"
 
     def __init__(self, directory: Path, work: Work) -> None:
-        self.directory = directory / "ours"
+        self.directory = directory / f"ours{work.member}"
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         self.store = self.directory / "agent.db"
@@ -85,11 +89,14 @@ stale_after = "{work.stale_after}"
 retire_after = "{work.retire_after}"
 size_trigger = {work.size_trigger}
 """
+    as_member = f'name = "{work.member}"\npair = {{ members = {list(MEMBERS)} }}' if work.member else ""
     return f"""
 site = "dub1"
 region = "eu-west"
+{as_member}
 [upstream]
 servers = ["{work.region}"]
+id_key_file = "{store.parent.parent / "id.key"}"
 [store]
 path = "{store}"
 [monitor]

@@ -22,6 +22,7 @@ class StreamState(msgspec.Struct, frozen=True):
     """A stream's state; instants as the server writes them."""
 
     messages: int
+    bytes: int
     first_ts: str
     last_ts: str
     last_seq: int

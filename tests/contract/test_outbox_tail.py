@@ -40,6 +40,15 @@ async def test_a_row_that_leaves_at_once_is_not_read_back(tmp_path: Path) -> Non
         assert not [text for text in done if text.startswith("SELECT") and "payload" in text]
 
 
+async def test_what_another_member_has_delivered_is_not_kept_in_memory(tmp_path: Path) -> None:
+    async with opened(tmp_path / "agent.db") as store:
+        await store.commit(batch(1, [registration("n", "r"), registration("m", "s"), registration("o", "t")]))
+        store.delete_through(Lane.REGISTRATIONS, 2)
+        tail = store._books.tail._lanes[Lane.REGISTRATIONS]
+        assert ([*tail.rows], tail.begins_after, tail.size) == ([3], 2, tail.rows[3].size)
+        assert [row.row_id for row in await store.pending(Lane.REGISTRATIONS, 2, 10)] == [3]
+
+
 @pytest.mark.parametrize("most_bytes", [3_000, 1 << 20])
 async def test_what_is_handed_out_is_what_the_file_holds(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int

@@ -1,6 +1,7 @@
 """Watch 10,000 senders that register every 300 s, in real time: what an agent takes on an ordinary site."""
 
 import asyncio
+from collections.abc import Sequence
 
 from tests.bench.children import Child
 from tests.bench.contenders import Contender, Ours
@@ -46,13 +47,13 @@ async def _turn(servers: Stage, kind: type[Contender], seconds: float) -> tuple[
         await servers.pace(contender.child, read, await servers.register(()), f"{kind.name}, messages read")
         if held:
             await everything_arrived(servers, contender, SENDERS)
-        share = await _share_while_registering(servers, contender.child, seconds)
+        (share,) = await shares_while_registering(servers, [contender.child], seconds)
         return contender.child.resident(), share
 
 
-async def _share_while_registering(servers: Stage, child: Child, seconds: float) -> float:
+async def shares_while_registering(servers: Stage, children: Sequence[Child], seconds: float) -> list[float]:
     """Measure over whole seconds while the fleet registers evenly."""
-    measuring = asyncio.create_task(child.core_share(seconds))
+    measuring = asyncio.gather(*(child.core_share(seconds) for child in children))
     burst = registrations(SENDERS, SENDERS, SIZE)
     per_burst, owed = SENDERS / INTERVAL / BURSTS_PER_SECOND, 0.0
     while not measuring.done():
