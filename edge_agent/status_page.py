@@ -15,7 +15,12 @@ from shared.sizes import format_size
 LABEL = 17
 NARROWEST = 60
 UNWRAPPED = 100_000
-ONE = {"advisories": "advisory", "registrations": "registration", "copies": "copy"}
+# What one row of a lane may be, and what several may.
+HELD = {
+    "advisories": ("advisory or watermark", "advisories and watermarks"),
+    "registrations": ("registration", "registrations"),
+    "copies": ("copy", "copies"),
+}
 # In the order in which a message meets them.
 COUNTERS = (
     "valid",
@@ -116,7 +121,7 @@ def _pair(pair: PairStatus, part: PartStatus | None) -> str:
 
 def _outbox(report: StatusReport) -> str:
     waiting = [
-        f"{lane.rows:,} {name if lane.rows > 1 else ONE.get(name, name)} ({_measure(lane)})"
+        f"{lane.rows:,} {HELD[name][lane.rows > 1]} ({_measure(lane)})"
         for name, lane in report.outbox.items()
         if lane.rows
     ]

@@ -57,8 +57,8 @@ async def test_status_says_what_a_cut_link_means_and_that_it_is_over(deployment:
     assert re.search(r"^  watched +through 20\S+Z \([\w. ]+ ago\), without a gap since 20", status, re.MULTILINE)
     assert known(status) == 25
     waits = (
-        r"^outbox +\d+ advisories \(.*, the oldest \S+ ago\) and 20 registrations \(.*\) wait for the region's "
-        r"acknowledgement; room for .* more$"
+        r"^outbox +\d+ advisories and watermarks \(.*, the oldest \S+ ago\) and 20 registrations "
+        r"\(.*\) wait for the region's acknowledgement; room for .* more$"
     )
     assert re.search(waits, status, re.MULTILINE)
 

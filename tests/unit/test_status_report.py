@@ -148,8 +148,8 @@ def test_cut_link_is_named_with_what_waits_for_it_and_the_room_that_is_left() ->
     assert lines[3:5] == [
         "upstream          not connected for 3h 10m: nats://10.0.0.1:4222: connection refused",
         (
-            "outbox            7 advisories (2 KiB, the oldest 9m 30s ago) and 300 registrations (3 MiB, "
-            "the oldest 5h 1m ago) wait for the region's acknowledgement; room for 2 GiB more"
+            "outbox            7 advisories and watermarks (2 KiB, the oldest 9m 30s ago) and 300 registrations "
+            "(3 MiB, the oldest 5h 1m ago) wait for the region's acknowledgement; room for 2 GiB more"
         ),
     ]
     assert lines[-4:] == [
