@@ -17,10 +17,15 @@ LANES = (Lane.ADVISORIES, Lane.REGISTRATIONS)
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """Rows up to ``row_id`` were made of entries up to these, by block."""
+    """How far the rows up to ``row_id`` reach, in entries by block.
+
+    All rows of the entries up to ``held`` are among them; rows of entries up to ``begun`` may be, since the blocks
+    commit side by side.
+    """
 
     row_id: int
-    entries: dict[str, int]
+    held: dict[str, int]
+    begun: dict[str, int]
 
 
 class Deliveries:
@@ -33,7 +38,7 @@ class Deliveries:
     def __init__(self, reached: Mapping[str, int], last_row_ids: Mapping[Lane, int]) -> None:
         self.delivered: Delivered = {}
         self._begun, self._done = dict(reached), dict(reached)
-        self._marks = {lane: deque([_Mark(last_row_ids[lane], dict(reached))]) for lane in LANES}
+        self._marks = {lane: deque([_Mark(last_row_ids[lane], dict(reached), dict(reached))]) for lane in LANES}
 
     def knows(self, block: str) -> bool:
         """Tell whether there has been an entry of a block's that the store has."""
@@ -48,13 +53,13 @@ class Deliveries:
         self._done[block] = self._begun[block]
         for lane, marks in self._marks.items():
             if not marks or last_row_ids[lane] > marks[-1].row_id:
-                marks.append(_Mark(last_row_ids[lane], dict(self._begun)))
+                marks.append(_Mark(last_row_ids[lane], dict(self._done), dict(self._begun)))
 
     def acknowledged(self, through: Mapping[Lane, int]) -> None:
         """Take what the region has acknowledged to us: by lane, the row up to which none waits any more."""
         for lane, marks in self._marks.items():
             while marks and marks[0].row_id <= through[lane]:
-                self._learn(lane, marks.popleft().entries)
+                self._learn(lane, marks.popleft().held)
             if not marks:
                 # Entries without rows are delivered, too.
                 self._learn(lane, self._done)
@@ -66,7 +71,7 @@ class Deliveries:
             for name, sequence in lanes.items():
                 self._learn(Lane[name.upper()], {block: sequence})
         for lane, marks in self._marks.items():
-            while marks and all(self._delivered(block, lane) >= needed for block, needed in marks[0].entries.items()):
+            while marks and all(self._delivered(block, lane) >= needed for block, needed in marks[0].begun.items()):
                 gone[lane] = marks.popleft().row_id
         return gone
 

@@ -179,9 +179,7 @@ class Follower:
 
     async def _commit(self, logged: Logged, batch: BatchCommit) -> None:
         block = batch.block_id.block
-        if self._store.is_paused():
-            self._report(IngestPhase.OUTBOX_FULL, "what may not be dropped has reached store.max_outbox")
-            await self._store.wait_for_room()
+        # Never paused for a full outbox: the leader's pause bounds both, and only who is in step can take over.
         self._deliveries.begin(block, logged.sequence)
         while True:
             try:

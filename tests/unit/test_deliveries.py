@@ -40,6 +40,19 @@ def test_a_row_waits_for_all_blocks_whose_rows_may_lie_before_it() -> None:
     assert standby.told({"events": {"advisories": 3}}) == {Lane.ADVISORIES: 7}
 
 
+def test_what_another_block_is_still_committing_is_not_delivered() -> None:
+    leader = Deliveries({}, NONE)
+    leader.begin("events", 3)
+    commit(leader, "nodes", 2, rows(7))
+    leader.acknowledged(rows(7))
+    assert leader.delivered == {"nodes": {"advisories": 2, "registrations": 2}}
+    leader.committed("events", rows(9))
+    leader.acknowledged(rows(8))
+    assert "advisories" not in leader.delivered.get("events", {})
+    leader.acknowledged(rows(9))
+    assert leader.delivered["events"]["advisories"] == 3
+
+
 def test_entries_without_rows_are_delivered_too() -> None:
     leader = Deliveries({}, NONE)
     commit(leader, "nodes", 4, NONE)
