@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.pair.status import PairStatus
+from edge_agent.pair.status import MISSED_AFTER, PairStatus
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
 from edge_agent.status_report import LEAST_FREE, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.usefulness import PartStatus, is_blind
@@ -116,6 +116,9 @@ def _pair(pair: PairStatus, part: PartStatus | None) -> str:
     ours = f"{pair.phase} for {_rough(now() - pair.since)}{reason}"
     if not pair.other_heard_at:
         return f"{ours}; {pair.other} not heard yet"
+    silence = now() - pair.other_heard_at
+    if silence > MISSED_AFTER:
+        return f"{ours}; {pair.other} not heard for {_rough(silence)}, {pair.other_phase} then"
     return f"{ours}; {pair.other} {pair.other_phase}, heard {_ago(pair.other_heard_at)}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.doctor.visit import visiting
-from edge_agent.inspection.moments import relative
+from edge_agent.inspection.moments import rough
 from edge_agent.pair.entry import Logged
 from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, PairLog
 from edge_agent.pair.refusal import PairRefused, check_key_file, difference, writer_of
@@ -61,5 +61,5 @@ def _fit(settings: AgentSettings, key: bytes, last: Logged | None, other: str) -
     if writer.member not in settings.pair.members:
         text = f"{writer.member} leads, which is none of pair.members {' and '.join(settings.pair.members)}"
         return bad(SUBJECT, text, "name both members in both files")
-    when = relative(last.stored_at, now())
-    return good(SUBJECT, f"{writer.member} leads, last heard {when}; key and settings are the same")
+    silence = rough(max(now() - last.stored_at, 0))
+    return good(SUBJECT, f"{writer.member} leads, heard {silence} ago; key and settings are the same")

@@ -14,13 +14,11 @@ from edge_agent.cancellation import is_cancelled
 from edge_agent.config import AgentSettings
 from edge_agent.pair.entry import Logged, Writer
 from edge_agent.pair.refusal import PairRefused, difference
-from edge_agent.pair.status import PairPhase
+from edge_agent.pair.status import MISSED_AFTER, PairPhase
 from edge_agent.status_board import now
+from shared.instants import SECOND
 
 ANNOUNCE_EVERY = 1.0
-MISSED_AFTER = 10.0
-"""After how many seconds of silence the other member is missed."""
-
 OWN_ECHO = 2.0
 """How long after the start, in seconds, an entry may still come that an earlier run of this member has sent."""
 
@@ -77,7 +75,7 @@ class Neighbour:
                 with contextlib.suppress(nats.errors.Error):
                     await client.publish(subject, body)
             silence = _loop_time() - self._heard_at
-            if silence > MISSED_AFTER and client.is_connected:
+            if silence * SECOND > MISSED_AFTER and client.is_connected:
                 self._report("not heard", f"{self.name} does not stand by: start it, or nobody takes over")
             await asyncio.sleep(ANNOUNCE_EVERY)
 

@@ -4,6 +4,11 @@ from enum import StrEnum
 
 import msgspec
 
+from shared.instants import SECOND
+
+MISSED_AFTER = 10 * SECOND
+"""After how long a silence the other member is missed, in microseconds."""
+
 
 class PairPhase(StrEnum):
     """What a member does."""
