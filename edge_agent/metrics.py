@@ -10,6 +10,7 @@ import msgspec
 
 from edge_agent.core.block_state import Counters
 from edge_agent.core.decision import BlindCause
+from edge_agent.core.obeying import TOO_OLD
 from edge_agent.core.observation import RejectReason
 from edge_agent.exposition import Kind, Metric, Sample
 from edge_agent.host import Usage
@@ -62,6 +63,12 @@ COUNTED = {
         "cause",
         ("stored_earlier",),
         "Messages stored before an instant already complete.",
+    ),
+    "policy": Counted(
+        "muster_agent_policy_total",
+        "what",
+        ("thresholds", "forward", "retire", "maintenance", "cancel", "unknown_sender", TOO_OLD),
+        "Orders of the hub's policy that were taken; unknown_sender: those that name nobody known.",
     ),
     "compacted": Counted(
         "muster_agent_compacted_total", "cause", ("newer_sample",), "Unsent samples replaced by a newer one."
