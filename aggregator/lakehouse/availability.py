@@ -204,7 +204,8 @@ def _overlap(total: str, spans: str, length: Column) -> Column:
 
 
 def _sums(type_: str) -> list[Column]:
-    outside = f.col("is_first") & (f.col("planned_us") < f.col("piece_us"))
+    # Imported outages may have no length, and count.
+    outside = f.col("is_first") & ((f.col("planned_us") < f.col("piece_us")) | (f.col("piece_us") == 0))
     times = _states(f.col("observed_us"), f.col("planned_us"), f.col("piece_us"), type_)
     return [*times, *_outages(f.lit(1), outside)]
 

@@ -109,6 +109,7 @@ class Planned:
         planned = self._spans_of_senders(spans)
         if planned is None:
             return with_nothing
+        has_length = f.col("ended_at").isNull() | (f.col("ended_at") > f.col("started_at"))
         ended_at = f.coalesce("ended_at", f.lit(_FOR_EVER))
         parts = f.filter("pieces", lambda piece: ~piece["is_planned"])
 
@@ -117,7 +118,8 @@ class Planned:
             return f.array_max(f.transform(earlier, lambda part: part["piece_ended_at"]))
 
         cut = (
-            spans.join(f.broadcast(planned), [*SENDER])
+            spans.where(has_length)
+            .join(f.broadcast(planned), [*SENDER])
             .withColumn("pieces", _pieces(f.col("started_at"), ended_at, f.col("planned")))
             .withColumn(
                 "pieces", f.transform("pieces", lambda piece: piece.withField("before_at", ended_before(piece)))
@@ -133,7 +135,11 @@ class Planned:
             .where(f.col("started_at") < self._known_through)
             .localCheckpoint()
         )
-        return with_nothing.join(f.broadcast(planned.select(*SENDER)), [*SENDER], "left_anti").unionByName(cut)
+        named = planned.select(*SENDER, f.lit(True).alias("is_named"))
+        others = with_nothing.join(f.broadcast(named), [*SENDER], "left").where(
+            f.col("is_named").isNull() | ~has_length
+        )
+        return others.drop("is_named").unionByName(cut)
 
     def sender_days(self, spans: DataFrame, begins: Mapping[int, int]) -> DataFrame:
         """Give the rows of the table ``sender_maintenance_days``, since the midnights of ``begins``."""

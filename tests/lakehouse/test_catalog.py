@@ -30,7 +30,7 @@ def test_a_position_outlives_the_snapshot_that_carried_it(prepared: SparkSession
     assert catalog.positions(prepared, [table]) == {table.name: position}
 
     # Maintenance commits a snapshot without a position, then expires the one that carried it.
-    values = "DATE '2026-02-03', 'r', 's', 'b', 1, 1, 0, false, 0"
+    values = "DATE '2026-02-03', 'r', 's', 'b', 1, 1, 0, 0, false, 0"
     prepared.sql(f"INSERT INTO {table.identifier} VALUES ({values})")
     assert catalog.positions(prepared, [table]) == {table.name: position}
     catalog.record(prepared, {table.name: position}, "recipe")
