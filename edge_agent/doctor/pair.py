@@ -7,8 +7,8 @@ from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.doctor.visit import visiting
 from edge_agent.inspection.moments import rough
 from edge_agent.pair.entry import Logged
-from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, PairLog
-from edge_agent.pair.refusal import PairRefused, check_key_file, difference, writer_of
+from edge_agent.pair.log import LogUnavailable, NoLog, OtherKey, PairLog
+from edge_agent.pair.refusal import PairRefused, check_key_file, difference, log_address, other_key, writer_of
 from edge_agent.status_board import now
 from edge_agent.store.files import StoreUnusable, site_key
 from shared.nats_connection import ConnectFailed
@@ -29,20 +29,23 @@ async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
     if not settings.id_key_path.exists():
         yield good(SUBJECT, f"{settings.id_key_path} is made at the first start; copy it to {other} then")
         return
-    source = settings.stream[0].source
-    address = LogAddress(settings.region, settings.site, source.domain, settings.pair.replicas)
     try:
         key = site_key(settings.id_key_path)
     except StoreUnusable as error:
         yield bad(SUBJECT, str(error), f"copy the file from {other}, readable by the agent's user alone")
         return
+    address = log_address(settings, key)
     try:
-        async with visiting(settings, source) as visit:
-            last = await PairLog(visit.client, address).last()
+        async with visiting(settings, settings.stream[0].source) as visit:
+            log = PairLog(visit.client, address)
+            await log.look()
+            last = await log.last()
     except ConnectFailed as error:
         yield bad(SUBJECT, str(error), "see what is said of the source")
     except NoLog:
         yield _fit(settings, key, None, other)
+    except OtherKey:
+        yield bad(SUBJECT, other_key(other, settings.id_key_path), "an agent refuses to start like this")
     except LogUnavailable as error:
         remedy = f"allow the agent's user what docs/operators.md lists for pairs; the stream is {address.stream}"
         yield doubtful(SUBJECT, f"the log cannot be read: {error}", remedy)

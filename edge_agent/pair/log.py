@@ -31,6 +31,10 @@ class NoLog(LogUnavailable):
     """There is no stream for it."""
 
 
+class OtherKey(Exception):
+    """The stream is the log of a pair whose secret is another."""
+
+
 class Outrun(Exception):
     """Nothing was appended: the log's end is not where the writer believed it."""
 
@@ -45,6 +49,14 @@ class _Found(msgspec.Struct):
     message: _Message
 
 
+class _Config(msgspec.Struct):
+    subjects: tuple[str, ...] = ()
+
+
+class _Info(msgspec.Struct):
+    config: _Config
+
+
 class _Error(msgspec.Struct):
     err_code: int = 0
     description: str = ""
@@ -56,10 +68,15 @@ class _Stored(msgspec.Struct):
 
 
 class LogAddress(msgspec.Struct, frozen=True):
-    """Where a site's log is: the stream, its domain, how many servers keep it where it has to be made."""
+    """Where a site's log is: the stream, its domain, how many servers keep it where it has to be made.
+
+    ``secret`` is known to the pair alone. A server stores its answer to a publish under whatever subject the publisher
+    names for that, which no permission forbids: a node that could name the log's would write into it.
+    """
 
     region: str
     site: str
+    secret: str
     domain: str = ""
     replicas: int = 1
 
@@ -69,8 +86,13 @@ class LogAddress(msgspec.Struct, frozen=True):
         return f"MUSTER_PAIR_{self.site}"
 
     def subject(self, what: str = "log") -> str:
-        """Name the log's subject, or another of the pair's: ``here``, ``copy``."""
-        return f"muster.pair.{self.region}.{self.site}.{what}"
+        """Name the log's subject, or another that nobody else shall know: ``copy``."""
+        return f"muster.pair.{self.region}.{self.site}.{self.secret}.{what}"
+
+    @property
+    def announcements(self) -> str:
+        """Name the subject on which members of any secret hear each other."""
+        return f"muster.pair.{self.region}.{self.site}.here"
 
 
 class PairLog:
@@ -83,8 +105,19 @@ class PairLog:
         self._arrived = asyncio.Event()
         self._is_open = False
 
+    async def look(self) -> None:
+        """Raise NoLog where there is no stream, OtherKey where it is another pair's."""
+        stream = self._address.stream
+        try:
+            info = await self._ask(f"STREAM.INFO.{stream}", None, _Info)
+        except ApiError as error:
+            kind = NoLog if error.err_code == NO_SUCH_STREAM else LogUnavailable
+            raise kind(f"stream {stream}: {error}") from error
+        if self._address.subject() not in info.config.subjects:
+            raise OtherKey(stream)
+
     async def open(self) -> None:
-        """Make the stream where there is none, and listen for what is appended."""
+        """Make the stream where there is none, and listen for what is appended; raise OtherKey."""
         stream, subject = self._address.stream, self._address.subject()
         config = {
             "name": stream,
@@ -96,10 +129,8 @@ class PairLog:
             "num_replicas": self._address.replicas,
         }
         try:
-            await self._ask(f"STREAM.INFO.{stream}", None, dict[str, Any])
-        except ApiError as error:
-            if error.err_code != NO_SUCH_STREAM:
-                raise LogUnavailable(f"stream {stream}: {error}") from error
+            await self.look()
+        except NoLog:
             try:
                 await self._ask(f"STREAM.CREATE.{stream}", config, dict[str, Any])
             except ApiError as refusal:

@@ -30,8 +30,9 @@ from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.lead import Lead, LeadLost
-from edge_agent.pair.log import LogAddress, LogUnavailable, Outrun, PairLog
+from edge_agent.pair.log import LogAddress, LogUnavailable, OtherKey, Outrun, PairLog
 from edge_agent.pair.neighbour import Neighbour
+from edge_agent.pair.refusal import PairRefused, other_key
 from edge_agent.pair.standby import RETRY_AFTER, Standby
 from edge_agent.pair.status import PairPhase, PairStatus
 from edge_agent.ports import BatchCommit, Journal, StoreUnwritable
@@ -79,6 +80,7 @@ class Member:
         self._address = address
         self._log = PairLog(client, address)
         self._writer = writer
+        self._settings = settings
         self._is_first = settings.pair.members[0] == writer.member
         self._other = Neighbour(settings, writer, board.reporter("other member"))
         self._takeover_after = settings.pair.takeover_after / SECOND
@@ -102,7 +104,7 @@ class Member:
 
     async def run(self) -> None:
         """Follow and lead until cancelled; raise CopyArrived, PairRefused."""
-        here = self._address.subject("here")
+        here = self._address.announcements
         await self._other.listen(self._client, here)
         announcing = asyncio.create_task(
             self._other.announce(self._client, here, lambda: self._phase), name="announcement"
@@ -118,6 +120,8 @@ class Member:
         try:
             await self._log.open()
             lead = await self._follow()
+        except OtherKey as error:
+            raise PairRefused(other_key(self._other.name, self._settings.id_key_path)) from error
         except (LogUnavailable, _NotYet, StoreUnwritable) as error:
             self._say(PairPhase.WAITING if isinstance(error, _NotYet) else PairPhase.UNREACHABLE, str(error))
             await asyncio.sleep(RETRY_AFTER)

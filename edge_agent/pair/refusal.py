@@ -7,9 +7,10 @@ import msgspec
 
 from edge_agent.config import AgentSettings
 from edge_agent.pair.entry import Writer
+from edge_agent.pair.log import LogAddress
 from edge_agent.stream_settings import StreamSettings
 
-_FINGERPRINT = b"muster pair"
+_FINGERPRINT, _LOG_SECRET = b"muster pair", b"muster pair log"
 
 
 class PairRefused(Exception):
@@ -27,6 +28,13 @@ def fingerprint(key: bytes) -> str:
     return hashlib.blake2b(_FINGERPRINT, key=key, digest_size=8).hexdigest()
 
 
+def log_address(settings: AgentSettings, key: bytes) -> LogAddress:
+    """Say where the log is: with the first block's stream, under subjects that only who has the key can name."""
+    secret = hashlib.blake2b(_LOG_SECRET, key=key, digest_size=8).hexdigest()
+    domain = settings.stream[0].source.domain
+    return LogAddress(settings.region, settings.site, secret, domain, settings.pair.replicas)
+
+
 def check_key_file(settings: AgentSettings) -> None:
     """Refuse to draw a secret of its own for the member that has to have the other's."""
     first, path = settings.pair.members[0], settings.id_key_path
@@ -37,7 +45,7 @@ def check_key_file(settings: AgentSettings) -> None:
 def difference(ours: Writer, theirs: Writer, path: Path) -> str:
     """Say what two members have otherwise that must be the same, and what to do; "" where nothing is."""
     if ours.key != theirs.key:
-        return f"id key file {path} is not that of {theirs.member}: {remedy(theirs.member, path)}"
+        return other_key(theirs.member, path)
     names = ours.settings.keys() | theirs.settings.keys()
     different = sorted(name for name in names if ours.settings.get(name) != theirs.settings.get(name))
     if not different:
@@ -46,6 +54,11 @@ def difference(ours: Writer, theirs: Writer, path: Path) -> str:
         f"stream block {different[0]} is set otherwise than at {theirs.member}: stream, filter, sender, force_path, "
         "digest_paths and target must be the same in both files"
     )
+
+
+def other_key(member: str, path: Path) -> str:
+    """Say that a member's secret is not this one's, and what to do."""
+    return f"id key file {path} is not that of {member}: {remedy(member, path)}"
 
 
 def remedy(member: str, path: Path) -> str:

@@ -7,9 +7,8 @@ from edge_agent.agent_parts import AgentParts
 from edge_agent.core.tracker import Tracker
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
-from edge_agent.pair.log import LogAddress
 from edge_agent.pair.member import Member
-from edge_agent.pair.refusal import writer_of
+from edge_agent.pair.refusal import log_address, writer_of
 from edge_agent.ports import Journal
 from edge_agent.seats import Seat, Seats
 from edge_agent.store.sqlite_store import SqliteStore
@@ -22,7 +21,7 @@ async def serve_pair(parts: AgentParts, seats: Seats, uploading: Uploading) -> N
     async with asyncio.TaskGroup() as tasks:
         link = tasks.create_task(uploading.open(), name="upstream")
         found = {block.name: tasks.create_task(seats.seat(block), name=block.name) for block in settings.stream}
-        address = LogAddress(settings.region, settings.site, first.source.domain, settings.pair.replicas)
+        address = log_address(settings, identity.key)
         writer = writer_of(settings, identity.key, identity.boot_id)
         client = (await asyncio.shield(found[first.name])).client
         member = Member(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -14,7 +15,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.ingest import NO_CHANGES
 from edge_agent.pair.copying import CopyDesk, NoCopy, adopt_copy, copied_lately, fetch_copy
 from edge_agent.pair.entry import Entry, EntryKind, Writer
-from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, Outrun, PairLog
+from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, OtherKey, Outrun, PairLog
 from edge_agent.ports import BatchCommit
 from edge_agent.store.files import prepare
 from edge_agent.store.sqlite_store import SqliteStore
@@ -22,7 +23,7 @@ from shared.identifiers import BlockId, Incarnation, SourcePosition
 from tests.support.source_site import Site, running_site
 from tests.support.waiting import until
 
-ADDRESS = LogAddress("eu-west", "dub1")
+ADDRESS = LogAddress("eu-west", "dub1", "1f0c")
 A, B = Writer("dub1-a", "boot-a", "key", {}), Writer("dub1-b", "boot-b", "key", {})
 SUBJECT = ADDRESS.subject("copy")
 
@@ -59,6 +60,27 @@ async def test_entries_stand_behind_the_last_one_or_nowhere(site: Site) -> None:
     assert first is not None
     assert (first.sequence, first.entry.writer.member) == (1, "dub1-a")
     assert await other.next_after(2) is None
+
+
+async def test_who_does_not_know_the_secret_cannot_write_into_the_log(site: Site) -> None:
+    log, other = PairLog(site.client, ADDRESS), PairLog(site.client, msgspec.structs.replace(ADDRESS, secret="beef"))
+    await log.open()
+    assert await log.append(entry(), behind=0) == 1
+    with pytest.raises(OtherKey):
+        await other.open()
+    await site.make_stream()
+    stored = await site.last_sequence()
+    # The server answers a publish under the reply subject, whatever the publisher may publish to itself.
+    for subject in ("muster.pair.eu-west.dub1.log", "muster.pair.eu-west.dub1.beef.log"):
+        await site.client.publish("registration.site", b"{}", reply=subject)
+    await until(lambda: has_stored(site, stored + 2), "both were stored")
+    last = await log.last()
+    assert last is not None
+    assert last.sequence == 1
+
+
+async def has_stored(site: Site, sequence: int) -> bool:
+    return await site.last_sequence() >= sequence
 
 
 async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(site: Site, tmp_path: Path) -> None:
