@@ -69,9 +69,10 @@ def serving(settings: SessionSettings, endpoints: Endpoints, log: Path) -> Itera
 
     Raise ServingFailed, and what ``session.start`` raises.
     """
-    # The Thrift server asks the environment first, before any setting.
-    os.environ["HIVE_SERVER2_THRIFT_BIND_HOST"] = endpoints.host
-    os.environ["HIVE_SERVER2_THRIFT_PORT"] = str(endpoints.jdbc_port)
+    if endpoints.jdbc_port is not None:
+        # The Thrift server asks the environment first, before any setting.
+        place = {"HIVE_SERVER2_THRIFT_BIND_HOST": endpoints.host, "HIVE_SERVER2_THRIFT_PORT": str(endpoints.jdbc_port)}
+        os.environ |= place
     extra = {**settings.extra, **_extra(endpoints)}
     spark = start(msgspec.structs.replace(settings, extra=extra, log=log, read_only=True))
     try:
