@@ -12,13 +12,21 @@ from nats.protocol.parser import AUTHORIZATION_VIOLATION
 from shared.nats_secrets import UnusableSecret
 
 _HANDSHAKE_HINT = "tls.handshake_first must be as the server has it"
+_FULL_OR_HANDSHAKE = f"the server is full (max_connections), or {_HANDSHAKE_HINT}"
+"""A full server says so in clear text, where encryption would begin, or just closes."""
+
+_NO_ROOM = "connections exceeded"
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why, in one line; ``lasting`` where trying again changes nothing (credentials, certificates, TLS)."""
+    """Why, in one line; ``lasting`` where trying again changes nothing (credentials, certificates, TLS).
+
+    ``told``: the server itself says it, so that what follows (a broken pipe) explains nothing more.
+    """
 
     text: str
     lasting: bool = False
+    told: bool = False
 
 
 def explain(error: Exception, *, reached: bool) -> Cause:
@@ -28,8 +36,9 @@ def explain(error: Exception, *, reached: bool) -> Cause:
         return Cause(_tls(error, text), lasting=True)
     if isinstance(error, UnusableSecret):
         return Cause(text, lasting=True)
-    if AUTHORIZATION_VIOLATION in text.lower():
-        return Cause("it refuses our credentials (auth): Authorization Violation", lasting=True)
+    told = _told(text)
+    if told is not None:
+        return told
     if isinstance(error, nats.errors.StaleConnectionError):
         return Cause("the server fell silent" if "stale" in text else "the server closed the connection")
     if isinstance(error, TimeoutError) or "empty response from server" in text:
@@ -39,11 +48,19 @@ def explain(error: Exception, *, reached: bool) -> Cause:
     return Cause(_system(error, text) if isinstance(error, OSError) else text)
 
 
+def _told(text: str) -> Cause | None:
+    if AUTHORIZATION_VIOLATION in text.lower():
+        return Cause("it refuses our credentials (auth): Authorization Violation", lasting=True, told=True)
+    if _NO_ROOM in text.lower():
+        return Cause(f"it takes no more connections, of all or of ours (max_connections): {text}", told=True)
+    return None
+
+
 def _tls(error: Exception, text: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}; check tls.ca and the server's name"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or text}); {_HANDSHAKE_HINT}"
+        return f"TLS failed ({error.reason or text}): {_FULL_OR_HANDSHAKE}"
     return "it offers no TLS, and clear text is not wanted (tls)"
 
 
@@ -54,4 +71,5 @@ def _system(error: OSError, text: str) -> str:
     numbers: set[int | None] = {int(number) for number in re.findall(r"\[Errno (\d+)\]", text)} or {error.errno}
     if numbers == {errno.ECONNREFUSED}:
         return "connection refused, nothing listens there"
-    return error.strerror or text
+    # What asyncio raises where a connection ends while it is being encrypted has no text.
+    return error.strerror or text or f"it closed the connection where TLS begins: {_FULL_OR_HANDSHAKE}"

@@ -163,7 +163,7 @@ class _Link:
         cause = explain(error, reached=self.client.reached)
         if not self._opened:
             known = self._causes.get(self.client.attempted)
-            if known is None or not known.lasting:
+            if known is None or not (known.lasting or known.told):
                 # One attempt can fail twice: refused, and then, in clearing up, reset. The first says why.
                 self._causes[self.client.attempted] = cause
             lasting = [each.lasting for each in self._causes.values()]

@@ -6,7 +6,8 @@ record, from which readers take whose it is.
 
 Each site has an account of its own there, which lends nothing and takes one service: storing what lies below its own
 subject. In one account with the stream, whoever publishes may name any subject as the one for the server's answer, and
-have it stored as another site's record (tried on 2.15.1). Across accounts answers come back to the asking one.
+have it stored as another site's record (tried on 2.15.1). Across accounts answers come back to the asking one. The
+account also bounds the site's connections: a server has a number of them for all, and one key could take them all.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,9 @@ from shared.subjects import ROOT
 
 CLIENTS = "STANDARD"
 LEAVES = "LEAFNODE"
+CONNECTIONS_OF_A_SITE = 16
+"""In its region: of an agent or two, of their doctors, and of what a cut link left open until it is missed."""
+
 _ANSWERS = ("_R_.>", "$JSC.R.>", "$JS.S.>", "$JS.M.>")
 """Where servers hear the answers to their own requests, and what plain sources and mirrors are sent."""
 
@@ -36,11 +40,15 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """Users who meet nobody else. ``lends``: subjects, and who may ask there; ``takes``: subjects, and who answers."""
+    """Users who meet nobody else. ``lends``: subjects, and who may ask there; ``takes``: subjects, and who answers.
+
+    ``most_connections`` bounds how many they may have open at once, 0 leaves that to the server.
+    """
 
     name: str
     grants: tuple[Grant, ...] = ()
     jetstream: bool = True
+    most_connections: int = 0
     lends: tuple[tuple[str, str], ...] = ()
     takes: tuple[tuple[str, str], ...] = ()
 
@@ -69,6 +77,7 @@ def accounts_in_region(fleet: str, sites: Iterable[SiteSettings], *, with_policy
                 name=_account(site),
                 grants=(Grant(f"{site}-agent", own, (inbox(site),)),),
                 jetstream=False,
+                most_connections=CONNECTIONS_OF_A_SITE,
                 takes=tuple((subject, fleet) for subject in own),
             )
             for site, own in asks.items()

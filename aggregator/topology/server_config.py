@@ -89,6 +89,8 @@ def _accounts(server: Server, public_key: Callable[[str], str]) -> list[str]:
 def _account(account: Account, public_key: Callable[[str], str]) -> Iterator[str]:
     if account.jetstream:
         yield "jetstream: enabled"
+    if account.most_connections:
+        yield f"limits {{ max_connections: {account.most_connections} }}"
     users = [line for grant in account.grants for line in _user(grant, public_key(grant.key))]
     lent = [f"{{ service: {_quoted(subject)}, accounts: [{_quoted(to)}] }}" for subject, to in account.lends]
     taken = [

@@ -137,6 +137,28 @@ async def test_a_handshake_at_the_wrong_time_is_explained(tmp_path: Path, first_
         assert line.endswith("tls.handshake_first must be as the server has it")
 
 
+async def test_a_full_server_that_begins_with_encryption_is_said_to_be_full(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    config = f"max_connections: 1\n{tls_block(authority, 'handshake_first: true')}"
+    async with server_in(tmp_path, config) as server:
+        settings = settings_for(server, tls=TlsSettings(ca=FilePath(authority.ca), handshake_first=True))
+        async with await connect(settings, name="test", deadline=5):
+            line = await failure(settings, deadline=1)
+        assert "the server is full (max_connections), or tls.handshake_first" in line
+
+
+async def test_an_account_that_takes_no_more_connections_is_said_to_be_full(tmp_path: Path) -> None:
+    config = "accounts { A { limits { max_connections: 1 }, users: [ { user: agent, password: right } ] } }"
+    async with server_in(tmp_path, config) as server:
+        auth = AuthSettings(user="agent", password_file=written(tmp_path / "password", "right"))
+        async with await connect(settings_for(server, auth), name="test", deadline=5):
+            line = await failure(settings_for(server, auth), deadline=1)
+        assert line.endswith(
+            "it takes no more connections, of all or of ours (max_connections): "
+            "maximum account active connections exceeded"
+        )
+
+
 async def test_damaged_certificates_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     ours, other = authority.issue("ours"), authority.issue("other")

@@ -3,17 +3,20 @@
 import asyncio
 import subprocess
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import nats.errors
 import nats.js.errors
 import pytest
 
+from aggregator.topology.permissions import CONNECTIONS_OF_A_SITE
 from shared.embedded_nats import find_command
 from shared.jetstream_api import ApiError
 from shared.nats_connection import ConnectFailed, connect
 from tests.support.agent_process import AgentProcess
 from tests.support.rendered import (
+    CONNECT_DEADLINE,
     SERVERS,
     Rendered,
     Visitor,
@@ -283,6 +286,17 @@ async def test_at_its_site_each_may_do_its_own_work_alone(rendered: Rendered, ke
 async def test_keys_open_no_other_door(rendered: Rendered, server: str, key: str) -> None:
     with pytest.raises(ConnectFailed, match="credentials|refused|Authorization"):
         await connect(rendered.settings(server, key), name="test", deadline=2)
+
+
+async def test_a_sites_key_takes_no_other_sites_connections(rendered: Rendered) -> None:
+    async with AsyncExitStack() as taken:
+        settings = rendered.settings("eu-west", "dub1-agent")
+        for _ in range(CONNECTIONS_OF_A_SITE):
+            await taken.enter_async_context(await connect(settings, name="test", deadline=CONNECT_DEADLINE))
+        with pytest.raises(ConnectFailed, match="account active connections exceeded"):
+            await connect(settings, name="test", deadline=1)
+        async with rendered.visited("eu-west", "lon1-agent", "_INBOX_lon1") as other:
+            await other.store(f"{OTHERS}.watermark", b"{}")
 
 
 async def test_the_aggregator_publishes_into_no_stream(rendered: Rendered) -> None:
