@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse import bronze, catalog, effort, losses, provision
+from aggregator.lakehouse.archive_past import check_past
 from aggregator.lakehouse.bronze import Counts
 from aggregator.lakehouse.caches import default_cache
 from aggregator.lakehouse.catalog import HubPosition
@@ -188,6 +189,11 @@ async def _look_at(settings: AggregatorSettings) -> Hub:
         return Hub(archive, report)
 
 
+async def _check_past(settings: AggregatorSettings, stands: Collection[HubPosition]) -> None:
+    async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
+        await check_past(reader, stands)
+
+
 async def _archived_at(settings: AggregatorSettings, hub: Hub, sequence: int) -> int:
     """Give the hub's time (microseconds) of the first message at or after ``sequence``."""
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
@@ -208,6 +214,7 @@ def _take_what_is_new(
     """Read and write chunk by chunk; a run that is killed goes on with the chunk that it was in."""
     done = {table.name: stands[table.name] for table in BRONZE if table.name in stands}
     plan = plan_reading(list(done.values()), hub.archive, hub.report, request.accept_loss)
+    asyncio.run(_check_past(settings, done.values()))
     known_through = min((each.known_through for each in done.values()), default=0)
     position = HubPosition(hub.archive.name, hub.archive.created_at, plan.wanted.first - 1, known_through)
     done = bronze.begin(spark, position, done)

@@ -13,6 +13,10 @@ from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.stream_reader import StreamState
 
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+RESTORED_REMEDY = (
+    "restore the archive that was read, or set [lakehouse] path to a new directory and roll up from the start"
+)
+"""What helps where the archive has another past than the tables."""
 
 
 class Refused(RuntimeError):
@@ -77,19 +81,26 @@ def plan_reading(
 
 
 def _check_past(position: HubPosition, archive: StreamState) -> None:
-    remedy = "restore the archive that was read, or set [lakehouse] path to a new directory and roll up from the start"
     if position.stream != archive.name:
         raise Refused(
             f"the tables were made from {position.stream}, the settings say {archive.name}: set [lakehouse]"
             " archive_stream back, or path to a new directory"
         )
     if position.created_at != archive.created_at:
-        raise Refused(f"{archive.name} is not the stream that was read: it was created again; {remedy}")
+        raise Refused(
+            f"{archive.name} is not the stream that was read through {position.sequence}: it was created again, and its"
+            f" {_held(archive)} are not in the tables; {RESTORED_REMEDY}"
+        )
     if position.sequence > archive.last_sequence:
+        again = Span(archive.last_sequence + 1, position.sequence)
         raise Refused(
             f"{archive.name} ends at {archive.last_sequence}, but was read through {position.sequence}: it was restored"
-            f" from an older copy; {remedy}"
+            f" from an older copy, and will give {again} to other messages; {RESTORED_REMEDY}"
         )
+
+
+def _held(stream: StreamState) -> str:
+    return f"messages {Span(stream.first_sequence, stream.last_sequence)}" if stream.message_count else "next messages"
 
 
 def _first_kept(stream: StreamState) -> int:

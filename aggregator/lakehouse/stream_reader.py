@@ -92,6 +92,7 @@ class _Info(msgspec.Struct):
 
 class _Place(msgspec.Struct):
     seq: int
+    time: str
 
 
 class _Found(msgspec.Struct):
@@ -156,7 +157,8 @@ class StreamReader:
                     yield messages
                     continue
                 if outcome == _NOTHING_LEFT:
-                    if not await self._holds(stream, sequence, last):
+                    left = await self.at_or_after(stream, sequence)
+                    if left is None or left[0] > last:
                         return
                     outcome = _LAGGING
                 turns += 1
@@ -168,20 +170,23 @@ class StreamReader:
         finally:
             await batches.close()
 
-    async def _holds(self, stream: str, first: int, last: int) -> bool:
-        """Ask the stream's leader, whom nobody answers for, whether it holds any of ``first`` to ``last``."""
-        body = {"seq": first, "next_by_subj": ">"}
+    async def at_or_after(self, stream: str, sequence: int) -> tuple[int, int] | None:
+        """Give sequence and time (microseconds) of the first message there is from ``sequence`` on; raise ReadFailed.
+
+        The stream's leader is asked, whom nobody answers for.
+        """
+        body = {"seq": sequence, "next_by_subj": ">"}
         try:
             found = await request_json(
                 self._client, f"{self._api}.STREAM.MSG.GET.{stream}", body, _Found, deadline=self._deadline
             )
         except ApiError as error:
             if error.err_code == _NO_MESSAGE:
-                return False
+                return None
             raise ReadFailed(f"stream {stream}: {error}") from error
         except RequestFailed as error:
             raise ReadFailed(f"stream {stream}: {error}") from error
-        return found.message.seq <= last
+        return found.message.seq, parse_instant(found.message.time)
 
 
 class _Batches:

@@ -44,9 +44,14 @@ def test_a_run_reads_as_far_as_the_report_does_unless_it_lags_behind_the_tables(
         (
             at(50),
             stream("ARCHIVE", 1, 90, CREATED + 1),
-            "ARCHIVE is not the stream that was read: it was created again",
+            "ARCHIVE is not the stream that was read through 50: it was created again, and its messages 1..90 are not",
         ),
-        (at(91), stream("ARCHIVE", 1, 90), "ARCHIVE ends at 90, but was read through 91"),
+        (at(50), stream("ARCHIVE", 1, 0, CREATED + 1), "created again, and its next messages are not in the tables"),
+        (
+            at(95),
+            stream("ARCHIVE", 1, 90),
+            r"ARCHIVE ends at 90, but was read through 95: .* will give 91\.\.95 to other",
+        ),
         (at(50, "OLD"), stream("ARCHIVE", 1, 90), "the tables were made from OLD, the settings say ARCHIVE"),
     ],
 )
