@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -13,41 +12,14 @@ from click.testing import CliRunner
 
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import Figures, SenderTimes
-from aggregator.lakehouse.page.grouping import BY_REGION, Choice, InvalidGrouping, parse_grouping
 from aggregator.lakehouse.page.period import Grid
-from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.report_commands import report_html
 from shared.instants import DAY, HOUR, MINUTE, SECOND, InvalidInstant, format_instant
 from tests.support.browser import Browser, find_browser
 from tests.support.histories import History, demo, hostile, mixed, month
-from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.shown_history import Shown
 from tests.support.small_rollup import START, windows
-
-
-class Shown:
-    """A history, the tables that a rollup makes of it, and where they are."""
-
-    def __init__(self, directory: Path, history: History) -> None:
-        self.history = history
-        self.lakehouse = SmallLakehouse(directory / "tables")
-        self.lakehouse.roll_up(
-            history.intervals,
-            history.coverage,
-            history.known_through,
-            stale_after=history.stale_after,
-            registration_interval=history.registration_interval,
-        )
-        self.config = directory / "aggregator.toml"
-        interval = f"{history.registration_interval // 1000}ms"
-        self.config.write_text(
-            '[hub]\nservers = ["nats://127.0.0.1:1"]\n'
-            f'[lakehouse]\npath = "tables"\nregistration_interval = "{interval}"\n'
-        )
-
-    def figures(self, since: str | None = None, until: str | None = None, **chosen: Any) -> Figures:
-        with open_tables(self.lakehouse.warehouse) as tables:
-            return read_figures(tables, Choice(since, until, **chosen), self.history.registration_interval)
 
 
 @pytest.fixture(scope="module")
@@ -145,60 +117,6 @@ def test_the_state_of_what_is_unknown_is_kept_apart_by_cause(tmp_path: Path) -> 
     causes = Shown(tmp_path, mixed(1)).figures().unknown_by_cause
     assert causes.keys() == {"unobserved", "advisories_missing", "lost_store"}
     assert min(causes.values()) > 0
-
-
-def test_senders_may_be_grouped_by_region_or_by_a_part_of_their_names(short: Shown) -> None:
-    by_site = figures = short.figures()
-    for grouping in (BY_REGION, parse_grouping("{}-{rack}-{}.example.net"), parse_grouping("{site}-{rack}-{}")):
-        figures = short.figures(grouping=grouping)
-        assert figures.times == by_site.times
-        assert figures.points == by_site.points
-        summed = [sum(part) for part in zip(*(group.times for group in figures.groups), strict=True)]
-        assert SenderTimes(*summed) == by_site.times
-        assert sum(group.sender_count for group in figures.groups) == by_site.sender_count
-        assert sum(group.outage_count for group in figures.groups) == len(by_site.outages)
-    names = [group.name for group in figures.groups]
-    assert len(names) == 30
-    assert {"dub1/r3", "nyc1/r10"} <= set(names)
-    (rack,) = [group for group in figures.groups if group.name == "nyc1/r4"]
-    assert (rack.sender_count, rack.outage_count) == (20, 20)
-    assert "each column" in render(figures)
-
-
-def test_names_without_that_part_are_a_group_of_their_own(short: Shown) -> None:
-    figures = short.figures(grouping=parse_grouping("dub1-{rack}-{}"))
-    assert [group.name for group in figures.groups][-1] == ""
-    assert figures.groups[-1].sender_count == 400
-    assert "other names" in render(figures)
-
-
-def test_a_page_may_be_of_some_regions_or_sites_only(short: Shown) -> None:
-    whole, figures = short.figures(), short.figures(sites=("dub1",))
-    assert figures.sites == [site for site in whole.sites if site.site == "dub1"]
-    assert {outage.site for outage in figures.outages} == {"dub1"}
-    of_region = short.figures(regions=("eu-west",))
-    assert of_region.sites == [site for site in whole.sites if site.region == "eu-west"]
-    assert of_region.times.lived < whole.times.lived
-
-
-@pytest.mark.parametrize(
-    ("chosen", "line"),
-    [
-        ({"sites": ("dub9",)}, "there is no site dub9; there are "),
-        ({"regions": ("us-east",), "sites": ("dub1",)}, "no site of dub1 is in region us-east"),
-        ({"grouping": parse_grouping("{sender}.example.net")}, "these are 600 groups, and a page has room for 400"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_senders_that_cannot_be_shown_are_said_in_a_line(short: Shown, chosen: dict[str, Any], line: str) -> None:
-    with pytest.raises(InvalidGrouping, match=re.escape(line)):
-        short.figures(**chosen)
-
-
-@pytest.mark.parametrize("text", ["rack", "{}", "{rack"])
-def test_a_grouping_that_is_none_is_said_in_a_line(text: str) -> None:
-    with pytest.raises(InvalidGrouping, match=r"not a grouping|name at least one part|a brace"):
-        parse_grouping(text)
 
 
 def test_senders_come_worst_first(long: Shown) -> None:
@@ -340,20 +258,6 @@ def test_the_command_writes_the_page_whole_and_says_where(short: Shown, page: st
     assert result.stdout.startswith(f"{output}: ")
     assert output.read_text(encoding="utf-8") == page
     assert list(tmp_path.iterdir()) == [output]
-
-
-def test_the_command_takes_a_period_a_grouping_and_places(short: Shown, tmp_path: Path) -> None:
-    output = tmp_path / "page.html"
-    asked = ["--config", str(short.config), "--output", str(output)]
-    chosen = CliRunner().invoke(report_html, [*asked, "--last", "30s", "--by", "{}-{rack}-{}", "--site", "dub1"])
-    assert chosen.exit_code == 0, chosen.stderr
-    page = output.read_text(encoding="utf-8")
-    assert "Each row is a rack, a part of the senders" in page
-    assert "200 senders at 1 site" in page
-    both = CliRunner().invoke(report_html, [*asked, "--last", "30s", "--from", "2026-03-02"])
-    assert (both.exit_code, "leave one out" in both.stderr) == (2, True)
-    wrong = CliRunner().invoke(report_html, [*asked, "--by", "rack"])
-    assert (wrong.exit_code, wrong.stderr.count("\n")) == (1, 1)
 
 
 def test_the_command_says_in_one_line_what_is_wrong(short: Shown, tmp_path: Path) -> None:
