@@ -8,6 +8,9 @@ after the other for a while. A row that goes alone goes with nothing else in fli
 On the same condition, large rows leave as chains where these are faster: each row on the condition that it comes to
 stand directly behind the one before. Of a chain that breaks, the first part may be stored.
 
+A server keeps some batches open, for everybody together; who holds them all, holds up nobody for long: after some
+seconds rows go one by one, as where there are no batches, and a batch is tried now and then.
+
 What an earlier connection, or an earlier run of the agent, has delivered without hearing of it is asked for before
 anything is sent: the rows that the region knows are the first ones of their block that wait.
 """
@@ -26,6 +29,8 @@ from edge_agent.upload_lane import BATCH_ROWS, Terms, UploadLane, jitter, loop_t
 from shared.subjects import RecordType, parse_subject
 
 BUSY_PAUSE = 0.25
+BUSY_PATIENCE = 3.0
+ONE_BY_ONE_FOR = 10.0
 WORTH_A_CHAIN = 16
 LONGEST_TURN = 64
 
@@ -36,13 +41,15 @@ class CopyLane(UploadLane):
     ``_end`` is where the last shipment, which was of ``_end_block``, ends, if nobody else writes in between.
     ``_returned`` were refused in a batch, and go again, in their order, when nothing is in flight; the first ``_alone``
     of them one by one. ``_turns`` batches go without another behind them, after the condition failed; ``_has_followed``
-    tells that it held.
+    tells that it held. ``_busy_since``: from when on the region was too busy for every batch and question, 0 where the
+    last one was not refused for that.
     """
 
     def __init__(self, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
         super().__init__(Lane.COPIES, store, terms, flight_limit, publishes)
         self._longest_turn = 1
         self._turns = 0
+        self._busy_since = 0.0
         self._forget_what_is_under_way()
 
     def rewind(self) -> None:
@@ -68,19 +75,21 @@ class CopyLane(UploadLane):
             self._returned = []
         if self._returned or not self._ready:
             return None
-        if self._is_doubtful and self._terms.takes_batches is not False:
+        goes_one_by_one = self._terms.takes_batches is False or loop_time() < self._batches_from
+        if (self._is_doubtful or self._terms.takes_batches is None) and not goes_one_by_one:
             return self._question()
+        # Where rows go one by one, each answer says whether its row was known.
         self._is_doubtful = False
         if not self._in_flight:
-            return self._leader()
-        may_follow = self._terms.takes_batches and self._end and not self._turns and len(self._in_flight) == 1
+            return self._leader(goes_one_by_one=goes_one_by_one)
+        may_follow = not goes_one_by_one and self._end and not self._turns and len(self._in_flight) == 1
         return self._follower() if may_follow else None
 
-    def _leader(self) -> Shipment:
+    def _leader(self, *, goes_one_by_one: bool) -> Shipment:
         rows = [self._ready[0]]
         if self._alone:
             self._alone -= 1
-        elif self._terms.takes_batches:
+        elif not goes_one_by_one:
             rows, _ = self._batch()
         if self._end and rows[0].block != self._end_block:
             self._end = None
@@ -115,6 +124,8 @@ class CopyLane(UploadLane):
 
     async def _settle(self, shipment: Shipment, answer: Answer) -> None:
         rows = shipment.rows
+        if shipment.form in (Form.BATCH, Form.QUESTION) and answer.outcome is not Outcome.BUSY:
+            self._busy_since = 0.0
         if shipment.form is Form.QUESTION:
             self._take_word(rows[0], answer)
         elif answer.outcome is Outcome.STORED and _is_whole(shipment, answer):
@@ -159,7 +170,7 @@ class CopyLane(UploadLane):
             case Outcome.DUPLICATE if rows[0].row_id != self._not_known:
                 self._is_doubtful = True
             case Outcome.BUSY:
-                self._rest_while_busy(rows[0], answer)
+                self._rest_while_busy()
             case Outcome.NO_BATCHES:
                 pass
             case _:
@@ -189,15 +200,21 @@ class CopyLane(UploadLane):
                 if search.question is None:
                     self._leave_out(search)
             case Outcome.BUSY:
-                self._rest_while_busy(row, answer)
+                self._search = None
+                self._rest_while_busy()
             case Outcome.NO_BATCHES:
                 self._search = None
             case _:
                 self._refuse(row, answer)
 
-    def _rest_while_busy(self, row: OutboxRow, answer: Answer) -> None:
-        self._note_busy(row, answer)
-        self._rests_until = loop_time() + BUSY_PAUSE * jitter()
+    def _rest_while_busy(self) -> None:
+        """Wait a moment for room; where there was none for long, go one by one for a while."""
+        now = loop_time()
+        self._busy_since = self._busy_since or now
+        if now - self._busy_since >= BUSY_PATIENCE:
+            self._batches_from = now + ONE_BY_ONE_FOR * jitter()
+        else:
+            self._rests_until = now + BUSY_PAUSE * jitter()
 
     def _leave_out(self, search: KnownPrefix) -> None:
         """Count what is known as acknowledged."""

@@ -30,7 +30,6 @@ TOO_LARGE = "too_large"
 FIRST_RETRY = 0.25
 LONGEST_RETRY = 5.0
 BUSY_PAUSE = 2.0
-BUSY_PATIENCE = 30.0
 
 
 class Terms:
@@ -85,7 +84,6 @@ class UploadLane:
         self._batches_from = 0.0
         self._retry_after = FIRST_RETRY
         self._waits_since = 0.0
-        self._busy_since = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -148,7 +146,6 @@ class UploadLane:
         self._again.clear()
         self._in_flight.clear()
         self._read_through, self._appends_read = self._acknowledged_through, -1
-        self._busy_since = 0.0
         self._store.release(self.lane)
 
     # For lanes of other rules
@@ -201,16 +198,6 @@ class UploadLane:
         self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
         self.rewind()
 
-    def _is_well(self) -> None:
-        self.problem, self._busy_since = "", 0.0
-
-    def _note_busy(self, row: OutboxRow, answer: Answer) -> None:
-        """Tell of a region that is busy for long; for a moment, any may be."""
-        now = loop_time()
-        self._busy_since = self._busy_since or now
-        if now - self._busy_since >= BUSY_PATIENCE:
-            self.problem = f"{row.subject}: {answer.reason}"
-
     def _acknowledge(self, rows: Iterable[OutboxRow], done: int | None = None) -> None:
         through = count = 0
         for row in rows:
@@ -218,7 +205,7 @@ class UploadLane:
             count += 1
         self._publishes.done += count if done is None else done
         if count:
-            self._is_well()
+            self.problem = ""
         if through:
             self._acknowledged_through = through
             self._store.delete_through(self.lane, through)
@@ -262,7 +249,7 @@ class UploadLane:
             else:
                 self._appends_read = appends
                 if self._read_through == self._acknowledged_through:
-                    self._is_well()
+                    self.problem = ""
 
 
 def loop_time() -> float:

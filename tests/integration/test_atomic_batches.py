@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from nats.js.errors import APIError
 
 from edge_agent import upload_lane, uploader
 from edge_agent.core.outgoing import OutboxRow
@@ -210,23 +211,42 @@ async def test_a_copy_that_nobody_takes_holds_up_copies_alone_and_none_passes_it
     assert store.outbox_counters(BLOCK) == {}
 
 
-async def test_where_no_more_batches_may_be_open_rows_go_all_the_same(tmp_path: Path, store: SqliteStore) -> None:
+async def test_somebody_who_keeps_every_batch_open_holds_up_nobody_and_changes_no_order(
+    tmp_path: Path, store: SqliteStore
+) -> None:
     await fill(store, [*(registration("", f"r{number}") for number in range(2_000)), *COPIES[:1_000]])
-    async with region_with_batches(tmp_path) as region:
-
-        async def keep_open() -> None:
-            for number in range(50):
-                headers = {"Nats-Batch-Id": f"open{number}", "Nats-Batch-Sequence": "1"}
-                await region.client.publish("fleet.eu-west.other", b"", headers=headers)
-            await region.client.flush()
-
-        await keep_open()
+    async with region_with_batches(tmp_path) as region, asyncio.TaskGroup() as tasks:
+        for row in COPIES[:300]:
+            await region.client.jetstream().publish(row.subject, row.payload, headers=dict(row.headers))
+        await keep_batches_open(region, 1)
+        keeper = tasks.create_task(keep_batches_open_for_ever(region))
         async with uploading(region, store) as told:
-            await until(partial(has_stored, region, 2_000), "registrations go one by one")
-            # The server abandons them after 10 s; copies, which keep their order, wait for that.
-            await emptied(store)
-        assert copies_in(await region.stored()) == texts(COPIES[:1_000])
+            await emptied(store, 30.0)
+        headers = {"Nats-Batch-Id": "one more", "Nats-Batch-Sequence": "1", "Nats-Batch-Commit": "1"}
+        with pytest.raises(APIError, match="too many inflight"):
+            await region.client.jetstream().publish("fleet.eu-west.other", b"", headers=headers)
+        keeper.cancel()
+        stored = await region.stored()
+    assert copies_in(stored) == texts(COPIES[:1_000])
+    assert batches_in(stored) == set()
     assert set(told) == {""}
+
+
+async def keep_batches_open_for_ever(region: Region) -> None:
+    """Add to every batch before the server gives it up, which it does after 10 s."""
+    place = 1
+    while True:
+        await asyncio.sleep(2.0)
+        place += 1
+        await keep_batches_open(region, place)
+
+
+async def keep_batches_open(region: Region, place: int) -> None:
+    """Publish one message of each batch that a stream may have open."""
+    for number in range(50):
+        headers = {"Nats-Batch-Id": f"open{number}", "Nats-Batch-Sequence": str(place)}
+        await region.client.publish("fleet.eu-west.other", b"", headers=headers)
+    await region.client.flush()
 
 
 async def test_rows_that_the_region_knows_in_part_are_stored_once(tmp_path: Path, store: SqliteStore) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import upload_lane
+from edge_agent import copy_lane
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
@@ -120,14 +120,29 @@ async def test_a_refusal_is_still_told_while_a_question_says_that_the_region_doe
     assert lane.problem == "fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
 
 
-async def test_a_region_that_stays_busy_is_told(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    await store.commit(batch(1, [copy("c")]))
+@pytest.mark.parametrize("batches_were_taken", [True, False])
+async def test_a_region_that_stays_busy_gets_rows_one_by_one_and_batches_again_when_it_takes_them(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, batches_were_taken: bool
+) -> None:
+    monkeypatch.setattr(copy_lane, "BUSY_PATIENCE", 0.1)
+    monkeypatch.setattr(copy_lane, "ONE_BY_ONE_FOR", 0.4)
+    await store.commit(batch(1, [copy(f"c{number}") for number in range(20)]))
     lane = lane_of(store)
-    await answer(lane, await sent(lane), Outcome.BUSY, reason="too many batches")
-    assert lane.problem == ""
-    monkeypatch.setattr(upload_lane, "BUSY_PATIENCE", 0.0)
-    await answer(lane, await sent(lane), Outcome.BUSY, reason="too many batches")
-    assert lane.problem == "fleet.eu-west.dub1.nodes.copy.reg: too many batches"
-    await answer(lane, await sent(lane), Outcome.MISPLACED)
-    await answer(lane, await sent(lane), Outcome.STORED, 1)
+    if batches_were_taken:
+        await answer(lane, await sent(lane), Outcome.MISPLACED)
+    gathered = Form.BATCH if batches_were_taken else Form.QUESTION
+    for _ in range(2):
+        shipment = await sent(lane)
+        assert shipment.form is gathered
+        await answer(lane, shipment, Outcome.BUSY, reason="too many batches")
+    for number in range(2):
+        shipment = await sent(lane)
+        assert (shipment.form, shipment.rows[0].payload.decode()) == (Form.SINGLE, f"c{number}")
+        await answer(lane, shipment, Outcome.STORED, number + 1)
+    await until(lambda: asyncio.get_running_loop().time() >= lane._batches_from, "it is time for another batch")
+    shipment = await sent(lane)
+    assert (shipment.form, shipment.rows[0].payload.decode()) == (gathered, "c2")
+    await answer(lane, shipment, Outcome.BUSY, reason="too many batches")
+    shipment = await sent(lane)
+    assert (shipment.form, shipment.rows[0].payload.decode()) == (Form.SINGLE, "c2")
     assert lane.problem == ""
