@@ -11,7 +11,7 @@ import msgspec
 
 from aggregator.topology.evidence import Block, Evidence, Waiting
 from aggregator.topology.found import Found, FoundStream
-from aggregator.topology.report import ReplicationRow, Report, report
+from aggregator.topology.report import ReplicationRow, Report, another_past, report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream
 from shared.instants import MINUTE, SECOND, format_duration
@@ -119,6 +119,8 @@ def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterato
     else:
         text = f"{row.stream} has not heard from {origin} for {format_duration(row.silent_us)}"
         yield Finding(limits.severity(row.silent_us, limits.silent), row.place, text)
+    if row.beyond:
+        yield Finding(Severity.CRITICAL, row.place, another_past(row))
     waiting = evidence.waiting.get(row.key)
     if waiting is not None and row.behind:
         waited = f"the oldest waits for {format_duration(waiting.age)}"

@@ -139,6 +139,15 @@ class Found(msgspec.Struct, frozen=True):
         return max(sequences, default=0)
 
 
+def beyond(mirror: FoundStream, origin: FoundStream | None) -> int:
+    """Count the sequences by which a mirror is ahead of its origin: of what that was before.
+
+    Such an origin was made anew, or restored from an older copy. The mirror waits at its own last sequence, and the
+    server shows neither an error nor a lag.
+    """
+    return max(0, mirror.state.last_seq - origin.state.last_seq) if origin is not None else 0
+
+
 def sources_of(stream: FoundStream) -> list[Config]:
     """Give the sources that a stream is configured with."""
     return stream.config.get("sources") or []

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.found import Found, FoundConsumer, FoundStream
+from aggregator.topology.found import Found, FoundConsumer, FoundStream, beyond
 from aggregator.topology.plan import Action, Change, Plan
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
@@ -66,12 +66,25 @@ async def connections(topology: TopologySettings) -> AsyncIterator[Connections]:
 
 async def observe(wanted: Iterable[Desired], opened: Connections) -> Found:
     """Ask every place, all at once, for what it has of what is wanted, and of what that copies."""
+    wanted = tuple(wanted)
     found = Found({}, {}, {}, {})
     by_place: dict[Place, list[Desired | Origin]] = {}
     for each in _asked(wanted):
         by_place.setdefault(each.place, []).append(each)
     await asyncio.gather(*(_observe_place(place, asked, opened, found) for place, asked in by_place.items()))
+    overtaken = list(_overtaken(wanted, found))
+    await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in overtaken))
     return found
+
+
+def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
+    """List the origins that mirrors are beyond: what was asked for after them may have moved on, which is no fault."""
+    for each in wanted:
+        current = found.streams.get((each.place, each.name)) if isinstance(each, DesiredStream) else None
+        if isinstance(each, DesiredStream) and current is not None and current.mirror is not None:
+            for origin in each.origins:
+                if beyond(current, found.streams.get((origin.place, origin.name))):
+                    yield origin
 
 
 def _asked(wanted: Iterable[Desired]) -> Iterator[Desired | Origin]:

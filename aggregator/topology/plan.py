@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from aggregator.topology.differences import FieldChange, differences, losses, source_pairs
-from aggregator.topology.found import Found, FoundStream, StreamKey, api_of, is_same_source, sources_of
+from aggregator.topology.found import Found, FoundStream, StreamKey, api_of, beyond, is_same_source, sources_of
 from aggregator.topology.refusals import refusals
 from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
 from shared.jetstream_api import domain_of
@@ -75,20 +75,25 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
                 ' update it, or set sourcing = "plain" in [archive]'
             )
         else:
-            changes.extend(_consumer_changes(each, found, anew=each.archive in anew))
+            # A stream that is made again takes its consumers with it.
+            is_anew = each.archive in anew or (each.place, each.stream) in anew
+            changes.extend(_consumer_changes(each, found, anew=is_anew))
     in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
     return Plan(tuple(in_order), problems, tuple(refusals(wanted, found)))
 
 
 def _made_anew(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
-    """List the streams that are to be made, or made again: also mirrors that hold the past of an origin that is."""
+    """List the streams that are to be made, or made again: also mirrors that hold an origin's past.
+
+    That is one which is to be made again here, or was made anew or restored by somebody else.
+    """
     anew: set[StreamKey] = set()
     for each in wanted:
         if isinstance(each, DesiredStream):
             key = each.place, each.name
             holds = key in found.streams and found.streams[key].state.last_seq > 0
             mirrors_one = each.config.get("mirror") and any((at.place, at.name) in anew for at in each.origins)
-            if _begins_anew(each, found) or (holds and mirrors_one):
+            if _begins_anew(each, found) or (holds and mirrors_one) or _holds_another_past(each, found):
                 anew.add(key)
     return anew
 
@@ -137,6 +142,13 @@ def _begins_anew(wanted: DesiredStream, found: Found) -> bool:
         return False
     current = found.streams.get((wanted.place, wanted.name))
     return current is None or any(_needs_another_stream(each) for each in differences(wanted.config, current.config))
+
+
+def _holds_another_past(wanted: DesiredStream, found: Found) -> bool:
+    current = found.streams.get((wanted.place, wanted.name))
+    if current is None or not wanted.config.get("mirror"):
+        return False
+    return any(beyond(current, found.streams.get((origin.place, origin.name))) for origin in wanted.origins)
 
 
 def _needs_another_stream(change: FieldChange) -> bool:

@@ -8,7 +8,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aggregator.topology.found import Cluster, Found, FoundStream, Replication, StreamKey, is_same_source, sources_of
+from aggregator.topology.found import (
+    Cluster,
+    Found,
+    FoundStream,
+    Replication,
+    StreamKey,
+    beyond,
+    is_same_source,
+    sources_of,
+)
 from aggregator.topology.words import Config, Desired, DesiredStream
 from shared.instants import format_duration, format_instant, parse_instant
 from shared.jetstream_api import api_prefix, domain_of
@@ -57,7 +66,8 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
 
     ``silent_us``: microseconds since the origin was last heard of, -1 for never. ``taken`` and ``origin_last`` are the
     origin's sequences, the latter of its last message that this copying takes; ``behind`` their difference; None where
-    the origin did not answer. ``takes`` says which of the origin's subjects, where not all.
+    the origin did not answer. ``beyond``: by how much a mirror is ahead of its origin, whose past it then holds.
+    ``takes`` says which of the origin's subjects, where not all.
     """
 
     stream: str
@@ -71,6 +81,7 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     taken: int
     origin_last: int | None
     behind: int | None
+    beyond: int = 0
     takes: tuple[str, ...] = ()
     error: str = ""
 
@@ -81,8 +92,8 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def healthy(self) -> bool:
-        """Tell whether the copy is heard of and has no error."""
-        return not self.error and 0 <= self.silent_us <= SILENT_AFTER
+        """Tell whether the copy is heard of, has no error, and copies what its origin is."""
+        return not self.error and not self.beyond and 0 <= self.silent_us <= SILENT_AFTER
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -119,12 +130,22 @@ def format_report(report: Report) -> str:
         for row in report.streams
         if row.error and row.place not in report.unreachable
     ]
-    remarks += [
-        f"{row.place}: {row.stream} does not hear from {row.source} ({row.api}){': ' + row.error if row.error else ''}"
-        for row in report.replication
-        if not row.healthy
-    ]
+    remarks += [f"{row.place}: {_remark(row)}" for row in report.replication if not row.healthy]
     return "\n\n".join([*parts, *(["\n".join(remarks)] if remarks else [])])
+
+
+def another_past(row: ReplicationRow) -> str:
+    """Say of a mirror that is beyond its origin what that means, and what helps."""
+    return (
+        f"{row.stream} holds what {row.source} of {row.source_place} was before it was made anew or restored"
+        f" (up to {row.taken:,}, it ends at {row.taken - row.beyond:,}) and takes nothing from it: apply makes it again"
+    )
+
+
+def _remark(row: ReplicationRow) -> str:
+    if row.beyond:
+        return another_past(row)
+    return f"{row.stream} does not hear from {row.source} ({row.api}){': ' + row.error if row.error else ''}"
 
 
 def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
@@ -179,6 +200,7 @@ def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, k
     api = copied.external.api or wanted.place.api
     origin = origin_of(found, wanted, copied)
     last = _last(found, wanted, copied)
+    copier = found.streams[wanted.place, wanted.name]
     return ReplicationRow(
         stream=wanted.name,
         place=str(wanted.place),
@@ -191,6 +213,7 @@ def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, k
         taken=taken,
         origin_last=last,
         behind=None if last is None else max(0, last - taken),
+        beyond=beyond(copier, origin[1] if origin is not None else None) if kind == "mirror" else 0,
         takes=copied.subjects,
         error=copied.error.description if copied.error is not None else "",
     )

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 
+from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.instants import MINUTE, SECOND
 from shared.nats_connection import request_json
-from tests.support.aggregator_command import muster, ran
+from tests.support.aggregator_command import muster, ran, refused
 from tests.support.hub import Block, Message
-from tests.support.regions import Federation, answers, client_of, federation, holds
+from tests.support.regions import Federation, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
 REGION = "us-east"
@@ -151,6 +152,37 @@ async def acknowledged(stage: Watched, sequence: int) -> None:
         return bool(info["ack_floor"]["stream_seq"] >= sequence)
 
     await until(is_acknowledged, f"{sequence} is acknowledged", 60)
+
+
+async def test_a_mirror_whose_origin_was_made_anew_is_critical_until_it_is_made_again(tmp_path: Path) -> None:
+    """The server shows neither an error nor a lag."""
+    async with EmbeddedNats(ServerSettings(name="hub", store_dir=tmp_path / "hub", domain="hub")) as server:
+        path = tmp_path / "topology.toml"
+        streams = '[[stream]]\nname = "ORIGIN"\nsubjects = ["o"]\n[[stream]]\nname = "COPY"\n'
+        path.write_text(
+            f'[hub]\nservers = ["{server.url}"]\ndomain = "hub"\n{streams}[stream.mirror]\nname = "ORIGIN"\n'
+        )
+        await ran("apply", "--config", path)
+        async with await client_of(server) as hub:
+            for _ in range(5):
+                await hub.jetstream().publish("o", b"before")
+            await until(partial(holds, hub, "COPY", 5), "the mirror has everything")
+            config = (await stream(hub, "ORIGIN"))["config"]
+            await request_json(hub, "$JS.API.STREAM.DELETE.ORIGIN", None, dict[str, Any], deadline=5)
+            await request_json(hub, "$JS.API.STREAM.CREATE.ORIGIN", config, dict[str, Any], deadline=5)
+            for _ in range(3):
+                await hub.jetstream().publish("o", b"after")
+
+            checked = await muster("check", "--config", path)
+            said = "COPY holds what ORIGIN of hub was before it was made anew or restored (up to 5, it ends at 3)"
+            assert (checked.returncode, said in checked.stdout) == (2, True), checked.stdout
+            assert f"hub: {said}" in await ran("report", "--config", path)
+            assert "! replace stream COPY, which deletes its 5 messages" in await ran("plan", "--config", path)
+            await refused("apply", "--config", path)
+            await ran("apply", "--force", "--config", path)
+            await until(partial(holds, hub, "COPY", 3), "the mirror holds what its origin is")
+            assert (await hub.jetstream().get_msg("COPY", 1)).data == b"after"
+            assert await ran("plan", "--config", path) == "nothing to do\n"
 
 
 async def test_a_missing_consumer_a_cut_link_and_bad_settings_are_critical(tmp_path: Path) -> None:

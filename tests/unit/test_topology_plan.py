@@ -292,12 +292,14 @@ def test_a_plan_reads_well() -> None:
         "eu-west",
         "  ! replace stream FLEET, which deletes its 1,200 messages",
         "      storage: file -> memory",
+        "  ! replace consumer muster-archive on FLEET",
+        "      starts: where it was -> with everything",
         "hub",
         "  ~ update stream ARCHIVE",
         "      max_age: 400d -> for ever",
         "      max_bytes: unlimited -> 1 GiB",
         "us-east: nobody answers",
-        "1 to update, 1 to replace; 1 of them destructive: apply asks for --force",
+        "1 to update, 2 to replace; 1 of them destructive: apply asks for --force",
     ]
 
 
@@ -345,4 +347,27 @@ def test_a_report_compares_what_a_copy_took_with_what_its_origin_has() -> None:
     assert format_report(shown).splitlines()[-2:] == [
         "us-east: FLEET is missing: apply creates it",
         "hub: ARCHIVE does not hear from FLEET ($JS.us-east.API): stream not found",
+    ]
+
+
+def test_a_mirror_beyond_its_origin_is_made_again() -> None:
+    """The origin was made anew, or restored: the mirror waits at its own last sequence, without error or lag."""
+    wanted = desired(topology())
+    found = as_applied(wanted)
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=3, last_seq=3))
+    with_state(found, HUB_PLACE, "REPORT", StreamState(messages=5, last_seq=5))
+    change = only_change(plan(wanted, found))
+    assert (change.action, change.stream, change.destroys) == (Action.REPLACE, "REPORT", "deletes its 5 messages")
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=3, last_seq=5))
+    assert not plan(wanted, found).changes
+
+
+def test_a_stream_that_is_replaced_gets_its_consumers_again() -> None:
+    found = as_applied(desired(topology()))
+    todo = plan(desired(topology('[fleet]\nstorage = "memory"\n')), found)
+    assert [(change.action, change.place, change.stream, change.consumer) for change in todo.changes] == [
+        (Action.REPLACE, EU, "FLEET", ""),
+        (Action.REPLACE, EU, "FLEET", "muster-archive"),
+        (Action.REPLACE, US, "FLEET", ""),
+        (Action.REPLACE, US, "FLEET", "muster-archive"),
     ]
