@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fault_run import CERTAIN_TAKEOVERS
 from tests.support.fault_test import assert_clean
 
 SHARE = 10
@@ -17,4 +18,5 @@ async def test_a_schedule_of_faults_played_to_a_pair_is_one_history_without_a_ho
     seed, count = pytestconfig.getoption("--seed"), pytestconfig.getoption("--faults")
     if seed is None:
         seed = random.SystemRandom().randrange(1_000_000)
-    await assert_clean(tmp_path, seed, max(count // SHARE, 1), capsys, pair=True)
+    run = await assert_clean(tmp_path, seed, max(count // SHARE, 1), capsys, pair=True)
+    assert run.verdict.counts["takeovers"] >= CERTAIN_TAKEOVERS

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.outgoing import Emitter, WatermarkContext
 from edge_agent.core.policy import Policy
 from edge_agent.core.replay import replay
+from edge_agent.pair.entry import EntryKind, decode_entry
 from edge_agent.source_api import delivery_of
 from shared import wire
 from shared.embedded_nats import EmbeddedNats
@@ -28,6 +30,7 @@ from tests.support.fault_stage import FLEET, STREAM, Down, FaultStage
 
 DEADLINE = 30.0
 FETCH = 500
+PAIR_LOG = "MUSTER_PAIR_dub1"
 
 
 class FleetRecord(msgspec.Struct, frozen=True):
@@ -44,8 +47,9 @@ class Evidence(msgspec.Struct, kw_only=True):
     ``messages``: the site's stream, with the sender of each ("" for none), ``acknowledged``: message ids that the
     senders know to be stored, ``stored_ids``: those that are. ``advisories`` and ``forwarded`` are those of a straight
     run, the latter bodies by their origin; ``fates`` says of forwarded registrations, by sequence, why they were let
-    go. ``downs``: when the site's server provably stored nothing. ``copied_through`` is the last message that the block
-    of copies has read.
+    go, ``let_go`` how many each agent's store names, and how many it counted; ``takeovers``, how often the other member
+    of a pair led on. ``downs``: when the site's server provably stored nothing. ``copied_through`` is the last message
+    that the block of copies has read.
     """
 
     block_id: BlockId
@@ -58,7 +62,8 @@ class Evidence(msgspec.Struct, kw_only=True):
     advisories: list[bytes] = []
     forwarded: dict[str, bytes] = {}
     fates: dict[int, str] = {}
-    let_go_count: int = 0
+    let_go: list[tuple[int, int]] = []
+    takeovers: int = 0
     fleet: list[FleetRecord] = []
     downs: list[Down] = []
     copies_id: BlockId | None = None
@@ -100,12 +105,8 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
     block, *others = settings.stream
     rule = block.sender_rule()
     intake = Intake(rule, block.policy.force_path, block.policy.digest_rule())
-    store = read_store(stage.store_path, block.name)
-    for agent in stage.agents:
-        if agent.store_path != stage.store_path:
-            # What one member let go, it counted; the other may have held the same, and have sent it.
-            store.fates |= read_store(agent.store_path, block.name).fates
-            store.let_go_count = len(store.fates)
+    stores = {agent.store_path: read_store(agent.store_path, block.name) for agent in stage.agents}
+    store = stores[stage.store_path]
     incarnation = store.state.position.incarnation
     block_id = settings.block_id(block)
 
@@ -135,8 +136,10 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
             for decision in decisions
             if isinstance(decision, Forward)
         },
-        fates=store.fates,
-        let_go_count=store.let_go_count,
+        # What one member of a pair let go, the other may have sent.
+        fates={sequence: fate for each in stores.values() for sequence, fate in each.fates.items()},
+        let_go=[(len(each.fates), each.let_go_count) for each in stores.values()],
+        takeovers=await count_takeovers(stage) if stage.is_pair else 0,
         fleet=[
             FleetRecord(message.subject, message.data, message.headers or {})
             async for message in stored(stage.region, FLEET)
@@ -166,6 +169,16 @@ def read_store(path: Path, block: str) -> _StoreContents:
         fates,
         let_go,
     )
+
+
+async def count_takeovers(stage: FaultStage) -> int:
+    """Count in a pair's log how often another member led than before."""
+    leaders = []
+    async for message in stored(stage.site, PAIR_LOG):
+        entry = decode_entry(message.data)
+        if entry.kind is EntryKind.LEADS:
+            leaders.append(entry.writer.member)
+    return sum(before != after for before, after in pairwise(leaders))
 
 
 async def stored(server: EmbeddedNats, stream: str) -> AsyncIterator[Msg]:

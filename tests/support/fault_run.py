@@ -17,9 +17,11 @@ from tests.support.fault_policy import speak_for_ever
 from tests.support.fault_schedule import FaultKind, counts, draw_schedule
 from tests.support.fault_stage import COPIED, STREAM, FaultStage, fault_stage
 from tests.support.fault_verdict import Verdict, judge
+from tests.support.supervised_agent import SupervisedAgent
 from tests.support.waiting import until
 
 DRAIN_DEADLINE = 120.0
+CERTAIN_TAKEOVERS = 3
 LOOK_EVERY = 0.1
 WORDS_OF_A_BROKEN_AGENT = ("Traceback", "was corrupt", "beginning anew")
 FINDINGS_SHOWN = 20
@@ -75,6 +77,8 @@ async def run_faults(
             speaking = asyncio.create_task(speak_for_ever(stage, seed))
             try:
                 await play(stage, faults)
+                for _ in range(CERTAIN_TAKEOVERS if pair else 0):
+                    await take_over(stage)
                 living.cancel()
                 speaking.cancel()
                 say("healed; draining")
@@ -96,6 +100,25 @@ async def run_faults(
             verdict=verdict,
             is_pair=pair,
         )
+
+
+async def take_over(stage: FaultStage) -> None:
+    """Kill whichever agent leads, and let it stay away until the other does; the schedule may have had none of that."""
+    # What a member said last may be what it was before it was started again: both must fit together.
+    await until(lambda: leader_of(stage) is not None, "one leads, the other stands by", DRAIN_DEADLINE)
+    leader = leader_of(stage)
+    assert leader is not None
+    (other,) = (agent for agent in stage.agents if agent is not leader)
+    leader.kill()
+    await until(lambda: other.leads, "the other leads", DRAIN_DEADLINE)
+    leader.start()
+
+
+def leader_of(stage: FaultStage) -> SupervisedAgent | None:
+    """Give the agent that leads while the other stands by; None where there is none."""
+    a, b = stage.agents
+    pairs = ((a, b), (b, a))
+    return next((leader for leader, other in pairs if leader.leads and other.stands_by), None)
 
 
 async def drain(stage: FaultStage, fleet: FaultFleet) -> None:

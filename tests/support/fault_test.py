@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fault_run import run_faults
+from tests.support.fault_run import FaultRun, run_faults
 
 # How long a test may take before pytest ends the run is set for schedules of the default length.
 PATIENCE = 600.0
@@ -15,7 +15,7 @@ SECONDS_PER_FAULT = 3.0
 
 async def assert_clean(
     directory: Path, seed: int, count: int, capsys: pytest.CaptureFixture[str], *, pair: bool = False
-) -> None:
+) -> FaultRun:
     """Play ``count`` faults of ``seed``; nothing may be lost, duplicated or wrong."""
     assert sys.__stderr__ is not None
     faulthandler.dump_traceback_later(max(PATIENCE, count * SECONDS_PER_FAULT), exit=True, file=sys.__stderr__)
@@ -29,3 +29,4 @@ async def assert_clean(
     report = "\n".join(run.report())
     say(report)
     assert run.verdict.is_clean, report
+    return run

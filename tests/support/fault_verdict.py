@@ -69,7 +69,8 @@ def judge(evidence: Evidence) -> Verdict:
     verdict.counts = {
         "registrations read": len(evidence.messages),
         "registrations forwarded": len(held.registrations),
-        "registrations let go": evidence.let_go_count,
+        "registrations let go": len(evidence.fates),
+        "takeovers": evidence.takeovers,
         "messages copied": len(held.copies),
         "watermarks": len(held.watermarks),
         "blind spans": sum(1 for _ in _blind_spans(evidence)),
@@ -154,8 +155,11 @@ def _judge_registrations(evidence: Evidence, held: _Held, verdict: Verdict) -> N
     for origin in evidence.forwarded:
         if origin not in held.registrations and not evidence.fates.get(wire.parse_origin_header(origin)[2]):
             verdict.lost.append(f"registration {origin}")
-    if len(evidence.fates) != evidence.let_go_count:
-        verdict.wrong.append(f"{evidence.let_go_count} registrations counted as let go, they are {len(evidence.fates)}")
+    verdict.wrong += [
+        f"{counted} registrations counted as let go, they are {named}"
+        for named, counted in evidence.let_go
+        if named != counted
+    ]
 
 
 def _judge_copies(evidence: Evidence, held: _Held, verdict: Verdict) -> None:

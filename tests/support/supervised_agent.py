@@ -95,11 +95,19 @@ class SupervisedAgent:
     @property
     def leads(self) -> bool:
         """Tell whether it leads a pair, by what it said last."""
+        return self._does(PairPhase.LEADING)
+
+    @property
+    def stands_by(self) -> bool:
+        """Tell whether it stands by in a pair, by what it said last."""
+        return self._does(PairPhase.STANDING_BY)
+
+    def _does(self, phase: PairPhase) -> bool:
         try:
             pair = read_status(self.store_path).pair
         except StoreUnreadable:
             return False
-        return pair is not None and pair.phase == PairPhase.LEADING
+        return pair is not None and pair.phase == phase
 
     def written_at(self) -> int:
         """Give when the database was written last, in nanoseconds of this machine's clock, 0 where there is none."""

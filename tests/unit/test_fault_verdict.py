@@ -140,7 +140,7 @@ def begin_an_epoch(evidence: Evidence) -> None:
 
 
 def miscount(evidence: Evidence) -> None:
-    evidence.let_go_count = 1
+    evidence.let_go = [(0, 1)]
 
 
 def found(verdict: Verdict) -> tuple[bool, bool, bool]:
@@ -159,7 +159,7 @@ def test_a_registration_that_was_let_go_and_counted_is_not_lost() -> None:
     known = evidence()
     number = place(known, ".registration")
     sequence = wire.parse_origin_header(known.fleet.pop(number).headers[wire.ORIGIN_HEADER])[2]
-    known.fates, known.let_go_count = {sequence: "newer_sample"}, 1
+    known.fates, known.let_go = {sequence: "newer_sample"}, [(1, 1)]
     assert judge(known).is_clean
 
 
