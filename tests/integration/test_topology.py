@@ -162,6 +162,44 @@ async def test_a_destructive_change_asks_for_force_and_changes_nothing_without(t
             await until(partial(holds, hub, "REPORT", 3), "and the new report mirrors it", RETRIED)
 
 
+async def test_a_replacement_that_failed_after_its_deletion_is_ended_by_the_next_apply(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        text, config = servers.topology_path.read_text(), ("--config", servers.topology_path)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "REPORT", 3), "the messages are reported")
+            # One server keeps no three replicas: it refuses the archive when the old one is gone.
+            servers.topology_path.write_text(text + '[archive]\nstorage = "memory"\nreplicas = 3\n')
+            answer = await refused("apply", "--force", *config)
+            assert answer.stderr.startswith("muster-aggregator: hub: cannot replace ARCHIVE: replicas > 1")
+            shown = (await refused("report", *config)).stdout
+            assert "hub: ARCHIVE is missing: apply creates it" in shown
+            assert "hub: REPORT is missing: apply creates it" in shown
+            servers.topology_path.write_text(text + '[archive]\nstorage = "memory"\n')
+            told = await ran("apply", *config)
+            assert "hub: + create stream ARCHIVE" in told
+            await publish(agent, "us-east", 2)
+            await until(partial(holds, hub, "REPORT", 5), "everything is archived again, and reported", RETRIED)
+            assert set(await archived_sequences(hub)) == {1, 2, 3, 4, 5}
+            assert await ran("plan", *config) == "nothing to do\n"
+
+
+async def test_a_consumer_that_is_missing_is_made_again_and_messages_flow_on(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
+            subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
+            await request_json(hub, subject, None, dict[str, Any], deadline=5)
+            await publish(agent, "us-east", 2)
+            assert "us-east: + create consumer muster-archive on FLEET" in await applied(servers)
+            await publish(agent, "us-east", 2)
+            await until(partial(holds_sequence, hub, 7), "what came before and after is archived", RETRIED)
+            assert await archived_sequences(hub) == list(range(1, 8))
+
+
 async def test_an_operators_own_settings_survive_an_update(tmp_path: Path) -> None:
     async with federation(tmp_path, ("us-east",)) as servers:
         await applied(servers)
