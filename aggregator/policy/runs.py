@@ -36,16 +36,25 @@ def _run(block_id: BlockId, watermark: wire.Watermark, book: Book) -> Run:
     said, taken = book.said_to(block_id), watermark.policy_revision
     last = said[-1].revision if said else 0
     waits = [each for each in said if each.revision > taken]
-    remark = ""
     if waits:
         remark = f"{len(waits)} not taken yet"
     elif taken > last:
         remark = "has taken a revision that is not here: was the hub's stream made anew?"
     else:
-        wanted = book.wanted_of(block_id).given
-        runs = msgspec.structs.asdict(watermark)
-        other = [name for name, value in wanted.items() if name in runs and runs[name] != value]
-        if other:
-            held = ", ".join(f"{name} {format_duration(runs[name])}" for name in other)
-            remark = f"refused by its settings, runs {held}: muster-agent status there says why"
-    return Run(block_id, taken, last, watermark.observed_through_us, remark)
+        remark = _refused(block_id, watermark, book)
+    remarks = "; ".join(filter(None, (remark, _strangers(watermark))))
+    return Run(block_id, taken, last, watermark.observed_through_us, remarks)
+
+
+def _refused(block_id: BlockId, watermark: wire.Watermark, book: Book) -> str:
+    wanted = book.wanted_of(block_id).given
+    runs = msgspec.structs.asdict(watermark)
+    other = [name for name, value in wanted.items() if name in runs and runs[name] != value]
+    held = ", ".join(f"{name} {format_duration(runs[name])}" for name in other)
+    return f"refused by its settings, runs {held}: muster-agent status there says why" if other else ""
+
+
+def _strangers(watermark: wire.Watermark) -> str:
+    """Say that orders named senders that the block does not know: mistyped, or of another block of the site."""
+    count = watermark.counters.get("policy", {}).get("unknown_sender", 0)
+    return f"{count} named a sender that it did not know" if count else ""

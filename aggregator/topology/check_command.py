@@ -48,8 +48,9 @@ def check_command(
 ) -> None:
     """Say in one line whether anything is wrong: exit code 0 (nothing), 1 (a warning) or 2 (critical).
 
-    Copies that are not heard from, lag behind, or fail; retention that reaches what no copy has taken; sites whose
-    watermarks are missing; advisories that are missing from the archive.
+    Copies that are not heard from, lag behind, or fail; mirrors of what their origin was before; retention that reaches
+    what no copy has taken; sites whose watermarks are missing, or that have not taken the hub's policy; advisories that
+    are missing from the archive.
     """
     limits = Limits(silent=silent, waiting=behind, watermark=watermark)
     findings, line = asyncio.run(_checked(config_path, limits))

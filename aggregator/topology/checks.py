@@ -156,6 +156,10 @@ def _watermarks(topology: TopologySettings, evidence: Evidence, limits: Limits) 
         late = evidence.now - block.observed_through
         text = f"the last watermark of {block.name} vouches up to {format_duration(max(0, late))} ago"
         yield Finding(limits.severity(late, limits.watermark), block.region, text)
+        waits = evidence.now - block.policy_waits_since if block.policy_waits_since else 0
+        if waits > limits.watermark[0]:
+            text = f"{block.name} has not taken what the hub's policy said {format_duration(waits)} ago"
+            yield Finding(Severity.WARNING, block.region, f"{text}: muster-aggregator policy show")
 
 
 def _ordinals(evidence: Evidence) -> Iterator[Finding]:

@@ -4,6 +4,8 @@ A watermark leaves its site only when every advisory before it has left, and a s
 ordinal that the last watermark counts and the archive lacks is lost, or let go of by the archive itself.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 from nats.aio.client import Client
 
@@ -16,6 +18,7 @@ from aggregator.topology.ordinals import (
     missing_of_all,
     read_ordinals,
 )
+from aggregator.topology.reading import read_messages
 from aggregator.topology.report import CopyKey, ReplicationRow, Report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place
@@ -23,6 +26,7 @@ from shared import wire
 from shared.identifiers import BlockId
 from shared.instants import parse_instant
 from shared.jetstream_api import ApiError, request_json
+from shared.policy import EVERY_REVISION, STREAM, Said, Scope, read_said
 from shared.subjects import ROOT, parse_subject
 
 _WATERMARKS = f"{ROOT}.*.*.*.watermark"
@@ -43,13 +47,17 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """What the last watermark of a stream block says, and which advisories that it counts are not in the archive."""
+    """What the last watermark of a stream block says, and which advisories that it counts are not in the archive.
+
+    ``policy_waits_since`` is when the first revision that it has not taken was given, 0 where it has all.
+    """
 
     region: str
     site: str
     block: str
     observed_through: int
     missing: tuple[tuple[int, int], ...] = ()
+    policy_waits_since: int = 0
 
     @property
     def name(self) -> str:
@@ -106,12 +114,27 @@ async def gather(
         return Evidence(waiting)
     now, words = await last_watermarks(client, archive)
     recent = await read_ordinals(client, archive, EVERY_ADVISORY, now - recently) if words else {}
+    said = await _said(client, archive[0], found) if topology.policy is not None else []
     blocks = []
     for block, watermark_of in sorted(words.items()):
         seen = recent.get((block, watermark_of.incarnation), set())
         missing = await _missing(client, archive, found.streams[archive], block, watermark_of, seen)
-        blocks.append(Block(block.region, block.site, block.block, watermark_of.observed_through_us, missing))
+        through, waits_since = watermark_of.observed_through_us, _policy_waits_since(said, block, watermark_of)
+        blocks.append(Block(block.region, block.site, block.block, through, missing, waits_since))
     return Evidence(waiting, tuple(blocks), now, archive_read=True)
+
+
+async def _said(client: Client, hub: Place, found: Found) -> list[Said]:
+    if (hub, STREAM) not in found.streams:
+        return []
+    messages = [each async for each in read_messages(client, (hub, STREAM), EVERY_REVISION)]
+    return [said for each in messages if (said := read_said(*each)) is not None]
+
+
+def _policy_waits_since(said: Iterable[Said], block: BlockId, watermark: wire.Watermark) -> int:
+    own = Scope(block.region, block.site, block.block)
+    revisions = [revision for scope, revision in said if scope.covers(own)]
+    return min((each.given_at_us for each in revisions if each.revision > watermark.policy_revision), default=0)
 
 
 async def last_watermarks(client: Client, archive: StreamKey) -> tuple[int, dict[BlockId, wire.Watermark]]:

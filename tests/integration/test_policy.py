@@ -60,21 +60,24 @@ async def test_an_agent_does_what_was_said_while_it_was_cut_off(stage: Stage) ->
             await said(stage, "policy", "set", "--site", "dub1", "--sample-interval", "2h", "--stale-after", "10m")
             await said(stage, "policy", "forward", "--site", "dub1", "--sender", "web1")
             await said(stage, "policy", "retire", "--site", "dub1", "--sender", "web2")
+            await said(stage, "policy", "retire", "--site", "dub1", "--sender", "wbe2")
+            checked = await asyncio.to_thread(muster, stage.config_path.parent, "check", "--watermark", "1ms,1h")
+            assert "dub1, block nodes has not taken what the hub's policy said" in checked.stdout
             await stage.region.link.restore()
             await until(lambda: stage.region.told(AdvisoryKind.RETIRED), "the hub hears that web2 is gone")
             await until(lambda: asked_for(agent), "web1 is forwarded")
 
             async def told() -> bool:
-                return (await stage.region.watermarks())[-1].policy_revision == 3
+                return (await stage.region.watermarks())[-1].policy_revision == 4
 
             await until(told, "watermarks say which revision the agent runs")
         (retired,) = [each for each in await stage.region.advisories() if each.kind is AdvisoryKind.RETIRED]
         assert (retired.value, retired.by_operator) == ("web2", True)
         assert (await stage.region.watermarks())[-1].stale_after == 10 * MINUTE
         (block,) = (await agent.json("status"))["blocks"]
-        assert (block["state"]["policy"]["sample_interval"], block["state"]["policy"]["revision"]) == (120 * MINUTE, 3)
+        assert (block["state"]["policy"]["sample_interval"], block["state"]["policy"]["revision"]) == (120 * MINUTE, 4)
         _, page, _ = await agent.command("status")
-        assert "revision 3: sample_interval 2h (for eu-west.dub1), stale_after 10m (for eu-west.dub1)" in page
+        assert "revision 4: sample_interval 2h (for eu-west.dub1), stale_after 10m (for eu-west.dub1)" in page
         await said(stage, "policy", "set", "--site", "dub1", "--block", "nodes", "--blind-after", "1s")
         await until(lambda: refuses(agent), "the doctor tells what is refused")
         await until(lambda: remarked(stage), "so does the hub")
@@ -116,7 +119,8 @@ async def refuses(agent: OperatedAgent) -> bool:
 
 
 async def remarked(stage: Stage) -> bool:
-    return "refused by its settings, runs blind_after 1.5s" in await said(stage, "policy", "show")
+    shown = await said(stage, "policy", "show")
+    return "refused by its settings, runs blind_after 1.5s" in shown and "; 1 named a sender that it did not" in shown
 
 
 async def asked_for(agent: OperatedAgent) -> bool:

@@ -74,6 +74,11 @@ async def test_free_streams_are_made_once_origins_first(tmp_path: Path) -> None:
             ("ALL", "RETURNS"): (1, 0),
             ("COPY", "ALL"): (4, 0),
         }
+        drawn, drawing = await ran("report", "--dot", "-", "--config", path), tmp_path / "streams.dot"
+        assert drawn.startswith("digraph replication {")
+        assert '"hub/ALL" -> "hub/COPY" [label="mirror' in drawn
+        assert (await ran("report", "--dot", drawing, "--config", path)).startswith("STREAM")
+        assert drawing.read_text() == drawn
 
 
 async def test_a_changed_source_asks_for_force_since_it_takes_everything_again(tmp_path: Path) -> None:

@@ -146,6 +146,14 @@ def test_where_sites_are_named_these_are_waited_for_and_no_others() -> None:
     ]
 
 
+@pytest.mark.parametrize(("waits", "warned"), [(0, False), (MINUTE, False), (2 * MINUTE, True)])
+def test_a_block_that_has_not_taken_the_policy_for_a_while_is_worth_a_warning(waits: int, warned: bool) -> None:
+    block = Block("eu-west", "dub1", "nodes", NOW, policy_waits_since=NOW - waits if waits else 0)
+    text = "dub1, block nodes has not taken what the hub's policy said 2m ago: muster-aggregator policy show"
+    expected = [(Severity.WARNING, text)] if warned else []
+    assert judged(found_well(), Evidence(blocks=(block,), now=NOW, archive_read=True)) == expected
+
+
 def test_missing_advisories_are_named_by_their_ordinals() -> None:
     missing = ((2, 2), (5, 9), (11, 11), (13, 13))
     block = Block("eu-west", "dub1", "nodes", NOW, missing)
