@@ -5,11 +5,11 @@ sender, DECIMAL(38,0) for sums over senders (a fleet-year overflows a BIGINT); a
 ``[started_at, ended_at)``. The same comments stand in the catalog.
 """
 
-from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS, RATIO_COLUMNS
+from aggregator.lakehouse.analysis_views import ANALYSIS_VIEWS
 from aggregator.lakehouse.bookkeeping_schemas import CONTINUATIONS, LOSSES, POSITIONS
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.policy_schemas import MAINTENANCE, POLICY, SENDER_MAINTENANCE_DAYS
-from aggregator.lakehouse.table import NAMESPACE, Column, Table
+from aggregator.lakehouse.table import NAMESPACE, RATIO_COLUMNS, Column, Table
 
 __all__ = [
     "BRONZE",

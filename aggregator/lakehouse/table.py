@@ -32,3 +32,16 @@ class Table(NamedTuple):
     def identifier(self) -> str:
         """Give the table's name within the catalog: ``muster.<name>``."""
         return f"{NAMESPACE}.{self.name}"
+
+
+SITE_COLUMNS = (Column("region", "STRING", "region"), Column("site", "STRING", "site"))
+SENDER_COLUMNS = (
+    *SITE_COLUMNS,
+    Column("block", "STRING", "stream block of the site's agent"),
+    Column("sender_id", "STRING", "the sender"),
+)
+RATIO_COLUMNS = (
+    Column("availability_known", "DOUBLE", "up / (up + down): of known time; null where nothing is known"),
+    Column("availability_total", "DOUBLE", "up / (up + down + unknown): of total time, maintenance left out"),
+    Column("coverage", "DOUBLE", "(up + down) / (up + down + unknown): how much of the time is known"),
+)

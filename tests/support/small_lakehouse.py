@@ -113,7 +113,7 @@ class SmallLakehouse:
     ) -> None:
         """Write a whole history and what follows from it."""
         bound = 2 * registration_interval
-        self.append(SENDER_INTERVALS, (interval_row(each, known_through) for each in intervals))
+        self.append(SENDER_INTERVALS, (interval_row(each, known_through, stale_after) for each in intervals))
         self.append(SITE_COVERAGE, map(coverage_row, coverage))
         self.append(WATERMARKS, watermark_rows(coverage, stale_after))
         self.append(ADVISORIES, advisory_rows(intervals, known_through))

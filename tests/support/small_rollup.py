@@ -96,7 +96,7 @@ def _whole_days(each: Interval, known_through: int) -> list[int]:
     return [at for at, to in pieces if at % DAY == 0 and to == min(at + DAY, known_through)]
 
 
-def interval_row(each: Interval, known_through: int) -> Row:
+def interval_row(each: Interval, known_through: int, stale_after: int = STALE_AFTER) -> Row:
     whole = [at // DAY for at in _whole_days(each, known_through)]
     return {
         **each._asdict(),
@@ -104,7 +104,7 @@ def interval_row(each: Interval, known_through: int) -> Row:
         "block": BLOCK,
         "episode": f"{zlib.crc32(each.sender_id.encode()):032x}",
         "episode_started_at": each.started_at,
-        "advisory_at": each.started_at + (STALE_AFTER if each.state == "down" else 0),
+        "advisory_at": each.started_at + (stale_after if each.state == "down" else 0),
         "first_whole_day": whole[0] if whole else None,
         "last_whole_day": whole[-1] if whole else None,
         "site_bucket": bucket_of(each.site),

@@ -35,7 +35,10 @@ _WORDS: Final = (
     ("availability", "up / (up + down): of the time that somebody watched"),
     ("known, coverage", "(up + down) / (up + down + unknown): how much of the time somebody watched"),
     ("sender time", "time added up over senders: two senders for one hour are two hours"),
-    ("outage", "one time of one sender being down; an incident is many senders of a site down together"),
+    (
+        "outage",
+        "one time of one sender being down; an incident is more of them together at a site than chance explains",
+    ),
     ("retired", "silent for so long that the agent forgot the sender: it is expected no more"),
     ("known time", "what lies before the last message that the hub had stored when the figures were made"),
     ("UTC", "all times on this page are UTC"),
@@ -50,8 +53,7 @@ _ICON: Final = (
 def render(figures: Figures) -> str:
     """Write the whole page."""
     clock = Clock(figures.period)
-    # Last words of senders that go together lie an interval apart, and a little more where senders jitter.
-    groups, singles = group_outages(figures.outages, figures.registration_interval * 5 // 4)
+    groups, singles = group_outages(figures.outages)
     body = element(
         "body",
         _header(figures, clock),

@@ -82,7 +82,8 @@ class Sender(NamedTuple):
 class Outage(NamedTuple):
     """One outage that touches the period, from the last word before to the first word after, or None: still down.
 
-    An end beyond the period counts as none: at the end of the period nobody knew.
+    An end beyond the period counts as none: at the end of the period nobody knew. ``incident_started_at`` names the
+    incident at its site that it is part of, None: of none. What lies wholly in maintenance is no outage here.
     """
 
     region: str
@@ -91,6 +92,7 @@ class Outage(NamedTuple):
     started_at: int
     ended_at: int | None
     ended_by: str | None
+    incident_started_at: int | None = None
 
 
 class Unwatched(NamedTuple):

@@ -197,8 +197,8 @@ counts AS (
 went_down AS (
   SELECT [place] AS place, [name] AS name, count(*) AS outage_count
   FROM outages
-  WHERE started_at < make_timestamptz($until) AND (ended_at IS NULL OR ended_at > make_timestamptz($since))
-    AND [chosen]
+  WHERE NOT planned AND started_at < make_timestamptz($until)
+    AND (ended_at IS NULL OR ended_at > make_timestamptz($since)) AND [chosen]
   GROUP BY ALL
 ),
 heard AS (
@@ -245,17 +245,18 @@ ORDER BY w.started_at, w.site, w.block;
 -- name: outages
 SELECT region, site, sender_id, epoch_us(started_at),
   CASE WHEN epoch_us(ended_at) <= $until THEN epoch_us(ended_at) END,
-  CASE WHEN epoch_us(ended_at) <= $until THEN ended_by END
+  CASE WHEN epoch_us(ended_at) <= $until THEN ended_by END, epoch_us(incident_started_at)
 FROM outages
-WHERE started_at < make_timestamptz($until) AND (ended_at IS NULL OR ended_at > make_timestamptz($since)) AND [chosen]
+WHERE NOT planned AND started_at < make_timestamptz($until)
+  AND (ended_at IS NULL OR ended_at > make_timestamptz($since)) AND [chosen]
 ORDER BY site, started_at, sender_id;
 
 -- name: senders
--- Every sender that was down in the period: its time is cut by what was watched, sender by sender.
+-- Every sender that was down in the period, not as planned: its time is cut by what was watched, sender by sender.
 WITH affected AS (
   SELECT region, site, sender_id, count(*) AS outage_count
-  FROM sender_intervals
-  WHERE state = 'down' AND started_at < make_timestamptz($until)
+  FROM outages
+  WHERE NOT planned AND started_at < make_timestamptz($until)
     AND (ended_at IS NULL OR ended_at > make_timestamptz($since))
   GROUP BY ALL
 ),

@@ -1,0 +1,137 @@
+"""What was planned is no failure; chance at a large site is no incident, and what chance does not explain is one."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aggregator.lakehouse.page.document import render
+from aggregator.lakehouse.page.figures import Figures
+from aggregator.lakehouse.page.grouping import Choice
+from aggregator.lakehouse.page.outage_groups import group_outages
+from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.policy_schemas import POLICY
+from aggregator.lakehouse.query import Tables, open_tables
+from shared.instants import DAY, HOUR, MINUTE
+from tests.lakehouse.test_analysis_views import life
+from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.small_rollup import REGISTRATION_INTERVAL, STALE_AFTER, START, Coverage, Interval
+
+DAYS = 3
+END = START + DAYS * DAY
+FAILED = START + 30 * HOUR
+REPAIRED = FAILED + 2 * HOUR
+SENDERS = 10_000
+TOGETHER = 60
+PLANNED = [f"p{number}" for number in range(6)]
+
+
+def busy_site() -> Iterator[Interval]:
+    """Give a site of many senders that each fail once in thirty days, by chance alone, and one failure of many."""
+    chance = random.Random(7)
+    for number in range(SENDERS):
+        outages = [at for at in (START + chance.randrange(30 * DAY),) if at < END - 2 * HOUR]
+        if number < TOGETHER:
+            outages = [FAILED + chance.randrange(REGISTRATION_INTERVAL)]
+        ends = [(at, REPAIRED if number < TOGETHER else at + HOUR) for at in outages]
+        if ends:
+            yield from life("dub1", f"n{number}", *ends)
+
+
+def maintenance(revision: int, begin: int, end: int, sender_ids: list[str] | None = None) -> dict[str, object]:
+    said = {"revision": revision, "stream_created_at": START, "given_at": START, "author": "ann", "region": "us-east"}
+    where = {"site": "nyc1", "kind": "maintenance", "sender_ids": sender_ids}
+    return {**said, **where, "started_at": begin, "ended_at": end}
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lakehouse = SmallLakehouse(Path(tmp_path_factory.mktemp("lake")))
+    nyc1 = [
+        *(each for sender in PLANNED for each in life("nyc1", sender, (START + 9 * HOUR, START + 11 * HOUR))),
+        *life("nyc1", "longer", (START + 9 * HOUR, START + 13 * HOUR)),
+        *life("nyc1", "named", (START + 20 * HOUR, START + 21 * HOUR), (START + 22 * HOUR, START + 23 * HOUR)),
+    ]
+    lakehouse.append(
+        POLICY,
+        [
+            # Two windows that follow one another hold an outage as one would.
+            maintenance(1, START + 8 * HOUR, START + 10 * HOUR),
+            maintenance(2, START + 10 * HOUR, START + 12 * HOUR),
+            maintenance(3, START + 20 * HOUR, START + 21 * HOUR, ["named"]),
+            maintenance(4, START + 22 * HOUR, START + 23 * HOUR, ["another"]),
+        ],
+    )
+    coverage = [Coverage(site, START, END, "observed") for site in ("dub1", "nyc1")]
+    lakehouse.roll_up([*nyc1, *busy_site()], coverage, END)
+    return lakehouse.warehouse
+
+
+@pytest.fixture
+def tables(warehouse: Path) -> Iterator[Tables]:
+    with open_tables(warehouse) as tables:
+        yield tables
+
+
+def test_outages_wholly_in_maintenance_are_planned(tables: Tables) -> None:
+    found = tables.rows("SELECT sender_id, epoch_us(started_at), planned FROM outages WHERE site = 'nyc1' ORDER BY ALL")
+    assert found == [
+        ("longer", START + 9 * HOUR, False),
+        ("named", START + 20 * HOUR, True),
+        ("named", START + 22 * HOUR, False),
+        *((sender, START + 9 * HOUR, True) for sender in PLANNED),
+    ]
+
+
+def test_what_was_planned_is_no_failure_of_a_sender(tables: Tables) -> None:
+    found = tables.rows(
+        "SELECT sender_id, outage_count, flap_count, mttr_us, longest_outage_us, mtbf_us IS NULL"
+        " FROM sender_reliability WHERE site = 'nyc1' ORDER BY 1"
+    )
+    assert found == [
+        ("longer", 1, 0, 4 * HOUR, 4 * HOUR, False),
+        ("named", 1, 0, HOUR, HOUR, False),
+        *((sender, 0, 0, None, None, True) for sender in PLANNED),
+    ]
+
+
+def test_chance_at_a_large_site_makes_no_incident_and_a_failure_of_many_makes_one(tables: Tables) -> None:
+    (chance_count,) = tables.rows("SELECT count(*) FROM outages WHERE site = 'dub1'")[0]
+    assert chance_count > 900
+    ((site, begin, end, sender_count, share),) = tables.rows(
+        "SELECT site, epoch_us(started_at), epoch_us(ended_at), sender_count, share FROM incidents"
+    )
+    assert site == "dub1"
+    assert FAILED - STALE_AFTER // 2 <= begin <= FAILED + MINUTE
+    assert end >= REPAIRED
+    assert TOGETHER <= sender_count <= TOGETHER + 10
+    assert (
+        share
+        == sender_count / tables.rows("SELECT max(sender_count) FROM site_availability_daily WHERE site = 'dub1'")[0][0]
+    )
+    ((spread,),) = tables.rows(
+        "SELECT epoch_us(max(started_at)) - epoch_us(min(started_at)) FROM outages"
+        " WHERE incident_started_at IS NOT NULL"
+    )
+    assert spread <= STALE_AFTER // 2
+
+
+def figures_of(warehouse: Path, site: str) -> Figures:
+    with open_tables(warehouse) as tables:
+        return read_figures(tables, Choice(sites=(site,)), REGISTRATION_INTERVAL)
+
+
+def test_the_page_counts_outages_and_incidents_as_the_views_do(warehouse: Path, tables: Tables) -> None:
+    figures = figures_of(warehouse, "nyc1")
+    assert [(each.sender_id, each.started_at) for each in figures.outages] == [
+        ("longer", START + 9 * HOUR),
+        ("named", START + 22 * HOUR),
+    ]
+    assert [(each.site, each.outage_count) for each in figures.sites] == [("nyc1", 2)]
+    assert [group.outage_count for group in figures.groups] == [2]
+    assert sorted((each.sender_id, each.outage_count) for each in figures.senders) == [("longer", 1), ("named", 1)]
+    assert "<b>2 outages</b> of 2 senders were seen" in render(figures)
+    groups, _ = group_outages(figures_of(warehouse, "dub1").outages)
+    told = [(group.site, group.started_at, len(group.outages)) for group in groups]
+    assert told == tables.rows("SELECT site, epoch_us(started_at), outage_count FROM incidents")
