@@ -9,6 +9,7 @@ import click
 
 from aggregator import config
 from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.read_only import check_read_only, trust_option
 
 _ALIVE_SECONDS = 1.0
 _PORT = click.IntRange(1, 65535)
@@ -25,6 +26,7 @@ _PORT = click.IntRange(1, 65535)
     type=click.Path(dir_okay=False, path_type=Path),
     help="File for what Spark has to say.  [default: serve-sql.log beside the tables]",
 )
+@trust_option
 def serve_sql(
     config_path: Path, only: str | None, host: str, jdbc_port: int, connect_port: int, log: Path | None
 ) -> None:
@@ -37,6 +39,7 @@ def serve_sql(
     All tables and views are there by their names. For spark-sql there is muster-aggregator spark-sql.
     """  # noqa: D301 - \b keeps click from filling the lines
     settings = config.load(config_path)
+    check_read_only(settings.lakehouse.catalog)
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.failures import EXPECTED  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.sql_server import Endpoints, check_ports, serving  # noqa: PLC0415 - Spark

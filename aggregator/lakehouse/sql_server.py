@@ -1,6 +1,7 @@
 """Serve the tables to those who speak JDBC (HiveServer2's protocol) or Spark Connect: both from one Spark.
 
-Nothing can be changed through it: the catalog is opened so that its driver refuses to commit. Tools that look around
+Nothing can be changed through it: the catalog is opened so that its driver refuses to commit, or its own rights do
+(``read_only.py``). Tools that look around
 by JDBC's own calls see Spark's first catalog only, so every table and view stands there too, as a view of its name.
 """
 

@@ -1,0 +1,31 @@
+"""Let nobody believe that tables are served read only where nothing keeps clients from changing them.
+
+The drivers of SQLite and PostgreSQL can be told to refuse every commit. A REST catalog decides by the rights of whoever
+asks, which cannot be seen from here.
+"""
+
+import click
+
+from aggregator.catalog_settings import CatalogSettings
+
+_TRUSTED = __name__
+
+trust_option = click.option(
+    "--trust-catalog",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, trusted: context.meta.update({_TRUSTED: trusted}),
+    help="Of a REST catalog: the rights of the credentials in the settings keep clients from writing.",
+)
+
+
+def check_read_only(catalog: CatalogSettings) -> None:
+    """Raise click.ClickException for a catalog that cannot be opened read only, unless the operator answers for it.
+
+    Call it in a command with ``trust_option``.
+    """
+    if catalog.type == "rest" and not click.get_current_context().meta[_TRUSTED]:
+        raise click.ClickException(
+            "lakehouse.catalog: a REST catalog cannot be opened read only from here, and clients could change the"
+            " tables: use settings whose credentials may only read, then say --trust-catalog"
+        )
