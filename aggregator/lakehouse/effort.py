@@ -18,14 +18,17 @@ _FOR_FEW = {
 }
 
 
-_FOR_MANY = {"spark.sql.codegen.factoryMode": "FALLBACK", "spark.sql.codegen.wholeStage": "true"}
-
-
 def fit(spark: SparkSession, tables: Iterable[Table], new_count: int, chosen: Mapping[str, str]) -> None:
     """Set up the session for ``tables`` and as many new rows. What an operator has ``chosen`` stays."""
     iceberg = Iceberg(spark)
     rows = new_count + sum(iceberg.row_count(table) for table in tables)
-    for_many = {**_FOR_MANY, **dict(spark.sparkContext.getConf().getAll())}
+    started_with = dict(spark.sparkContext.getConf().getAll())
     for name, value in _FOR_FEW.items():
-        if name not in chosen:
-            spark.conf.set(name, value if rows <= FEW_ROWS else for_many[name])
+        if name in chosen:
+            continue
+        wanted = value if rows <= FEW_ROWS else started_with.get(name)
+        if wanted is None:
+            # What nobody set has Spark's default again.
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, wanted)
