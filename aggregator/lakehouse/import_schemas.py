@@ -53,7 +53,9 @@ _OBSERVED = (
 
 IMPORT_SENDER_AVAILABILITY = Table(
     "import_sender_availability",
-    "Each imported sender from its first start to its last stop.",
+    "Each imported sender from its first start to its last stop. Coverage is (up_us + down_us) / (up_us + down_us +"
+    " unknown_us). There is no error bound: the source's instants are"
+    " taken as they are, and how exact they are it does not say.",
     (
         *_BLOCK,
         Column("sender_id", "STRING", "the sender"),
@@ -77,7 +79,9 @@ IMPORT_SENDER_AVAILABILITY = Table(
 IMPORT_AVAILABILITY = Table(
     "import_availability",
     "What was imported, by four definitions of availability, with the lengths of its intervals: for all senders of a"
-    " source, by region, by site, and by every group that their names tell.",
+    " source, by region, by site, and by every group that their names tell. Coverage is (up_us + down_us) / (up_us +"
+    " down_us + unknown_us). There is no error bound: the source's instants are taken as they are, and how exact they"
+    " are it does not say.",
     (
         Column("block", "STRING", "import:<source>"),
         Column("grouping", "STRING", "all | region | site | the name of a group, such as cluster"),

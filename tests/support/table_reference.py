@@ -6,6 +6,7 @@ Run as ``make docs`` after a change of the schemas; a test fails until that was 
 from collections.abc import Iterator
 from pathlib import Path
 
+from aggregator.lakehouse.example_queries import EXAMPLES
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.schemas import (
     BRONZE,
@@ -28,6 +29,7 @@ the catalog. What up, down, unknown, maintenance and absent mean, and how to ask
 
 Instants are TIMESTAMP, in microseconds and UTC. Durations end in `_us` and are whole microseconds: BIGINT for one
 sender, DECIMAL(38,0) for sums over senders. A `day` is a UTC date. Intervals are `[started_at, ended_at)`.
+Each example is for `muster-aggregator sql`.
 """
 _PARTS = (
     ("Ask these first", "Availability, ready to be asked, and every outage.", (*DERIVED[4:8], *VIEWS)),
@@ -67,7 +69,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "\n| column | type | meaning |\n| --- | --- | --- |"
     for column in table.columns:
         yield f"| `{column.name}` | `{column.type}` | {_text(column.comment)} |"
-    yield ""
+    yield f"\nFor example:\n\n```sql\n{EXAMPLES[table.name].strip()}\n```\n"
 
 
 def _text(comment: str) -> str:
