@@ -55,8 +55,8 @@ def rollup(config_path: Path, once: bool, every: int, full: bool, accept_loss: s
         request = job.RollupRequest(full, Span.parse(accept_loss) if accept_loss else None)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--accept-loss") from error
-    with in_one_line():
-        result = job.roll_up(settings, request, _progress)
+    with in_one_line(), StopSignal() as stop:
+        result = job.roll_up(settings, request, stop.telling(_progress), stop.check)
     counts, position = result.counts, result.position
     click.echo(_counted(result))
     if counts.ahead:
@@ -77,9 +77,10 @@ def maintain(config_path: Path) -> None:
     settings = config.load(config_path)
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.stopping import StopSignal  # noqa: PLC0415 - Spark
 
-    with in_one_line():
-        upkeep = job.keep_up(settings, _progress)
+    with in_one_line(), StopSignal() as stop:
+        upkeep = job.keep_up(settings, stop.telling(_progress), stop.check)
     click.echo(str(upkeep))
 
 

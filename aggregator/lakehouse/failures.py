@@ -1,6 +1,7 @@
 """Name the failures that a person can mend: each carries one line that says what, where and what to do."""
 
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
 from aggregator.lakehouse.spark_master import MasterUnreachable
 from aggregator.lakehouse.sql_server import ServingFailed
+from aggregator.lakehouse.stopping import Stopped
 from aggregator.lakehouse.stream_reader import ReadFailed
 from shared.nats_connection import ConnectFailed
 
@@ -42,6 +44,12 @@ _OF_A_DISK = re.compile(
     r"|SQLITE_(?:FULL|IOERR|READONLY|CANTOPEN)\w*"
 )
 
+_OF_A_CATALOG = re.compile(
+    r"PSQLException: ((?:FATAL: |Connection to |The connection attempt failed|This connection has been closed"
+    r"|An I/O error occurred while sending).*)"
+    r"|(?:java\.net\.|RESTException: .*?)(ConnectException: .+|HttpHostConnectException: .+)"
+)
+
 
 class AnotherAtWork(click.ClickException):
     """Another job holds the tables: nothing is wrong, and later it will go. The code is EX_TEMPFAIL of sysexits.h."""
@@ -49,12 +57,30 @@ class AnotherAtWork(click.ClickException):
     exit_code = 75
 
 
+class Interrupted(click.ClickException):
+    """Ctrl-C ended the job between two commits. The code is the one of shells."""
+
+    exit_code = 128 + signal.SIGINT
+
+
+class Terminated(click.ClickException):
+    """SIGTERM ended the job between two commits. The code is the one of shells."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
 def explained(error: PySparkException | Py4JError) -> str | None:
-    """Find the one line of a failure of a worker or of a disk, in the pages that Spark makes of it."""
+    """Find the one line of a worker's failure, of a disk's or of the catalog's server in the pages that Spark makes."""
     pages = str(error)
     in_a_worker = _IN_A_WORKER.search(pages)
     if in_a_worker is not None:
         return in_a_worker[1]
+    of_a_catalog = _OF_A_CATALOG.search(pages)
+    if of_a_catalog is not None:
+        return (
+            f"the catalog's server fails ({(of_a_catalog[1] or of_a_catalog[2]).strip()}): mend it or the way to it"
+            " ([lakehouse.catalog]), and run again; what was committed is whole"
+        )
     of_a_disk = _OF_A_DISK.search(pages)
     if of_a_disk is not None:
         return (
@@ -71,6 +97,9 @@ def in_one_line() -> Iterator[None]:
         yield
     except AlreadyRunning as error:
         raise AnotherAtWork(str(error)) from error
+    except Stopped as error:
+        ended = Interrupted if error.number == signal.SIGINT else Terminated
+        raise ended(str(error)) from error
     except EXPECTED as error:
         raise click.ClickException(str(error)) from error
     except (PySparkException, Py4JError) as error:

@@ -129,10 +129,11 @@ def remove(identifiers: tuple[str, ...], config_path: Path) -> None:
     from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.imports.job import remove_imports  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.query_errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
+    from aggregator.lakehouse.stopping import StopSignal  # noqa: PLC0415 - Spark
 
     try:
-        with in_one_line():
-            removed = remove_imports(settings, identifiers, _say)
+        with in_one_line(), StopSignal() as stop:
+            removed = remove_imports(settings, identifiers, stop.telling(_say), stop.check)
     except TablesUnreadable as error:
         raise click.ClickException(str(error)) from error
     for each in removed:
@@ -168,9 +169,10 @@ def _look(files: tuple[Path, ...], mapping: Mapping) -> None:
 def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
     from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.imports.job import import_intervals  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.stopping import StopSignal  # noqa: PLC0415 - Spark
 
-    with in_one_line():
-        result = import_intervals(settings, files, mapping, _say)
+    with in_one_line(), StopSignal() as stop:
+        result = import_intervals(settings, files, mapping, stop.telling(_say), stop.check)
     counts = result.counts
     click.echo(
         f"read {counts.read:,} = written {counts.written:,} + duplicates {counts.duplicates:,}"

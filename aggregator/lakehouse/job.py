@@ -27,6 +27,7 @@ from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS
 from aggregator.lakehouse.session import SessionSettings, start
 from aggregator.lakehouse.spark_master import check_master
+from aggregator.lakehouse.stopping import Check, unstoppable, until_stopped
 from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader, StreamState
 from shared.instants import parse_instant
 
@@ -65,30 +66,36 @@ class Hub(msgspec.Struct, frozen=True):
     report: StreamState
 
 
-def roll_up(settings: AggregatorSettings, request: RollupRequest, progress: Progress) -> RollupResult:
-    """Read what is new, write it once, derive what follows from it.
+def roll_up(
+    settings: AggregatorSettings, request: RollupRequest, progress: Progress, check: Check = unstoppable
+) -> RollupResult:
+    """Read what is new, write it once, derive what follows from it; ``check`` may end every wait.
 
     Raise ConnectFailed, ReadFailed, Refused, AlreadyRunning, JavaUnavailable, JarsUnavailable: one line each; and
     MiscountError, AccountingError when the figures do not add up.
     """
     began = time.monotonic()
     # Before Spark's start: whoever cannot run is told at once.
-    asyncio.run(_look_at(settings))
-    wait_until_free(warehouse(settings), LOCK_DEADLINE, progress)
+    asyncio.run(until_stopped(_look_at(settings), check))
+    wait_until_free(warehouse(settings), LOCK_DEADLINE, progress, check)
     spark = start_session(settings, progress)
-    result = roll_up_in(spark, settings, request, progress)
+    result = roll_up_in(spark, settings, request, progress, check)
     return msgspec.structs.replace(result, seconds=time.monotonic() - began)
 
 
 def roll_up_in(
-    spark: SparkSession, settings: AggregatorSettings, request: RollupRequest, progress: Progress
+    spark: SparkSession,
+    settings: AggregatorSettings,
+    request: RollupRequest,
+    progress: Progress,
+    check: Check = unstoppable,
 ) -> RollupResult:
     """Roll up in a session that is there; raise as ``roll_up``."""
     began = time.monotonic()
     upkeep = None
-    with alone(spark, warehouse(settings), LOCK_DEADLINE, progress):
+    with alone(spark, warehouse(settings), LOCK_DEADLINE, progress, check):
         # Under the lock: what was looked at before may lie behind what another job has read since.
-        hub = asyncio.run(_look_at(settings))
+        hub = asyncio.run(until_stopped(_look_at(settings), check))
         provision.prepare(spark)
         stands = catalog.positions(spark, BRONZE)
         counts, position = _take_what_is_new(spark, settings, request, hub, stands, progress)
@@ -98,14 +105,14 @@ def roll_up_in(
     return RollupResult(counts, position, time.monotonic() - began, upkeep)
 
 
-def keep_up(settings: AggregatorSettings, progress: Progress) -> Upkeep:
+def keep_up(settings: AggregatorSettings, progress: Progress, check: Check = unstoppable) -> Upkeep:
     """Finish what a killed run left, then keep all tables small; the hub is not asked.
 
     Raise AlreadyRunning, JavaUnavailable, JarsUnavailable: one line each; and AccountingError.
     """
-    wait_until_free(warehouse(settings), LOCK_DEADLINE, progress)
+    wait_until_free(warehouse(settings), LOCK_DEADLINE, progress, check)
     spark = start_session(settings, progress)
-    with alone(spark, warehouse(settings), LOCK_DEADLINE, progress):
+    with alone(spark, warehouse(settings), LOCK_DEADLINE, progress, check):
         provision.prepare(spark)
         bring_up_to_date(spark, settings, None, full=False, progress=progress)
         return _keep_up(spark, settings, progress, sweep=True)

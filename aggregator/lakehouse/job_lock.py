@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaObject
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
+
+from aggregator.lakehouse.stopping import Check, unstoppable
 
 _FILE = "rollup.lock"
 _POLL_SECONDS = 0.2
+_LEFT: list[JavaObject] = []
+"""Files that the JVM shall not close before it ends: it closes what nobody knows any more."""
 
 Progress = Callable[[str], None]
 
@@ -26,41 +30,45 @@ class AlreadyRunning(RuntimeError):
 
 
 @contextmanager
-def alone(spark: SparkSession, warehouse: Path, deadline: float, progress: Progress) -> Iterator[None]:
-    """Hold the lock of ``warehouse``; raise AlreadyRunning when another holds it for ``deadline`` seconds."""
+def alone(
+    spark: SparkSession, warehouse: Path, deadline: float, progress: Progress, check: Check = unstoppable
+) -> Iterator[None]:
+    """Hold the lock of ``warehouse``; raise AlreadyRunning when another holds it for ``deadline`` seconds.
+
+    Who leaves while the JVM may still be at work, and commit, leaves the lock to it: it ends with the process.
+    """
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the process that commits
     path = warehouse / _FILE
     file = jvm.java.io.RandomAccessFile(str(path), "rw")
+    is_at_work = False
     try:
-        locks: list[JavaObject] = []
-
-        def locked() -> bool:
-            lock = _try_lock(file)
-            locks.extend([] if lock is None else [lock])
-            return lock is not None
-
-        _wait(locked, path, deadline, progress)
-        try:
-            yield
-        finally:
-            locks[0].release()
+        _wait(lambda: _try_lock(file) is not None, path, deadline, progress, check)
+        yield
+    except (KeyboardInterrupt, Py4JNetworkError, ConnectionError):
+        # Nobody waited for the answer to the last call.
+        is_at_work = True
+        _LEFT.append(file)
+        raise
     finally:
-        file.close()
+        if not is_at_work:
+            # Its locks end with it.
+            file.close()
 
 
-def wait_until_free(warehouse: Path, deadline: float, progress: Progress) -> None:
+def wait_until_free(warehouse: Path, deadline: float, progress: Progress, check: Check = unstoppable) -> None:
     """Wait for another job's end before Spark is started for nothing; raise AlreadyRunning as ``alone`` does.
 
     This takes no lock: another job may still be faster.
     """
     path = warehouse / _FILE
-    _wait(lambda: _is_free(path), path, deadline, progress)
+    _wait(lambda: _is_free(path), path, deadline, progress, check)
 
 
-def _wait(is_there: Callable[[], bool], path: Path, deadline: float, progress: Progress) -> None:
+def _wait(is_there: Callable[[], bool], path: Path, deadline: float, progress: Progress, check: Check) -> None:
     ends_at = time.monotonic() + deadline
     said = False
     while not is_there():
+        check()
         if time.monotonic() > ends_at:
             raise AlreadyRunning(f"another job holds {path} since more than {deadline:g} s: wait for it, or end it")
         if not said:
@@ -82,6 +90,7 @@ def _is_free(path: Path) -> bool:
 
 
 def _try_lock(file: Any) -> JavaObject | None:
+    """Give the lock, which ends when its file is closed."""
     try:
         lock: JavaObject | None = file.getChannel().tryLock()
     except Py4JJavaError as error:

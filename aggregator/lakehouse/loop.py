@@ -13,15 +13,28 @@ from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse import job
+from aggregator.lakehouse.catalog_access import SecretUnreadable
 from aggregator.lakehouse.failures import explained
+from aggregator.lakehouse.jars import JarsUnavailable
 from aggregator.lakehouse.job_lock import AlreadyRunning
+from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
+from aggregator.lakehouse.spark_master import MasterUnreachable
 from aggregator.lakehouse.stopping import Stopped, StopSignal
 from aggregator.lakehouse.stream_reader import ReadFailed
 from shared.nats_connection import ConnectFailed
 
-_PASSING = (AlreadyRunning, ConnectFailed, ReadFailed, Refused)
-"""Refused passes too: an operator mends it meanwhile."""
+_PASSING = (
+    AlreadyRunning,
+    ConnectFailed,
+    JarsUnavailable,
+    MasterUnreachable,
+    ReadFailed,
+    Refused,
+    SecretUnreadable,
+    TablesUnreadable,
+)
+"""What passes by itself, and what an operator mends meanwhile."""
 
 Tell = Callable[[job.RollupResult], None]
 Complain = Callable[[str], None]
@@ -40,7 +53,7 @@ def roll_up_every(
         try:
             if spark is None:
                 spark = job.start_session(settings, stop.check)
-            tell(job.roll_up_in(spark, settings, job.RollupRequest(), stop.check))
+            tell(job.roll_up_in(spark, settings, job.RollupRequest(), stop.check, stop.check))
         except Stopped:
             return
         except _PASSING as error:

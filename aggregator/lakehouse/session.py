@@ -7,6 +7,7 @@ goes to a file beside the tables: a person at the terminal sees our lines only.
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,14 +59,15 @@ def start(settings: SessionSettings) -> SparkSession:
     # Not the active session: that is one of the JVM's thread, which changes behind Python's back.
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - there is no public question
         _prepare_environment(settings)
-        builder = SparkSession.builder.appName("muster").master(settings.master)
-        for key, value in (properties | secrets).items():
-            builder = builder.config(key, value)
+        conf = {"spark.app.name": "muster", "spark.master": settings.master, **properties, **secrets}
         with _errors_into(settings.log or settings.warehouse / "spark.log"):
             # What a JVM starts with stands on its command line, which everybody may read: no secrets there.
             public = SparkConf(loadDefaults=False).setAll(list(properties.items()))
             SparkContext._ensure_initialized(conf=public)  # noqa: SLF001 - there is no public way
-            spark = builder.getOrCreate()
+            # In the main thread, Spark would take Ctrl-C to itself.
+            with ThreadPoolExecutor(1) as elsewhere:
+                elsewhere.submit(SparkContext.getOrCreate, SparkConf().setAll(list(conf.items()))).result()
+            spark = SparkSession.builder.config(map=dict(conf)).getOrCreate()
     else:
         # A session loads its catalog once: another warehouse needs another session.
         spark = SparkSession.builder.getOrCreate().newSession()

@@ -1,60 +1,126 @@
-"""Let SIGTERM and Ctrl-C end a service between two commits, and soon."""
+"""Let SIGTERM and Ctrl-C end a job between two commits, and soon.
 
+The handler notes what was asked and writes into a pipe, nothing else: the main thread may be in the middle of a call to
+the JVM, whose connection takes no second one. A thread that reads the pipe, on a connection of its own, has Spark give
+up what it computes; the main thread's call then returns, with an error. A commit is no job of Spark's: it is made
+whole, or not begun. Whoever asks twice ends the process at once, as kill -9 would.
+"""
+
+import asyncio
 import os
 import select
 import signal
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
+Result = TypeVar("Result")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_POLL_SECONDS = 0.2
+_CANCEL_AGAIN_SECONDS = 1.0
+"""A job of Spark's that begins after the last were cancelled is to be given up too."""
+
+Check = Callable[[], None]
+"""Raises Stopped where the process was asked to end: for whoever waits between two commits."""
 
 
 class Stopped(Exception):
-    """The service was asked to end. Whoever raises it stands between two commits."""
+    """The process was asked to end, by the signal ``number``. Whoever raises it stands between two commits."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("stopped between two commits: the next run goes on from here")
+        self.number = number
 
 
 class StopSignal:
-    """Notices that the process is asked to end. A context manager, for the main thread of a program only."""
+    """Notices that the process is asked to end. A context manager, for the main thread of a program only.
+
+    What Spark raises because its work was given up leaves the context as Stopped.
+    """
 
     def __init__(self) -> None:
-        self._is_asked = False
+        self._number = 0
         self._woken, self._wake = os.pipe()
+        self._ended, self._end = os.pipe()
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._canceller = threading.Thread(target=self._cancel, name="stop-signal", daemon=True)
 
     def is_asked(self) -> bool:
         """Tell whether the process was asked to end."""
-        return self._is_asked
+        return self._number != 0
 
     def __enter__(self) -> Self:
         """Listen to the signals."""
+        self._canceller.start()
         for number in _SIGNALS:
             signal.signal(number, self._ask)
         return self
 
     def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         """Leave the signals to whom they were."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.close(self._woken)
-        os.close(self._wake)
+        os.close(self._end)
+        self._canceller.join()
+        for end in (self._woken, self._wake, self._ended):
+            os.close(end)
+        if self.is_asked() and isinstance(error, PySparkException | Py4JError):
+            raise Stopped(self._number) from error
 
     def check(self, _line: str = "") -> None:
         """Raise Stopped where it was asked for: called between commits, as progress is told."""
-        if self._is_asked:
-            raise Stopped
+        if self.is_asked():
+            raise Stopped(self._number)
+
+    def telling(self, tell: Callable[[str], None]) -> Callable[[str], None]:
+        """Give what checks before it tells of progress, which happens between commits."""
+
+        def checked(line: str) -> None:
+            self.check()
+            tell(line)
+
+        return checked
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until asked."""
         select.select([self._woken], [], [], max(0.0, seconds))
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        self._is_asked = True
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        self._number = number
         os.write(self._wake, b"!")
-        # A commit is no job of Spark's: it is made whole, or not begun.
-        spark = SparkContext._active_spark_context  # noqa: SLF001 - there is no public question
-        if spark is not None:
-            spark.cancelAllJobs()
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+
+    def _cancel(self) -> None:
+        select.select([self._woken, self._ended], [], [])
+        pause = 0.0
+        while not select.select([self._ended], [], [], pause)[0]:
+            spark = SparkContext._active_spark_context  # noqa: SLF001 - there is no public question
+            if spark is not None:
+                # A JVM that is gone computes nothing any more.
+                with suppress(Py4JError):
+                    spark.cancelAllJobs()
+            pause = _CANCEL_AGAIN_SECONDS
+
+
+def unstoppable() -> None:
+    """Check nothing: for whoever is not asked to end."""
+
+
+async def until_stopped(work: Coroutine[Any, Any, Result], check: Check) -> Result:
+    """Await ``work``, which changes nothing, and give it up where ``check`` raises."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=_POLL_SECONDS))[0]:
+            check()
+        return task.result()
+    finally:
+        task.cancel()

@@ -16,6 +16,7 @@ from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
 from aggregator.lakehouse.imports.taking import ImportCounts, take
 from aggregator.lakehouse.job_lock import alone, wait_until_free
 from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.stopping import Check, unstoppable
 
 Progress = Callable[[str], None]
 
@@ -30,7 +31,11 @@ class ImportResult(msgspec.Struct, frozen=True):
 
 
 def import_intervals(
-    settings: AggregatorSettings, paths: Sequence[Path], mapping: Mapping, progress: Progress
+    settings: AggregatorSettings,
+    paths: Sequence[Path],
+    mapping: Mapping,
+    progress: Progress,
+    check: Check = unstoppable,
 ) -> ImportResult:
     """Bring the files into the tables, all or nothing; doing it again changes nothing.
 
@@ -42,7 +47,7 @@ def import_intervals(
     with staging_area(warehouse) as area:
         files = tuple(stage(path, mapping, area / str(number), progress) for number, path in enumerate(paths))
         spark = job.start_session(settings, progress)
-        with alone(spark, warehouse, job.LOCK_DEADLINE, progress):
+        with alone(spark, warehouse, job.LOCK_DEADLINE, progress, check):
             provision.prepare(spark)
             stands = catalog.positions(spark, (IMPORTS,)).get(IMPORTS.name)
             progress(f"taking {sum(file.row_count for file in files):,} rows")
@@ -53,17 +58,19 @@ def import_intervals(
     return ImportResult(files, counts, known if 0 < known < reached else None, time.monotonic() - began)
 
 
-def remove_imports(settings: AggregatorSettings, asked: Sequence[str], progress: Progress) -> list[Imported]:
+def remove_imports(
+    settings: AggregatorSettings, asked: Sequence[str], progress: Progress, check: Check = unstoppable
+) -> list[Imported]:
     """Forget the imports whose identifiers begin as ``asked``; give them. All tables are as if they had never come.
 
     Raise ImportRefused where that is not clear, TablesUnreadable, and as ``import_intervals``.
     """
     warehouse = job.warehouse(settings)
-    wait_until_free(warehouse, job.LOCK_DEADLINE, progress)
+    wait_until_free(warehouse, job.LOCK_DEADLINE, progress, check)
     with open_tables(warehouse, settings.lakehouse.catalog) as tables:
         imports = chosen(imports_in(tables), asked)
     spark = job.start_session(settings, progress)
-    with alone(spark, warehouse, job.LOCK_DEADLINE, progress):
+    with alone(spark, warehouse, job.LOCK_DEADLINE, progress, check):
         provision.prepare(spark)
         remove(spark, imports, catalog.positions(spark, (IMPORTS,))[IMPORTS.name])
         job.bring_up_to_date(spark, settings, None, full=False, progress=progress)

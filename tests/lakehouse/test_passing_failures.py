@@ -1,0 +1,81 @@
+"""What passes, or an operator mends meanwhile, is a line of the service's, not its end; no wait outlives a signal."""
+
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+from py4j.protocol import Py4JError
+
+from aggregator.catalog_settings import CatalogSettings
+from aggregator.config import LakehouseSettings
+from aggregator.lakehouse import job
+from aggregator.lakehouse.failures import explained
+from aggregator.lakehouse.loop import roll_up_every
+from aggregator.lakehouse.stopping import Stopped, StopSignal
+from shared.nats_connection import ConnectionSettings
+from tests.lakehouse.conftest import say, settings_for
+from tests.support.free_ports import free_ports
+
+NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
+
+
+def complaints_of_a_service(lakehouse: LakehouseSettings) -> list[str]:
+    """Let a service go on until it has complained twice."""
+    complaints: list[str] = []
+
+    def complain(line: str) -> None:
+        complaints.append(line)
+        if len(complaints) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = msgspec.structs.replace(settings_for(NOBODY, Path(lakehouse.path)), lakehouse=lakehouse)
+    with StopSignal() as stop:
+        roll_up_every(settings, 0.05, stop, lambda _result: None, complain)
+    return complaints
+
+
+def test_a_master_or_a_catalog_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    (nobody_listens,) = free_ports(1)
+    lakehouse = settings_for(NOBODY, tmp_path).lakehouse
+    master = f"spark://127.0.0.1:{nobody_listens}"
+    without_master = complaints_of_a_service(msgspec.structs.replace(lakehouse, spark_master=master))
+    assert [line.partition(" (")[0] for line in without_master] == [f"no Spark master answers at {master}"] * 2
+    uri = f"postgresql://127.0.0.1:{nobody_listens}/muster"
+    catalog = CatalogSettings(type="postgresql", uri=uri)
+    without_catalog = complaints_of_a_service(msgspec.structs.replace(lakehouse, catalog=catalog))
+    assert [line.partition(" cannot")[0] for line in without_catalog] == [f"the catalog at {uri}"] * 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Connection to 127.0.0.1:5432 refused. Check that the hostname and port are correct.",
+        "FATAL: terminating connection due to administrator command",
+        "This connection has been closed.",
+        "An I/O error occurred while sending to the backend.",
+    ],
+)
+def test_a_catalog_that_goes_away_in_mid_run_is_one_line(said: str) -> None:
+    pages = (
+        "An error occurred while calling o1.\n: org.apache.iceberg.jdbc.UncheckedSQLException: Failed to connect\n"
+        f"\tat a.b.C(C.java:1)\nCaused by: org.postgresql.util.PSQLException: {said}\n\tat a.b.D(D.java:2)\n"
+    )
+    line = explained(Py4JError(pages))
+    assert line is not None
+    assert line.startswith(f"the catalog's server fails ({said}): mend it")
+    assert "\n" not in line
+    assert explained(Py4JError("x\nCaused by: org.postgresql.util.PSQLException: ERROR: duplicate key value\n")) is None
+
+
+def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:
+    with StopSignal() as stop:
+
+        def check() -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            stop.check()
+
+        with pytest.raises(Stopped) as stopped:
+            job.roll_up(settings_for(NOBODY, tmp_path), job.RollupRequest(), say, check)
+    assert stopped.value.number == signal.SIGINT
