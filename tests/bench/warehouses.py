@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from aggregator.config import AggregatorSettings, LakehouseSettings
 from aggregator.lakehouse import catalog, job, provision
 from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.schemas import ADVISORIES, QUARANTINE, REGISTRATIONS, WATERMARKS
+from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, WATERMARKS
 from shared.nats_connection import ConnectionSettings
 from shared.settings import FilePath
 from tests.bench.fleet_history import START, sequence_at
@@ -56,8 +56,9 @@ class Warehouse:
             # The first message has the sequence 0 here.
             beyond = f.col("hub_sequence") > first if first else f.lit(True)
             catalog.append(rows.where(beyond & (f.col("hub_sequence") <= last)), table, self._position)
-        for table in (REGISTRATIONS, QUARANTINE):
-            catalog.advance(self.spark, table, self._position)
+        for table in BRONZE:
+            if table not in (ADVISORIES, WATERMARKS):
+                catalog.advance(self.spark, table, self._position)
         return time.perf_counter() - began
 
     def derive(self, *, full: bool = False) -> float:
