@@ -8,29 +8,8 @@ from aggregator.lakehouse.table import RATIO_COLUMNS, SENDER_COLUMNS, SITE_COLUM
 FEWEST_TOGETHER = 4
 """So few outages of a site may make an incident."""
 
-OUTAGES = Table(
-    "outages",
-    "A view: every outage of every sender, from its last word before to its first word after.",
-    (
-        *SENDER_COLUMNS,
-        Column("started_at", "TIMESTAMP", "its last word"),
-        Column("ended_at", "TIMESTAMP", "its first word again, or its retirement; null: still down"),
-        Column("ended_by", "STRING", "recovered | retired | new | rebuilt | lost_store | stale; null: still down"),
-        Column("noticed_at", "TIMESTAMP", "when it became stale"),
-        Column("duration_us", "BIGINT", "microseconds from started_at to ended_at; null: still down"),
-        Column("episode", "STRING", "which life of the sender"),
-        Column("planned", "BOOLEAN", "true: it lies wholly in declared maintenance, and counts nowhere as an outage"),
-        Column(
-            "incident_started_at",
-            "TIMESTAMP",
-            "the incident at (region, site) that it is part of, by its start: see incidents; null: of none",
-        ),
-    ),
-    identity=("region", "site", "block", "sender_id", "started_at"),
-)
-# Engines leave out the windows where nobody asks for the incident: then a sender's outages cost what they are.
-OUTAGES_QUERY = """
-WITH downs AS (
+_COVERED = """
+downs AS (
   SELECT *, {micros}(started_at) AS started_us,
     CASE WHEN advisory_at > started_at THEN ({micros}(advisory_at) - {micros}(started_at)) / 2 ELSE 300000000 END
       AS near_us
@@ -62,7 +41,33 @@ covered AS (
   GROUP BY region, site, block, sender_id, started_at
   HAVING min(planned_from) <= started_at AND max(planned_to) >= max(ended_at)
     AND bool_and(reached IS NULL OR planned_from <= reached)
-),
+)
+"""
+"""Every outage (``downs``), and which of them lie wholly in declared maintenance (``covered``)."""
+
+OUTAGES = Table(
+    "outages",
+    "A view: every outage of every sender, from its last word before to its first word after.",
+    (
+        *SENDER_COLUMNS,
+        Column("started_at", "TIMESTAMP", "its last word"),
+        Column("ended_at", "TIMESTAMP", "its first word again, or its retirement; null: still down"),
+        Column("ended_by", "STRING", "recovered | retired | new | rebuilt | lost_store | stale; null: still down"),
+        Column("noticed_at", "TIMESTAMP", "when it became stale"),
+        Column("duration_us", "BIGINT", "microseconds from started_at to ended_at; null: still down"),
+        Column("episode", "STRING", "which life of the sender"),
+        Column("planned", "BOOLEAN", "true: it lies wholly in declared maintenance, and counts nowhere as an outage"),
+        Column(
+            "incident_started_at",
+            "TIMESTAMP",
+            "the incident at (region, site) that it is part of, by its start: see incidents; null: of none",
+        ),
+    ),
+    identity=("region", "site", "block", "sender_id", "started_at"),
+)
+# Engines leave out the windows where nobody asks for the incident: then a sender's outages cost what they are.
+OUTAGES_QUERY = """
+WITH {covered},
 watched AS (
   SELECT region, site, {micros}(max(ended_at)) - {micros}(min(started_at)) AS watched_us
   FROM {prefix}site_coverage
@@ -124,7 +129,7 @@ SELECT region, site, block, sender_id, started_at, ended_at, ended_by, advisory_
   {micros}(ended_at) - started_us AS duration_us, episode, planned,
   CASE WHEN is_crowded AND size >= enough THEN began_at END AS incident_started_at
 FROM together
-"""
+""".replace("{covered}", _COVERED.strip())
 
 INCIDENTS = Table(
     "incidents",
@@ -186,14 +191,19 @@ SENDER_RELIABILITY = Table(
     ),
     identity=("month", "region", "site", "block", "sender_id"),
 )
+# Not of the view outages: what incidents cost is nothing to a sender's figures.
 SENDER_RELIABILITY_QUERY = """
-WITH spans AS (
+WITH {covered},
+spans AS (
   SELECT region, site, block, sender_id, CAST(date_trunc('month', started_at) AS DATE) AS month,
     {micros}(ended_at) - {micros}(started_at) AS duration_us,
     {micros}(started_at) - {micros}(lag(ended_at) OVER (
       PARTITION BY region, site, block, sender_id ORDER BY started_at)) AS since_us
-  FROM {prefix}outages
-  WHERE NOT planned
+  FROM downs
+  WHERE NOT EXISTS (
+    SELECT 1 FROM covered c
+    WHERE c.region = downs.region AND c.site = downs.site AND c.block = downs.block
+      AND c.sender_id = downs.sender_id AND c.started_at = downs.started_at)
 ),
 failures AS (
   SELECT region, site, block, sender_id, month, count(*) AS outage_count,
@@ -219,7 +229,7 @@ SELECT m.month, m.region, m.site, m.block, m.sender_id, up_us, down_us, unknown_
 FROM months m
 LEFT JOIN failures f
   ON f.month = m.month AND f.region = m.region AND f.site = m.site AND f.block = m.block AND f.sender_id = m.sender_id
-"""
+""".replace("{covered}", _COVERED.strip())
 
 OUTAGE_VIEWS = (
     (OUTAGES, OUTAGES_QUERY),
