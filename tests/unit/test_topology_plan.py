@@ -1,4 +1,4 @@
-"""What should be follows from the settings, and the plan is the ordered difference to what was found."""
+"""The plan is the ordered difference of what should be to what was found."""
 
 from pathlib import Path
 
@@ -11,94 +11,13 @@ from aggregator.topology.plan import Action, Change, Plan, plan
 from aggregator.topology.plan_text import format_plan, plan_as_json
 from aggregator.topology.report import format_report, report
 from aggregator.topology.settings import TopologySettings
-from aggregator.topology.words import DesiredConsumer, DesiredStream, Place
-from shared.settings import SettingsError, parse_settings
+from shared.settings import parse_settings
 from tests.support.topologies import DAY, EU, HUB_PLACE, TWO_REGIONS, US, as_applied, nothing, topology, with_state
 
 
 def only_change(todo: Plan, of: str = "") -> Change:
     (change,) = (change for change in todo.changes if not of or change.stream == of)
     return change
-
-
-# What should be
-
-
-def test_each_fleet_listens_to_its_own_region_only() -> None:
-    fleets = [each for each in desired(topology()) if isinstance(each, DesiredStream) and each.name == "FLEET"]
-    assert [(each.place, each.config["subjects"]) for each in fleets] == [
-        (EU, ["fleet.eu-west.>"]),
-        (US, ["fleet.us-east.>"]),
-    ]
-
-
-def test_the_archive_listens_to_nothing_and_sources_every_region_by_its_domain() -> None:
-    archive = next(each for each in desired(topology()) if isinstance(each, DesiredStream) and each.name == "ARCHIVE")
-    assert archive.place == HUB_PLACE
-    assert archive.config["subjects"] == []
-    assert archive.config["sources"] == [
-        {
-            "name": "FLEET",
-            "external": {"api": f"$JS.{region}.API"},
-            "consumer": {"name": "muster-archive", "deliver_subject": f"muster.source.{region}.FLEET"},
-        }
-        for region in ("eu-west", "us-east")
-    ]
-
-
-def test_settings_become_jetstreams_own_words_and_units() -> None:
-    text = '[fleet]\nmax_age = "1d"\nmax_bytes = "2GiB"\nreplicas = 3\nduplicate_window = "2m"\n'
-    fleet = desired(topology(text))[0]
-    assert isinstance(fleet, DesiredStream)
-    assert fleet.config == {
-        "name": "FLEET",
-        "subjects": ["fleet.eu-west.>"],
-        "storage": "file",
-        "num_replicas": 3,
-        "max_age": DAY,
-        "max_bytes": 2 << 30,
-        "discard": "old",
-        "compression": "none",
-        "duplicate_window": 120 * 10**9,
-        "retention": "limits",
-        "allow_atomic": True,
-        "allow_direct": True,
-    }
-
-
-def test_a_region_in_the_hubs_own_domain_is_sourced_without_a_detour() -> None:
-    wanted = desired(topology('[[region]]\nname = "here"\ndomain = "hub"\n'))
-    archive = next(each for each in wanted if isinstance(each, DesiredStream) and each.name == "ARCHIVE")
-    assert archive.config["sources"][-1] == {"name": "FLEET"}
-    assert [each.place for each in wanted if isinstance(each, DesiredConsumer)] == [EU, US]
-
-
-def test_a_site_with_a_server_has_its_registration_stream_managed_there() -> None:
-    site = '[[site]]\nname = "dub1"\nregion = "eu-west"\nserver.servers = ["nats://dub1"]\n'
-    first = desired(topology(site + 'registration.subjects = ["nodes.>"]\nregistration.retention = "workqueue"\n'))[0]
-    assert isinstance(first, DesiredStream)
-    assert (first.place, first.name) == (Place("dub1", ""), "REGISTRATION")
-    assert (first.config["subjects"], first.config["retention"]) == (["nodes.>"], "workqueue")
-    unmanaged = '[[site]]\nname = "dub1"\nregion = "eu-west"\n'
-    assert desired(topology(unmanaged)) == desired(topology())
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('[[region]]\nname = "eu-west"\n', "region 'eu-west' stands here more than once"),
-        ('[[region]]\nname = "x"\ndomain = "us-east"\n', "stream 'us-east/FLEET' stands here more than once"),
-        ('[[region]]\nname = "a.b"\n', "region 'a.b' is not usable in a subject"),
-        ('[[site]]\nname = "s"\nregion = "mars"\n', "site 's' names the region 'mars', there is no such [[region]]"),
-        ('[archive]\nname = "REPORT"\n', "archive and report cannot both be called 'REPORT'"),
-        ('[fleet]\nmax_age = "1m"\n', "duplicate_window must not exceed max_age"),
-        ('[archive]\nsourcing = "fast"\n', "archive.sourcing: invalid enum value 'fast'"),
-    ],
-)
-def test_settings_that_cannot_be_meant_are_refused(text: str, line: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        topology(text)
-    assert line in str(caught.value)
 
 
 # The difference
