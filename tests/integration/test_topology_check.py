@@ -36,7 +36,7 @@ class Watched(NamedTuple):
             await self.agent.jetstream().publish(message.subject, message.body, timeout=20)
 
     async def archived(self, count: int) -> None:
-        # A server that was away is asked again by its own schedule, which grows to more than a minute.
+        # When it sources again is the server's own choice: on a busy machine it took more than a minute.
         await until(partial(holds, self.hub, "ARCHIVE", count), f"the archive holds {count}", SOURCED_WITHIN)
 
     def word(self, age: int = 0) -> Message:
