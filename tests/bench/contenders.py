@@ -10,8 +10,8 @@ import msgspec
 
 from tests.bench.children import Child
 
-# Each sender's first interval is shortened by a hash, to a 65,536th at least: of this, to fifteen hours.
-ONCE = "1000000h"
+# Each sender's first interval is shortened by a hash, to a 65,536th at least: of this, to twelve hours.
+ONCE = "800000h"
 AGENT = Path(sys.executable).with_name("muster-agent")
 
 
