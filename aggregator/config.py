@@ -1,7 +1,9 @@
 """Say how ``aggregator.toml`` is written: the hub to read from, and where the tables are."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -20,6 +22,13 @@ config_option = click.option(
     default=DEFAULT_PATH,
     show_default=True,
     help="The aggregator's settings file.",
+)
+_jars_option = click.option(
+    "--jars",
+    "jars",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Directory of Spark's jars, for a host without a network; before what the settings say.",
 )
 
 
@@ -67,3 +76,17 @@ def load(config_path: Path) -> AggregatorSettings:
         return load_settings(config_path, AggregatorSettings)
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
+
+
+def settings_for_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that starts Spark its ``settings``: those of ``--config``, with the jars of ``--jars``."""
+
+    @wraps(command)
+    def with_settings(config_path: Path, jars: Path | None, **given: Any) -> None:
+        settings = load(config_path)
+        if jars is not None:
+            lakehouse = msgspec.structs.replace(settings.lakehouse, jars=FilePath(jars.absolute()))
+            settings = msgspec.structs.replace(settings, lakehouse=lakehouse)
+        command(settings=settings, **given)
+
+    return config_option(_jars_option(with_settings))

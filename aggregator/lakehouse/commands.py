@@ -1,12 +1,12 @@
 """The commands that write the tables. Spark is imported when one of them runs: ``--help`` must not wait for it."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from aggregator import config
+from aggregator.config import AggregatorSettings
 from shared.instants import SECOND, InvalidInstant, format_duration, format_instant, parse_duration
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str | 
 
 
 @click.command()
-@config.config_option
+@config.settings_for_spark
 @click.option("--once", is_flag=True, help="Roll up and end, as without options: for cron.")
 @click.option("--every", metavar="5m", callback=_duration, help="Go on until stopped, a run each time: as a service.")
 @click.option("--full", is_flag=True, help="Compute every derived table anew; what was read stays as it is.")
@@ -33,11 +33,12 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str | 
 @click.option(
     "--master", metavar="MASTER", help="Spark's master, for another than the settings say: spark://host:7077."
 )
-def rollup(config_path: Path, once: bool, every: int, full: bool, accept_loss: str | None, master: str | None) -> None:
+def rollup(
+    settings: AggregatorSettings, once: bool, every: int, full: bool, accept_loss: str | None, master: str | None
+) -> None:
     """Bring the tables up to what the hub holds: read what is new once, derive what follows from it."""
     if every and (once or full or accept_loss):
         raise click.UsageError("--every goes on as a service: leave --once, --full and --accept-loss out")
-    settings = config.load(config_path)
     if master is not None:
         lakehouse = msgspec.structs.replace(settings.lakehouse, spark_master=master)
         settings = msgspec.structs.replace(settings, lakehouse=lakehouse)
@@ -68,13 +69,12 @@ def rollup(config_path: Path, once: bool, every: int, full: bool, accept_loss: s
 
 
 @click.command()
-@config.config_option
-def maintain(config_path: Path) -> None:
+@config.settings_for_spark
+def maintain(settings: AggregatorSettings) -> None:
     """Keep the tables small: make few large files of many, let go of what is too old, remove what dead jobs left.
 
     Rollups do it themselves, as [lakehouse] maintain_every says.
     """
-    settings = config.load(config_path)
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.stopping import StopSignal  # noqa: PLC0415 - Spark

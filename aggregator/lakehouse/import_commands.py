@@ -37,7 +37,7 @@ def import_() -> None:
 
 @import_.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_FILE)
-@config.config_option
+@config.settings_for_spark
 @click.option("--source", callback=_token, default="history", show_default=True, help="What it comes from, in a word.")
 @click.option("--sender", multiple=True, required=True, metavar="COLUMN", help="Of the sender's key; or several.")
 @click.option("--start", required=True, metavar="COLUMN", help="Of an interval's start.")
@@ -73,7 +73,7 @@ def import_() -> None:
     "--columns", callback=_listed, metavar="A,B,...", help="Names of the columns, where no first line has them."
 )
 @click.option("--dry-run", is_flag=True, help="Read the files, say how they are understood, and change nothing.")
-def intervals(files: tuple[Path, ...], config_path: Path, dry_run: bool, **given: Any) -> None:
+def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bool, **given: Any) -> None:
     """Import intervals in which senders were up or down, one to a row, from FILE...
 
     \b
@@ -84,7 +84,6 @@ def intervals(files: tuple[Path, ...], config_path: Path, dry_run: bool, **given
     quarantined with a reason; where two intervals of a sender overlap, nothing is imported. The same again changes
     nothing.
     """  # noqa: D301 - \b keeps click from filling the lines
-    settings = config.load(config_path)
     told = {name: value for name, value in given.items() if value or name not in ("up", "down")}
     mapping = msgspec.convert(told, Mapping)
     try:
@@ -118,14 +117,13 @@ def list_(config_path: Path) -> None:
 
 @import_.command("remove")
 @click.argument("identifiers", nargs=-1, required=True, metavar="IDENTIFIER...")
-@config.config_option
-def remove(identifiers: tuple[str, ...], config_path: Path) -> None:
+@config.settings_for_spark
+def remove(identifiers: tuple[str, ...], settings: AggregatorSettings) -> None:
     """Forget what was imported by mistake: IDENTIFIER as `import list` shows it, or its beginning.
 
     All tables become as if it had never been imported. A row that another file had too counts as brought by the one
     that was imported first: import the other once more.
     """
-    settings = config.load(config_path)
     from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.imports.job import remove_imports  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.query_errors import TablesUnreadable  # noqa: PLC0415 - DuckDB

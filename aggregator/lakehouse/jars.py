@@ -23,7 +23,7 @@ from aggregator.lakehouse.resolver import ResolveError, resolve
 _OTHER_PROCESS_SECONDS = 900
 _RETRY_SECONDS = 0.2
 _SCRATCH = "fetching-"
-_REMEDY = "put the jars into a directory and name it as [lakehouse] jars"
+_REMEDY = "put the jars into a directory and name it: --jars DIR, or [lakehouse] jars"
 
 
 class Jar(msgspec.Struct, frozen=True):

