@@ -67,6 +67,9 @@ class PairSettings(Settings, frozen=True):
     takeover_after: Annotated[Duration, Meta(description="silence after which the other takes over")] = Duration(
         3 * SECOND
     )
+    hand_over_after: Annotated[
+        Duration, Meta(description="how long one that leads may be unable to do what the other can")
+    ] = Duration(10 * SECOND)
     replicas: Annotated[int, Meta(description="on how many of the site's servers the pair's log is kept", ge=1)] = 1
 
     def __post_init__(self) -> None:
@@ -74,8 +77,9 @@ class PairSettings(Settings, frozen=True):
             raise ValueError('members must be two names, each agent\'s own, such as ["host-a", "host-b"]')
         for member in self.members:
             validated_token(member, "the member")
-        if self.takeover_after < SECOND:
-            raise ValueError("takeover_after must be 1s or longer")
+        for name in ("takeover_after", "hand_over_after"):
+            if getattr(self, name) < SECOND:
+                raise ValueError(f"{name} must be 1s or longer")
 
 
 class AgentSettings(Settings, frozen=True):

@@ -1,6 +1,7 @@
 """Lead: write down in the pair's log what every commit depends on, before it is made, and that one still leads.
 
-An append that fails, or whose answer does not come, ends the lead: only reading the log tells what is in it then.
+An append that fails, or whose answer does not come, ends the lead: only reading the log tells what is in it then. So
+does resigning: nothing of this lead stands behind that.
 """
 
 import asyncio
@@ -77,6 +78,11 @@ class Lead:
             if _loop_time() >= self._appended_at + self._renew_every:
                 await self._append(EntryKind.RENEWED)
 
+    async def hand_over(self) -> None:
+        """Let the other take over: raise LeadLost."""
+        await self._append(EntryKind.RESIGNED)
+        raise LeadLost(self._lost)
+
     async def resign(self) -> None:
         """Let the other take over at once, where the log can be reached."""
         with contextlib.suppress(LeadLost, TimeoutError):
@@ -117,6 +123,8 @@ class Lead:
                 self._lost = str(error)
                 raise LeadLost(self._lost) from error
             self._appended_at = _loop_time()
+            if entry.kind is EntryKind.RESIGNED:
+                self._lost = "this member has resigned"
             return self._sequence
 
 

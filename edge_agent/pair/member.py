@@ -9,6 +9,8 @@ Rules:
 4. A member whose store cannot follow the log (it is empty, or older than the log's beginning, or a message is gone
    that the leader has read) copies the leader's store. Until it has, it does not take the lead.
 5. A member uploads from when it leads until it hears that the other does: what it sends twice is known by its id.
+6. A member that leads hands over to one that stands by and can do all that it can itself, and more: read, commit,
+   reach the region.
 """
 
 import asyncio
@@ -28,6 +30,7 @@ from edge_agent.ingest import NO_CHANGES
 from edge_agent.pair.copying import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
+from edge_agent.pair.fitness import Fitness, Handover, unlike
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.lead import Lead, LeadLost
 from edge_agent.pair.log import LogAddress, LogUnavailable, OtherKey, Outrun, PairLog
@@ -42,6 +45,7 @@ from shared.instants import SECOND
 
 BEGIN_AGAIN_AFTER = 10.0
 LOOK_AGAIN_AFTER = 30.0
+LOOK_AT_BOTH_EVERY = 0.5
 EMPTY, HISTORY = "empty", "history"
 
 
@@ -49,6 +53,7 @@ class Hands(Protocol):
     """What a member works with."""
 
     store: SqliteStore
+    fitness: Fitness
 
     async def follower(self, block: str, deliveries: Deliveries) -> Follower:
         """Give what follows a block from where the store has it."""
@@ -84,6 +89,8 @@ class Member:
         self._is_first = settings.pair.members[0] == writer.member
         self._other = Neighbour(settings, writer, board.reporter("other member"))
         self._takeover_after = settings.pair.takeover_after / SECOND
+        self._hand_over_after = settings.pair.hand_over_after / SECOND
+        self._has_handed_over = False
         self._hands, self._store = hands, hands.store
         self._store_path = Path(settings.store.path)
         self._blocks = [block.name for block in settings.stream]
@@ -107,7 +114,7 @@ class Member:
         here = self._address.announcements
         await self._other.listen(self._client, here)
         announcing = asyncio.create_task(
-            self._other.announce(self._client, here, lambda: self._phase), name="announcement"
+            self._other.announce(self._client, here, lambda: self._phase, self._hands.fitness), name="announcement"
         )
         try:
             while not is_cancelled():
@@ -154,6 +161,7 @@ class Member:
             self._followers,
             deliveries,
             self._takeover_after,
+            self._has_handed_over,
             self._hear,
             self._say,
         )
@@ -233,6 +241,7 @@ class Member:
     async def _led(self, lead: Lead) -> None:
         """Lead until that is lost."""
         self._say(PairPhase.LEADING, "")
+        self._has_handed_over = False
         self._last_leader = self._writer.member
         if self._upload is None or self._upload.done():
             self._upload = asyncio.create_task(self._hands.upload(), name="upload")
@@ -253,11 +262,24 @@ class Member:
         desk = CopyDesk(self._store_path, self._writer)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lead.keep(), name="lead")
+            tasks.create_task(self._hand_over(lead), name="handover")
             tasks.create_task(desk.serve(self._client, self._address.subject("copy")), name="copies")
             tasks.create_task(_ended(upload), name="upload of the leader")
             for block in self._blocks:
                 led = self._hands.lead(block, self._followers.get(block), lead)
                 tasks.create_task(led, name=f"lead of {block}")
+
+    async def _hand_over(self, lead: Lead) -> None:
+        """Wait until the other can do more than this member, and let it: raise LeadLost."""
+        handover = Handover(self._hand_over_after)
+        while not is_cancelled():
+            await asyncio.sleep(LOOK_AT_BOTH_EVERY)
+            ours, theirs = self._hands.fitness.troubles(), self._other.troubles
+            if handover.is_due(_loop_time(), ours, theirs):
+                assert theirs is not None
+                self._say(PairPhase.HANDING_OVER, f"it cannot {unlike(ours, theirs)}, and {self._other.name} can")
+                self._has_handed_over = True
+                await lead.hand_over()
 
     # Copying
 

@@ -13,21 +13,27 @@ from nats.aio.msg import Msg
 from edge_agent.cancellation import is_cancelled
 from edge_agent.config import AgentSettings
 from edge_agent.pair.entry import Logged, Writer
+from edge_agent.pair.fitness import Fitness, Trouble
 from edge_agent.pair.refusal import PairRefused, difference
 from edge_agent.pair.status import MISSED_AFTER, PairPhase
 from edge_agent.status_board import now
 from shared.instants import SECOND
 
 ANNOUNCE_EVERY = 1.0
+HEARD_LATELY = 3.0
 OWN_ECHO = 2.0
 """How long after the start, in seconds, an entry may still come that an earlier run of this member has sent."""
 
 
 class _Announcement(msgspec.Struct, frozen=True):
-    """What a member that follows says of itself, every second; one that leads is heard in the log."""
+    """What a member that follows says of itself, every second; one that leads is heard in the log.
+
+    ``troubles`` is None where it was sent by an agent that knows nothing of them.
+    """
 
     member: str
     phase: str
+    troubles: frozenset[Trouble] | None = None
 
 
 class Neighbour:
@@ -37,6 +43,7 @@ class Neighbour:
         self.name = next(name for name in settings.pair.members if name != writer.member)
         self.phase = ""
         self.heard_at = 0
+        self._troubles: frozenset[Trouble] | None = None
         self._writer = writer
         self._key_path: Path = settings.id_key_path
         self._report = report
@@ -63,15 +70,21 @@ class Neighbour:
             with contextlib.suppress(msgspec.MsgspecError):
                 heard = msgspec.json.decode(message.data, type=_Announcement)
                 if heard.member == self.name:
-                    self._hear(heard.phase)
+                    self._hear(heard.phase, heard.troubles)
 
         await client.subscribe(subject, cb=take)
 
-    async def announce(self, client: Client, subject: str, phase: Callable[[], PairPhase]) -> None:
+    @property
+    def troubles(self) -> frozenset[Trouble] | None:
+        """Say what it cannot do; None where it does not stand by, or has not said so lately."""
+        is_ready = self.phase == PairPhase.STANDING_BY and _loop_time() - self._heard_at < HEARD_LATELY
+        return self._troubles if is_ready else None
+
+    async def announce(self, client: Client, subject: str, phase: Callable[[], PairPhase], fitness: Fitness) -> None:
         """Say every second what we do, and notice when the other says nothing; until cancelled."""
         while not is_cancelled():
             if phase() is not PairPhase.LEADING and client.is_connected:
-                body = msgspec.json.encode(_Announcement(self._writer.member, phase()))
+                body = msgspec.json.encode(_Announcement(self._writer.member, phase(), fitness.troubles()))
                 with contextlib.suppress(nats.errors.Error):
                     await client.publish(subject, body)
             silence = _loop_time() - self._heard_at
@@ -79,7 +92,8 @@ class Neighbour:
                 self._report("not heard", f"{self.name} does not stand by: start it, or nobody takes over")
             await asyncio.sleep(ANNOUNCE_EVERY)
 
-    def _hear(self, phase: str) -> None:
+    def _hear(self, phase: str, troubles: frozenset[Trouble] | None = None) -> None:
+        self._troubles = troubles
         self.phase, self.heard_at, self._heard_at = phase, now(), _loop_time()
         self._report(phase, "")
 

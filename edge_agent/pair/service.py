@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
 from edge_agent.agent_parts import AgentParts
 from edge_agent.core.tracker import Tracker
 from edge_agent.pair.deliveries import Deliveries
+from edge_agent.pair.fitness import Fitness
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.member import Member
 from edge_agent.pair.refusal import log_address, writer_of
@@ -13,6 +15,7 @@ from edge_agent.ports import Journal
 from edge_agent.seats import Seat, Seats
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.uploading import RegionLink, Uploading
+from shared.subjects import watermark_subject
 
 
 async def serve_pair(parts: AgentParts, seats: Seats, uploading: Uploading) -> None:
@@ -24,11 +27,17 @@ async def serve_pair(parts: AgentParts, seats: Seats, uploading: Uploading) -> N
         address = log_address(settings, identity.key)
         writer = writer_of(settings, identity.key, identity.boot_id)
         client = (await asyncio.shield(found[first.name])).client
-        member = Member(
-            client, address, writer, settings, _Hands(parts.store, seats, uploading, found, link), parts.board
-        )
+        subject = watermark_subject(settings.block_id(first), first.target.prefix)
+        fitness = Fitness(parts.board, list(found), Path(settings.store.path), subject)
+        hands = _Hands(parts.store, fitness, seats, uploading, found, link)
+        member = Member(client, address, writer, settings, hands, parts.board)
         parts.board.pair = member.status
+        tasks.create_task(_watch_region(fitness, link), name="reach of the region")
         tasks.create_task(member.run(), name="pair")
+
+
+async def _watch_region(fitness: Fitness, link: asyncio.Task[RegionLink]) -> None:
+    await fitness.watch_region((await asyncio.shield(link)).client)
 
 
 class _Hands:
@@ -37,12 +46,14 @@ class _Hands:
     def __init__(
         self,
         store: SqliteStore,
+        fitness: Fitness,
         seats: Seats,
         uploading: Uploading,
         found: Mapping[str, asyncio.Task[Seat]],
         link: asyncio.Task[RegionLink],
     ) -> None:
         self.store = store
+        self.fitness = fitness
         self._seats = seats
         self._uploading = uploading
         self._found = found

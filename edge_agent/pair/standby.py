@@ -1,7 +1,8 @@
 """Stand by: hand the log's entries to the followers, and take the lead when nobody has it any more.
 
 The lead is taken when every entry has been taken and the log, which answers, has been silent for ``takeover_after`` by
-this member's own clock; at once where the leader has resigned, or was an earlier run of this member itself.
+this member's own clock; at once where the leader has resigned, or was an earlier run of this member itself. A member
+that has handed the lead over takes it back only where the other does not take it for as long.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ class Standby(msgspec.Struct, frozen=True):
     followers: Mapping[str, Follower]
     deliveries: Deliveries
     takeover_after: float
+    has_handed_over: bool
     hear: Callable[[Logged, bool], Awaitable[None]]
     say: Callable[[PairPhase, str], None]
 
@@ -117,9 +119,9 @@ class Standby(msgspec.Struct, frozen=True):
     def _may_lead(self, newest: Logged, silence: float) -> bool:
         """Tell whether nobody else leads."""
         entry = newest.entry
-        if entry.writer.member == self.writer.member or entry.kind is EntryKind.RESIGNED:
-            return True
-        return silence >= self.takeover_after
+        is_own = entry.writer.member == self.writer.member
+        is_free = not self.has_handed_over if is_own else entry.kind is EntryKind.RESIGNED
+        return is_free or silence >= self.takeover_after
 
     async def _take_lead(self, newest: Logged) -> PairMark | None:
         generation, delivered = newest.entry.generation, self.deliveries.delivered

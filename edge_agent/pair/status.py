@@ -19,6 +19,7 @@ class PairPhase(StrEnum):
     CATCHING_UP = "catching up"
     WAITING = "waiting"
     COPYING = "copying"
+    HANDING_OVER = "handing over"
     UNREACHABLE = "log unreachable"
 
 

@@ -1,19 +1,31 @@
 """Two agents serve one site: whatever befalls either, the region hears a straight run's advisories, and all of them."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import pytest
 import pytest_asyncio
 
 from edge_agent.pair.status import PairPhase
 from edge_agent.store.reading import reading
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import registering
-from tests.support.pair_stage import TAKEOVER, PairStage, Seat, pair_stage
+from tests.support.fault_disk import SmallDisk
+from tests.support.pair_stage import HAND_OVER, MEMBERS, TAKEOVER, PairStage, Seat, pair_stage
 from tests.support.source_site import STREAM
 from tests.support.straight_run import advisories_of_a_straight_run
 from tests.support.waiting import until
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """Give the first member's store a disk of its own."""
+    with SmallDisk(tmp_path / MEMBERS[0]) as disk:
+        if not disk.is_small:
+            pytest.skip("a disk of its own for the store can be mounted by root only")
+        yield disk
 
 
 @pytest_asyncio.fixture
@@ -68,6 +80,47 @@ async def test_what_the_dead_leader_could_not_send_leaves_with_the_other(pair: P
         await until(lambda: b.does(PairPhase.LEADING), "the other leads", TAKEOVER)
         await region.link.restore()
         await until(knows(pair, "a", "b", "c"), "all is told")
+    await assert_straight_run(pair, leader=b)
+
+
+async def test_who_alone_cannot_reach_the_region_or_write_its_store_hands_over(
+    disk: SmallDisk, pair: PairStage
+) -> None:
+    a, b, region = pair.a, pair.b, pair.stage.region
+    async with registering(pair.stage.site, "a") as nodes:
+        await pair.start()
+        await until(knows(pair, "a"), "one is known")
+
+        await a.uplink.cut()
+        nodes.speak_up("b")
+        await until(lambda: b.does(PairPhase.LEADING), "who reaches the region leads")
+        await until(knows(pair, "b"), "what the first could not deliver has arrived")
+        assert "pair: handing over: it cannot reach the region, and dub1-b can" in a.agent.log
+
+        # What both cannot do moves nothing, nor does a link that works again.
+        await region.link.cut()
+        await a.uplink.restore()
+        nodes.speak_up("c")
+        await until(lambda: waiting(b) > 0, "an advisory waits")
+        await asyncio.sleep(HAND_OVER + 2.0)
+        assert b.does(PairPhase.LEADING)
+        await region.link.restore()
+        await until(knows(pair, "c"), "the region hears of it")
+
+        # Of a link that says nothing, the one that leads knows by what is not acknowledged.
+        await until(lambda: a.does(PairPhase.STANDING_BY), "the first stands by")
+        b.uplink.stall()
+        await until(lambda: a.does(PairPhase.LEADING), "the first leads again")
+        await b.uplink.restore()
+        await until(lambda: b.does(PairPhase.STANDING_BY), "the second stands by")
+
+        disk.fill(0)
+        nodes.speak_up("d")
+        await until(lambda: b.does(PairPhase.LEADING), "who can commit leads")
+        await until(knows(pair, "d"), "nobody waits for the full disk")
+        disk.free()
+        await until(lambda: a.does(PairPhase.STANDING_BY), "who has room again follows")
+        assert b.does(PairPhase.LEADING)
     await assert_straight_run(pair, leader=b)
 
 

@@ -17,7 +17,7 @@ from shared.jetstream_api import request_json
 from tests.support.dying_agent import When
 from tests.support.fault_evidence import DEADLINE, client_of, state_of
 from tests.support.fault_schedule import Fault, FaultKind, Moment, Target
-from tests.support.fault_stage import FLEET, FLEET_SUBJECTS, ROUND_TRIP, FaultStage
+from tests.support.fault_stage import FLEET, FLEET_SUBJECTS, FaultStage
 
 ROUND_TRIPS = (0.06, 1.0)
 FEW = 3
@@ -32,7 +32,9 @@ AT_ANY_TIME_ONE_IN = 3
 BANDWIDTHS = (4_000, 400_000)
 # Below the agent's reserve, where it pauses, down to where nothing can be written at all.
 BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
+BOTH_ONE_IN = 3
 Injector = Callable[[FaultStage, Fault], AbstractAsyncContextManager[None]]
+LinkOf = Callable[[FaultStage, Fault], EmbeddedLink]
 
 
 @asynccontextmanager
@@ -172,10 +174,10 @@ async def _update_fleet(stage: FaultStage, client: Client, **changed: object) ->
     await request_json(client, f"$JS.API.STREAM.UPDATE.{FLEET}", config, dict[str, object], deadline=DEADLINE)
 
 
-def _cut(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
+def _cut(link_of: LinkOf) -> Injector:
     @asynccontextmanager
-    async def inject(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-        link = link_of(stage)
+    async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+        link = link_of(stage, fault)
         await link.cut()
         yield
         await link.restore()
@@ -183,12 +185,12 @@ def _cut(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
     return inject
 
 
-def _stalled(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
+def _stalled(link_of: LinkOf) -> Injector:
     """Half of them deliver late what they took; of the others it never arrives."""
 
     @asynccontextmanager
     async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
-        link = link_of(stage)
+        link = link_of(stage, fault)
         link.stall()
         yield
         if fault.detail < 0.5:
@@ -198,14 +200,15 @@ def _stalled(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
     return inject
 
 
-def _slow(link_of: Callable[[FaultStage], EmbeddedLink]) -> Injector:
+def _slow(link_of: LinkOf) -> Injector:
     @asynccontextmanager
     async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
-        link = link_of(stage)
+        link = link_of(stage, fault)
+        usual = link.round_trip
         link.round_trip = _between(ROUND_TRIPS, fault.detail)
         link.bandwidth = int(_between(BANDWIDTHS, 1.0 - fault.detail))
         yield
-        link.round_trip, link.bandwidth = ROUND_TRIP, 0
+        link.round_trip, link.bandwidth = usual, 0
 
     return inject
 
@@ -222,12 +225,13 @@ def _between(bounds: tuple[float, float], detail: float) -> float:
     return low * float((high / low) ** detail)
 
 
-def _source_link(stage: FaultStage) -> EmbeddedLink:
+def _source_link(stage: FaultStage, _fault: Fault) -> EmbeddedLink:
     return stage.speaker.source_link
 
 
-def _uplink(stage: FaultStage) -> EmbeddedLink:
-    return stage.uplink
+def _uplink(stage: FaultStage, fault: Fault) -> EmbeddedLink:
+    """Choose of a pair's links mostly that of one member: the other can do what that one cannot."""
+    return stage.uplink if fault.number % BOTH_ONE_IN == 0 else stage.victim(fault.detail).uplink
 
 
 INJECTORS: dict[FaultKind, Injector] = {

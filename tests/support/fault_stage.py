@@ -87,6 +87,7 @@ PAIR = f"""
 [pair]
 members = {list(MEMBERS)}
 takeover_after = "1s"
+hand_over_after = "1s"
 """
 SPARES_LEADER = 0.25
 """The part of the agents' faults that befall the member that stands by."""
@@ -196,7 +197,8 @@ async def fault_stage(
     ``atomic``: whether the region's stream takes atomic batches. ``copies``: whether the agent also copies everything.
     ``small_disk``: whether the store lies on a disk of its own, where this machine permits that. ``servers_die``: where
     they do not, they need not have each message on the disk before they acknowledge it. ``policy``: the thresholds that
-    senders are held to. ``pair``: whether two agents serve the site, the second with a store on the usual disk.
+    senders are held to. ``pair``: whether two agents serve the site, the second with a store on the usual disk, each with
+    a link of its own to the region, behind the one that both share.
     """
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(SmallDisk(directory / "disk", is_wanted=small_disk))
@@ -212,13 +214,16 @@ async def fault_stage(
         agents: list[SupervisedAgent] = []
         for name in MEMBERS if pair else MEMBERS[:1]:
             link = await stack.enter_async_context(EmbeddedLink(site.port, round_trip=ROUND_TRIP))
+            own = await stack.enter_async_context(EmbeddedLink(uplink.port)) if pair else uplink
             place = disk.path if not agents else directory / name
-            agent = SupervisedAgent(directory / f"{name}.toml", place / "agent.db", link, lambda: disk.was_full_lately)
+            agent = SupervisedAgent(
+                directory / f"{name}.toml", place / "agent.db", (link, own), lambda: disk.was_full_lately
+            )
             settings = (SETTINGS + (COPIES if copies and not pair else "")).format(
                 name=name,
                 copied=COPIED,
                 policy=policy,
-                region=uplink.url,
+                region=own.url,
                 site=link.url,
                 store=agent.store_path,
                 directory=directory,

@@ -15,13 +15,15 @@ from tests.support.waiting import until
 
 MEMBERS = ("dub1-a", "dub1-b")
 TAKEOVER = 5.0
+HAND_OVER = 1.0
 
 
 class Seat(NamedTuple):
-    """One member: its process, and the link that it reaches the site's server by."""
+    """One member: its process, and the links that it reaches the site's and the region's server by."""
 
     agent: AgentProcess
     link: EmbeddedLink
+    uplink: EmbeddedLink
     store_path: Path
 
     def status(self) -> PairStatus | None:
@@ -66,15 +68,19 @@ async def pair_stage(directory: Path) -> AsyncIterator[PairStage]:
         seats = []
         for name in MEMBERS:
             link = await stack.enter_async_context(EmbeddedLink(stage.site.server.port))
+            # Behind the region's link, which is both members' then.
+            uplink = await stack.enter_async_context(EmbeddedLink(stage.region.link.port))
             stage.write_settings(id_key_file=str(directory / "id.key"))
             text = stage.config_path.read_text()
             text = text.replace('name = "dub1-a"', f'name = "{name}"').replace(stage.site.link.url, link.url)
+            text = text.replace(stage.region.link.url, uplink.url)
             text = text.replace(str(stage.store_path), str(directory / name / "agent.db"))
             path = directory / f"{name}.toml"
             # What is promised is that of the default; the rest need not take as long.
             patience = "3s" if name == MEMBERS[1] else "1s"
-            path.write_text(f'{text}\n[pair]\nmembers = {list(MEMBERS)}\ntakeover_after = "{patience}"\n')
+            pair = f'members = {list(MEMBERS)}\ntakeover_after = "{patience}"\nhand_over_after = "{HAND_OVER:g}s"'
+            path.write_text(f"{text}\n[pair]\n{pair}\n")
             agent = AgentProcess(path)
             stack.push_async_callback(agent.kill)
-            seats.append(Seat(agent, link, directory / name / "agent.db"))
+            seats.append(Seat(agent, link, uplink, directory / name / "agent.db"))
         yield PairStage(stage, *seats)

@@ -32,12 +32,19 @@ class UnaskedEnd(NamedTuple):
 
 
 class SupervisedAgent:
-    """One agent, and the link that it reads the site by. ``disk_was_full`` tells whether its disk was full lately."""
+    """One agent, and the links that it has to the site and to the region.
+
+    ``disk_was_full`` tells whether its disk was full lately.
+    """
 
     def __init__(
-        self, config_path: Path, store_path: Path, source_link: EmbeddedLink, disk_was_full: Callable[[], bool]
+        self,
+        config_path: Path,
+        store_path: Path,
+        links: tuple[EmbeddedLink, EmbeddedLink],
+        disk_was_full: Callable[[], bool],
     ) -> None:
-        self.source_link = source_link
+        self.source_link, self.uplink = links
         self.config_path = config_path
         self.store_path = store_path
         self.process = AgentProcess(config_path, (sys.executable, "-m", dying_agent.__name__))

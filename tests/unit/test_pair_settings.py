@@ -38,6 +38,7 @@ def test_each_member_reads_through_a_consumer_of_its_own() -> None:
         ('members = ["dub1-a", "dub1.b"]', "the member 'dub1.b' is not usable in a subject"),
         ('members = ["dub1-b", "dub1-c"]', "this agent is 'dub1-a', pair.members are dub1-b and dub1-c"),
         (f'{MEMBERS}\ntakeover_after = "999ms"', "takeover_after must be 1s or longer"),
+        (f'{MEMBERS}\nhand_over_after = "0s"', "hand_over_after must be 1s or longer"),
     ],
 )
 def test_a_pair_that_cannot_be_is_refused(pair: str, said: str) -> None:
