@@ -21,6 +21,7 @@ from edge_agent.pair.refusal import check_key_file
 from edge_agent.pair.service import serve_pair
 from edge_agent.passage import Passage
 from edge_agent.policy_feed import PolicyFeed
+from edge_agent.private_files import keep_private
 from edge_agent.seats import Seats
 from edge_agent.status_board import StatusBoard
 from edge_agent.store.files import Prepared, StoreUnusable, held, prepare, site_key
@@ -38,6 +39,7 @@ async def run(settings: AgentSettings) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    keep_private(path)
     with held(path):
         while not stopping.is_set():
             try:

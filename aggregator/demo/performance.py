@@ -22,6 +22,7 @@ from aggregator.demo.watch import watching
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from shared.embedded_nats import ServerFailed
 from shared.nats_connection import ApiError, ConnectFailed, RequestFailed
+from shared.system_errors import refusal
 from shared.truth import Truth, TruthError, read_truth
 
 _EXPECTED = (
@@ -66,7 +67,7 @@ async def perform(played: Scenario, root: Path) -> int:
         return 128 + signal.SIGPIPE
     except _EXPECTED as error:
         story.text()
-        story.raw(f"FAILED: {error}", Tone.BAD)
+        story.raw(f"FAILED: {refusal(error) if isinstance(error, OSError) else error}", Tone.BAD)
         return 1
 
 

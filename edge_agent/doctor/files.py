@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.private_files import open_to_others
 from shared.nats_settings import ConnectionSettings
 from shared.sizes import format_size
 
@@ -87,6 +88,9 @@ def _directory(path: Path) -> Iterator[Finding]:
     if closed:
         names = ", ".join(str(each) for each in closed)
         yield bad("store", f"{names}: cannot be written", "give directory and files to the agent's user (chown)")
+    elif opened := [str(each) for each in open_to_others(path)]:
+        remedy = "start the agent anew, which closes them; or chmod o-rwx. They hold what senders register"
+        yield doubtful("store", f"{', '.join(opened)}: open to everyone on this host", remedy)
     elif not path.exists() and path.with_name(path.name + ".marker").exists():
         remedy = "put it back if you can; else the agent begins anew, and known senders are announced again"
         yield doubtful("store", f"{path} is gone, though there was one", remedy)

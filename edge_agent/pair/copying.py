@@ -19,6 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from edge_agent.pair.entry import Writer
+from shared.system_errors import refusal
 
 PIECE = 256 << 10
 ANSWER_DEADLINE = 5.0
@@ -98,7 +99,8 @@ class CopyDesk:
             size, digest = await asyncio.to_thread(self._write_copy)
         except (OSError, sqlite3.Error) as error:
             self._forget()
-            return _Made(problem=f"it cannot copy its store: {error}")
+            reason = refusal(error) if isinstance(error, OSError) else error
+            return _Made(problem=f"it cannot copy its store: {reason}")
         self._copy, self._asked_at = uuid.uuid4().hex, time.monotonic()
         return _Made(self._copy, size, digest)
 
@@ -143,7 +145,9 @@ async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: P
         raise NoCopy("no answer") from error
     except nats.errors.NoRespondersError as error:
         raise NoCopy("it does not answer") from error
-    except (nats.errors.Error, OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
+        raise NoCopy(f"the copy cannot be written: {refusal(error)}") from error
+    except (nats.errors.Error, msgspec.MsgspecError) as error:
         raise NoCopy(str(error)) from error
 
 

@@ -19,6 +19,7 @@ from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
 from edge_agent.simulator.truth_file import TruthExists, TruthFile
 from shared.instants import format_duration
 from shared.nats_connection import ConnectFailed, connect
+from shared.system_errors import refusal
 
 CONNECT_DEADLINE = 10.0
 ANSWER_DEADLINE = 5.0
@@ -68,7 +69,9 @@ def simulate(context: click.Context, /, **given: Any) -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_live(LiveOptions(**given)))
-    except (ConnectFailed, NoSuchStream, TruthExists, OSError) as error:
+    except OSError as error:
+        raise click.ClickException(refusal(error)) from error
+    except (ConnectFailed, NoSuchStream, TruthExists) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -29,6 +29,7 @@ from shared.instants import HOUR, format_duration
 from shared.nats_connection import ConnectFailed, connect
 from shared.settings import Duration
 from shared.subjects import ROOT
+from shared.system_errors import refusal
 
 CONNECT_DEADLINE = 10.0
 ANSWER_DEADLINE = 10.0
@@ -184,7 +185,9 @@ def history(**given: Any) -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_history(HistoryOptions(**given)))
-    except (ConnectFailed, NoSuchStream, TruthExists, UndeliveredHistory, OSError) as error:
+    except OSError as error:
+        raise click.ClickException(refusal(error)) from error
+    except (ConnectFailed, NoSuchStream, TruthExists, UndeliveredHistory) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import migrations, schema
+from shared.system_errors import refusal
 
 KEY_BYTES = 32
 FULL = 1 << 20
+_OWNER = "the agent needs to write there"
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNREADABLE = (
     sqlite3.SQLITE_ERROR,
@@ -57,7 +59,7 @@ def held(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("a")
     except OSError as error:
-        raise StoreUnusable(f"store {path}: {error}; the agent needs to write there") from error
+        raise StoreUnusable(f"store {path}: {refusal(error, path)}; {_OWNER}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,8 +96,8 @@ def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
     if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in LOCKED:
         return StoreUnusable(f"store {path}: another process keeps it locked; end that one")
     is_full = path.parent.is_dir() and shutil.disk_usage(path.parent).free < FULL
-    remedy = "the disk is full, make room there" if is_full else "the agent needs to write there"
-    return StoreUnusable(f"store {path}: {error}; {remedy}")
+    reason = refusal(error, path) if isinstance(error, OSError) else str(error)
+    return StoreUnusable(f"store {path}: {reason}; {'the disk is full, make room there' if is_full else _OWNER}")
 
 
 def site_key(path: Path) -> bytes:
@@ -108,8 +110,12 @@ def site_key(path: Path) -> bytes:
             made.write_text(secrets.token_hex(KEY_BYTES) + "\n")
             made.replace(path)
         key = bytes.fromhex(path.read_text().strip())
-    except (OSError, ValueError) as error:
-        raise StoreUnusable(f"id key file {path}: {error}; it must hold {KEY_BYTES} bytes in hex") from error
+    except OSError as error:
+        raise StoreUnusable(f"id key file {path}: {refusal(error, path)}; {_OWNER}") from error
+    except ValueError as error:
+        raise StoreUnusable(
+            f"id key file {path}: that is no key; it must hold {KEY_BYTES} bytes in hex"
+        ) from error
     if len(key) != KEY_BYTES:
         raise StoreUnusable(f"id key file {path}: {len(key)} bytes, it must hold {KEY_BYTES} in hex")
     return key

@@ -47,6 +47,7 @@ async def test_a_store_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> 
     line = await refusal(path)
     assert line.startswith("muster-agent: store /proc/agent.db: ")
     assert line.endswith("; the agent needs to write there")
+    assert "Errno" not in line
 
 
 async def test_a_secret_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:

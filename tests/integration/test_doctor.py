@@ -200,13 +200,15 @@ async def test_files_that_others_can_read_or_change_are_found(stage: Stage, tmp_
     )
     stage.config_path.write_text(text)
     stage.config_path.chmod(0o666)
-    (tmp_path / "agent.db.corrupt-1").touch()
+    (tmp_path / "agent.db.corrupt-1").touch(mode=0o640)
+    stage.store_path.touch(mode=0o644)
     _, wrong = await examined(stage.config_path)
     said = {text: remedy for level, text, remedy in wrong if level == "WARN"}
     assert said[f"{stage.config_path} can be changed by everyone on this host"] == f"chmod o-w {stage.config_path}"
     named = f"upstream.auth.token_file {token} is open to everyone on this host"
     assert said[named] == f"chmod 600 {token}, and renew the secret"
     assert f"set aside as corrupt: {tmp_path}/agent.db.corrupt-1" in said
+    assert f"{stage.store_path}: open to everyone on this host" in said
     assert any(text.endswith("store.max_outbox is 900.00 TiB") for text in said)
     token.unlink()
     code, wrong = await examined(stage.config_path)
