@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from edge_agent.stream_settings import StreamSettings
@@ -77,6 +78,9 @@ class PairSettings(Settings, frozen=True):
             raise ValueError('members must be two names, each agent\'s own, such as ["host-a", "host-b"]')
         for member in self.members:
             validated_token(member, "the member")
+        fields = msgspec.structs.fields(type(self))
+        if not self.members and any(getattr(self, field.name) != field.default for field in fields):
+            raise ValueError("without members there is no pair, and nothing else here has an effect: name both agents")
         for name in ("takeover_after", "hand_over_after"):
             if getattr(self, name) < SECOND:
                 raise ValueError(f"{name} must be 1s or longer")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from edge_agent.config import AgentSettings
-from edge_agent.stream_settings import StreamSettings
+from edge_agent.stream_settings import UNUSED_POLICY, StreamSettings
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.settings import Duration
 
@@ -51,6 +51,7 @@ def _derived(settings: AgentSettings, block: StreamSettings) -> dict[str, object
         "stream.source.consumer": settings.consumer_of(block),
         "stream.source.filter_subject": block.filter_subject,
         "stream.policy.blind_after": Duration(policy.blind_after),
+        **{f"stream.policy.{name}": None for name in UNUSED_POLICY.get(block.mode, ())},
     }
 
 

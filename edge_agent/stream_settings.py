@@ -102,6 +102,11 @@ class SenderSettings(Settings, frozen=True):
         return SenderBySubjectToken(self.subject_token) if self.subject_token else SenderBySubject()
 
 
+_OF_CONTENT = ("size_trigger", "force_path", "digest_paths", "digest_ignore")
+UNUSED_POLICY = {"copy": ("sample_interval", "retire_after", *_OF_CONTENT), "relay": _OF_CONTENT}
+"""What each mode does not go by. ``stale_after`` bounds ``blind_after``, which all modes go by."""
+
+
 class PolicySettings(Settings, frozen=True):
     """``[stream.policy]``: when to forward, and when silence becomes stale and stale becomes retired."""
 
@@ -132,6 +137,13 @@ class PolicySettings(Settings, frozen=True):
                 _check_path(key, path or ".")
         if self.digest_ignore and not self.digest_paths:
             raise ValueError('digest_ignore without digest_paths has no effect: set digest_paths, for example to ["*"]')
+
+    def check_effects(self, mode: str) -> None:
+        """Raise ValueError for a key that was set and that a mode does not go by; "sample" goes by all of them."""
+        unused = UNUSED_POLICY.get(mode, ())
+        for field in msgspec.structs.fields(type(self)):
+            if field.name in unused and getattr(self, field.name) != field.default:
+                raise ValueError(f'policy.{field.name} has no effect in mode "{mode}": take it out')
 
     @property
     def thresholds(self) -> Thresholds:
@@ -208,6 +220,7 @@ class StreamSettings(Settings, frozen=True):
                 self._check_copying()
             case "relay":
                 self._check_relaying()
+        self.policy.check_effects(self.mode)
         subject, read = self.heartbeat.subject, self.filter_subject
         if subject and read and not covers(read, subject):
             raise ValueError(f"heartbeat.subject {subject!r} does not pass source.filter_subject {read!r}")
@@ -263,6 +276,8 @@ class StreamSettings(Settings, frozen=True):
             )
 
     def _check_copying(self) -> None:
+        if self.sender is not None:
+            raise ValueError('sender has no effect in mode "copy", which identifies nobody: take [stream.sender] out')
         read = self.source.filter_subject
         if read and is_publishable(read) and self.copy_subject("fleet").of(read) is None:
             raise ValueError(f"target.remove {self.target.remove!r} leaves nothing of the subject {read!r}: shorten it")

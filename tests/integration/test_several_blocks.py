@@ -116,14 +116,14 @@ async def test_each_block_goes_on_from_its_own_position_after_a_kill(tmp_path: P
         ),
         (
             'mode = "copy"',
-            'mode = "sample"',
+            'mode = "sample"\nsender = { json_path = "sender" }',
             "block all had mode copy in store {store}, the settings say sample: give it another name",
         ),
     ],
     ids=["site", "region", "stream", "mode"],
 )
 async def test_a_store_of_other_names_is_refused_in_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
-    async with deployed(tmp_path, ABOVE_BLOCKS + block("all", "copy", SAMPLING)) as deployment:
+    async with deployed(tmp_path, ABOVE_BLOCKS + block("all", "copy")) as deployment:
         await deployment.site.publish(b"1")
         deployment.agent.start()
         await records(deployment, ".all.copy.", 1)

@@ -11,6 +11,10 @@ def in_mode(mode: str, lines: str = "", *, sender: bool = True) -> str:
     return (text if sender else text[: text.index("[stream.sender]")]) + lines
 
 
+OF_CONTENT = ("size_trigger = 0", 'force_path = "urgent"', 'digest_paths = ["*"]')
+NO_EFFECT = {"copy": ('sample_interval = "2h"', 'retire_after = "7d"', *OF_CONTENT), "relay": OF_CONTENT}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -26,6 +30,18 @@ def in_mode(mode: str, lines: str = "", *, sender: bool = True) -> str:
         (
             in_mode("sample", '[stream.target]\nremove = "choria"'),
             'target.remove takes a part out of copied subjects, and mode "sample" has none: take it out',
+        ),
+        (
+            in_mode("copy"),
+            'sender has no effect in mode "copy", which identifies nobody: take [stream.sender] out',
+        ),
+        *(
+            (
+                in_mode(mode, f"[stream.policy]\n{line}", sender=mode == "relay"),
+                f'policy.{line.partition(" ")[0]} has no effect in mode "{mode}": take it out',
+            )
+            for mode, lines in NO_EFFECT.items()
+            for line in lines
         ),
         (
             in_mode("relay", '[stream.target]\nprefix = "up"'),

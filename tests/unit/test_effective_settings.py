@@ -52,6 +52,8 @@ def test_default_is_marked_and_what_is_derived_stands_with_its_value() -> None:
         "max_outbox = 2147483648 # default",
     } <= set(lines)
     assert 'mode = "copy"' in lines
+    assert sum(line.startswith("max_age") for line in lines) == 2
+    assert sum(line.startswith("size_trigger") for line in lines) == 1, "a copy does not go by it"
     assert "[upstream.auth]" not in lines
 
 

@@ -38,6 +38,7 @@ def test_each_member_reads_through_a_consumer_of_its_own() -> None:
         ('members = ["dub1-a", "dub1.b"]', "the member 'dub1.b' is not usable in a subject"),
         ('members = ["dub1-b", "dub1-c"]', "this agent is 'dub1-a', pair.members are dub1-b and dub1-c"),
         (f'{MEMBERS}\ntakeover_after = "999ms"', "takeover_after must be 1s or longer"),
+        ('takeover_after = "5s"', "without members there is no pair, and nothing else here has an effect"),
         (f'{MEMBERS}\nhand_over_after = "0s"', "hand_over_after must be 1s or longer"),
     ],
 )
@@ -46,8 +47,8 @@ def test_a_pair_that_cannot_be_is_refused(pair: str, said: str) -> None:
 
 
 def test_only_samples_are_a_pairs() -> None:
-    copying = paired(COMPLETE.replace('mode = "sample"', 'mode = "copy"', 1))
-    assert "the block 'nodes' has mode 'copy', and a pair only samples" in complaint(copying)
+    relaying = paired(COMPLETE.replace('mode = "sample"', 'mode = "relay"', 1))
+    assert "the block 'nodes' has mode 'relay', and a pair only samples" in complaint(relaying)
 
 
 def test_the_second_member_does_not_draw_a_secret_of_its_own(tmp_path: Path) -> None:
