@@ -174,3 +174,19 @@ def test_the_staging_of_a_dead_import_is_removed_and_of_a_living_one_kept(tmp_pa
             assert not dead.exists()
             assert alive.exists()
     assert not area.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "said"),
+    [
+        ("h 100000 200000\nh 300000 400000\n", {"sender": ("1",), "start": "2", "stop": "3"}, "--columns 1,2,3$"),
+        ("host,begin,end,is\nh,1,2,OK\n", {"always": None, "state": "is"}, "line 2: 'OK' .* --up, --down, --unknown"),
+        ("host,begin,end\nh,14/11/2023,x\n", {}, "line 2: '14/11/2023' .how times are written: --time"),
+        ("host,begin,end\nh,1700000000000,1700000001000\n", {}, "in which unit times are: --time ms"),
+    ],
+)
+def test_a_file_that_was_not_understood_says_which_option_was_meant(
+    tmp_path: Path, text: str, told: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ImportRefused, match=said):
+        staged(tmp_path / "file", text, **told)

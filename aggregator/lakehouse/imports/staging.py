@@ -40,6 +40,15 @@ _INTERVAL_SCHEMA = pa.schema(
     }
 )
 _QUARANTINE_SCHEMA = pa.schema({"reason": _TEXT, "detail": _TEXT, "payload": pa.binary(), "line": _LONG})
+_REMEDIES = {
+    ImportReason.WRONG_COLUMN_COUNT: " (how columns are parted: --separator)",
+    ImportReason.NAME_NOT_OF_SHAPE: " (what the parts of a name are: --groups)",
+    ImportReason.UNKNOWN_STATE: " (which values mean what: --up, --down, --unknown)",
+    ImportReason.UNREADABLE_START: " (how times are written: --time)",
+    ImportReason.UNREADABLE_STOP: " (how times are written: --time)",
+    ImportReason.IMPLAUSIBLE_INSTANT: " (in which unit times are: --time ms, us or ns)",
+}
+"""Options that were mostly meant where no row of a file can be read."""
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -95,6 +104,12 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, progress: Callab
     intervals = quarantine = None
     try:
         reader = RowReader(mapping, source.columns)
+        if not mapping.columns and isinstance(reader.read(source.columns), Interval):
+            names = ",".join(str(number) for number in range(1, len(source.columns) + 1))
+            raise ImportRefused(
+                f"{path}: its first line is an interval, and does not name the columns: name them yourself, for example"
+                f" --columns {names}"
+            )
         if directory is not None:
             directory.mkdir()
         intervals = _Batches(directory and directory / INTERVALS, _INTERVAL_SCHEMA)
@@ -126,7 +141,8 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, progress: Callab
             batches.close()
         source.close()
     if first is None:
-        why = "; ".join(f"{reason}, {examples[reason]}" for reason in reasons) or "it has no rows"
+        why = "; ".join(f"{reason}, {examples[reason]}{_REMEDIES.get(reason, '')}" for reason in reasons)
+        why = why or "it has no rows"
         raise ImportRefused(f"{path}: not one of {count:,} rows can be read as an interval: {why}")
     return Staged(path.name, source.import_id, directory, count, dict(reasons), examples, first)
 
