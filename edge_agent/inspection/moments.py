@@ -22,8 +22,12 @@ def relative(at: int, to: int) -> str:
 
     >>> relative(60_000_000, to=125_000_000), relative(125_000_000, to=60_000_000)
     ('1m 5s ago', 'in 1m 5s')
+    >>> relative(60_000_000, to=60_022_900)
+    'just now'
     """
     distance = to - at
+    if abs(distance) < SECOND:
+        return "just now"
     return f"{rough(distance)} ago" if distance >= 0 else f"in {rough(-distance)}"
 
 

@@ -14,6 +14,7 @@ from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import registering
 from tests.support.fault_disk import SmallDisk
 from tests.support.pair_stage import HAND_OVER, MEMBERS, TAKEOVER, PairStage, Seat, pair_stage
+from tests.support.policy_hub import said, write_topology
 from tests.support.source_site import STREAM
 from tests.support.straight_run import advisories_of_a_straight_run
 from tests.support.waiting import until
@@ -124,6 +125,37 @@ async def test_who_alone_cannot_reach_the_region_or_write_its_store_hands_over(
     await assert_straight_run(pair, leader=b)
 
 
+async def test_what_the_hub_says_around_a_takeover_is_done_once(pair: PairStage) -> None:
+    a, b, region = pair.a, pair.b, pair.stage.region
+    write_topology(pair.stage)
+    await said(pair.stage, "apply", "--force")
+
+    async def taken() -> bool:
+        return (await region.watermarks())[-1].policy_revision == 3
+
+    async with registering(pair.stage.site, "web1", "web2") as nodes:
+        await pair.start()
+        await until(knows(pair, "web1", "web2"), "both are known")
+        nodes.fall_silent("web2")
+        await said(pair.stage, "policy", "set", "--site", "dub1", "--stale-after", "10m", "--sample-interval", "2h")
+        await said(pair.stage, "policy", "forward", "--site", "dub1", "--sender", "web1")
+        await a.agent.kill()
+        await said(pair.stage, "policy", "retire", "--site", "dub1", "--sender", "web2")
+        await until(lambda: b.does(PairPhase.LEADING), "the other leads")
+        await until(taken, "all that was said is taken")
+        await a.agent.start()
+        await until(lambda: a.does(PairPhase.STANDING_BY), "the first stands by")
+        await b.agent.kill()
+        await until(lambda: a.does(PairPhase.LEADING), "the first leads again")
+        nodes.speak_up("web3")
+        await until(knows(pair, "web3"), "it has read on")
+        assert await taken()
+    assert [each.value for each in await region.advisories() if each.by_operator] == ["web2"]
+    records = await region.records(".registration")
+    assert sum(record.has_header("Muster-Reason", "policy") for record in records) == 1
+    await assert_straight_run(pair, leader=a)
+
+
 async def test_both_die_and_come_back_in_any_order(pair: PairStage) -> None:
     a, b = pair.a, pair.b
     async with registering(pair.stage.site, "a") as nodes:
@@ -169,7 +201,7 @@ async def test_members_that_do_not_fit_together_are_refused_in_one_line(pair: Pa
     a, b, keys = pair.a, pair.b, pair.stage.config_path.parent
     await a.agent.start()
     await until(lambda: a.does(PairPhase.LEADING), "the first leads")
-    for file, before, after, said in (
+    for file, before, after, words in (
         (b.agent.config_path, '"sender"', '"other"', "stream block nodes is set otherwise than at dub1-a"),
         (keys / "id.key", "", "0" * 64, "is not that of dub1-a: copy the id key file of dub1-a"),
     ):
@@ -177,10 +209,10 @@ async def test_members_that_do_not_fit_together_are_refused_in_one_line(pair: Pa
         file.write_text(whole.replace(before, after) if before else after)
         await b.agent.start()
         assert await b.agent.ended() == 1
-        assert said in b.agent.log.splitlines()[-1]
+        assert words in b.agent.log.splitlines()[-1]
         if not before:
             code, output, _ = await b.agent.command("doctor")
-            assert (code, said in " ".join(output.split())) == (2, True), output
+            assert (code, words in " ".join(output.split())) == (2, True), output
         file.write_text(whole)
 
 

@@ -15,22 +15,10 @@ from shared.policy import Order, Scope, SetThresholds
 from shared.thresholds import Thresholds
 from tests.support.agent_stage import Stage, agent_stage, registering
 from tests.support.operated_agent import OperatedAgent
+from tests.support.policy_hub import said, write_topology
 from tests.support.rendered import muster
 from tests.support.waiting import until
 
-TOPOLOGY = """
-[hub]
-servers = ["{url}"]
-domain = "eu-west"
-[archive]
-sourcing = "plain"
-[policy]
-[[region]]
-name = "eu-west"
-[[site]]
-name = "dub1"
-region = "eu-west"
-"""
 DUB1 = Scope("eu-west", "dub1")
 HERE = Place(HUB, "eu-west")
 
@@ -38,14 +26,8 @@ HERE = Place(HUB, "eu-west")
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     async with agent_stage(tmp_path) as stage:
-        (tmp_path / "topology.toml").write_text(TOPOLOGY.format(url=stage.region.server.url))
+        write_topology(stage)
         yield stage
-
-
-async def said(stage: Stage, *command: str) -> str:
-    done = await asyncio.to_thread(muster, stage.config_path.parent, *command)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 async def test_an_agent_does_what_was_said_while_it_was_cut_off(stage: Stage) -> None:

@@ -34,6 +34,11 @@ class StoredMessage(msgspec.Struct, frozen=True):
     time: str
     subject: str
     data: str = ""
+    hdrs: str = ""
+
+    def has_header(self, name: str, value: str) -> bool:
+        """Tell whether a header has this value."""
+        return f"\r\n{name}: {value}\r\n".encode() in base64.b64decode(self.hdrs)
 
     @property
     def payload(self) -> bytes:
