@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from edge_agent.status_board import UPSTREAM
 from edge_agent.status_report import read_status
@@ -154,6 +155,28 @@ async def _region_deaf(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
         await _update_fleet(stage, client)
 
 
+@asynccontextmanager
+async def _region_swallowed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    """Let somebody else than FLEET listen on one subject, who answers nothing: what comes behind is stored before it.
+
+    It lasts on from when something went astray.
+    """
+    unheard, gone = next(stage.unheard), asyncio.Event()
+
+    async def swallow(_message: Msg) -> None:
+        gone.set()
+
+    async with client_of(stage.region) as client:
+        await client.subscribe(unheard, cb=swallow)
+        await client.flush()
+        await _update_fleet(stage, client, subjects=[each for each in FLEET_SUBJECTS if each != unheard])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_START):
+                await gone.wait()
+        yield
+        await _update_fleet(stage, client)
+
+
 async def _refused(stage: FaultStage, since: int) -> None:
     """Wait until the agent says that the region has refused something since then; not for ever: others fail, too."""
     patient_until = time.monotonic() + LONGEST_START
@@ -247,6 +270,7 @@ INJECTORS: dict[FaultKind, Injector] = {
     FaultKind.REGION_SUSPENDED: _region_suspended,
     FaultKind.REGION_FULL: _region_full,
     FaultKind.REGION_DEAF: _region_deaf,
+    FaultKind.REGION_SWALLOWED: _region_swallowed,
     FaultKind.SOURCE_CUT: _cut(_source_link),
     FaultKind.SOURCE_STALLED: _stalled(_source_link),
     FaultKind.SOURCE_SLOW: _slow(_source_link),
@@ -257,7 +281,7 @@ INJECTORS: dict[FaultKind, Injector] = {
 }
 
 
-SPARED = {FaultKind.REGION_DEAF: (Target.AGENT, Target.UPLINK)}
+SPARED = dict.fromkeys((FaultKind.REGION_DEAF, FaultKind.REGION_SWALLOWED), (Target.AGENT, Target.UPLINK))
 """What must work for a fault to be felt: nothing else befalls it meanwhile."""
 
 

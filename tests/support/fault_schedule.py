@@ -42,6 +42,7 @@ class FaultKind(StrEnum):
     REGION_SUSPENDED = "region's server suspended"
     REGION_FULL = "region's stream full"
     REGION_DEAF = "region's stream deaf to some"
+    REGION_SWALLOWED = "some records go astray"
     SOURCE_CUT = "link to the site cut"
     SOURCE_STALLED = "link to the site half-open"
     SOURCE_SLOW = "link to the site slow"
@@ -96,6 +97,7 @@ RULES = {
     FaultKind.REGION_SUSPENDED: Rule(Target.REGION, 4, 0.05, 2.0),
     FaultKind.REGION_FULL: Rule(Target.REGION, 2, 0.05, 1.0, may_be_long=False),
     FaultKind.REGION_DEAF: Rule(Target.REGION, 2, 1.2, 1.6, may_be_long=False),
+    FaultKind.REGION_SWALLOWED: Rule(Target.REGION, 2, 0.5, 1.0, may_be_long=False),
     FaultKind.SOURCE_CUT: Rule(Target.SOURCE_LINK, 4, 0.02, 1.5),
     FaultKind.SOURCE_STALLED: Rule(Target.SOURCE_LINK, 3, 0.05, 2.0),
     FaultKind.SOURCE_SLOW: Rule(Target.SOURCE_LINK, 2, 0.5, 2.0),

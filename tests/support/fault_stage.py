@@ -197,8 +197,8 @@ async def fault_stage(
     ``atomic``: whether the region's stream takes atomic batches. ``copies``: whether the agent also copies everything.
     ``small_disk``: whether the store lies on a disk of its own, where this machine permits that. ``servers_die``: where
     they do not, they need not have each message on the disk before they acknowledge it. ``policy``: the thresholds that
-    senders are held to. ``pair``: whether two agents serve the site, the second with a store on the usual disk, each with
-    a link of its own to the region, behind the one that both share.
+    senders are held to. ``pair``: whether two agents serve the site, the second with a store on the usual disk, each
+    with a link of its own to the region, behind the one that both share.
     """
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(SmallDisk(directory / "disk", is_wanted=small_disk))
