@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 T = TypeVar("T")
 
+_NO_RESPONDERS = "503"
 NO_SUCH_STREAM = 10059
 NO_SUCH_CONSUMER = 10014
 
@@ -57,6 +59,30 @@ def domain_of(api: str) -> str:
     return match[1] if match else ""
 
 
+def domain_inbox(prefix: str, domain: str, token: str) -> str:
+    """Name where answers of another domain come: below the client's own inbox, and in no other domain's."""
+    return f"{prefix}.{domain}.{token}"
+
+
+async def _request(client: Client, subject: str, payload: bytes, deadline: float) -> Msg:
+    """Ask, and of another domain wait where nobody but that need be let answer: permissions can tell domains apart."""
+    domain = _DOMAIN_API.match(subject)
+    if domain is None:
+        return await client.request(subject, payload, timeout=deadline)
+    prefix, _, token = client.new_inbox().rpartition(".")
+    inbox = domain_inbox(prefix, domain[1], token)
+    answers = await client.subscribe(inbox)
+    try:
+        await client.publish(subject, payload, reply=inbox)
+        answer = await answers.next_msg(timeout=deadline)
+    finally:
+        if client.is_connected:
+            await answers.unsubscribe()
+    if answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
+        raise nats.errors.NoRespondersError
+    return answer
+
+
 async def request_json(client: Client, subject: str, body: Any, model: type[T], *, deadline: float) -> T:
     """Send ``body`` as JSON (None: nothing; bytes: as they are) and decode the answer as ``model``.
 
@@ -64,7 +90,7 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
     """
     payload = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
     try:
-        reply = await client.request(subject, payload, timeout=deadline)
+        reply = await _request(client, subject, payload, deadline)
     except nats.errors.NoRespondersError as error:
         raise RequestFailed(f"{subject}: nobody answers there (domain down, wrong name, or no permission)") from error
     except (nats.errors.Error, TimeoutError) as error:

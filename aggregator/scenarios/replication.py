@@ -66,7 +66,8 @@ async def play(directory: Path, telling: Telling) -> None:
 async def _set_up(topology: Topology, telling: Telling) -> None:
     telling.chapter("Four streams are laid out: muster-aggregator apply")
     todo = await topology.apply(STREAMS)
-    telling.show("origins are made before their copies", [change.stream for change in todo.changes], list(_NAMES))
+    made = [change.stream for change in todo.changes if not change.consumer]
+    telling.show("origins are made before their copies", made, list(_NAMES))
     telling.show("doing it again changes", len((await topology.apply()).changes), 0)
 
     async def streams() -> dict[str, Any]:
@@ -114,8 +115,8 @@ async def _replicate(jetstream: JetStream, topology: Topology, telling: Telling)
         "the replication report: kind, API, lag, behind, error",
         behind,
         {
-            "ARCHIVE of ORDERS": ("source", "$JS.API", 0, 0, ""),
-            "ARCHIVE of RETURNS": ("source", "$JS.API", 0, 0, ""),
+            "ARCHIVE of ORDERS": ("durable source", "$JS.API", 0, 0, ""),
+            "ARCHIVE of RETURNS": ("durable source", "$JS.API", 0, 0, ""),
             "REPORT of ARCHIVE": ("mirror", "$JS.API", 0, 0, ""),
         },
     )

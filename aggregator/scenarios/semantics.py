@@ -6,7 +6,13 @@ each with a JetStream domain of its own.
 
 from pathlib import Path
 
-from aggregator.scenarios import semantics_links, semantics_mirrors, semantics_retention, semantics_sources
+from aggregator.scenarios import (
+    semantics_durable,
+    semantics_links,
+    semantics_mirrors,
+    semantics_retention,
+    semantics_sources,
+)
 from aggregator.scenarios.stage import Topology, connected
 from aggregator.scenarios.telling import Telling
 from shared.embedded_link import EmbeddedLink
@@ -49,4 +55,5 @@ async def play(directory: Path, telling: Telling) -> None:
             await semantics_sources.play(topology, at_hub, at_hub_as_app, telling)
             await semantics_mirrors.play(topology, at_hub, telling)
             await semantics_retention.play(topology, at_hub, at_edge, telling)
+            await semantics_durable.play(topology, at_hub, telling)
             await semantics_links.play(topology, at_hub, at_edge, link, telling)

@@ -4,15 +4,17 @@ from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.scenarios.telling import Telling
 
 QUEUE = '[[stream]]\nname = "WORK"\nsubjects = ["work"]\nretention = "workqueue"\n'
-DONE = '[[stream]]\nname = "DONE"\n[[stream.source]]\nname = "WORK"\n'
+DONE = '[[stream]]\nname = "DONE"\n[[stream.source]]\nname = "WORK"\nsourcing = "plain"\n'
 EDGE_QUEUE = '[[stream]]\nname = "EDGE_WORK"\ndomain = "edge"\nsubjects = ["edge.work"]\nretention = "workqueue"\n'
-EDGE_DONE = '[[stream]]\nname = "EDGE_DONE"\n[[stream.source]]\nname = "EDGE_WORK"\ndomain = "edge"\n'
+EDGE_DONE = (
+    '[[stream]]\nname = "EDGE_DONE"\n[[stream.source]]\nname = "EDGE_WORK"\nsourcing = "plain"\ndomain = "edge"\n'
+)
 INTEREST = '[[stream]]\nname = "INTEREST"\nsubjects = ["interest"]\nretention = "interest"\n'
-KEPT = '[[stream]]\nname = "KEPT"\n[[stream.source]]\nname = "INTEREST"\n'
+KEPT = '[[stream]]\nname = "KEPT"\n[[stream.source]]\nname = "INTEREST"\nsourcing = "plain"\n'
 ALLOW = "allow = true\n"
 
 LATE_QUEUE = '[[stream]]\nname = "LATE_WORK"\nsubjects = ["late"]\nretention = "workqueue"\n'
-LATE_DONE = '[[stream]]\nname = "LATE_DONE"\n[[stream.source]]\nname = "LATE_WORK"\n'
+LATE_DONE = '[[stream]]\nname = "LATE_DONE"\n[[stream.source]]\nname = "LATE_WORK"\nsourcing = "plain"\n'
 
 
 async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, telling: Telling) -> None:

@@ -102,7 +102,8 @@ async def _late(topology: Topology, at_hub: JetStream, telling: Telling) -> None
 
 
 def _copy(name: str, takes: str, own: str = "") -> str:
-    return f'[[stream]]\nname = "{name}"\n{own}\n[[stream.source]]\nname = "ORIGIN"\n{takes}\n'
+    # As the documentation has them: durable ones come in a chapter of their own.
+    return f'[[stream]]\nname = "{name}"\n{own}\n[[stream.source]]\nname = "ORIGIN"\nsourcing = "plain"\n{takes}\n'
 
 
 def _bodies(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:

@@ -46,7 +46,7 @@ class Topology:
         topology = load_settings(self.path, TopologySettings)
         wanted = desired(topology)
         async with connections(topology) as opened:
-            return plan(wanted, await observe(wanted, opened))
+            return plan(wanted, await observe(wanted, opened, with_strays=True))
 
     async def apply(self, streams: str | None = None) -> Plan:
         """Carry it out too, whatever that destroys; refused copies stay refused."""

@@ -13,6 +13,7 @@ from aggregator.topology.evidence import Block, Evidence, Waiting
 from aggregator.topology.found import Found, FoundStream
 from aggregator.topology.report import ReplicationRow, Report, another_past, report
 from aggregator.topology.settings import TopologySettings
+from aggregator.topology.sourcing import settled
 from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream
 from shared.instants import MINUTE, SECOND, format_duration
 
@@ -52,6 +53,7 @@ def check(
     topology: TopologySettings, wanted: tuple[Desired, ...], found: Found, evidence: Evidence, limits: Limits
 ) -> list[Finding]:
     """List what is wrong, the worst first."""
+    wanted = settled(wanted, found)
     shown = report(wanted, found)
     findings = [
         *_places(found),
@@ -87,7 +89,8 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
         if isinstance(each, DesiredConsumer):
             key = each.place, each.stream, each.name
             if each.wanted and (each.place, each.stream) in found.streams and key not in found.consumers:
-                lost = "nothing is sourced from it" if each.archive else "its site hears nothing of it"
+                copying = each.copying
+                lost = f"{copying.stream} takes nothing from it" if copying else "its site hears nothing of it"
                 text = f"{each.stream} lacks the consumer {each.name}, {lost}: apply makes it again"
                 yield Finding(Severity.CRITICAL, place, text)
             continue

@@ -15,7 +15,7 @@ from aggregator.topology.jetstream import ApplyFailed, Connections, connections,
 from aggregator.topology.jetstream import apply as apply_plan
 from aggregator.topology.plan import Change, Plan
 from aggregator.topology.plan import plan as make_plan
-from aggregator.topology.plan_text import change_lines, format_plan, plan_as_json, summary
+from aggregator.topology.plan_text import change_lines, format_plan, named, plan_as_json, summary
 from aggregator.topology.report import format_report
 from aggregator.topology.report import report as make_report
 from aggregator.topology.settings import TopologySettings
@@ -45,7 +45,7 @@ def plan(config_path: Path, as_json: bool) -> None:
     wanted = desired(topology)
 
     async def planned(opened: Connections) -> Plan:
-        return make_plan(wanted, await observe(wanted, opened))
+        return make_plan(wanted, await observe(wanted, opened, with_strays=True))
 
     todo = asyncio.run(_connected(topology, planned))
     click.echo(_json(plan_as_json(todo)) if as_json else format_plan(todo))
@@ -66,11 +66,11 @@ def apply(config_path: Path, force: bool, as_json: bool) -> None:
             click.echo(f"{change.place}: {next(change_lines(change))}")
 
     async def applied(opened: Connections) -> Plan:
-        todo = make_plan(wanted, await observe(wanted, opened))
+        todo = make_plan(wanted, await observe(wanted, opened, with_strays=True))
         if todo.refused:
             raise click.ClickException(f"nothing was changed: {'; '.join(todo.refused)}")
         if todo.destructive and not force:
-            losses = (f"{each.place}: {each.action} {each.stream}, which {each.destroys}" for each in todo.destructive)
+            losses = (f"{each.place}: {each.action} {named(each)}, which {each.destroys}" for each in todo.destructive)
             raise click.ClickException(f"nothing was changed, this asks for --force: {'; '.join(losses)}")
         try:
             await apply_plan(todo, opened, tell)

@@ -9,16 +9,15 @@ carry a message everywhere, and two streams that both listen to ``fleet.>`` woul
 
 from collections.abc import Iterator
 
-from aggregator.topology.free_streams import free_fields
+from aggregator.topology.free_streams import free_fields, free_source
 from aggregator.topology.policy_streams import policy_at_hub, policy_in_region
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
+from aggregator.topology.sourcing import archive_deliveries, consumer_of, through_consumer
 from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
 from shared.subjects import ROOT
 
 ARCHIVE_CONSUMER = "muster-archive"
-_HEARTBEAT = 1_000_000_000
-_MOST_UNACKNOWLEDGED = 10_000
 
 
 def desired(topology: TopologySettings) -> tuple[Desired, ...]:
@@ -28,7 +27,7 @@ def desired(topology: TopologySettings) -> tuple[Desired, ...]:
         *_policy(topology),
         *(each for region in topology.regions for each in _region(topology, region)),
         *(_hub_streams(topology) if topology.regions else ()),
-        *_origins_first([_free_stream(topology, each) for each in topology.streams]),
+        *_free_streams(topology),
     )
 
 
@@ -61,10 +60,44 @@ def _policy(topology: TopologySettings) -> Iterator[Desired]:
             yield from policy_in_region(topology, region, region_place(region), common)
 
 
+def _free_streams(topology: TopologySettings) -> Iterator[Desired]:
+    """List streams, and the consumers that their copies may have: each where both its stream and its copy allow it."""
+    streams = [_free_stream(topology, each) for each in topology.streams]
+    consumers = [each for wanted in topology.streams for each in free_consumers(topology, wanted)]
+    waiting = {(each.place, each.name) for each in streams}
+    for stream in _origins_first(streams):
+        waiting.remove((stream.place, stream.name))
+        ready = [each for each in consumers if (each.place, each.stream) not in waiting]
+        consumers = [each for each in consumers if each not in ready]
+        own = (stream.place, stream.name)
+        yield from (each for each in ready if (each.place, each.stream) != own)
+        yield stream
+        yield from (each for each in ready if (each.place, each.stream) == own)
+
+
 def _free_stream(topology: TopologySettings, wanted: FreeStreamSettings) -> DesiredStream:
-    place = Place(HUB, wanted.domain) if wanted.domain else _place_of(topology, wanted.place)
+    place = free_place(topology, wanted)
     origins = tuple(_origin(topology, place, each) for each in wanted.origins if each.place or not each.api)
     return DesiredStream(place, wanted.name, _common(wanted) | free_fields(wanted, place.domain), origins)
+
+
+def free_place(topology: TopologySettings, wanted: FreeStreamSettings) -> Place:
+    """Give the place of a ``[[stream]]``."""
+    return Place(HUB, wanted.domain) if wanted.domain else _place_of(topology, wanted.place)
+
+
+def free_consumers(topology: TopologySettings, wanted: FreeStreamSettings) -> Iterator[DesiredConsumer]:
+    """Give the consumers through which a ``[[stream]]`` copies where its copies are durable.
+
+    Sources are unless they shall not; mirrors only where they shall, since a mirror cannot be changed.
+    """
+    place = free_place(topology, wanted)
+    for copied in wanted.origins:
+        is_durable = (copied.sourcing or ("plain" if copied is wanted.mirror else "durable")) == "durable"
+        if not copied.api and (is_durable or copied is not wanted.mirror):
+            origin = _origin(topology, place, copied)
+            source = free_source(copied, place.domain)
+            yield consumer_of((place, wanted.name), (origin.place, origin.name), source, wanted=is_durable)
 
 
 def _place_of(topology: TopologySettings, name: str) -> Place:
@@ -113,20 +146,15 @@ def _fleet(topology: TopologySettings, region: RegionSettings) -> DesiredStream:
 
 
 def _archive_consumer(topology: TopologySettings, region: RegionSettings) -> DesiredConsumer:
-    """Source: ADR-60. The consumer keeps the hub's place while the hub is away, and restarts delivery by itself."""
-    config = {
-        "durable_name": ARCHIVE_CONSUMER,
-        "deliver_subject": _deliver_subject(topology, region),
-        "ack_policy": "flow_control",
-        "flow_control": True,
-        "idle_heartbeat": _HEARTBEAT,
-        "max_ack_pending": _MOST_UNACKNOWLEDGED,
-        "max_deliver": -1,
-    }
-    stream = topology.fleet_of(region).name
-    durable = topology.archive.sourcing == "durable"
-    archive = (Place(HUB, topology.hub.domain), topology.archive.name)
-    return DesiredConsumer(region_place(region), stream, ARCHIVE_CONSUMER, config, archive, wanted=durable)
+    fleet = topology.fleet_of(region).name
+    return through_consumer(
+        (Place(HUB, topology.hub.domain), topology.archive.name),
+        (region_place(region), fleet),
+        _source(topology, region),
+        ARCHIVE_CONSUMER,
+        archive_deliveries(region.name, fleet),
+        wanted=topology.archive.sourcing == "durable",
+    )
 
 
 def _archive(topology: TopologySettings) -> Config:
@@ -152,13 +180,7 @@ def _source(topology: TopologySettings, region: RegionSettings) -> Config:
     if region.jetstream_domain == topology.hub.domain:
         return source
     source["external"] = {"api": region_place(region).api}
-    if topology.archive.sourcing == "durable":
-        source["consumer"] = {"name": ARCHIVE_CONSUMER, "deliver_subject": _deliver_subject(topology, region)}
     return source
-
-
-def _deliver_subject(topology: TopologySettings, region: RegionSettings) -> str:
-    return f"muster.source.{region.name}.{topology.fleet_of(region).name}"
 
 
 def _common(wanted: StreamSettings) -> Config:

@@ -9,7 +9,6 @@ from aggregator.topology.found import FoundStream, api_of, is_same_source
 from aggregator.topology.words import Config
 from shared.instants import parse_instant
 
-_STARTS = ("opt_start_seq", "opt_start_time")
 _BEYOND = {
     "max_age": "older than the new max_age",
     "max_bytes": "beyond the new max_bytes",
@@ -77,18 +76,18 @@ def _is_exceeded(change: FieldChange, current: FoundStream) -> bool:
 
 
 def _source_differences(wanted: list[Config], current: list[Config]) -> Iterator[FieldChange]:
-    """One change for each source that comes, goes, gets or loses its consumer, or starts elsewhere."""
+    """One change for each source that comes, goes, or gets or loses its consumer; starts count for new ones alone."""
     for old, new in source_pairs(wanted, current):
         if old is None or new is None or not _is_as_wanted(new, old):
-            yield FieldChange(f"source {_title(new or old or {})}", old, new)
+            yield FieldChange(f"source {title(new or old or {})}", old, new)
 
 
 def _is_as_wanted(new: Config, old: Config) -> bool:
-    starts = all(_agrees(new[field], old.get(field)) for field in _STARTS if field in new)
-    return starts and (old.get("consumer") or None) == new.get("consumer")
+    return (old.get("consumer") or None) == new.get("consumer")
 
 
-def _title(source: Config) -> str:
+def title(source: Config) -> str:
+    """Name a source as people do."""
     taken = source.get("filter_subject") or ", ".join(each["src"] for each in source.get("subject_transforms") or [])
     return f"{source['name']} of {api_of(source) or 'this domain'}{f' ({taken})' if taken else ''}"
 

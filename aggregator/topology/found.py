@@ -3,6 +3,7 @@
 import msgspec
 
 from aggregator.topology.words import Config, Place
+from shared.jetstream_api import domain_of
 
 StreamKey = tuple[Place, str]
 ConsumerKey = tuple[Place, str, str]
@@ -113,6 +114,7 @@ class Found(msgspec.Struct, frozen=True):
     """What there is. What is not there has no entry; ``unreachable`` places say why in one line.
 
     ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
+    ``strays``: consumers with names such as we give, beside those that are wanted.
     """
 
     streams: dict[StreamKey, FoundStream]
@@ -120,22 +122,21 @@ class Found(msgspec.Struct, frozen=True):
     levels: dict[Place, int]
     unreachable: dict[Place, str]
     last_matching: dict[tuple[StreamKey, str], int] = {}
+    strays: dict[ConsumerKey, FoundConsumer] = {}
 
-    def taken(self, copier: FoundStream, source: Config) -> int:
-        """Give the origin's sequence that a source of ``copier`` has come to, 0 for none.
+    def taken(self, copier: StreamKey, source: Config) -> int:
+        """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.
 
         What it was told to start behind counts as taken: until its first message the server reports 0.
         """
-        sequences = [each.seq for each in copier.sources if is_same_source(source, each.source)]
-        for each in sources_of(copier):
+        stream = self.streams[copier]
+        sequences = [each.seq for each in stream.sources if is_same_source(source, each.source)]
+        for each in sources_of(stream):
             if is_same_source(source, each):
                 sequences.append(each.get("opt_start_seq", 1) - 1)
-                consumer_name = (each.get("consumer") or {}).get("name", "")
-                sequences += [
-                    consumer.config.get("opt_start_seq", 1) - 1
-                    for (place, stream, name), consumer in self.consumers.items()
-                    if (stream, place.api) == (each["name"], api_of(each)) and name == consumer_name
-                ]
+                place = origin_place(copier[0], each)
+                consumer = self.consumers.get((place, each["name"], (each.get("consumer") or {}).get("name", "")))
+                sequences.append(consumer.config.get("opt_start_seq", 1) - 1 if consumer is not None else 0)
         return max(sequences, default=0)
 
 
@@ -158,13 +159,27 @@ def api_of(source: Config) -> str:
     return str((source.get("external") or {}).get("api", ""))
 
 
+def origin_place(copier: Place, source: Config) -> Place:
+    """Give the place that a source without another account's API reads from."""
+    return Place(copier.connection, domain_of(api_of(source)) or copier.domain)
+
+
 def is_same_source(wanted: Config, found: Config) -> bool:
     """Tell whether two configurations are one source to the server: another filter or transform makes another one.
 
-    Where ``wanted`` does not speak of filters, any will do: that is the operator's.
+    Where ``wanted`` does not speak of filters, any will do: that is the operator's. A durable source is taken for the
+    plain one that takes the same.
     """
-    return (wanted["name"], api_of(wanted)) == (found["name"], api_of(found)) and all(
-        (wanted[field] or None) == (found.get(field) or None)
-        for field in ("filter_subject", "subject_transforms")
-        if field in wanted
-    )
+    if (wanted["name"], api_of(wanted)) != (found["name"], api_of(found)):
+        return False
+    spoken = [field for field in ("filter_subject", "subject_transforms") if field in wanted]
+    if spoken and (wanted.get("consumer") or found.get("consumer")):
+        return taken_subjects(wanted) == taken_subjects(found)
+    return all((wanted[field] or None) == (found.get(field) or None) for field in spoken)
+
+
+def taken_subjects(source: Config) -> list[tuple[str, str]]:
+    """List what a source takes of its origin's subjects, and as what ("": as it is); none: everything."""
+    if source.get("filter_subject"):
+        return [(source["filter_subject"], "")]
+    return [(each["src"], each.get("dest") or "") for each in source.get("subject_transforms") or []]

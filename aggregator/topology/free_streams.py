@@ -25,8 +25,8 @@ def free_fields(wanted: FreeStreamSettings, own_domain: str) -> Config:
         "deny_delete": wanted.deny_delete,
         "deny_purge": wanted.deny_purge,
         "description": wanted.description or None,
-        "sources": [_origin(source, own_domain) for source in wanted.sources],
-        "mirror": _origin(wanted.mirror, own_domain) if wanted.mirror is not None else None,
+        "sources": [free_source(source, own_domain) for source in wanted.sources],
+        "mirror": free_source(wanted.mirror, own_domain) if wanted.mirror is not None else None,
     }
     if wanted.mirror_direct:
         # Not false otherwise: to a mirror in its origin's domain the server gives what the origin has.
@@ -39,7 +39,8 @@ def free_fields(wanted: FreeStreamSettings, own_domain: str) -> Config:
     return config
 
 
-def _origin(origin: OriginSettings, own_domain: str) -> Config:
+def free_source(origin: OriginSettings, own_domain: str) -> Config:
+    """Give the plain form of what a ``[[stream]]`` copies."""
     external = {"api": origin.api, "deliver": origin.deliver} if origin.api else None
     if origin.domain not in ("", own_domain):
         external = {"api": api_prefix(origin.domain)}
@@ -52,6 +53,7 @@ def _origin(origin: OriginSettings, own_domain: str) -> Config:
         "opt_start_time": _server_time(origin.start_time) if origin.start_time is not None else None,
         "filter_subject": origin.filter_subject or None,
         "subject_transforms": transforms or None,
+        "consumer": None,
     }
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.found import Found, FoundConsumer, FoundStream, beyond
+from aggregator.topology.found import ConsumerKey, Found, FoundConsumer, FoundStream, beyond
 from aggregator.topology.plan import Action, Change, Plan
 from aggregator.topology.settings import TopologySettings
+from aggregator.topology.sourcing import OURS, copier_of
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM
 from shared.nats_connection import ApiError, ConnectFailed, RequestFailed, connect, request_json
@@ -36,6 +37,11 @@ class _Api(msgspec.Struct, frozen=True):
 
 class _AccountInfo(msgspec.Struct, frozen=True):
     api: _Api = _Api()
+
+
+class _Names(msgspec.Struct, frozen=True):
+    total: int = 0
+    consumers: list[str] | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -64,8 +70,11 @@ async def connections(topology: TopologySettings) -> AsyncIterator[Connections]:
         yield dict(zip(wanted, clients, strict=True))
 
 
-async def observe(wanted: Iterable[Desired], opened: Connections) -> Found:
-    """Ask every place, all at once, for what it has of what is wanted, and of what that copies."""
+async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays: bool = False) -> Found:
+    """Ask every place, all at once, for what it has of what is wanted, and of what that copies.
+
+    ``with_strays``: also for consumers that might be ours and are not wanted, and what copies through them.
+    """
     wanted = tuple(wanted)
     found = Found({}, {}, {}, {})
     by_place: dict[Place, list[Desired | Origin]] = {}
@@ -74,7 +83,39 @@ async def observe(wanted: Iterable[Desired], opened: Connections) -> Found:
     await asyncio.gather(*(_observe_place(place, asked, opened, found) for place, asked in by_place.items()))
     overtaken = list(_overtaken(wanted, found))
     await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in overtaken))
+    if with_strays:
+        await asyncio.gather(*(_observe_strays(place, asked, opened, found) for place, asked in by_place.items()))
+        copiers = {copier_of(each.config, list(found.levels)) for each in found.strays.values()} - {None}
+        unknown = [Origin(*key) for key in copiers if key is not None and key not in found.streams]
+        await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in unknown))
     return found
+
+
+async def _observe_strays(place: Place, asked: list[Desired | Origin], opened: Connections, found: Found) -> None:
+    client = opened[place.connection]
+    streams = [each.name for each in asked if isinstance(each, DesiredStream) and (place, each.name) in found.streams]
+    wanted = {(each.stream, each.name) for each in asked if isinstance(each, DesiredConsumer)}
+    if isinstance(client, str) or place in found.unreachable:
+        return
+    try:
+        for stream in streams:
+            for name in await _consumer_names(client, place, stream):
+                if name.startswith(OURS) and (stream, name) not in wanted:
+                    await _observe_consumer(client, DesiredConsumer(place, stream, name, {}), found.strays)
+    except (ApiError, RequestFailed) as error:
+        found.unreachable[place] = str(error)
+
+
+async def _consumer_names(client: Client, place: Place, stream: str) -> list[str]:
+    names: list[str] = []
+    while True:
+        request = {"offset": len(names)}
+        page = await request_json(
+            client, f"{place.api}.CONSUMER.NAMES.{stream}", request, _Names, deadline=REQUEST_DEADLINE
+        )
+        names += page.consumers or []
+        if not page.consumers or len(names) >= page.total:
+            return names
 
 
 def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
@@ -133,7 +174,7 @@ async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Co
         found.levels[place] = info.api.level
         for each in asked:
             if isinstance(each, DesiredConsumer):
-                await _observe_consumer(client, each, found)
+                await _observe_consumer(client, each, found.consumers)
             else:
                 await _observe_stream(client, each, found)
             if isinstance(each, Origin):
@@ -169,7 +210,7 @@ async def _observe_last_matching(client: Client, asked: Origin, found: Found) ->
             found.last_matching[key, subject] = answer.message.seq
 
 
-async def _observe_consumer(client: Client, asked: DesiredConsumer, found: Found) -> None:
+async def _observe_consumer(client: Client, asked: DesiredConsumer, found: dict[ConsumerKey, FoundConsumer]) -> None:
     subject = f"{asked.place.api}.CONSUMER.INFO.{asked.stream}.{asked.name}"
     try:
         answer = await request_json(client, subject, None, FoundConsumer, deadline=REQUEST_DEADLINE)
@@ -177,7 +218,7 @@ async def _observe_consumer(client: Client, asked: DesiredConsumer, found: Found
         if error.err_code not in (NO_SUCH_CONSUMER, NO_SUCH_STREAM):
             raise
     else:
-        found.consumers[asked.place, asked.stream, asked.name] = answer
+        found[asked.place, asked.stream, asked.name] = answer
 
 
 async def _delete_stream(client: Client, change: Change) -> None:

@@ -10,24 +10,19 @@ have it stored as another site's record (tried on 2.15.1). Across accounts answe
 account also bounds the site's connections: a server has a number of them for all, and one key could take them all.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
-from aggregator.topology.desired import ARCHIVE_CONSUMER
-from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
-from aggregator.topology.stream_settings import HUB_PLACE
+from aggregator.topology.settings import SiteSettings
 from shared.jetstream_api import api_prefix
-from shared.policy import EVERY_REVISION, STREAM, consumer_name, subjects_of_region
+from shared.policy import EVERY_REVISION, STREAM, consumer_name
 from shared.subjects import ROOT
 
 CLIENTS = "STANDARD"
 LEAVES = "LEAFNODE"
 CONNECTIONS_OF_A_SITE = 16
 """In its region: of an agent or two, of their doctors, and of what a cut link left open until it is missed."""
-
-_ANSWERS = ("_R_.>", "$JSC.R.>", "$JS.S.>", "$JS.M.>")
-"""Where servers hear the answers to their own requests, and what plain sources and mirrors are sent."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -112,21 +107,6 @@ def nodes_at_site(site: SiteSettings) -> Grant:
     return Grant(f"{site.name}-nodes", site.registration.subjects, (inbox("nodes"),))
 
 
-def leaf_of_region(topology: TopologySettings, region: RegionSettings) -> Grant:
-    """Let a region's servers answer for their own domain, send what the hub copies, and copy what is theirs to copy.
-
-    Seen from the hub: ``publish`` is what may come in, ``subscribe`` what may go out.
-    """
-    domain, fleet = region.jetstream_domain, topology.fleet_of(region).name
-    coming = [f"muster.source.{region.name}.{fleet}", "_INBOX.>", *_ANSWERS]
-    going = [f"{api_prefix(domain)}.>", f"$JS.FC.{fleet}.>", f"$JS.ACK.{fleet}.{ARCHIVE_CONSUMER}.>"]
-    copied = tuple(_copied_from_hub(topology, region))
-    if copied:
-        coming += [*(f"{api_prefix(_hub_domain(topology))}.CONSUMER.{name}" for name in copied), "$JS.FC.>"]
-        going += _ANSWERS
-    return Grant(f"{region.name}-leaf", tuple(coming), tuple(going), LEAVES)
-
-
 def _account(site: str) -> str:
     return f"SITE_{site}"
 
@@ -138,18 +118,3 @@ def _policy_requests(site: SiteSettings) -> tuple[str, ...]:
 
 def _own_subject(site: SiteSettings) -> str:
     return f"{ROOT}.{site.region}.{site.name}.>"
-
-
-def _copied_from_hub(topology: TopologySettings, region: RegionSettings) -> Iterator[str]:
-    """Name the requests by which a region's own streams copy streams of the hub."""
-    if topology.policy is not None:
-        yield from (f"CREATE.{STREAM}.*.{subjects_of_region(region.name)}", f"DELETE.{STREAM}.>")
-    for stream in topology.streams:
-        if stream.place == region.name or stream.domain == region.jetstream_domain:
-            for origin in stream.origins:
-                if origin.domain == _hub_domain(topology):
-                    yield from (f"CREATE.{origin.name}.>", f"CREATE.{origin.name}", f"DELETE.{origin.name}.>")
-
-
-def _hub_domain(topology: TopologySettings) -> str:
-    return topology.hub.domain or HUB_PLACE

@@ -9,16 +9,26 @@ from enum import StrEnum
 
 import msgspec
 
-from aggregator.topology.differences import FieldChange, differences, losses, source_pairs
-from aggregator.topology.found import Found, FoundStream, StreamKey, api_of, beyond, is_same_source, sources_of
+from aggregator.topology.differences import FieldChange, differences, losses, source_pairs, title
+from aggregator.topology.found import (
+    Found,
+    FoundStream,
+    StreamKey,
+    api_of,
+    beyond,
+    is_same_source,
+    origin_place,
+    sources_of,
+)
 from aggregator.topology.refusals import refusals
-from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
+from aggregator.topology.sourcing import settled
+from aggregator.topology.strays import strays
+from aggregator.topology.words import Config, Copying, Desired, DesiredConsumer, DesiredStream, Place
 from shared.jetstream_api import domain_of
 
-DURABLE_SOURCING_LEVEL = 4
-
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
-_SET_BY_START = ("opt_start_seq", "opt_start_time", "filter_subject", "subject_transforms")
+_STARTS = ("opt_start_seq", "opt_start_time")
+_BELONGS_TO_A_CONSUMER = (*_STARTS, "filter_subject", "subject_transforms")
 
 
 class Action(StrEnum):
@@ -60,24 +70,26 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
-    wanted = tuple(wanted)
-    anew = _made_anew(wanted, found)
+    wanted = settled(wanted, found)
+    anew, left = _made_anew(wanted, found), strays(wanted, found)
     problems = dict(found.unreachable)
     changes: list[Change] = []
+    made: list[DesiredConsumer] = []
     for each in wanted:
         if each.place in problems:
             continue
         if isinstance(each, DesiredStream):
             changes.extend(_stream_changes(each, found, anew=(each.place, each.name) in anew))
-        elif each.archive is not None and each.wanted and found.levels.get(each.place, 0) < DURABLE_SOURCING_LEVEL:
-            problems[each.place] = (
-                "its nats-server is too old for durable sourcing (2.14 has it):"
-                ' update it, or set sourcing = "plain" in [archive]'
-            )
         else:
             # A stream that is made again takes its consumers with it.
-            is_anew = each.archive in anew or (each.place, each.stream) in anew
-            changes.extend(_consumer_changes(each, found, anew=is_anew))
+            copier = each.copying.key if each.copying is not None else None
+            is_anew = copier in anew or (each.place, each.stream) in anew
+            todo = tuple(_consumer_changes(each, found, anew=is_anew))
+            changes.extend(todo)
+            made.extend(each for change in todo if change.action in (Action.CREATE, Action.REPLACE))
+    aside, back = _taken_up_again(made, changes, found)
+    changes = [*aside, *changes, *back]
+    changes.extend(Change(Action.DELETE, each.place, each.stream, each.name, (), {}, each.destroys) for each in left)
     in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
     return Plan(tuple(in_order), problems, tuple(refusals(wanted, found)))
 
@@ -121,18 +133,21 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
         return
     config = current.config | wanted.config
     if "sources" in wanted.config:
-        config["sources"] = _merged_sources(wanted.config["sources"], current, found)
+        config["sources"] = _merged_sources(wanted, current, found)
     lost = ", ".join(losses(fields, current))
     yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, _sent(config), lost)
     yield from _consumers_left(wanted, current)
 
 
 def _consumers_left(wanted: DesiredStream, current: FoundStream) -> Iterator[Change]:
-    """Remove, with a durable source, the consumer that it had at its origin."""
-    for source, stays in source_pairs(wanted.config.get("sources") or [], sources_of(current)):
-        domain = domain_of(api_of(source)) if source else ""
-        if source and not stays and source.get("consumer") and domain:
-            origin = Place(wanted.place.connection, domain)
+    """Remove, with a durable copy, the consumer that it had at its origin."""
+    left = [old for old, new in source_pairs(wanted.config.get("sources") or [], sources_of(current)) if new is None]
+    mirror = current.config.get("mirror")
+    if mirror and "mirror" in wanted.config and not wanted.config["mirror"]:
+        left.append(mirror)
+    for source in left:
+        if source and source.get("consumer") and (domain_of(api_of(source)) or not api_of(source)):
+            origin = origin_place(wanted.place, source)
             yield Change(Action.DELETE, origin, source["name"], source["consumer"]["name"], (), {})
 
 
@@ -179,14 +194,46 @@ def _given(config: Config) -> Config:
     return {key: value for key, value in config.items() if value is not None}
 
 
+def _taken_up_again(
+    made: Iterable[DesiredConsumer], changes: list[Change], found: Found
+) -> tuple[list[Change], list[Change]]:
+    """Set sources aside before their consumers are made again, and take them up again behind that.
+
+    A source that has not noticed yet ignores as old what a stream that was made anew counts from 1, or takes some of it
+    twice; and where the new consumer has delivered as many as the old one, the server never looks again (2.15.1).
+    """
+    aside, back = [], []
+    copied: dict[StreamKey, list[Copying]] = {}
+    for each in made:
+        if each.copying is not None:
+            copied.setdefault(each.copying.key, []).append(each.copying)
+    for key, own in copied.items():
+        current = found.streams.get(key)
+        todo = {change.action for change in changes if (change.place, change.stream, change.consumer) == (*key, "")}
+        again = [each for each in sources_of(current) if _is_durable_one_of(own, each)] if current else []
+        if current is None or not again or todo - {Action.UPDATE}:
+            continue
+        rest = [each for each in sources_of(current) if each not in again]
+        gone = (FieldChange(title(each), "through the old consumer", "set aside") for each in again)
+        aside.append(Change(Action.UPDATE, *key, "", tuple(gone), current.config | {"sources": rest}))
+        if not todo:
+            there = (FieldChange(title(each), "set aside", "through the new consumer") for each in again)
+            back.append(Change(Action.UPDATE, *key, "", tuple(there), current.config))
+    return aside, back
+
+
+def _is_durable_one_of(copied: list[Copying], found: Config) -> bool:
+    return bool(found.get("consumer")) and any(is_same_source(each.source, found) for each in copied)
+
+
 def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> Iterator[Change]:
     """Make, mend or remove a consumer.
 
-    ``anew``: the archive is to be made, or made again. A consumer that is there already has been acknowledged what an
-    archive before it had, and would not give it to this one.
+    ``anew``: its copy is to be made, or made again. A consumer that is there already has been acknowledged what a
+    stream before it had, and would not give it to this one.
     """
     current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
-    start = {"deliver_policy": "all"} if anew or wanted.archive is None else _start(wanted, wanted.archive, found)
+    start = wanted.start if anew or wanted.copying is None else _start(wanted, wanted.copying, found)
     if current is None:
         if wanted.wanted:
             config = wanted.config | start
@@ -198,7 +245,8 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
         return
     fields = tuple(differences(wanted.config, current.config))
     if anew:
-        fields = (*fields, FieldChange("starts", "where it was", "with everything"))
+        everything = wanted.start["deliver_policy"] == "all"
+        fields = (*fields, FieldChange("starts", "where it was", "with everything" if everything else "as it is told"))
     if anew or any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
         config = wanted.config | start
         yield Change(Action.REPLACE, wanted.place, wanted.stream, wanted.name, fields, config)
@@ -207,33 +255,35 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
         yield Change(Action.UPDATE, wanted.place, wanted.stream, wanted.name, fields, config)
 
 
-def _start(wanted: DesiredConsumer, copier: StreamKey, found: Found) -> Config:
-    """Say where the archive's consumer starts: behind what a plain source has taken already, else with everything.
+def _start(wanted: DesiredConsumer, copying: Copying, found: Found) -> Config:
+    """Say where the consumer of a copy starts: behind what a plain source has taken already, else as it is told.
 
     A source that gets a consumer is a new one to the server: without this, it would take everything once more.
     """
-    archive = found.streams.get(copier)
-    source = {"name": wanted.stream, "external": {"api": wanted.place.api}}
-    if archive is None or any(is_same_source(source, each) and each.get("consumer") for each in sources_of(archive)):
-        return {"deliver_policy": "all"}
-    taken = found.taken(archive, source)
-    return {"deliver_policy": "by_start_sequence", "opt_start_seq": taken + 1} if taken else {"deliver_policy": "all"}
+    stream = found.streams.get(copying.key)
+    sources = [each for each in sources_of(stream) if is_same_source(copying.source, each)] if stream else []
+    if not sources or any(each.get("consumer") for each in sources):
+        return wanted.start
+    taken = found.taken(copying.key, sources[0])
+    return {"deliver_policy": "by_start_sequence", "opt_start_seq": taken + 1} if taken else wanted.start
 
 
-def _merged_sources(wanted: list[Config], current: FoundStream, found: Found) -> list[Config]:
-    """Lay the wanted sources over the found ones, keeping what an operator added to them.
+def _merged_sources(wanted: DesiredStream, current: FoundStream, found: Found) -> list[Config]:
+    """Lay the wanted sources over the found ones, keeping what an operator added to them, and where they started.
 
     A source that loses its consumer starts behind what it had taken; one that gets one must not say where to start.
     """
     merged = []
-    for before, source in source_pairs(wanted, sources_of(current)):
+    for before, source in source_pairs(wanted.config["sources"], sources_of(current)):
         if source is None:
             continue
-        old = dict(before or {})
-        if "consumer" in source:
-            old = {name: value for name, value in old.items() if name not in _SET_BY_START}
-        elif old.pop("consumer", None):
-            old["opt_start_seq"] = found.taken(current, source) + 1
-        external = (old.get("external") or {}) | (source.get("external") or {})
-        merged.append(old | source | ({"external": external} if external else {}))
+        old, new = dict(before or {}), dict(source)
+        if new.get("consumer"):
+            old = {name: value for name, value in old.items() if name not in _BELONGS_TO_A_CONSUMER}
+        elif before is not None:
+            new = {name: value for name, value in new.items() if name not in _STARTS}
+            if old.pop("consumer", None):
+                old["opt_start_seq"] = found.taken((wanted.place, wanted.name), before) + 1
+        external = (old.get("external") or {}) | (new.get("external") or {})
+        merged.append(old | new | ({"external": external} if external else {}))
     return merged

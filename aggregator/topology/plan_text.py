@@ -47,6 +47,11 @@ def change_lines(change: Change) -> Iterator[str]:
             yield f"    {field.field}: {_shown(field.field, field.before)} -> {_shown(field.field, field.after)}"
 
 
+def named(change: Change) -> str:
+    """Name what a step is about, within a sentence."""
+    return f"{change.consumer} on {change.stream}" if change.consumer else change.stream
+
+
 def _is_unremarkable(field: FieldChange) -> bool:
     return field.after is False or (field.field in _UNREMARKABLE and field.after == _UNREMARKABLE[field.field])
 
@@ -124,7 +129,7 @@ def _taken(source: dict[str, Any]) -> Iterator[str]:
     if source.get("filter_subject"):
         yield f"only {source['filter_subject']}"
     for each in source.get("subject_transforms") or []:
-        yield f"{each['src']} as {each['dest']}"
+        yield f"{each['src']} as {each['dest']}" if each.get("dest") else f"only {each['src']}"
 
 
 def _plainly(value: Any) -> str:

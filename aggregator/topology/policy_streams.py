@@ -1,15 +1,17 @@
 """Derive from the settings how the hub's policy gets to the sites: a stream, copies, a consumer for each site. Pure.
 
-Each region copies what is said to it and to its sites, and no more. What a site's consumer shows is laid down here, so
-that its agent, which may only pull from it and move it, can read nothing else.
+Each region copies what is said to it and to its sites, through a consumer that the hub keeps for it. What a
+consumer shows is laid down here, so that the region, and the site's agent, which may only move theirs and read what it
+shows, can read nothing else.
 """
 
 from collections.abc import Iterator
 
 from aggregator.topology.settings import PolicySettings, RegionSettings, TopologySettings
+from aggregator.topology.sourcing import consumer_of
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
 from shared.jetstream_api import api_prefix
-from shared.policy import EVERY_REVISION, consumer_config, consumer_name, subjects_of_region
+from shared.policy import EVERY_REVISION, STREAM, consumer_config, consumer_name, subjects_of_region
 
 
 def policy_at_hub(hub: Place, policy: PolicySettings, common: Config) -> DesiredStream:
@@ -25,11 +27,19 @@ def policy_in_region(
     assert topology.policy is not None
     name, hub = topology.policy.name, Place(HUB, topology.hub.domain)
     if place != hub:
-        subject = subjects_of_region(region.name)
-        mirror = {"name": name, "external": {"api": api_prefix(hub.domain)}, "filter_subject": subject}
-        config = common | {"mirror": mirror, "retention": "limits", "allow_direct": True}
-        yield DesiredStream(place, name, config, (Origin(hub, name, (subject,)),))
+        copying = policy_copying(hub, region.name, place)
+        assert copying.copying is not None
+        config = common | {"mirror": copying.copying.source, "retention": "limits", "allow_direct": True}
+        yield copying
+        yield DesiredStream(place, name, config, (Origin(hub, name, (subjects_of_region(region.name),)),))
     for site in topology.sites:
         if site.region == region.name:
-            config = consumer_config(region.name, site.name) | {"deliver_policy": "all"}
+            config = consumer_config(region.name, site.name)
             yield DesiredConsumer(place, name, consumer_name(site.name), config)
+
+
+def policy_copying(hub: Place, region: str, place: Place) -> DesiredConsumer:
+    """Give the consumer at the hub through which a region copies its part: what that shows is not for it to choose."""
+    external = {"api": api_prefix(hub.domain)}
+    mirror = {"name": STREAM, "external": external, "filter_subject": subjects_of_region(region), "consumer": None}
+    return consumer_of((place, STREAM), (hub, STREAM), mirror, wanted=True)

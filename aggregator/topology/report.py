@@ -182,7 +182,8 @@ def _replication_rows(wanted: DesiredStream, found: Found) -> Iterable[Replicati
         yield _replication_row(wanted, found, stream.mirror, "mirror", stream.state.last_seq)
     for source, config in _in_order(stream):
         kind = "durable source" if config.get("consumer") else "source"
-        yield _replication_row(wanted, found, source, kind, found.taken(stream, source.source))
+        taken = found.taken((wanted.place, wanted.name), config or source.source)
+        yield _replication_row(wanted, found, source, kind, taken)
 
 
 def _in_order(stream: FoundStream) -> Iterable[tuple[Replication, Config]]:

@@ -37,6 +37,9 @@ def server_config(
         *(_tls(files, handshake_first=True) if wanted.encrypt else ()),
         *_accounts(server, public_key),
     ]
+    if server.takes_leaves or server.uplinks:
+        # Only so the answers that servers wait for say what they are about, and permissions can tell them apart.
+        lines += _block("feature_flags", ["js_api_reply_v2: true"])
     if server.takes_leaves:
         tls = _tls(files, handshake_first=True) if wanted.encrypt else []
         # Leaves otherwise learn of further addresses, and go round a proxy or load balancer.

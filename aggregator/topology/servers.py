@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aggregator.topology import permissions
+from aggregator.topology.leaf_permissions import leaf_of_region
 from aggregator.topology.permissions import Account, Grant
 from aggregator.topology.settings import SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
@@ -52,12 +53,12 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
     hub = _addresses("[hub]", topology.hub.servers)
     domains = [region.jetstream_domain for region in topology.regions]
     aggregator = permissions.aggregator(domains, sets_policy=topology.policy is not None)
-    leaves = tuple(permissions.leaf_of_region(topology, region) for region in topology.regions)
+    leaves = {region.name: leaf_of_region(topology, region) for region in topology.regions}
     yield from _cluster(
         HUB_PLACE,
         hub,
         domain=topology.hub.domain or HUB_PLACE,
-        accounts=(Account(name=topology.render.account, grants=(aggregator, *leaves)),),
+        accounts=(Account(name=topology.render.account, grants=(aggregator, *leaves.values())),),
         takes_leaves=True,
     )
     for region in topology.regions:
@@ -72,7 +73,7 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
                 topology.render.account, sites, with_policy=topology.policy is not None
             ),
             uplinks=tuple(address.host for address in hub),
-            uplink_key=permissions.leaf_of_region(topology, region).key,
+            uplink_key=leaves[region.name].key,
         )
     for site in topology.sites:
         if site.server is not None:

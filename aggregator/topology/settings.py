@@ -14,6 +14,7 @@ from aggregator.topology.stream_settings import (
     HUB_PLACE,
     FreeStreamSettings,
     Retention,
+    Sourcing,
     StreamSettings,
     check_name,
     refuse_repeated,
@@ -21,8 +22,6 @@ from aggregator.topology.stream_settings import (
 from shared.nats_settings import ConnectionSettings
 from shared.policy import STREAM
 from shared.settings import Duration, Settings, Size
-
-Sourcing = Literal["durable", "plain"]
 
 
 class FleetSettings(StreamSettings, frozen=True):
@@ -38,7 +37,7 @@ class ArchiveSettings(StreamSettings, frozen=True):
 
     ``durable`` sourcing is back within seconds after an outage, ``plain`` after half a minute. Durable trusts the hub's
     disk: after a restore of an older copy, or a power cut without ``sync_interval: always``, the regions do not send
-    again what the hub had acknowledged. It needs nats-server 2.14 in hub and regions.
+    again what the hub had acknowledged. Servers before 2.14 do not know it: from and to these sourcing is plain.
     """
 
     name: Annotated[str, Meta(description="the stream's name")] = "ARCHIVE"

@@ -17,6 +17,7 @@ from shared.settings import Duration, Settings, Size
 
 Storage = Literal["file", "memory"]
 Retention = Literal["limits", "workqueue", "interest"]
+Sourcing = Literal["durable", "plain"]
 HUB_PLACE = "hub"
 
 
@@ -82,6 +83,10 @@ class OriginSettings(Settings, frozen=True):
     transforms: Annotated[
         tuple[TransformSettings, ...], Meta(description="take and rename; not together with filter_subject")
     ] = ()
+    sourcing: Annotated[
+        Sourcing | None,
+        Meta(description="durable (a source's default, where servers know it) or plain (a mirror's, and with api)"),
+    ] = None
     allow: Annotated[
         bool, Meta(description="copy an interest origin, or a workqueue origin behind a leaf link, all the same")
     ] = False
@@ -94,6 +99,8 @@ class OriginSettings(Settings, frozen=True):
             raise ValueError("domain and api exclude each other: an API of another account names its domain itself")
         if bool(self.api) != bool(self.deliver):
             raise ValueError("api and deliver belong together, one is missing")
+        if self.api and self.sourcing == "durable":
+            raise ValueError("an origin of another account is copied plainly: leave out sourcing, or api and deliver")
         if self.place and not self.api:
             raise ValueError("place says where an origin of another account is: it needs api and deliver")
         if self.filter_subject and self.transforms:

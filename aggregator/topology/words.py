@@ -9,6 +9,7 @@ from shared.jetstream_api import api_prefix
 Config = dict[str, Any]
 
 HUB = ""
+EVERYTHING: Config = {"deliver_policy": "all"}
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
@@ -48,17 +49,35 @@ class DesiredStream(msgspec.Struct, frozen=True):
     origins: tuple[Origin, ...] = ()
 
 
-class DesiredConsumer(msgspec.Struct, frozen=True):
-    """A durable consumer: of a region's FLEET, from which ``archive`` sources, or without that a site's, of policy.
+class Copying(msgspec.Struct, frozen=True):
+    """What of which stream is copied through a consumer: the stream that copies, and its source or mirror.
 
-    The archive's is not ``wanted`` where sourcing is plain.
+    ``source`` is that as a stream's configuration has it where the copy is plain.
+    """
+
+    place: Place
+    stream: str
+    source: Config
+    deliver_subject: str
+
+    @property
+    def key(self) -> tuple[Place, str]:
+        """Name the stream that copies."""
+        return self.place, self.stream
+
+
+class DesiredConsumer(msgspec.Struct, frozen=True):
+    """A durable consumer, made at the origin: what a stream copies through, or without ``copying`` a site's, of policy.
+
+    ``start`` says where a new one begins. One that is copied through is not ``wanted`` where the copy is plain.
     """
 
     place: Place
     stream: str
     name: str
     config: Config
-    archive: tuple[Place, str] | None = None
+    start: Config = msgspec.field(default_factory=EVERYTHING.copy)
+    copying: Copying | None = None
     wanted: bool = True
 
 

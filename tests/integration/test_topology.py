@@ -11,7 +11,7 @@ import pytest
 from nats.aio.client import Client
 
 from shared.nats_connection import request_json
-from tests.support.aggregator_command import ran, refused
+from tests.support.aggregator_command import muster, ran, refused
 from tests.support.regions import REGIONS, Federation, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
@@ -92,17 +92,35 @@ async def test_what_was_published_during_an_outage_arrives_once_after_it(tmp_pat
             await until(partial(holds, hub, "REPORT", 20), "everything is reported")
 
 
-async def test_a_fleet_that_was_made_anew_flows_again_after_apply(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [3, 4])
+async def test_a_fleet_that_was_made_anew_by_hand_is_noticed_and_archived_whole_after_apply(
+    tmp_path: Path, count: int
+) -> None:
+    """Where its new consumer delivers as many as the old one had, here three, a server would not look again."""
     async with federation(tmp_path, ("us-east",)) as servers:
+        config = ("--config", servers.topology_path)
         await applied(servers)
         async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
             await publish(agent, "us-east", 3)
             await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
+            old = (await stream(hub, "FLEET", "$JS.us-east.API"))["config"]
             await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=5)
-            assert "FLEET is missing" in (await refused("report", "--config", servers.topology_path)).stdout
-            assert "applied 2 changes" in await applied(servers)
+            assert "FLEET is missing" in (await refused("report", *config)).stdout
+            await request_json(hub, "$JS.us-east.API.STREAM.CREATE.FLEET", old, dict[str, Any], deadline=5)
+            await publish(agent, "us-east", count)
+            checked = await muster("check", *config)
+            said = (
+                "us-east: FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it: apply makes it again"
+            )
+            assert (checked.returncode, checked.stdout.count("\n"), said in checked.stdout) == (2, 1, True)
+            shown = await ran("plan", *config)
+            assert "+ create consumer muster-archive on FLEET" in shown
+            assert "FLEET of $JS.us-east.API: through the old consumer -> set aside" in shown
+            assert "applied 3 changes" in await ran("apply", *config)
             await publish(agent, "us-east", 2)
-            await until(partial(holds, hub, "ARCHIVE", 5), "the new stream's messages are archived", RETRIED)
+            await until(partial(holds, hub, "ARCHIVE", 3 + count + 2), "the new stream is archived whole", RETRIED)
+            assert await archived_sequences(hub) == [1, 2, 3, *range(1, count + 3)]
+            assert await ran("plan", *config) == "nothing to do\n"
 
 
 async def test_sourcing_changes_its_sort_without_losing_anything(tmp_path: Path) -> None:
@@ -252,7 +270,7 @@ async def test_a_region_that_is_away_is_said_to_be_and_the_rest_is_done(tmp_path
         await servers.regions["eu-west"].start()
         async with await client_of(servers.hub) as hub, await client_of(servers.regions["eu-west"]) as agent:
             await until(partial(answers, hub, "eu-west"), "the region is back")
-            assert "applied 2 changes" in await ran("apply", *config)
+            assert "applied 4 changes" in await ran("apply", *config)
             await publish(agent, "eu-west", 3)
             await until(partial(holds, hub, "REPORT", 3), "its messages are reported", RETRIED)
 

@@ -196,7 +196,7 @@ async def test_a_missing_consumer_a_cut_link_and_bad_settings_are_critical(tmp_p
         await request_json(stage.hub, delete, None, dict[str, Any], deadline=20)
         code, line = await stage.checked()
         assert code == 2
-        assert "us-east: FLEET lacks the consumer muster-archive, nothing is sourced from it: apply makes it" in line
+        assert "us-east: FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it: apply makes it" in line
         await stage.servers.links[REGION].cut()
         code, line = await stage.checked()
         assert code == 2

@@ -11,10 +11,13 @@ from typing import Any
 from nats.aio.client import Client
 
 from shared.embedded_nats import EmbeddedNats, ServerSettings
-from tests.support.aggregator_command import ran, refused
+from shared.nats_connection import request_json
+from tests.support.aggregator_command import muster, ran, refused
 from tests.support.regions import client_of, federation, holds, stream
 from tests.support.waiting import until
 
+# After a consumer was missing, the server tries again after 10 s, 20 s, 30 s and so on.
+RETRIED = 150.0
 ORDERS = '[[stream]]\nname = "ORDERS"\nsubjects = ["ORDERS.*"]\nstorage = "memory"\nmax_age = "1h"\n'
 GATHER = """
 [[stream]]
@@ -96,6 +99,66 @@ async def test_a_changed_source_asks_for_force_since_it_takes_everything_again(t
         assert await ran("plan", "--config", path) == "nothing to do\n"
 
 
+DURABLE = """
+[[stream]]
+name = "ALL"
+[[stream.source]]
+name = "ORDERS"
+start_sequence = 2
+filter_subject = "ORDERS.new"
+[[stream.source]]
+name = "ORDERS"
+transforms = [{ source = "ORDERS.old", destination = "old" }]
+"""
+
+
+async def test_a_durable_source_is_noticed_and_healed_when_its_origin_or_its_consumer_is_made_anew_by_hand(
+    tmp_path: Path,
+) -> None:
+    async with one_hub(tmp_path) as (hub, path, client):
+        path.write_text(topology(hub, ORDERS + DURABLE))
+        jetstream, config = client.jetstream(), ("--config", path)
+        await ran("apply", *config)
+        names = [name for name in await consumers(client, "ORDERS") if name.endswith("@hub")]
+        assert len(names) == 2
+        for subject in ("ORDERS.new", "ORDERS.new", "ORDERS.old", "ORDERS.odd", "ORDERS.new"):
+            await jetstream.publish(subject, b"before")
+        await until(partial(holds, client, "ALL", 3), "what is taken arrives")
+        rows = json.loads(await ran("report", "--json", *config))["replication"]
+        assert [(row["kind"], row["takes"], row["behind"]) for row in rows] == [
+            ("durable source", ["ORDERS.new"], 0),
+            ("durable source", ["ORDERS.old"], 0),
+        ]
+        assert await ran("plan", *config) == "nothing to do\n"
+
+        old = (await stream(client, "ORDERS"))["config"]
+        await request_json(client, "$JS.API.STREAM.DELETE.ORDERS", None, dict[str, Any], deadline=5)
+        await request_json(client, "$JS.API.STREAM.CREATE.ORDERS", old, dict[str, Any], deadline=5)
+        for subject in ("ORDERS.new", "ORDERS.new", "ORDERS.old"):
+            await jetstream.publish(subject, b"after")
+        checked = await muster("check", *config)
+        assert checked.returncode == 2
+        for name in names:
+            said = f"hub: ORDERS lacks the consumer {name}, ALL takes nothing from it: apply makes it again"
+            assert said in checked.stdout
+        assert (await ran("plan", *config)).count("+ create consumer muster-ALL-") == 2
+        await ran("apply", *config)
+        # As at first: of the new ones the second and the third, since the first source starts at the second.
+        await until(partial(holds, client, "ALL", 5), "what is new is taken, once", RETRIED)
+        assert await ran("plan", *config) == "nothing to do\n"
+
+        path.write_text(topology(hub, ORDERS))
+        await request_json(client, "$JS.API.STREAM.DELETE.ALL", None, dict[str, Any], deadline=5)
+        told = await ran("apply", *config)
+        assert told.count("- delete consumer muster-ALL-") == 2
+        assert await consumers(client, "ORDERS") == []
+
+
+async def consumers(client: Client, name: str) -> list[str]:
+    answer = await request_json(client, f"$JS.API.CONSUMER.NAMES.{name}", None, dict[str, Any], deadline=5)
+    return answer["consumers"] or []
+
+
 async def test_a_mirror_becomes_a_stream_of_its_own_and_keeps_what_it_has(tmp_path: Path) -> None:
     async with one_hub(tmp_path) as (hub, path, client):
         await ran("apply", "--config", path)
@@ -128,4 +191,5 @@ async def test_a_refused_copy_changes_nothing_until_it_is_allowed(tmp_path: Path
             path.write_text(text + "allow = true\n")
             await ran("apply", "--config", path)
             config: dict[str, Any] = (await stream(hub, "DONE"))["config"]
-            assert config["sources"] == [{"name": "WORK", "external": {"api": "$JS.us-east.API", "deliver": ""}}]
+            (source,) = config["sources"]
+            assert source["consumer"]["name"] == "muster-DONE@hub"

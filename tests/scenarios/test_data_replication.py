@@ -18,8 +18,8 @@ async def test_orders_and_returns_reach_archive_and_report_and_the_map_shows_it(
     }
     assert found["they are replicated"] == {"ORDERS": 100, "RETURNS": 100, "ARCHIVE": 200, "REPORT": 200}
     assert found["the replication report: kind, API, lag, behind, error"] == {
-        "ARCHIVE of ORDERS": ("source", "$JS.API", 0, 0, ""),
-        "ARCHIVE of RETURNS": ("source", "$JS.API", 0, 0, ""),
+        "ARCHIVE of ORDERS": ("durable source", "$JS.API", 0, 0, ""),
+        "ARCHIVE of RETURNS": ("durable source", "$JS.API", 0, 0, ""),
         "REPORT of ARCHIVE": ("mirror", "$JS.API", 0, 0, ""),
     }
     assert found["ARCHIVE has ORDERS whole and in order"]
@@ -38,9 +38,9 @@ async def test_orders_and_returns_reach_archive_and_report_and_the_map_shows_it(
         ("ARCHIVE", "box3d"),
         ("REPORT", "folder"),
     ]
-    arrows = re.findall(r'^  "hub/(\w+)" -> "hub/(\w+)" \[label="(\w+)\\nbehind 0"\];$', text, re.MULTILINE)
+    arrows = re.findall(r'^  "hub/(\w+)" -> "hub/(\w+)" \[label="([\w ]+)\\nbehind 0"\];$', text, re.MULTILINE)
     assert arrows == [
-        ("ORDERS", "ARCHIVE", "source"),
-        ("RETURNS", "ARCHIVE", "source"),
+        ("ORDERS", "ARCHIVE", "durable source"),
+        ("RETURNS", "ARCHIVE", "durable source"),
         ("ARCHIVE", "REPORT", "mirror"),
     ]

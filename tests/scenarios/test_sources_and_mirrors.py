@@ -45,6 +45,11 @@ async def test_sources_and_mirrors_do_as_documented_and_otherwise_where_noted(tm
     assert found["what comes while nobody reads is kept"] == 0
     assert found["the copy has what came while it was there"] == ["after"]
 
+    assert found["SAFE: start_sequence = 2, filter_subject = safe.a"] == ["2", "4"]
+    assert found["which has start and filter, and keeps the place"] == (2, ["safe.a"], "flow_control")
+    assert found["with the source goes its consumer"] == []
+    assert found["and nobody else may consume it meanwhile (error)"] == 10099
+
     assert found["through the domains' APIs; behind"] == {
         "EDGE_COPY reads $JS.edge.API": 0,
         "AT_EDGE reads $JS.hub.API": 0,

@@ -3,8 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from aggregator.topology.desired import desired
 from aggregator.topology.found import Found, FoundConsumer, FoundStream, Replication, StreamState
+from aggregator.topology.plan import Change, plan
 from aggregator.topology.settings import TopologySettings
+from aggregator.topology.sourcing import settled
 from aggregator.topology.words import HUB, Desired, DesiredStream, Place
 from shared.settings import parse_settings
 
@@ -34,7 +39,7 @@ def nothing(*places: Place) -> Found:
 def as_applied(wanted: tuple[Desired, ...], **changed: dict[str, Any]) -> Found:
     """Answer as a server would after ``wanted`` was applied; ``changed`` lays other configuration over a stream's."""
     found = nothing(*{each.place for each in wanted})
-    for each in wanted:
+    for each in settled(wanted, found):
         if isinstance(each, DesiredStream):
             config = {"placement": {"tags": ["operator's"]}, **each.config, **changed.get(each.name, {})}
             found.streams[each.place, each.name] = FoundStream(
@@ -42,7 +47,7 @@ def as_applied(wanted: tuple[Desired, ...], **changed: dict[str, Any]) -> Found:
             )
         elif each.wanted:
             found.consumers[each.place, each.stream, each.name] = FoundConsumer(
-                each.config | {"deliver_policy": "all"}, "2026-01-01T00:00:00Z"
+                each.config | each.start, "2026-01-01T00:00:00Z"
             )
     return found
 
@@ -50,3 +55,24 @@ def as_applied(wanted: tuple[Desired, ...], **changed: dict[str, Any]) -> Found:
 def with_state(found: Found, place: Place, name: str, state: StreamState, *sources: Replication) -> None:
     stream = found.streams[place, name]
     found.streams[place, name] = FoundStream(stream.config, stream.created, state, list(sources), ts=stream.ts)
+
+
+def applied(text: str, **changed: dict[str, Any]) -> Found:
+    """Answer as servers do: what is not set is not told."""
+    found = as_applied(desired(topology(text)), **changed)
+    for key, each in found.streams.items():
+        config = {name: value for name, value in each.config.items() if value is not None}
+        for name in ("sources", "mirror"):
+            copied = config.get(name)
+            if isinstance(copied, list):
+                config[name] = [{k: v for k, v in source.items() if v is not None} for source in copied]
+            elif copied:
+                config[name] = {k: v for k, v in copied.items() if v is not None}
+        found.streams[key] = msgspec.structs.replace(each, config=config)
+    return found
+
+
+def changes(text: str, found: Found) -> tuple[Change, ...]:
+    todo = plan(desired(topology(text)), found)
+    assert not todo.refused
+    return todo.changes

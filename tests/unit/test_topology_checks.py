@@ -113,7 +113,7 @@ def test_streams_and_consumers_that_are_missing_and_places_that_are_away_are_cri
         (Severity.CRITICAL, "nobody answers"),
         (
             Severity.CRITICAL,
-            "FLEET lacks the consumer muster-archive, nothing is sourced from it: apply makes it again",
+            "FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it: apply makes it again",
         ),
         (Severity.CRITICAL, "REPORT is missing: apply creates it"),
     ]

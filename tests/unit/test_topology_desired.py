@@ -3,9 +3,10 @@
 import pytest
 
 from aggregator.topology.desired import desired
+from aggregator.topology.sourcing import settled
 from aggregator.topology.words import DesiredConsumer, DesiredStream, Place
 from shared.settings import SettingsError
-from tests.support.topologies import DAY, EU, HUB_PLACE, US, topology
+from tests.support.topologies import DAY, EU, HUB_PLACE, US, nothing, topology
 
 
 def test_each_fleet_listens_to_its_own_region_only() -> None:
@@ -17,7 +18,8 @@ def test_each_fleet_listens_to_its_own_region_only() -> None:
 
 
 def test_the_archive_listens_to_nothing_and_sources_every_region_by_its_domain() -> None:
-    archive = next(each for each in desired(topology()) if isinstance(each, DesiredStream) and each.name == "ARCHIVE")
+    wanted = settled(desired(topology()), nothing())
+    archive = next(each for each in wanted if isinstance(each, DesiredStream) and each.name == "ARCHIVE")
     assert archive.place == HUB_PLACE
     assert archive.config["subjects"] == []
     assert archive.config["sources"] == [

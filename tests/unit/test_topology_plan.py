@@ -59,9 +59,13 @@ def test_a_consumer_that_went_with_its_stream_is_made_again_from_the_start() -> 
     wanted = desired(topology())
     found = as_applied(wanted)
     del found.consumers[EU, "FLEET", "muster-archive"]
-    change = only_change(plan(wanted, found))
-    assert (change.action, change.place, change.consumer) == (Action.CREATE, EU, "muster-archive")
-    assert change.config["deliver_policy"] == "all"
+    aside, made, back = plan(wanted, found).changes
+    assert (made.action, made.place, made.consumer) == (Action.CREATE, EU, "muster-archive")
+    assert made.config["deliver_policy"] == "all"
+    # A source that did not notice would take what its new origin counts anew for what it has.
+    archive = found.streams[HUB_PLACE, "ARCHIVE"].config
+    assert [change.config for change in (aside, back)] == [archive | {"sources": archive["sources"][1:]}, archive]
+    assert not aside.destroys
 
 
 @pytest.mark.parametrize("text", ["", '[archive]\nstorage = "memory"\n'], ids=["gone", "replaced"])
@@ -191,12 +195,28 @@ def test_a_place_that_does_not_answer_is_left_alone_and_the_rest_is_planned() ->
     assert todo.problems == {EU: "nobody answers"}
 
 
-def test_a_server_too_old_for_durable_sourcing_is_named_with_the_remedy() -> None:
+def test_servers_too_old_for_durable_sourcing_are_sourced_plainly_until_they_are_not() -> None:
     found = nothing()
-    found.levels[EU] = 2
+    found.levels[EU] = 3
     todo = plan(desired(topology()), found)
-    assert 'set sourcing = "plain"' in todo.problems[EU]
-    assert not plan(desired(topology('[archive]\nsourcing = "plain"\n')), found).problems
+    assert [(change.place, change.consumer) for change in todo.changes if change.consumer] == [(US, "muster-archive")]
+    sources = only_change(todo, of="ARCHIVE").config["sources"]
+    assert [bool(source.get("consumer")) for source in sources] == [False, True]
+    found = as_applied(desired(topology('[archive]\nsourcing = "plain"\n')))
+    found.levels[HUB_PLACE] = 3
+    assert plan(desired(topology()), found).changes == ()
+    found.levels[HUB_PLACE] = 4
+    assert "source FLEET of $JS.eu-west.API: plain -> durable" in format_plan(plan(desired(topology()), found))
+
+
+def test_a_source_whose_origin_is_away_stays_what_it_is() -> None:
+    for text in ("", '[archive]\nsourcing = "plain"\n'):
+        found = as_applied(desired(topology(text)))
+        del found.levels[EU]
+        found.unreachable[EU] = "nobody answers"
+        assert "ARCHIVE" not in {change.stream for change in plan(desired(topology(text)), found).changes}
+        todo = plan(desired(topology()), found)
+        assert {change.place for change in todo.changes if change.consumer} == ({US} if text else set())
 
 
 # On paper
@@ -208,6 +228,9 @@ def test_a_plan_reads_well() -> None:
     found.unreachable[US] = "nobody answers"
     text = '[fleet]\nstorage = "memory"\n[archive]\nmax_age = "0s"\nmax_bytes = "1GiB"\n'
     assert format_plan(plan(desired(topology(text)), found)).splitlines() == [
+        "hub",
+        "  ~ update stream ARCHIVE",
+        "      FLEET of $JS.eu-west.API: through the old consumer -> set aside",
         "eu-west",
         "  ! replace stream FLEET, which deletes its 1,200 messages",
         "      storage: file -> memory",
@@ -218,7 +241,7 @@ def test_a_plan_reads_well() -> None:
         "      max_age: 400d -> for ever",
         "      max_bytes: unlimited -> 1 GiB",
         "us-east: nobody answers",
-        "1 to update, 2 to replace; 1 of them destructive: apply asks for --force",
+        "2 to update, 2 to replace; 1 of them destructive: apply asks for --force",
     ]
 
 
@@ -285,8 +308,10 @@ def test_a_stream_that_is_replaced_gets_its_consumers_again() -> None:
     found = as_applied(desired(topology()))
     todo = plan(desired(topology('[fleet]\nstorage = "memory"\n')), found)
     assert [(change.action, change.place, change.stream, change.consumer) for change in todo.changes] == [
+        (Action.UPDATE, HUB_PLACE, "ARCHIVE", ""),
         (Action.REPLACE, EU, "FLEET", ""),
         (Action.REPLACE, EU, "FLEET", "muster-archive"),
         (Action.REPLACE, US, "FLEET", ""),
         (Action.REPLACE, US, "FLEET", "muster-archive"),
+        (Action.UPDATE, HUB_PLACE, "ARCHIVE", ""),
     ]

@@ -2,18 +2,17 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from aggregator.topology.desired import desired
-from aggregator.topology.found import Found, Replication, StreamState
-from aggregator.topology.plan import Action, Change, plan
+from aggregator.topology.found import Replication, StreamState
+from aggregator.topology.plan import Action, plan
 from aggregator.topology.plan_text import format_plan
 from aggregator.topology.report import report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, DesiredStream, Place
 from shared.settings import SettingsError
-from tests.support.topologies import EU, HUB_PLACE, as_applied, nothing, topology, with_state
+from tests.support.topologies import EU, HUB_PLACE, applied, changes, nothing, topology, with_state
 
 ORDERS = '[[stream]]\nname = "ORDERS"\nsubjects = ["ORDERS.*"]\n'
 GATHER = '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\n'
@@ -23,27 +22,6 @@ ORDERS_KEY = HUB_PLACE, "ORDERS"
 
 def stream(text: str, name: str) -> DesiredStream:
     return next(each for each in desired(topology(text)) if isinstance(each, DesiredStream) and each.name == name)
-
-
-def applied(text: str, **changed: dict[str, Any]) -> Found:
-    """Answer as servers do: what is not set is not told."""
-    found = as_applied(desired(topology(text)), **changed)
-    for key, each in found.streams.items():
-        config = {name: value for name, value in each.config.items() if value is not None}
-        for name in ("sources", "mirror"):
-            copied = config.get(name)
-            if isinstance(copied, list):
-                config[name] = [{k: v for k, v in source.items() if v is not None} for source in copied]
-            elif copied:
-                config[name] = {k: v for k, v in copied.items() if v is not None}
-        found.streams[key] = msgspec.structs.replace(each, config=config)
-    return found
-
-
-def changes(text: str, found: Found) -> tuple[Change, ...]:
-    todo = plan(desired(topology(text)), found)
-    assert not todo.refused
-    return todo.changes
 
 
 def test_a_stream_becomes_jetstreams_own_words() -> None:
@@ -122,6 +100,7 @@ def test_what_is_copied_says_where_it_starts_what_it_takes_and_from_where() -> N
             "opt_start_time": None,
             "filter_subject": "ORDERS.new",
             "subject_transforms": None,
+            "consumer": None,
         },
         {
             "name": "ORDERS",
@@ -133,6 +112,7 @@ def test_what_is_copied_says_where_it_starts_what_it_takes_and_from_where() -> N
                 {"src": "ORDERS.new", "dest": "eu.new"},
                 {"src": "ORDERS.old", "dest": ""},
             ],
+            "consumer": None,
         },
         {
             "name": "RETURNS",
@@ -141,6 +121,7 @@ def test_what_is_copied_says_where_it_starts_what_it_takes_and_from_where() -> N
             "opt_start_time": None,
             "filter_subject": None,
             "subject_transforms": None,
+            "consumer": None,
         },
     ]
 
@@ -202,8 +183,9 @@ def test_after_apply_there_is_nothing_to_do_with_free_streams_either(text: str) 
 
 
 def test_a_source_with_another_filter_is_another_one_to_the_server_and_that_is_said() -> None:
-    found = applied(ORDERS + GATHER)
-    (change,) = changes(ORDERS + GATHER + 'filter_subject = "ORDERS.new"\n', found)
+    plain = GATHER + 'sourcing = "plain"\n'
+    found = applied(ORDERS + plain)
+    (change,) = changes(ORDERS + plain + 'filter_subject = "ORDERS.new"\n', found)
     assert change.action is Action.UPDATE
     assert change.destroys == "takes nothing more from ORDERS of this domain"
     assert [field.field for field in change.fields] == [
@@ -294,9 +276,12 @@ def test_an_origin_that_is_not_managed_is_judged_by_what_was_found() -> None:
 def test_a_plan_shows_what_a_source_takes() -> None:
     text = ORDERS + GATHER + 'start_sequence = 3\ntransforms = [{ source = "ORDERS.new", destination = "new" }]\n'
     found = applied(ORDERS)
-    shown = format_plan(plan(desired(topology(text)), found))
+    shown = format_plan(plan(desired(topology(text + 'sourcing = "plain"\n')), found))
     assert "sources: ORDERS of this domain (from sequence 3, ORDERS.new as new)" in shown
     assert "deny_delete" not in shown
+    shown = format_plan(plan(desired(topology(text)), found))
+    assert "sources: ORDERS of this domain (durable, ORDERS.new as new)" in shown
+    assert "opt_start_seq: 3" in shown
 
 
 def test_a_filtered_copy_is_measured_against_the_origins_last_matching_message() -> None:

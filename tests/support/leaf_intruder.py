@@ -1,0 +1,79 @@
+"""Speak to a hub as a region's servers do, with their key, but without holding to what the hub lets them do."""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from aggregator.topology.keys import key_of
+from tests.support.waiting import until
+
+DEADLINE = 10.0
+
+
+class LeafIntruder:
+    """One leaf connection, by its bare protocol: LMSG, LS+, -ERR. ``denials`` is what the server said no to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.denials: list[str] = []
+        self.heard: list[str] = []
+
+    async def log_in(self, seed: str) -> None:
+        """Prove to have the key."""
+        info = msgspec.json.decode((await self._reader.readline()).removeprefix(b"INFO "))
+        key = key_of(seed)
+        signed = base64.urlsafe_b64encode(key.sign(info["nonce"].encode())).decode().rstrip("=")
+        login = {"nkey": key.public, "sig": signed, "name": "intruder", "server_id": "INTRUDER", "headers": True}
+        await self._send(b"CONNECT " + msgspec.json.encode(login) + b"\r\nPING\r\n")
+
+    async def publish(self, subject: str, body: bytes = b"{}") -> None:
+        """Send a message into the hub."""
+        await self._send(b"LMSG %s %d\r\n%s\r\n" % (subject.encode(), len(body), body))
+
+    async def subscribe(self, subject: str) -> None:
+        """Ask for what the hub has on a subject."""
+        await self._send(b"LS+ %s\r\n" % subject.encode())
+
+    async def is_denied(self, subject: str) -> None:
+        """Publish, and see to it that the hub says no."""
+        await self.publish(subject)
+        # A server's own domain is mapped away before it speaks.
+        quoted = f'"{subject.replace("$JS.hub.API", "$JS.API")}"'
+        await until(lambda: any(quoted in denial for denial in self.denials), f"{subject} is denied", DEADLINE)
+
+    async def listen(self) -> None:
+        """Note what the hub says, until it hangs up."""
+        while line := await self._reader.readline():
+            verb, _, rest = line.decode().strip().partition(" ")
+            if verb == "PING":
+                await self._send(b"PONG\r\n")
+            elif verb == "-ERR":
+                self.denials.append(rest)
+            elif verb in ("LMSG", "HMSG"):
+                words = rest.split()
+                self.heard.append(words[0])
+                await self._reader.readexactly(int(words[-1]) + 2)
+
+    async def _send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+
+@asynccontextmanager
+async def intruding(port: int, keys: Path, name: str) -> AsyncIterator[LeafIntruder]:
+    """Connect to a hub's leaf port with the seed ``name`` of the directory ``keys``."""
+    context = ssl.create_default_context(cafile=str(keys / "ca.pem"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    intruder = LeafIntruder(reader, writer)
+    await intruder.log_in((keys / f"{name}.nk").read_text().strip())
+    listening = asyncio.create_task(intruder.listen())
+    try:
+        yield intruder
+    finally:
+        listening.cancel()
+        writer.close()

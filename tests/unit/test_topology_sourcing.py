@@ -1,0 +1,131 @@
+"""Durable copies: starts and filters belong to consumers at the origin, which come, go and are mended with them."""
+
+from pathlib import Path
+
+from aggregator.topology.desired import desired
+from aggregator.topology.found import Replication, StreamState
+from aggregator.topology.plan import Action, plan
+from aggregator.topology.plan_text import format_plan
+from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import DesiredConsumer
+from shared.settings import parse_settings
+from tests.support.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, changes, topology, with_state
+
+ORDERS = '[[stream]]\nname = "ORDERS"\nsubjects = ["ORDERS.*"]\n'
+GATHER = '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\n'
+COPY = '[[stream]]\nname = "COPY"\n[stream.mirror]\nname = "ORDERS"\n'
+ORDERS_KEY = HUB_PLACE, "ORDERS"
+FILTERED = 'start_sequence = 3\nfilter_subject = "ORDERS.new"\n'
+
+
+def durable_name(text: str) -> str:
+    """Name the consumer of the one copy that a text speaks of."""
+    (name,) = (each.name for each in desired(topology(text)) if isinstance(each, DesiredConsumer) and "@" in each.name)
+    return name
+
+
+def test_a_durable_source_has_its_start_and_filter_at_a_consumer_that_is_made_before_it() -> None:
+    consumer, gathering = changes(ORDERS + GATHER + FILTERED, applied(ORDERS))
+    assert (consumer.action, consumer.stream, consumer.place) == (Action.CREATE, "ORDERS", HUB_PLACE)
+    wanted = {"deliver_policy": "by_start_sequence", "opt_start_seq": 3, "filter_subjects": ["ORDERS.new"]}
+    assert wanted.items() <= consumer.config.items()
+    (source,) = gathering.config["sources"]
+    assert source == {
+        "name": "ORDERS",
+        "subject_transforms": [{"src": "ORDERS.new", "dest": ""}],
+        "consumer": {"name": consumer.consumer, "deliver_subject": consumer.config["deliver_subject"]},
+    }
+
+
+def test_another_filter_is_another_consumer_and_the_old_one_goes_with_its_source() -> None:
+    before, after = ORDERS + GATHER + FILTERED, ORDERS + GATHER + 'filter_subject = "ORDERS.*"\n'
+    made, changed, gone = changes(after, applied(before))
+    assert (made.action, made.consumer) == (Action.CREATE, durable_name(after))
+    assert changed.destroys == "takes nothing more from ORDERS of this domain (ORDERS.new)"
+    assert (gone.action, gone.consumer) == (Action.DELETE, durable_name(before))
+
+
+def test_a_filtered_source_becomes_durable_and_plain_again_behind_what_it_has_taken() -> None:
+    durable = ORDERS + GATHER + FILTERED
+    plain = durable + 'sourcing = "plain"\n'
+    found = applied(plain)
+    with_state(found, HUB_PLACE, "ALL", StreamState(), Replication("ORDERS", filter_subject="ORDERS.new", seq=41))
+    made, _ = changes(durable, found)
+    assert (made.consumer, made.config["opt_start_seq"]) == (durable_name(durable), 42)
+    found = applied(durable)
+    taken = Replication("ORDERS", subject_transforms=[{"src": "ORDERS.new", "dest": ""}], seq=57)
+    with_state(found, HUB_PLACE, "ALL", StreamState(), taken)
+    changed, gone = changes(plain, found)
+    assert changed.config["sources"] == [{"name": "ORDERS", "filter_subject": "ORDERS.new", "opt_start_seq": 58}]
+    assert (gone.action, gone.consumer, changed.destroys, gone.destroys) == (
+        Action.DELETE,
+        durable_name(durable),
+        "",
+        "",
+    )
+
+
+def test_a_missing_consumer_is_made_again_with_its_start_and_a_replaced_copy_gets_a_new_one() -> None:
+    text = ORDERS + GATHER + FILTERED
+    found = applied(text)
+    taken = Replication("ORDERS", subject_transforms=[{"src": "ORDERS.new", "dest": ""}], seq=57)
+    with_state(found, HUB_PLACE, "ALL", StreamState(), taken)
+    del found.consumers[HUB_PLACE, "ORDERS", durable_name(text)]
+    aside, made, back = changes(text, found)
+    assert (made.action, made.config["opt_start_seq"]) == (Action.CREATE, 3)
+    assert (aside.config["sources"], back.config) == ([], found.streams[HUB_PLACE, "ALL"].config)
+    again = changes(text.replace('name = "ALL"\n', 'name = "ALL"\nstorage = "memory"\n'), applied(text))
+    assert [(change.action, change.stream, bool(change.consumer)) for change in again] == [
+        (Action.REPLACE, "ORDERS", True),
+        (Action.REPLACE, "ALL", False),
+    ]
+
+
+def test_a_source_of_what_is_not_there_is_plain_until_it_is() -> None:
+    (change,) = changes(GATHER, applied(""))
+    assert change.config["sources"] == [{"name": "ORDERS"}]
+    found = applied(GATHER)
+    found.streams[ORDERS_KEY] = applied(ORDERS).streams[ORDERS_KEY]
+    assert "source ORDERS of this domain: plain -> durable" in format_plan(plan(desired(topology(GATHER)), found))
+
+
+def test_a_mirror_is_durable_only_where_it_is_told_to_be() -> None:
+    assert [change.stream for change in changes(ORDERS + COPY, applied(ORDERS))] == ["COPY"]
+    consumer, copy = changes(ORDERS + COPY + 'sourcing = "durable"\n', applied(ORDERS))
+    assert copy.config["mirror"]["consumer"]["name"] == consumer.consumer
+    replaced = changes(ORDERS + COPY + 'sourcing = "durable"\n', applied(ORDERS + COPY))[-1]
+    assert (replaced.action, replaced.stream) == (Action.REPLACE, "COPY")
+
+
+# What was made for somebody who is gone
+
+
+def test_a_consumer_whose_copy_is_gone_is_removed_and_one_that_is_still_read_through_is_not() -> None:
+    text = ORDERS + GATHER
+    found = applied(text)
+    found.strays[HUB_PLACE, "ORDERS", "muster-ALL@hub"] = found.consumers.pop((HUB_PLACE, "ORDERS", "muster-ALL@hub"))
+    assert changes(ORDERS, found) == ()
+    del found.streams[HUB_PLACE, "ALL"]
+    (gone,) = changes(ORDERS, found)
+    assert (gone.action, gone.consumer, gone.destroys) == (Action.DELETE, "muster-ALL@hub", "")
+    found.unreachable[HUB_PLACE] = "nobody answers"
+    assert changes(ORDERS, found) == ()
+
+
+def test_a_removed_sites_and_a_removed_regions_consumers_are_removed_when_told_to() -> None:
+    sites = "".join(f'[[site]]\nname = "{name}"\nregion = "eu-west"\n' for name in ("dub1", "lon1"))
+    found = applied("[policy]\n" + sites)
+    for key in ((EU, "MUSTER_POLICY", "muster-lon1"), (HUB_PLACE, "MUSTER_POLICY", "@us-east")):
+        (whole,) = [each for each in found.consumers if each[:2] == key[:2] and each[2].endswith(key[2])]
+        found.strays[whole] = found.consumers.pop(whole)
+    del found.levels[US]
+    one_region = TWO_REGIONS.replace('[[region]]\n    name = "us-east"', "")
+    fewer = one_region + "[policy]\n" + sites.replace('[[site]]\nname = "lon1"\nregion = "eu-west"\n', "")
+    todo = plan(desired(parse_settings(fewer, TopologySettings, Path("t"))), found)
+    assert [change.destroys for change in todo.changes if change.stream == "MUSTER_POLICY"] == [
+        "tells lon1 nothing more of the policy",
+        "tells us-east nothing more of the policy",
+    ]
+    unnamed = one_region + "[policy]\n"
+    todo = plan(desired(parse_settings(unnamed, TopologySettings, Path("t"))), found)
+    assert "muster-lon1" not in {change.consumer for change in todo.changes}
