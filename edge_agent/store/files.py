@@ -113,9 +113,7 @@ def site_key(path: Path) -> bytes:
     except OSError as error:
         raise StoreUnusable(f"id key file {path}: {refusal(error, path)}; {_OWNER}") from error
     except ValueError as error:
-        raise StoreUnusable(
-            f"id key file {path}: that is no key; it must hold {KEY_BYTES} bytes in hex"
-        ) from error
+        raise StoreUnusable(f"id key file {path}: that is no key; it must hold {KEY_BYTES} bytes in hex") from error
     if len(key) != KEY_BYTES:
         raise StoreUnusable(f"id key file {path}: {len(key)} bytes, it must hold {KEY_BYTES} in hex")
     return key

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from edge_agent.status_report import read_status
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import Stage, agent_stage, registering
 from tests.support.fault_disk import SmallDisk
@@ -52,6 +53,9 @@ async def test_a_full_disk_is_said_while_it_lasts_and_when_it_is_over(stage: Sta
 
         await until(says_so, "status says it", PATIENCE)
         nodes.speak_up("b")
+        committed = read_status(stage.store_path).blocks[0].state.position.sequence
+        assert await stage.site.last_sequence() > committed
+        assert await stage.site.acknowledged_through() <= committed, "a work queue would have let it go"
         disk.free()
         await until(lambda: 'msg="stream nodes: reading again after ' in agent.log, "the log says its end", PATIENCE)
 
