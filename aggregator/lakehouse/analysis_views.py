@@ -90,7 +90,7 @@ _INVENTORY_COLUMNS = (
     *SENDER_COLUMNS,
     Column("stored_at", "TIMESTAMP", "when the site's stream stored it"),
     Column("reason", "STRING", "why it was forwarded, see registrations"),
-    Column("content", "STRING", "JSON: the inventory, out of Choria's envelope where it came in one; null: compressed"),
+    Column("content", "STRING", "JSON: the inventory, out of Choria's envelope, unzipped; null: zipped, in Spark"),
     Column("facts", "STRING", "JSON: its facts, $.facts of content"),
     Column("classes", "STRING", "JSON: its classes, $.classes of content"),
     Column("agents", "STRING", "JSON: its agents with their versions, $.agents of content"),
@@ -113,7 +113,7 @@ WITH told AS (
 ),
 bodies AS (
   SELECT *, CASE WHEN {json}({parsed}body{end}, '$.zcontent') IS NULL
-    THEN coalesce({json}({parsed}body{end}, '$.content'), body) END AS content
+    THEN coalesce({json}({parsed}body{end}, '$.content'), body) ELSE {unzipped} END AS content
   FROM told
 )
 SELECT region, site, block, sender_id, stored_at, reason, content,

@@ -7,13 +7,15 @@ ever written.
 """
 
 import re
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import duckdb
+from duckdb.func import FunctionNullHandling
 from pyarrow import Table as ArrowTable
 from pyarrow import parquet
 from pyiceberg.catalog import Catalog
@@ -29,6 +31,7 @@ from aggregator.lakehouse.query_errors import TablesUnreadable, explained
 from aggregator.lakehouse.schemas import NAMESPACE, POSITIONS, TABLES, VIEWS
 from aggregator.lakehouse.table_scan import create_table_view
 from aggregator.lakehouse.views import duckdb_statements
+from aggregator.lakehouse.zipped_content import unzipped
 
 _BATCH = 1000
 _KNOWN = tuple(table.name for table in (*TABLES, *VIEWS))
@@ -62,6 +65,11 @@ class Tables:
         self._connection = duckdb.connect()
         for setting in _SETTINGS:
             self._connection.execute(setting)
+        self._connection.create_function(
+            "unzipped", unzipped, ["VARCHAR"], "VARCHAR", null_handling=FunctionNullHandling.SPECIAL
+        )
+        # Whoever forgets to close would be told of DuckDB's leaks when Python ends: a page of them.
+        weakref.finalize(self, self._connection.close)
         self._snapshots: Mapping[str, int] = {}
         if POSITIONS.name in self._tables:
             self._snapshots = dict(self.rows("SELECT table_name, snapshot_id FROM positions WHERE snapshot_id > 0"))
@@ -166,7 +174,7 @@ class Tables:
         for name in mentioned:
             if name not in self._registered:
                 raise TablesUnreadable(
-                    f"{name} needs tables that are new in this version: run muster-aggregator rollup"
+                    f"{name} needs tables or columns that are new in this version: run muster-aggregator rollup"
                 )
 
     def _register(self, names: Iterable[str]) -> None:
@@ -183,8 +191,10 @@ class Tables:
             self._registered.add(name)
         for name, statement in self._views.items():
             if name in wanted - self._registered and self._registered.issuperset(self._rested_on(name)):
-                self._connection.execute(statement)
-                self._registered.add(name)
+                # Tables of an older version may lack a column, until the next rollup.
+                with suppress(duckdb.BinderException):
+                    self._connection.execute(statement)
+                    self._registered.add(name)
 
     def _rested_on(self, view: str) -> set[str]:
         return set(_mentioned(self._views[view], _KNOWN)) - {view}

@@ -46,6 +46,8 @@ _SPARK = {
     "json": "get_json_object",
     "parsed": "",
     "end": "",
+    # Spark has no function that unzips, and a view in a catalog can bring none along.
+    "unzipped": "CAST(NULL AS STRING)",
 }
 _DUCKDB = {
     "micros": "epoch_us",
@@ -54,6 +56,7 @@ _DUCKDB = {
     # What is no JSON has no fields, as in Spark, and is no error.
     "parsed": "TRY_CAST(",
     "end": " AS JSON)",
+    "unzipped": "unzipped(json_extract_string(TRY_CAST(body AS JSON), '$.zcontent'))",
 }
 
 

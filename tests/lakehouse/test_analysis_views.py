@@ -1,7 +1,10 @@
 """What analysts ask first: incidents, reliability, longer times and inventories, as queries without Java see them."""
 
+import base64
+import gzip
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -56,11 +59,17 @@ def enveloped(body: dict[str, object]) -> str:
     return json.dumps({"protocol": "choria:adapters:choria_streams:output:1", "data": json.dumps(body)})
 
 
+def zipped(compress: Callable[[bytes], bytes]) -> str:
+    return base64.b64encode(compress(b'{"facts": {"os": "sles"}, "agents": {"rpcutil": "1.0"}}')).decode()
+
+
 REGISTRATION_ROWS = [
     registration("node", 1, enveloped({"content": {"facts": {"os": "el8"}, "classes": ["base"]}})),
     registration("node", 3, enveloped({"content": {"facts": {"os": "el9"}, "classes": ["base", "web"]}})),
     registration("plain", 2, '{"sender": "plain", "facts": {"os": "deb12"}}'),
-    registration("zipped", 4, enveloped({"zcontent": "H4sIAAAAAAAA"})),
+    registration("gzipped", 4, enveloped({"zcontent": zipped(gzip.compress)})),
+    registration("zipped", 4, enveloped({"zcontent": zipped(zlib.compress)})),
+    registration("half", 4, enveloped({"zcontent": "H4sIAAAAAAAA"})),
     registration("torn", 5, '{"sender": "torn", "fac'),
 ]
 
@@ -122,10 +131,12 @@ def test_the_inventory_is_the_latest_that_each_sender_said(tables: Tables) -> No
         "SELECT sender_id, json_extract_string(facts, '$.os'), classes FROM inventory ORDER BY sender_id"
     )
     assert found == [
+        ("gzipped", "sles", None),
+        ("half", None, None),
         ("node", "el9", '["base","web"]'),
         ("plain", "deb12", None),
         ("torn", None, None),
-        ("zipped", None, None),
+        ("zipped", "sles", None),
     ]
     history = tables.rows(
         "SELECT epoch_us(stored_at), epoch_us(replaced_at), json_extract_string(facts, '$.os') FROM inventory_history"
@@ -133,4 +144,4 @@ def test_the_inventory_is_the_latest_that_each_sender_said(tables: Tables) -> No
     )
     assert history == [(START + HOUR, START + 3 * HOUR, "el8"), (START + 3 * HOUR, None, "el9")]
     contents = tables.rows("SELECT sender_id FROM inventory WHERE content IS NULL")
-    assert contents == [("zipped",)]
+    assert contents == [("half",)]

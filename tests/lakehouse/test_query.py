@@ -345,6 +345,6 @@ def test_a_view_over_tables_that_an_update_brings_asks_for_a_rollup(tmp_path: Pa
     with open_tables(tmp_path) as tables:
         assert tables.rows("SELECT count(*) FROM outages") == [(1,)]
         with pytest.raises(
-            TablesUnreadable, match="sender_availability_daily needs tables that are new in this version"
+            TablesUnreadable, match="sender_availability_daily needs tables or columns that are new in this version"
         ):
             tables.rows("SELECT count(*) FROM sender_availability_daily")
