@@ -1,8 +1,8 @@
 """Know what a member cannot do now: read a stream, commit, reach the region's stream. Each member finds out for itself.
 
 Whether the region's stream can be reached is asked of it: a publish that it has to refuse, since it expects another
-stream, is answered as every other would be, and stores nothing. A member that uploads learns it from its deliveries,
-too: on a thin link they may keep the question waiting.
+stream, is answered as every other would be, and stores nothing. A member that delivers need not ask: on a thin link
+what is under way would keep the question waiting.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from edge_agent.ingest_block import IngestPhase
 from edge_agent.status_board import CONNECTED, StatusBoard, source_part, stream_part
 from edge_agent.store.space import DISK_RESERVE
 
-ASK_EVERY = 1.0
+ASK_EVERY = 2.0
 ANSWER_DEADLINE = 3.0
 _ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
 """No stream can have this name."""
@@ -54,11 +54,11 @@ class Fitness:
         return frozenset(trouble for trouble, is_there in found.items() if is_there)
 
     async def watch_region(self, client: Client) -> None:
-        """Ask the region's stream again and again, until cancelled."""
+        """Ask the region's stream, as long as nothing was delivered, until cancelled."""
+        delivered = self._board.publishes.done
         while not is_cancelled():
-            delivered = self._board.publishes.done
-            answers = client.is_connected and await self._answers(client)
-            self._reaches_region = answers or self._board.publishes.done != delivered
+            before, delivered = delivered, self._board.publishes.done
+            self._reaches_region = delivered != before or (client.is_connected and await self._answers(client))
             await asyncio.sleep(ASK_EVERY)
 
     async def _answers(self, client: Client) -> bool:
