@@ -18,6 +18,7 @@ from aggregator.lakehouse.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS
 from aggregator.lakehouse.views import spark_queries
 from aggregator.lakehouse.windows import DAY_US, HOUR_US
 from shared.instants import DAY, HOUR, MINUTE, SECOND
+from tests.support.drawn_histories import drawn
 from tests.support.random_fleet import Times, Window, account, advisory_rows, draw_block, draw_windows, watermark_rows
 
 START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
@@ -93,7 +94,8 @@ def test_random_histories_are_accounted_for_to_the_microsecond(spark: SparkSessi
     known_through = end - draw.choice((0, draw.randrange(1, DAY), (end - START) % DAY, (end - START) % HOUR))
     loss = START + draw.randrange(0, 3 * DAY)
     losses = [(loss, loss + draw.randrange(1, DAY))] if draw.random() < 0.5 else []
-    blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(14)]
+    blocks = drawn(14, lambda chance, number: draw_block(chance, f"site{number // 2}", f"b{number}", START, end))
+    assert len(blocks) > 7
     windows = list(draw_windows(draw, blocks, START, end))
     derived = Derived(
         frame(spark, ADVISORIES, (row for block in blocks for row in advisory_rows(block))),

@@ -140,7 +140,7 @@ def _said(
 ) -> Said:
     incarnation = 2 if lost_at and at >= lost_at else 1
     return Said(
-        sender_id, kind, at, seen_at, rebuilt, incarnation, None, f"{draw.getrandbits(128):032x}", by_operator=False
+        sender_id, kind, at, seen_at, rebuilt, incarnation, None, f"{draw.getrandbits(64):016x}", by_operator=False
     )
 
 
