@@ -157,11 +157,11 @@ async def _region_deaf(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _region_swallowed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    """Let somebody else than FLEET listen on one subject, who answers nothing: what comes behind is stored before it.
+    """Let somebody else listen for one kind of advisory, who answers nothing: what comes behind is stored before it.
 
     It lasts on from when something went astray.
     """
-    unheard, gone = next(stage.unheard), asyncio.Event()
+    unheard, gone = next(stage.astray), asyncio.Event()
 
     async def swallow(_message: Msg) -> None:
         gone.set()

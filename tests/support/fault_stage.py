@@ -33,6 +33,8 @@ UNHEARD = (
     f"{_OF_BLOCK}.copy.{COPIED_SUBJECTS[1]}",
     f"{_OF_BLOCK}.advisory.new",
 )
+# What somebody else may take. No copies: these go one after the other, and would wait for a minute each time.
+ASTRAY = tuple(subject for subject in UNHEARD if ".advisory." in subject)
 FLEET_SUBJECTS = (*UNHEARD, *(f"{_OF_BLOCK}.{rest}" for rest in ("advisory.retired", "registration", "watermark")))
 DEADLINE = 10.0
 # Something is always under way on a link that takes its time.
@@ -122,6 +124,7 @@ class FaultStage:
             "duplicate_window": DUPLICATE_WINDOW,
         }
         self.unheard = cycle(UNHEARD)
+        self.astray = cycle(ASTRAY)
         self.downs: list[Down] = []
 
     # The agents: one, or two of which one leads
