@@ -94,8 +94,9 @@ def test_random_histories_are_accounted_for_to_the_microsecond(spark: SparkSessi
     known_through = end - draw.choice((0, draw.randrange(1, DAY), (end - START) % DAY, (end - START) % HOUR))
     loss = START + draw.randrange(0, 3 * DAY)
     losses = [(loss, loss + draw.randrange(1, DAY))] if draw.random() < 0.5 else []
-    blocks = drawn(14, lambda chance, number: draw_block(chance, f"site{number // 2}", f"b{number}", START, end))
-    assert len(blocks) > 7
+    # Chance makes what is usual, Hypothesis what is at the edges.
+    blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(10)]
+    blocks += drawn(6, lambda edgy, number: draw_block(edgy, f"site{5 + number // 2}", f"b{10 + number}", START, end))
     windows = list(draw_windows(draw, blocks, START, end))
     derived = Derived(
         frame(spark, ADVISORIES, (row for block in blocks for row in advisory_rows(block))),

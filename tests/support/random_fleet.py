@@ -4,6 +4,7 @@ The account shares no line with the job's: each sender's life is a list of strok
 instant counts, and times are summed over the pieces between all instants at which anything changes.
 """
 
+import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -110,7 +111,7 @@ def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: in
                 if draw.random() < 0.3 or at >= end:
                     return
                 state = "up"
-                yield _said(draw, sender_id, NEW, at, at, lost_at, rebuilt=True)
+                yield _said(sender_id, NEW, at, at, lost_at, rebuilt=True)
                 at += draw.randrange(1, 20 * HOUR)
                 continue
         if state == "absent":
@@ -124,12 +125,11 @@ def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: in
         else:
             kind, state = RETIRED, "absent"
         by_operator = kind is RETIRED and draw.random() < 0.5
-        yield _said(draw, sender_id, kind, at, seen_at, lost_at)._replace(by_operator=by_operator)
+        yield _said(sender_id, kind, at, seen_at, lost_at)._replace(by_operator=by_operator)
         at += draw.choice((draw.randrange(1, HOUR), draw.randrange(1, 40 * HOUR), HOUR - at % HOUR, DAY - at % DAY))
 
 
 def _said(
-    draw: random.Random,
     sender_id: str,
     kind: AdvisoryKind,
     at: int,
@@ -139,9 +139,9 @@ def _said(
     rebuilt: bool = False,
 ) -> Said:
     incarnation = 2 if lost_at and at >= lost_at else 1
-    return Said(
-        sender_id, kind, at, seen_at, rebuilt, incarnation, None, f"{draw.getrandbits(64):016x}", by_operator=False
-    )
+    # Derived, as an agent does: what is drawn may come twice.
+    event_id = hashlib.blake2b(f"{sender_id} {kind} {at}".encode(), digest_size=16).hexdigest()
+    return Said(sender_id, kind, at, seen_at, rebuilt, incarnation, None, event_id, by_operator=False)
 
 
 def _marks(draw: random.Random, said: list[Said], start: int, end: int, lost_at: int) -> Iterator[Mark]:
