@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from aggregator.topology.free_streams import free_fields, free_source
 from aggregator.topology.policy_streams import policy_at_hub, policy_in_region
+from aggregator.topology.relays import consumers_of_relays
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.sourcing import archive_deliveries, consumer_of, through_consumer
 from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
@@ -130,6 +131,7 @@ def _origins_first(streams: list[DesiredStream]) -> Iterator[DesiredStream]:
 
 def _region(topology: TopologySettings, region: RegionSettings) -> Iterator[Desired]:
     yield _fleet(topology, region)
+    yield from consumers_of_relays(topology, region.name, region_place(region), topology.fleet_of(region).name)
     if region.jetstream_domain != topology.hub.domain:
         yield _archive_consumer(topology, region)
 

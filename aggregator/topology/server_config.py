@@ -20,17 +20,24 @@ CONFIG, AUTHORITY, CERTIFICATE, PRIVATE_KEY, LEAF_SEED = (
     "leaf-seed.conf",
 )
 LEAF_VARIABLE = "LEAF_SEED"
+_ROOM = 100
+"""Connections beyond those that each account may have: of leaves, operators, and of who has not logged in yet."""
+_PATIENCE = 2
+_API = "$JS.API."
 
 
 def server_config(
     server: Server, wanted: RenderSettings, files: PurePosixPath, public_key: Callable[[str], str]
 ) -> str:
     """Write it; ``files`` is where the server will find its own, ``public_key`` gives a key by its name."""
+    bounded = sum(each.most_connections for each in server.accounts)
     lines = [
         "# Written by muster-aggregator render from topology.toml: change that, and render again.",
         f"server_name: {_quoted(server.name)}",
         f"listen: {_quoted(f'{_own_address(server, wanted)}:{server.address.port}')}",
-        f"max_connections: {wanted.max_connections}",
+        f"max_connections: {max(wanted.max_connections, _ROOM + bounded)}",
+        # Who has not said within this who he is makes room for others.
+        f"authorization {{ timeout: {_PATIENCE} }}",
         f"max_payload: {int(wanted.max_payload)}",
         "write_deadline: 10s",
         *_block("jetstream", _jetstream(server, wanted)),
@@ -78,6 +85,7 @@ def _tls(files: PurePosixPath, *, handshake_first: bool = False, verify: bool = 
     ]
     if handshake_first:
         lines.append("handshake_first: true")
+        lines.append(f"timeout: {_PATIENCE}")
     if verify:
         lines.append("verify: true")
     return _block("tls", lines)
@@ -94,10 +102,21 @@ def _account(account: Account, public_key: Callable[[str], str]) -> Iterator[str
         yield "jetstream: enabled"
     if account.most_connections:
         yield f"limits {{ max_connections: {account.most_connections} }}"
-    users = [line for grant in account.grants for line in _user(grant, public_key(grant.key))]
-    lent = [f"{{ service: {_quoted(subject)}, accounts: [{_quoted(to)}] }}" for subject, to in account.lends]
+    mapped = {subject: _lent_api(subject, lender) for subject, lender in account.takes if subject.startswith(_API)}
+    if mapped:
+        # Else the account's own JetStream would answer too, and first: that it has none.
+        pairs = [f"{_quoted(subject)}: {_quoted(to)}" for subject, to in mapped.items()]
+        yield from _block("mappings", pairs)
+    users = [line for grant in account.grants for line in _user(grant, public_key(grant.key), mapped)]
+    # Pulls are answered with as many messages as were asked for.
+    lent = [
+        f"{{ service: {_quoted(subject)}, {'response: stream, ' if '.MSG.NEXT.' in subject else ''}"
+        f"accounts: [{_quoted(to)}] }}"
+        for subject, to in account.lends
+    ]
     taken = [
-        f"{{ service: {{ account: {_quoted(lender)}, subject: {_quoted(subject)} }} }}"
+        f"{{ service: {{ account: {_quoted(lender)}, subject: {_quoted(subject)} }}"
+        f"{f', to: {_quoted(mapped[subject])}' if subject in mapped else ''} }}"
         for subject, lender in account.takes
     ]
     for name, lines in (("users", users), ("exports", lent), ("imports", taken)):
@@ -105,10 +124,15 @@ def _account(account: Account, public_key: Callable[[str], str]) -> Iterator[str
             yield from (f"{name}: [", *_indented(lines), "]")
 
 
-def _user(grant: Grant, key: str) -> Iterator[str]:
+def _lent_api(subject: str, lender: str) -> str:
+    return f"JS.{lender}.API.{subject.removeprefix(_API)}"
+
+
+def _user(grant: Grant, key: str, mapped: dict[str, str]) -> Iterator[str]:
     yield f"# {grant.key}"
     yield f"{{ nkey: {key}, allowed_connection_types: [{_quoted(grant.connection)}], permissions: {{"
-    yield from _indented(_allowed("publish", grant.publish))
+    # What is mapped is looked at as it is then.
+    yield from _indented(_allowed("publish", tuple(mapped.get(subject, subject) for subject in grant.publish)))
     yield from _indented(_allowed("subscribe", grant.subscribe))
     yield "} }"
 

@@ -8,7 +8,8 @@ import msgspec
 from aggregator.topology import permissions
 from aggregator.topology.leaf_permissions import leaf_of_region
 from aggregator.topology.permissions import Account, Grant
-from aggregator.topology.settings import SiteSettings, TopologySettings
+from aggregator.topology.relays import account_above, account_below
+from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
 from shared.nats_settings import DEFAULT_PORT
 
@@ -58,7 +59,12 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
         HUB_PLACE,
         hub,
         domain=topology.hub.domain or HUB_PLACE,
-        accounts=(Account(name=topology.render.account, grants=(aggregator, *leaves.values())),),
+        accounts=tuple(
+            _with_relays(
+                (Account(name=topology.render.account, grants=(aggregator, *leaves.values())),),
+                [account_above(each, topology.render.account) for each in topology.relays if each.into == HUB_PLACE],
+            )
+        ),
         takes_leaves=True,
     )
     for region in topology.regions:
@@ -69,8 +75,13 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
             region.name,
             _addresses(f"[[region]] {region.name}", region.servers),
             domain=region.jetstream_domain,
-            accounts=permissions.accounts_in_region(
-                topology.render.account, sites, with_policy=topology.policy is not None
+            accounts=tuple(
+                _with_relays(
+                    permissions.accounts_in_region(
+                        topology.render.account, sites, with_policy=topology.policy is not None
+                    ),
+                    [*_relays_in(topology, region)],
+                )
             ),
             uplinks=tuple(address.host for address in hub),
             uplink_key=leaves[region.name].key,
@@ -83,6 +94,21 @@ def servers(topology: TopologySettings) -> Iterator[Server]:
                 domain=site.server.domain,
                 accounts=(_account_of(site),),
             )
+
+
+def _relays_in(topology: TopologySettings, region: RegionSettings) -> Iterator[Account]:
+    for relay in topology.relays:
+        if relay.region == region.name:
+            yield account_below(relay, topology.fleet_of(region).name, topology.render.account)
+        if relay.into == region.name:
+            yield account_above(relay, topology.render.account)
+
+
+def _with_relays(accounts: tuple[Account, ...], relays: list[Account]) -> Iterator[Account]:
+    """Add accounts of relays to those of a server; the first, which has the streams, lends them what they take."""
+    lent = tuple((subject, relay.name) for relay in relays for subject, _ in relay.takes)
+    yield msgspec.structs.replace(accounts[0], lends=(*accounts[0].lends, *lent))
+    yield from (*accounts[1:], *relays)
 
 
 def _account_of(site: SiteSettings) -> Account:

@@ -111,6 +111,22 @@ class SiteSettings(Settings, frozen=True):
             raise ValueError("members must be two names, as in pair.members of the agents")
 
 
+class RelaySettings(Settings, frozen=True):
+    """An agent with ``mode = "relay"``, between two levels of a tree: reads a region's FLEET, publishes above."""
+
+    name: Annotated[str, Meta(description="the agent's site, which no [[site]] has")]
+    region: Annotated[str, Meta(description="the region whose FLEET it reads")]
+    into: Annotated[str, Meta(description='where it publishes what it passes on: "hub", or another region')] = HUB_PLACE
+    blocks: Annotated[tuple[str, ...], Meta(min_length=1, description="the relaying blocks of its agent")] = ("up",)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "relay")
+        for block in self.blocks:
+            check_name(block, "block")
+        if self.into == self.region:
+            raise ValueError(f"relay {self.name!r} would publish into the region that it reads")
+
+
 class RenderSettings(Settings, frozen=True):
     """What ``render`` puts into the configurations of nats-servers, beside what streams and names say."""
 
@@ -157,6 +173,9 @@ class TopologySettings(Settings, frozen=True):
     sites: Annotated[tuple[SiteSettings, ...], Meta(description="one table for each site")] = msgspec.field(
         default=(), name="site"
     )
+    relays: Annotated[tuple[RelaySettings, ...], Meta(description="one table for each relay")] = msgspec.field(
+        default=(), name="relay"
+    )
     render: Annotated[RenderSettings, Meta(description="what render writes for nats-servers")] = RenderSettings()
     accounts: Annotated[tuple[AccountSettings, ...], Meta(description="one table for each further account")] = (
         msgspec.field(default=(), name="account")
@@ -172,6 +191,11 @@ class TopologySettings(Settings, frozen=True):
         for site in self.sites:
             if site.region not in known:
                 raise ValueError(f"site {site.name!r} names the region {site.region!r}, there is no such [[region]]")
+        refuse_repeated("site", [*(site.name for site in self.sites), *(relay.name for relay in self.relays)])
+        for relay in self.relays:
+            for named in (relay.region, relay.into):
+                if named not in known | {HUB_PLACE} or relay.region == HUB_PLACE:
+                    raise ValueError(f"relay {relay.name!r} names the region {named!r}, there is no such [[region]]")
         if self.archive.name == self.report.name:
             raise ValueError(f"archive and report cannot both be called {self.archive.name!r}")
         refuse_repeated("place", [*{HUB_PLACE, *known, *(site.name for site in self.sites)}, *self._account_names])

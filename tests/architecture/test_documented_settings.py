@@ -31,7 +31,7 @@ BY_HAND: list[tuple[str, type[msgspec.Struct]]] = [
     ("aggregator.toml", AggregatorSettings),
     ("outages.toml", Script),
 ]
-_REPEATED = ("stream", "region", "site")
+_REPEATED = ("stream", "region", "site", "relay")
 _STREAMS = ("fleet", "archive", "report", "policy", "site.registration")
 _FREE = {
     "account": "[[account]]",

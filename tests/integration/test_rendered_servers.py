@@ -183,6 +183,7 @@ async def test_a_site_hears_its_own_policy_and_no_others(rendered: Rendered) -> 
         async with asyncio.timeout(10):
             while region not in heard:
                 heard = []
+                assert (await agent.api(f"CONSUMER.INFO.{consumer}"))["name"] == "muster-dub1"
                 await agent.api(f"CONSUMER.RESET.{consumer}", {"seq": 1})
                 while (message := await pulled(agent, consumer)) is not None:
                     heard.append(message)

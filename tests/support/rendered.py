@@ -40,6 +40,7 @@ tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
 [render]
 listen = "127.0.0.1"
 store = "{directory}/store"
+max_connections = 60
 leaf_port = {leaf}
 
 [policy]

@@ -1,5 +1,6 @@
 """Who may do what on the rendered servers: as much as is needed, under names that are one's own."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from aggregator.topology.permissions import Grant
 from aggregator.topology.servers import Address, NotRenderable, Server, servers
 from aggregator.topology.settings import TopologySettings
-from shared.settings import parse_settings
+from shared.settings import SettingsError, parse_settings
 from tests.support.topologies import topology
 
 TOPOLOGY = """
@@ -104,3 +105,29 @@ def test_two_agents_that_are_a_pair_have_consumers_of_their_own_and_a_log_in_com
         "_INBOX_dub1.>",
     }
     assert allowed.subscribe == ("_INBOX_dub1.>", "muster.pair.eu-west.dub1.>")
+
+
+def test_a_relay_has_accounts_of_its_own_on_both_levels() -> None:
+    relay = '[[relay]]\nname = "eu-relay"\nregion = "eu-west"\n'
+    found = listed(relay)
+    below, above = (grant(found[server], "eu-relay-relay") for server in ("eu-west", "hub-1"))
+    assert above.publish == ("fleet.eu-west.*.*.registration",)
+    assert not [subject for subject in below.publish if "CREATE" in subject or subject.startswith("fleet")]
+    fleet = found["hub-1"].accounts[0]
+    assert fleet.lends == (("fleet.eu-west.*.*.registration", "RELAY_eu-relay"),)
+    assert not [each for each in found["us-east"].accounts if each.name.startswith("RELAY")]
+    between = listed(relay + 'into = "us-east"\n')
+    assert grant(between["us-east"], "eu-relay-relay").publish == above.publish
+    assert not [each for each in between["hub-1"].accounts if each.name.startswith("RELAY")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('region = "mars"', "relay 'up' names the region 'mars', there is no such"),
+        ('region = "eu-west"\ninto = "eu-west"', "relay 'up' would publish into the region that it reads"),
+    ],
+)
+def test_relays_that_cannot_be_meant_are_refused(lines: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        listed(f'[[relay]]\nname = "up"\n{lines}\n')

@@ -1,0 +1,202 @@
+"""The upper levels as rendered, attacked by who has a region's key or a relay's: what is not theirs is out of reach."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from shared.identifiers import BlockId, Incarnation
+from shared.nats_connection import ConnectFailed, connect
+from shared.wire import origin_header
+from tests.support.agent_process import AgentProcess
+from tests.support.leaf_intruder import intruding
+from tests.support.rendered import CONNECT_DEADLINE, Rendered, encoded, muster, rendered_servers
+from tests.support.waiting import until
+
+POLICY = "$JS.hub.API.CONSUMER"
+ANOTHER_REGION = """
+[[region]]
+name = "us-east"
+servers = ["nats://127.0.0.1:1"]
+
+[[relay]]
+name = "eu-relay"
+region = "eu-west"
+
+[[stream]]
+name = "RELAYED"
+subjects = ["fleet.*.*.*.registration"]
+"""
+RELAY = """
+site = "eu-relay"
+region = "eu-west"
+
+[upstream]
+servers = ["nats://127.0.0.1:{hub}"]
+id_key_file = "relay.key"
+auth = {{ nkey_seed_file = "nats/keys/eu-relay-relay.nk" }}
+tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
+
+[store]
+path = "relay/agent.db"
+
+[monitor]
+listen = ""
+
+[[stream]]
+name = "up"
+mode = "relay"
+
+[stream.source]
+servers = ["nats://127.0.0.1:{region}"]
+stream = "FLEET"
+auth = {{ nkey_seed_file = "nats/keys/eu-relay-relay.nk" }}
+tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
+
+[stream.sender]
+json_path = "sender"
+"""
+IN_THE_REGION = (
+    "fleet.eu-west.dub1.nodes.registration",
+    "muster.source.eu-west.FLEET",
+    "$JS.API.CONSUMER.CREATE.FLEET.mine",
+    "$JS.API.CONSUMER.CREATE.FLEET.muster-eu-relay-up",
+    "$JS.API.CONSUMER.DELETE.FLEET.muster-eu-relay-up",
+    "$JS.API.CONSUMER.RESET.FLEET.muster-archive",
+    "$JS.API.CONSUMER.MSG.NEXT.MUSTER_POLICY.muster-dub1",
+    "$JS.API.STREAM.PURGE.FLEET",
+    "$JS.API.STREAM.MSG.DELETE.FLEET",
+    "$JS.API.STREAM.INFO.MUSTER_POLICY",
+    "$JS.ACK.FLEET.muster-archive.1.1.1.1.1",
+    "_INBOX_dub1.answer",
+)
+AT_THE_HUB = (
+    "fleet.us-east.nyc1.nodes.registration",
+    "fleet.eu-west.dub1.nodes.advisory.stale",
+    "fleet.eu-west.dub1.nodes.watermark",
+    "muster.policy.eu-west.region",
+    "muster.source.eu-west.FLEET",
+    "$JS.API.STREAM.INFO.RELAYED",
+    "$JS.API.STREAM.PURGE.RELAYED",
+    "$JS.API.CONSUMER.CREATE.ARCHIVE.mine",
+    "$JS.API.STREAM.MSG.GET.ARCHIVE",
+)
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
+    with rendered_servers(tmp_path_factory.mktemp("rendered"), ANOTHER_REGION, away=("us-east",)) as servers:
+        yield servers
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "_INBOX.answer",
+        "_INBOX.us-east.answer",
+        "$JSC.R.answer",
+        "$JSC.R.us-east.hash.FLEET.muster-archive.answer",
+        "$JS.S.delivered",
+        "$JS.M.delivered",
+        "muster.source.us-east.FLEET",
+        "muster.source.hub.MUSTER_POLICY.us-east.MUSTER_POLICY",
+        "fleet.us-east.nyc1.nodes.watermark",
+        "fleet.eu-west.dub1.nodes.watermark",
+        "muster.policy.eu-west.region",
+        f"{POLICY}.CREATE.MUSTER_POLICY",
+        f"{POLICY}.CREATE.MUSTER_POLICY.mine.muster.policy.eu-west.>",
+        f"{POLICY}.CREATE.MUSTER_POLICY.JS_MIRROR_x.muster.policy.us-east.>",
+        f"{POLICY}.CREATE.ARCHIVE.mine",
+        f"{POLICY}.DELETE.MUSTER_POLICY.mine",
+        f"{POLICY}.RESET.MUSTER_POLICY.muster-MUSTER_POLICY@us-east",
+        f"{POLICY}.MSG.NEXT.ARCHIVE.mine",
+        "$JS.hub.API.STREAM.INFO.ARCHIVE",
+        "$JS.hub.API.STREAM.PURGE.ARCHIVE",
+        "$JS.hub.API.STREAM.MSG.GET.MUSTER_POLICY",
+        "$JS.API.STREAM.DELETE.ARCHIVE",
+        "$JS.us-east.API.STREAM.DELETE.FLEET",
+        "$JS.FC.ARCHIVE.mine.x",
+        "$JS.FC.MUSTER_POLICY.mine.x",
+        "$SYS.REQ.SERVER.PING",
+    ],
+)
+async def test_a_regions_key_sends_the_hub_nothing_but_what_is_its_own(rendered: Rendered, subject: str) -> None:
+    async with intruding(rendered.ports["leaf"], rendered.directory / "nats" / "keys", "eu-west-leaf") as intruder:
+        await intruder.is_denied(subject)
+
+
+async def test_a_regions_key_hears_its_own_policy_and_nothing_that_is_for_others(rendered: Rendered) -> None:
+    async with intruding(rendered.ports["leaf"], rendered.directory / "nats" / "keys", "eu-west-leaf") as intruder:
+        for subject in (">", "muster.>", "fleet.>", "$JSC.>", "$JS.M.>", "_INBOX.>"):
+            await intruder.subscribe(subject)
+        for region in ("us-east", "eu-west"):
+            done = muster(rendered.directory, "policy", "set", "--region", region, "--sample-interval", "30m")
+            assert done.returncode == 0, done.stderr
+        await until(lambda: any("MUSTER_POLICY" in subject for subject in intruder.heard), "its own policy is heard")
+        others = [
+            subject
+            for subject in intruder.heard
+            if not subject.startswith(("muster.source.hub.MUSTER_POLICY.eu-west.", "$JS.FC.FLEET.", "$JS.eu-west.API."))
+        ]
+        assert [subject for subject in others if not subject.startswith(("$JS.ACK.FLEET", "$LDS"))] == []
+
+
+async def test_a_relay_passes_on_what_its_region_has(rendered: Rendered) -> None:
+    origin = BlockId("eu-west", "dub1", "nodes")
+    body = encoded({"sender": "web1"})
+    async with rendered.visited("eu-west", "dub1-agent", "_INBOX_dub1") as agent:
+        header = {"Muster_Origin": origin_header(origin, Incarnation(1, 1), 1)}
+        await agent.store(f"fleet.{origin}.registration", body, **header)
+    config = rendered.directory / "relay.toml"
+    config.write_text(RELAY.format(hub=rendered.ports["hub"], region=rendered.ports["eu-west"]))
+    relay = AgentProcess(config)
+    relay.start()
+    try:
+        async with rendered.visited("hub", "aggregator") as hub:
+
+            async def is_relayed() -> bool:
+                return bool((await hub.api("STREAM.INFO.RELAYED"))["state"]["messages"])
+
+            await until(is_relayed, "the hub has the registration from the relay")
+            message = (await hub.api("STREAM.MSG.GET.RELAYED", {"seq": 1}))["message"]
+            assert message["subject"] == f"fleet.{origin}.registration"
+    finally:
+        relay.end()
+
+
+@pytest.mark.parametrize(
+    ("server", "subject"),
+    [*(("eu-west", subject) for subject in IN_THE_REGION), *(("hub", subject) for subject in AT_THE_HUB)],
+)
+async def test_a_relays_key_does_nothing_else_on_either_level(rendered: Rendered, server: str, subject: str) -> None:
+    async with rendered.visited(server, "eu-relay-relay", "_INBOX_eu-relay") as thief:
+        await thief.is_denied(subject)
+
+
+@pytest.mark.parametrize("subject", [">", "fleet.>", "_INBOX.>", "_INBOX_dub1.>", "muster.>", "$JS.>"])
+async def test_a_relays_key_hears_its_own_answers_alone(rendered: Rendered, subject: str) -> None:
+    for server in ("eu-west", "hub"):
+        async with rendered.visited(server, "eu-relay-relay", "_INBOX_eu-relay") as thief:
+            await thief.is_denied(subject, "subscribe")
+
+
+async def test_connections_that_never_log_in_make_room_within_seconds(rendered: Rendered) -> None:
+    """A server counts them among its connections, so that whoever reaches it could keep everybody out."""
+    allowed = int(rendered.config("eu-west").read_text().split("max_connections: ")[1].split()[0])
+    idle = [await asyncio.open_connection("127.0.0.1", rendered.ports["eu-west"]) for _ in range(allowed)]
+    settings = rendered.settings("eu-west", "dub1-agent")
+    try:
+        with pytest.raises(ConnectFailed):
+            await connect(settings, name="test", deadline=1)
+
+        async def is_let_in() -> bool:
+            try:
+                async with await connect(settings, name="test", deadline=1):
+                    return True
+            except ConnectFailed:
+                return False
+
+        await until(is_let_in, "there is room again", CONNECT_DEADLINE)
+    finally:
+        for _, writer in idle:
+            writer.close()
