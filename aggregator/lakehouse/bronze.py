@@ -121,14 +121,15 @@ def _take_table(rows: DataFrame, table: Table, position: HubPosition, count: int
         catalog.advance(rows.sparkSession, table, position)
         return Counts()
     spark = rows.sparkSession
+    seen = catalog.snapshots(spark, (table,)).get(table.name)
     present = spark.table(table.identifier).where(within(days, _DAY_OF[table.name]))
     if _are_all_different(rows, present, table):
-        added, duplicate_count = catalog.append(rows, table, position), 0
+        added, duplicate_count = catalog.append(rows, table, position, seen), 0
     else:
         duplicates = duplicate_arrivals(rows, present, table).persist()
         duplicate_count = duplicates.count()
         fresh = rows.join(duplicates, rows["hub_sequence"] == duplicates["arrival"], "left_anti")
-        added = catalog.append(fresh, table, position)
+        added = catalog.append(fresh, table, position, seen)
         duplicates.unpersist()
     if added + duplicate_count != count:
         raise MiscountError(

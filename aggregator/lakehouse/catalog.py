@@ -3,21 +3,31 @@
 A commit is one Iceberg snapshot: rows and position become visible together or not at all, also when there are no rows.
 A snapshot's property goes with its snapshot when old ones are expired, so every whole run writes the positions as rows
 too. What a table stands for is the further of the two: a row is only ever written after its snapshot.
+
+Two jobs at once. Locks keep them apart (``job_lock``), but not where machines share a catalog that has none, or lose
+the way to it. So a commit goes through only on what its job has seen: rows are added to a table to which nobody has
+added any since they were compared with it, and a run is recorded on the run that it went on from, with derived tables
+that nobody else has written since. Of two jobs one is refused, and what it had added counts for the next run.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.iceberg import Iceberg, quoted
-from aggregator.lakehouse.schemas import POSITIONS, TABLES, Table
+from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
+from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning
+from aggregator.lakehouse.schemas import DERIVED, POSITIONS, TABLES, Table
 
 _PREFIX = "muster."
-_RECIPE = "muster.recipe"
+_RECIPE, _JOB = "muster.recipe", "muster.job"
 _RUNS, _SWEPT = "muster.runs-since-upkeep", "muster.swept-at"
+
+JUST_NOW: Final = -1
+"""In the place of a snapshot: the one that there is when rows are added, with which nothing had to be compared."""
 
 
 class HubPosition(msgspec.Struct, frozen=True):
@@ -37,11 +47,17 @@ class WholeRun(msgspec.Struct, frozen=True):
     """What the last whole run left: position and snapshot of each table by its name, and its recipe.
 
     The recipe names all that derived tables depend on beside the bronze tables: with another one they are others.
+    ``recorded_as`` is the snapshot that says so, None before the first run.
     """
 
     positions: Mapping[str, HubPosition] = {}
     snapshots: Mapping[str, int] = {}
     recipe: str = ""
+    recorded_as: int | None = None
+
+
+class Interfered(AlreadyRunning):
+    """Another job has written the tables meanwhile. Nothing was recorded."""
 
 
 class LastUpkeep(msgspec.Struct, frozen=True):
@@ -51,20 +67,26 @@ class LastUpkeep(msgspec.Struct, frozen=True):
     swept_at: int = 0
 
 
-def append(rows: DataFrame, table: Table, position: HubPosition) -> int:
+def append(rows: DataFrame, table: Table, position: HubPosition, seen: int | None = JUST_NOW) -> int:
     """Add ``rows`` and advance the table to ``position`` in one commit; return how many rows were added.
 
-    Each task writes the days that it meets: to bring a day's rows together first would mean to shuffle every payload.
+    ``seen`` is the snapshot that the rows were compared with, None where there was none: where rows came to the table
+    since, Iceberg refuses. Each task writes the days that it meets: to bring a day's rows together first
+    would mean to shuffle every payload.
     """
+    if seen == JUST_NOW:
+        seen = snapshots(rows.sparkSession, (table,)).get(table.name)
     writer = _with_position(rows.select(*table.column_names), table, position)
-    writer.option("distribution-mode", "none").option("fanout-enabled", "true").append()
+    writer.option("distribution-mode", "none").option("fanout-enabled", "true")
+    # Takes the place of nothing, so it adds; but unlike an append it is checked for what was added meanwhile.
+    _unless_changed_since(writer, seen).overwrite(f.lit(False))
     return int(_summary(Iceberg(rows.sparkSession).load(table).currentSnapshot()).get("added-records", 0))
 
 
 def advance(spark: SparkSession, table: Table, position: HubPosition) -> None:
     """Advance the table to ``position`` where there are no rows: a commit without a Spark job."""
     commit = Iceberg(spark).load(table).newFastAppend()
-    for name, value in properties(position).items():
+    for name, value in properties(spark, position).items():
         commit.set(name, value)
     commit.commit()
 
@@ -129,6 +151,7 @@ def last_whole_run(spark: SparkSession) -> WholeRun:
         {name: HubPosition(*position) for name, *position, _ in rows},
         {name: snapshot_id for name, *_, snapshot_id in rows},
         _summary(snapshot).get(_RECIPE, ""),
+        int(snapshot.snapshotId()),
     )
 
 
@@ -140,12 +163,18 @@ def last_upkeep(spark: SparkSession) -> LastUpkeep:
 
 
 def record(
-    spark: SparkSession, reached: Mapping[str, HubPosition], recipe: str, upkeep: LastUpkeep | None = None
+    spark: SparkSession,
+    reached: Mapping[str, HubPosition],
+    recipe: str,
+    began: WholeRun,
+    upkeep: LastUpkeep | None = None,
 ) -> None:
     """End a whole run: write where its tables stand as rows, with the snapshots that belong together.
 
-    ``upkeep``: what to remember of it, None for one run more than before.
+    ``began`` is the last whole run, with the snapshots on which this one wrote; raise Interfered where another job has
+    written any of those tables since. ``upkeep``: what to remember of it, None for one run more than before.
     """
+    _check_own(spark, began.snapshots)
     if upkeep is None:
         last = last_upkeep(spark)
         upkeep = msgspec.structs.replace(last, runs_since=last.runs_since + 1)
@@ -158,19 +187,48 @@ def record(
     values = spark.sql(f"SELECT * FROM VALUES {rows} AS ({', '.join(POSITIONS.column_names)})")  # noqa: S608 - our own
     writer = values.coalesce(1).writeTo(POSITIONS.identifier).option(f"snapshot-property.{_RECIPE}", recipe)
     writer = writer.option(f"snapshot-property.{_RUNS}", upkeep.runs_since)
-    writer.option(f"snapshot-property.{_SWEPT}", upkeep.swept_at).overwrite(f.lit(True))
+    writer = writer.option(f"snapshot-property.{_SWEPT}", upkeep.swept_at)
+    _unless_changed_since(writer, began.recorded_as).overwrite(f.lit(True))
 
 
-def properties(position: HubPosition) -> dict[str, str]:
-    """Give the properties of a snapshot that stands for ``position``."""
-    return {_PREFIX + name: str(value) for name, value in msgspec.structs.asdict(position).items()}
+def properties(spark: SparkSession, position: HubPosition | None) -> dict[str, str]:
+    """Give the properties of a snapshot that this job makes and that stands for ``position``, None for none."""
+    stands = {} if position is None else msgspec.structs.asdict(position)
+    return {_JOB: _own_name(spark)} | {_PREFIX + name: str(value) for name, value in stands.items()}
 
 
 def _with_position(rows: DataFrame, table: Table, position: HubPosition) -> Any:
     writer = rows.writeTo(table.identifier)
-    for name, value in properties(position).items():
+    for name, value in properties(rows.sparkSession, position).items():
         writer = writer.option(f"snapshot-property.{name}", value)
     return writer
+
+
+def _unless_changed_since(writer: Any, seen: int | None) -> Any:
+    """Have Iceberg refuse a commit where rows came to its table after the snapshot ``seen``, None: ever."""
+    writer = writer.option("isolation-level", "serializable")
+    return writer if seen is None else writer.option("validate-from-snapshot-id", seen)
+
+
+def _check_own(spark: SparkSession, began: Mapping[str, int]) -> None:
+    """Raise Interfered unless each table has come from the snapshot where it began by this job's commits alone."""
+    iceberg, own = Iceberg(spark), _own_name(spark)
+    for table in (*DERIVED, *DERIVED_FROM_IMPORTS):
+        loaded = iceberg.load(table)
+        snapshot, reached = loaded.currentSnapshot(), None
+        while snapshot is not None:
+            reached = int(snapshot.snapshotId())
+            if _summary(snapshot).get(_JOB) != own or reached == began.get(table.name):
+                break
+            reached = snapshot.parentId()
+            snapshot = None if reached is None else loaded.snapshot(reached)
+        if reached != began.get(table.name):
+            raise Interfered(f"another job has written {table.identifier} meanwhile: {GAVE_UP}")
+
+
+def _own_name(spark: SparkSession) -> str:
+    """Name the job: a session writes one after the other."""
+    return str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 - Python has no name for it
 
 
 def _snapshot_position(loaded: Any) -> HubPosition | None:

@@ -57,10 +57,16 @@ def spark_catalog(warehouse: Path, catalog: CatalogSettings, *, read_only: bool 
 
 def spark_secrets(catalog: CatalogSettings) -> dict[str, str]:
     """Read what Spark's properties of the catalog lack; raise SecretUnreadable."""
-    secrets = {name: _secret(f"secrets.{name}", file) for name, file in catalog.secrets.items()}
-    if catalog.password_file:
-        secrets["jdbc.password"] = _secret("password_file", catalog.password_file)
-    return _named(secrets)
+    return _named(_secrets(catalog))
+
+
+def jdbc_access(catalog: CatalogSettings) -> tuple[str, dict[str, str]]:
+    """Give the URL of PostgreSQL's driver, and its properties, secrets and all; raise SecretUnreadable."""
+    given = {"jdbc.user": catalog.user} if catalog.user else {}
+    given |= catalog.properties | _secrets(catalog)
+    return f"jdbc:{catalog.uri}", {
+        name.removeprefix("jdbc."): value for name, value in given.items() if name.startswith("jdbc.")
+    }
 
 
 def python_catalog(warehouse: Path, catalog: CatalogSettings) -> dict[str, str]:
@@ -89,6 +95,13 @@ def _sqlalchemy_url(catalog: CatalogSettings) -> str:
     if catalog.password_file:
         who += ":" + quote(_secret("password_file", catalog.password_file), safe="")
     return f"postgresql+psycopg2://{who + '@' if who else ''}{place}"
+
+
+def _secrets(catalog: CatalogSettings) -> dict[str, str]:
+    secrets = {name: _secret(f"secrets.{name}", file) for name, file in catalog.secrets.items()}
+    if catalog.password_file:
+        secrets["jdbc.password"] = _secret("password_file", catalog.password_file)
+    return secrets
 
 
 def _secret(key: str, file: FilePath) -> str:

@@ -15,13 +15,14 @@ from aggregator.lakehouse.catalog_access import SecretUnreadable
 from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.jars import JarsUnavailable
 from aggregator.lakehouse.java import JavaUnavailable
-from aggregator.lakehouse.job_lock import AlreadyRunning
+from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
 from aggregator.lakehouse.spark_master import MasterUnreachable
 from aggregator.lakehouse.sql_server import ServingFailed
 from aggregator.lakehouse.stopping import Stopped
 from aggregator.lakehouse.stream_reader import ReadFailed
+from aggregator.lakehouse.table_upgrade import TableDiffers
 from shared.nats_connection import ConnectFailed
 
 EXPECTED = (
@@ -36,6 +37,7 @@ EXPECTED = (
     Refused,
     SecretUnreadable,
     ServingFailed,
+    TableDiffers,
     TablesUnreadable,
 )
 _IN_A_WORKER = re.compile(r"^[\w.]+\.(?:ReadFailed|ConnectFailed): (.+)$", re.MULTILINE)
@@ -49,6 +51,7 @@ _OF_A_CATALOG = re.compile(
     r"|An I/O error occurred while sending).*)"
     r"|(?:java\.net\.|RESTException: .*?)(ConnectException: .+|HttpHostConnectException: .+)"
 )
+_OF_ANOTHER_JOB = re.compile(r"org\.apache\.iceberg\.exceptions\.(?:ValidationException|CommitFailedException): ")
 
 
 class AnotherAtWork(click.ClickException):
@@ -81,6 +84,8 @@ def explained(error: PySparkException | Py4JError) -> str | None:
             f"the catalog's server fails ({(of_a_catalog[1] or of_a_catalog[2]).strip()}): mend it or the way to it"
             " ([lakehouse.catalog]), and run again; what was committed is whole"
         )
+    if _OF_ANOTHER_JOB.search(pages) is not None:
+        return f"another job has written these tables meanwhile: {GAVE_UP}"
     of_a_disk = _OF_A_DISK.search(pages)
     if of_a_disk is not None:
         return (

@@ -8,10 +8,11 @@ from pyspark.sql import SparkSession
 
 from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition, WholeRun
+from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.schemas import DERIVED, SITE_BUCKETS
 
 _VERSION = 2
-"""Of the derivation: raised when its results change, so that an update computes them anew."""
+"""Of the derivation: raised when its results change, so that an update computes them anew. New columns do without."""
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -23,7 +24,9 @@ class Ground(msgspec.Struct, frozen=True):
 
 def recipe_of(registration_interval: int, imported: HubPosition | None, losses: Sequence[tuple[int, int]]) -> str:
     """Name all that derived tables depend on beside the bronze tables."""
-    parts = (_VERSION, SITE_BUCKETS, registration_interval, imported.sequence if imported else 0, sorted(losses))
+    columns = [[column[:2] for column in table.columns] for table in (*DERIVED, *DERIVED_FROM_IMPORTS)]
+    imports = imported.sequence if imported else 0
+    parts = (_VERSION, SITE_BUCKETS, registration_interval, imports, sorted(losses), columns)
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 

@@ -36,21 +36,29 @@ class Iceberg:
 
     def create(self, table: Table, properties: Mapping[str, str]) -> None:
         """Make a table that is not there, as ``CREATE TABLE`` would."""
-        columns = ", ".join(f"`{name}` {type_} COMMENT {quoted(comment)}" for name, type_, comment in table.columns)
-        schema = self._packages.spark.SparkSchemaUtil.convert(self._types.StructType.fromDDL(columns))
-        partitions = self._packages.PartitionSpec.builderFor(schema)
-        for transform in table.partitioned_by:
-            by_day = transform.removeprefix("days(")
-            partitions.day(by_day.removesuffix(")")) if by_day != transform else partitions.identity(transform)
+        schema = self.schema(table)
         order = self._packages.SortOrder.builderFor(schema)
         for column in table.sorted_by:
             order.asc(column)
         # One sender out of millions is found by the bounds of the row groups only where rows are sorted.
         distribution = {"write.distribution-mode": "hash"} if table.sorted_by else {}
         builder = self._catalog.buildTable(self._identifier(table.name), schema)
-        builder.withPartitionSpec(partitions.build()).withSortOrder(order.build()).withProperties(
+        builder.withPartitionSpec(self.partition_spec(table, schema)).withSortOrder(order.build()).withProperties(
             {**properties, **distribution, "comment": table.comment}
         ).create()
+
+    def schema(self, table: Table) -> Any:
+        """Give the columns that ``table`` is to have as Iceberg's own Schema."""
+        columns = ", ".join(f"`{name}` {type_} COMMENT {quoted(comment)}" for name, type_, comment in table.columns)
+        return self._packages.spark.SparkSchemaUtil.convert(self._types.StructType.fromDDL(columns))
+
+    def partition_spec(self, table: Table, schema: Any) -> Any:
+        """Give the partitions that ``table`` is to have as Iceberg's own PartitionSpec."""
+        partitions = self._packages.PartitionSpec.builderFor(schema)
+        for transform in table.partitioned_by:
+            by_day = transform.removeprefix("days(")
+            partitions.day(by_day.removesuffix(")")) if by_day != transform else partitions.identity(transform)
+        return partitions.build()
 
     def load(self, table: Table) -> Any:
         """Give Iceberg's own Table as it is now."""

@@ -93,7 +93,7 @@ def roll_up_in(
     """Roll up in a session that is there; raise as ``roll_up``."""
     began = time.monotonic()
     upkeep = None
-    with alone(spark, warehouse(settings), LOCK_DEADLINE, progress, check):
+    with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
         # Under the lock: what was looked at before may lie behind what another job has read since.
         hub = asyncio.run(until_stopped(_look_at(settings), check))
         provision.prepare(spark)
@@ -112,7 +112,7 @@ def keep_up(settings: AggregatorSettings, progress: Progress, check: Check = uns
     """
     wait_until_free(warehouse(settings), LOCK_DEADLINE, progress, check)
     spark = start_session(settings, progress)
-    with alone(spark, warehouse(settings), LOCK_DEADLINE, progress, check):
+    with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
         provision.prepare(spark)
         bring_up_to_date(spark, settings, None, full=False, progress=progress)
         return _keep_up(spark, settings, progress, sweep=True)
@@ -137,22 +137,26 @@ def bring_up_to_date(
     if position is None:
         reached = [stands[table.name] for table in BRONZE if table.name in stands]
         position = min(reached, key=lambda each: each.sequence, default=NOWHERE)
-    if imported is not None and (full or any(stands.get(table.name) != imported for table in DERIVED_FROM_IMPORTS)):
-        derive_from_imports(spark, imported, progress)
     interval = settings.lakehouse.registration_interval
     recipe = recipe_of(interval, imported, losses.spans(spark, position))
     ground = None if full else ground_of(spark, whole_run, recipe, position, imported)
-    if ground is None or ground.position != position:
-        progress(f"deriving intervals, coverage and availability through {position.sequence}")
-        derivation = Derivation(spark, position, imported, interval, progress)
-        derivation.run(ground)
     wanted = {table.name: position for table in DERIVED}
     if position != NOWHERE:
         wanted |= {table.name: position for table in BRONZE}
     if imported is not None:
         wanted |= {table.name: imported for table in (IMPORTS, *DERIVED_FROM_IMPORTS)}
-    if ground is None or whole_run.positions != wanted:
-        catalog.record(spark, wanted, recipe)
+    if ground is not None and whole_run.positions == wanted:
+        return position
+    here = catalog.snapshots(spark, (*DERIVED, *DERIVED_FROM_IMPORTS))
+    if imported is not None and (
+        ground is None or any(stands.get(each.name) != imported for each in DERIVED_FROM_IMPORTS)
+    ):
+        derive_from_imports(spark, imported, progress)
+    if ground is None or ground.position != position:
+        progress(f"deriving intervals, coverage and availability through {position.sequence}")
+        derivation = Derivation(spark, position, imported, interval, progress)
+        derivation.run(ground)
+    catalog.record(spark, wanted, recipe, msgspec.structs.replace(whole_run, snapshots=here))
     return position
 
 

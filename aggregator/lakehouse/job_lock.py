@@ -1,7 +1,10 @@
 """Let one job at a time write the tables of a warehouse.
 
-The JVM holds the lock, for it is the JVM that commits: when Python is killed, it may live on for a moment and end a
-commit that it had begun. A lock of the operating system ends with its process, so a dead job keeps nobody out.
+The JVM holds the locks, for it is the JVM that commits: when Python is killed, it may live on for a moment and end a
+commit that it had begun. There are two. A lock of the operating system on a file beside the tables keeps the jobs of
+one machine apart; a lock in PostgreSQL, where the catalog is, those of all machines. Both end with the process that
+holds them, so a dead job keeps nobody out. Where neither holds, as for a REST catalog that several machines write, what
+``catalog`` checks at each commit keeps the tables right: one of two jobs gives up.
 """
 
 import fcntl
@@ -15,14 +18,26 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from aggregator.catalog_settings import CatalogSettings
+from aggregator.lakehouse.catalog_access import jdbc_access
 from aggregator.lakehouse.stopping import Check, unstoppable
 
 _FILE = "rollup.lock"
 _POLL_SECONDS = 0.2
 _LEFT: list[JavaObject] = []
-"""Files that the JVM shall not close before it ends: it closes what nobody knows any more."""
+"""Files and connections that the JVM shall not close before it ends: it closes what nobody knows any more."""
+_KEY = 0x6D757374
+"""The first half of the key of PostgreSQL's lock; the schema that holds the catalog is the other."""
+_ENDS_WITH_ITS_HOST = (
+    # A host that lost its power says no farewell: PostgreSQL would wait two hours for it.
+    "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3;"
+    " SET idle_session_timeout = 0"
+)
 
 Progress = Callable[[str], None]
+
+
+GAVE_UP = "this one gave up, and nothing was lost or counted twice; run again, and let one machine write these tables"
 
 
 class AlreadyRunning(RuntimeError):
@@ -31,28 +46,39 @@ class AlreadyRunning(RuntimeError):
 
 @contextmanager
 def alone(
-    spark: SparkSession, warehouse: Path, deadline: float, progress: Progress, check: Check = unstoppable
+    spark: SparkSession,
+    warehouse: Path,
+    catalog: CatalogSettings,
+    deadline: float,
+    progress: Progress,
+    check: Check = unstoppable,
 ) -> Iterator[None]:
-    """Hold the lock of ``warehouse``; raise AlreadyRunning when another holds it for ``deadline`` seconds.
+    """Hold the locks of ``warehouse``; raise AlreadyRunning when another holds one for ``deadline`` seconds.
 
-    Who leaves while the JVM may still be at work, and commit, leaves the lock to it: it ends with the process.
+    Who leaves while the JVM may still be at work, and commit, leaves the locks to it: they end with the process.
     """
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the process that commits
     path = warehouse / _FILE
     file = jvm.java.io.RandomAccessFile(str(path), "rw")
-    is_at_work = False
+    held, is_at_work = [file], False
     try:
-        _wait(lambda: _try_lock(file) is not None, path, deadline, progress, check)
+        _wait(lambda: _try_lock(file) is not None, str(path), deadline, progress, check)
+        if catalog.type == "postgresql":
+            connection = _connect(jvm, catalog)
+            held.append(connection)
+            what = f"the lock of the catalog at {catalog.uri}"
+            _wait(lambda: _try_lock_there(connection), what, deadline, progress, check)
         yield
     except (KeyboardInterrupt, Py4JNetworkError, ConnectionError):
         # Nobody waited for the answer to the last call.
         is_at_work = True
-        _LEFT.append(file)
+        _LEFT.extend(held)
         raise
     finally:
         if not is_at_work:
-            # Its locks end with it.
-            file.close()
+            for each in held:
+                # Its locks end with it.
+                each.close()
 
 
 def wait_until_free(warehouse: Path, deadline: float, progress: Progress, check: Check = unstoppable) -> None:
@@ -61,16 +87,16 @@ def wait_until_free(warehouse: Path, deadline: float, progress: Progress, check:
     This takes no lock: another job may still be faster.
     """
     path = warehouse / _FILE
-    _wait(lambda: _is_free(path), path, deadline, progress, check)
+    _wait(lambda: _is_free(path), str(path), deadline, progress, check)
 
 
-def _wait(is_there: Callable[[], bool], path: Path, deadline: float, progress: Progress, check: Check) -> None:
+def _wait(is_there: Callable[[], bool], what: str, deadline: float, progress: Progress, check: Check) -> None:
     ends_at = time.monotonic() + deadline
     said = False
     while not is_there():
         check()
         if time.monotonic() > ends_at:
-            raise AlreadyRunning(f"another job holds {path} since more than {deadline:g} s: wait for it, or end it")
+            raise AlreadyRunning(f"another job holds {what} since more than {deadline:g} s: wait for it, or end it")
         if not said:
             progress("another job is at work on these tables: waiting for it")
             said = True
@@ -99,3 +125,20 @@ def _try_lock(file: Any) -> JavaObject | None:
             return None
         raise
     return lock
+
+
+def _connect(jvm: Any, catalog: CatalogSettings) -> Any:
+    """Open a connection of its own: the catalog's come and go, and a lock ends with the one that took it."""
+    url, given = jdbc_access(catalog)
+    properties = jvm.java.util.Properties()
+    for name, value in {"tcpKeepAlive": "true", **given}.items():
+        properties.setProperty(name, value)
+    connection = jvm.org.postgresql.Driver().connect(url, properties)
+    connection.createStatement().execute(_ENDS_WITH_ITS_HOST)
+    return connection
+
+
+def _try_lock_there(connection: Any) -> bool:
+    query = f"SELECT pg_try_advisory_lock({_KEY}, hashtext(current_schema()))"
+    answer = connection.createStatement().executeQuery(query)
+    return bool(answer.next() and answer.getBoolean(1))

@@ -61,9 +61,9 @@ def maintain(
     sweep = sweep or now - swept_at >= SWEEP_EVERY
     whole_run = catalog.last_whole_run(spark)
     stands = catalog.positions(spark, TABLES, whole_run)
+    here = msgspec.structs.replace(whole_run, snapshots=catalog.snapshots(spark, TABLES))
     tables = {
-        table.name: TableUpkeep(spark, table, catalog.properties(stands[table.name]) if table.name in stands else {})
-        for table in TABLES
+        table.name: TableUpkeep(spark, table, catalog.properties(spark, stands.get(table.name))) for table in TABLES
     }
     compacted = compacted_to = 0
     for name, table in tables.items():
@@ -79,7 +79,7 @@ def maintain(
         if gone:
             progress(f"  {expiring.name}: {gone:,} rows were too old")
     upkeep = LastUpkeep(runs_since=0, swept_at=now if sweep else swept_at)
-    catalog.record(spark, whole_run.positions, whole_run.recipe, upkeep)
+    catalog.record(spark, whole_run.positions, whole_run.recipe, here, upkeep)
     superseded_before = (now - settings.keep_snapshots) // 1_000
     expired_snapshots = sum(table.expire(superseded_before) for table in tables.values())
     progress(f"  {expired_snapshots:,} snapshots went")

@@ -1,11 +1,12 @@
-"""Make the tables and views that a warehouse lacks: also after an update that brings new ones."""
+"""Make the tables, the columns and the views that a warehouse lacks: also after an update that brings new ones."""
 
 import hashlib
 
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.iceberg import Iceberg, quoted
-from aggregator.lakehouse.schemas import TABLES
+from aggregator.lakehouse.schemas import POSITIONS, TABLES
+from aggregator.lakehouse.table_upgrade import TableUpgrade
 from aggregator.lakehouse.views import spark_queries
 
 _PROPERTIES = {
@@ -18,17 +19,29 @@ _PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
 }
 _VIEW_TEXT = "muster.query"
+_DEFINITION = "muster.tables"
+"""Property of one table that says of all of them which version they are of: to load each takes its time."""
 
 
 def prepare(spark: SparkSession) -> None:
-    """Make the namespace, the tables and the views that are not there yet, and the views whose query changed."""
+    """Make the namespace, the tables and the views that are not there yet, and the views whose query changed.
+
+    Tables that an older version made get the columns and comments that they lack; raise TableDiffers where they cannot.
+    """
     iceberg = Iceberg(spark)
     present = iceberg.names()
     for table in TABLES:
         if table.name not in present:
             iceberg.create(table, _PROPERTIES)
+    definition, kept = _digest(repr(TABLES)), iceberg.load(POSITIONS)
+    if kept.properties().get(_DEFINITION) != definition:
+        upgrade = TableUpgrade(spark)
+        for table in TABLES:
+            if table.name in present:
+                upgrade.bring(table)
+        iceberg.load(POSITIONS).updateProperties().set(_DEFINITION, definition).commit()
     for view, query in spark_queries():
-        digest = hashlib.blake2b(query.encode(), digest_size=16).hexdigest()
+        digest = _digest(query)
         if view.name in present and iceberg.view_property(view, _VIEW_TEXT) == digest:
             continue
         comments = ", ".join(f"{column.name} COMMENT {quoted(column.comment)}" for column in view.columns)
@@ -36,3 +49,7 @@ def prepare(spark: SparkSession) -> None:
             f"CREATE OR REPLACE VIEW {view.identifier} ({comments}) COMMENT {quoted(view.comment)}"
             f" TBLPROPERTIES ('{_VIEW_TEXT}' = '{digest}') AS {query}"
         )
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -3,14 +3,19 @@
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES
 from aggregator.lakehouse import catalog, provision
-from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.catalog import HubPosition, Interfered, WholeRun
+from aggregator.lakehouse.failures import explained
+from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.job import start_session
-from aggregator.lakehouse.job_lock import AlreadyRunning, alone
-from aggregator.lakehouse.schemas import LOSSES, SITE_COVERAGE_DAILY
+from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning, alone
+from aggregator.lakehouse.schemas import ADVISORIES, LOSSES, SITE_COVERAGE_DAILY, Table
+from aggregator.lakehouse.table_upgrade import TableDiffers
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
 
@@ -33,7 +38,8 @@ def test_a_position_outlives_the_snapshot_that_carried_it(prepared: SparkSession
     values = "DATE '2026-02-03', 'r', 's', 'b', 1, 1, 0, 0, false, 0"
     prepared.sql(f"INSERT INTO {table.identifier} VALUES ({values})")
     assert catalog.positions(prepared, [table]) == {table.name: position}
-    catalog.record(prepared, {table.name: position}, "recipe")
+    here = WholeRun(snapshots=catalog.snapshots(prepared, [table]))
+    catalog.record(prepared, {table.name: position}, "recipe", here)
     prepared.sql(
         f"CALL lake.system.expire_snapshots(table => '{table.identifier}',"
         " older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
@@ -57,14 +63,78 @@ def test_tables_explain_themselves_and_are_made_once(prepared: SparkSession) -> 
     assert outages["noticed_at"] == "when it became stale"
 
 
+def test_tables_of_an_older_version_are_changed_in_place_or_refused(prepared: SparkSession) -> None:
+    def describe(table: Table) -> list[tuple[str, str, str]]:
+        rows = prepared.sql(f"DESCRIBE {table.identifier}").collect()
+        return [(row.col_name, row.data_type, row.comment) for row in rows[: len(table.columns)]]
+
+    def change(table: Table, change: str) -> None:
+        prepared.sql(f"ALTER TABLE {table.identifier} {change}")
+        prepared.sql("ALTER TABLE muster.positions UNSET TBLPROPERTIES ('muster.tables')")
+
+    wanted = {table: describe(table) for table in (ADVISORIES, SITE_COVERAGE_DAILY)}
+    change(ADVISORIES, "DROP COLUMN by_operator")
+    change(ADVISORIES, "DROP COLUMN region")
+    change(ADVISORIES, "ALTER COLUMN site COMMENT 'where'")
+    change(SITE_COVERAGE_DAILY, "SET TBLPROPERTIES ('comment' = 'what once was said')")
+    for _ in range(2):
+        provision.prepare(prepared)
+        assert {table: describe(table) for table in wanted} == wanted
+    assert Iceberg(prepared).load(SITE_COVERAGE_DAILY).properties()["comment"] == SITE_COVERAGE_DAILY.comment
+    for wrong, right, said in (
+        ("ADD COLUMN mood STRING", "DROP COLUMN mood", "has a column mood that this version of Muster does not know"),
+        ("RENAME COLUMN kind TO ordinal_", "RENAME COLUMN ordinal_ TO kind", "has a column ordinal_ that"),
+        ("ADD PARTITION FIELD site", "DROP PARTITION FIELD site", "is partitioned by .*, site:identity. and cannot be"),
+    ):
+        change(ADVISORIES, wrong)
+        with pytest.raises(TableDiffers, match=rf"^muster.advisories .*{said}"):
+            provision.prepare(prepared)
+        change(ADVISORIES, right)
+    change(ADVISORIES, "DROP COLUMN kind")
+    change(ADVISORIES, "ADD COLUMN kind BIGINT")
+    with pytest.raises(TableDiffers, match="its column kind is long, not string"):
+        provision.prepare(prepared)
+
+
 def test_one_job_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     said: list[str] = []
     with (
-        alone(spark, tmp_path, 0, said.append),
+        alone(spark, tmp_path, FILE_BESIDE_THE_TABLES, 0, said.append),
         pytest.raises(AlreadyRunning, match=r"another job holds .*rollup\.lock"),
-        alone(spark, tmp_path, 0.3, said.append),
+        alone(spark, tmp_path, FILE_BESIDE_THE_TABLES, 0.3, said.append),
     ):
         pass
     assert said == ["another job is at work on these tables: waiting for it"]
-    with alone(spark, tmp_path, 0, said.append):
+    with alone(spark, tmp_path, FILE_BESIDE_THE_TABLES, 0, said.append):
         pass
+
+
+def test_of_two_jobs_that_no_lock_keeps_apart_one_gives_up(prepared: SparkSession, tmp_path: Path) -> None:
+    other = start_session(settings_for(ConnectionSettings(servers=("nats://127.0.0.1:1",)), tmp_path), say)
+    table, position = SITE_COVERAGE_DAILY, HubPosition("ARCHIVE", 1, 2, 3)
+    row = "SELECT DATE '2026-02-03', 'r', 's', 'b', 1L, 1L, 0L, 0L, false, 0"
+
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.sql(row).toDF(*table.column_names)
+
+    # Rows that the other has added since are not seen by who compares with what was there before.
+    for spark in (prepared, other):
+        seen = catalog.snapshots(spark, [table]).get(table.name)
+        assert catalog.append(rows(spark), table, position, seen) == 1
+        with pytest.raises(Py4JJavaError) as refused:
+            catalog.append(rows(spark), table, position, seen)
+        assert explained(refused.value) == f"another job has written these tables meanwhile: {GAVE_UP}"
+    # What the other has written is recorded by nobody else, and on the run that one went on from only once.
+    began = WholeRun(snapshots=catalog.snapshots(prepared, [table]))
+    catalog.replace(rows(prepared), table, f.lit(True), position)
+    catalog.replace(rows(other), table, f.lit(True), position)
+    for spark in (prepared, other):
+        with pytest.raises(
+            Interfered, match=r"^another job has written muster\.site_coverage_daily meanwhile: this one"
+        ):
+            catalog.record(spark, {table.name: position}, "recipe", began)
+    began = WholeRun(snapshots=catalog.snapshots(prepared, [table]))
+    catalog.record(other, {table.name: position}, "recipe", began)
+    with pytest.raises(Py4JJavaError, match="ValidationException"):
+        catalog.record(prepared, {table.name: position}, "recipe", began)
+    assert catalog.last_whole_run(prepared).snapshots == catalog.snapshots(prepared, [table])

@@ -9,18 +9,23 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.config import LakehouseSettings
+from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.job import start_session
 from aggregator.lakehouse.maintain import is_due, maintain
 from aggregator.lakehouse.provision import prepare
 from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.schemas import POSITIONS
 from aggregator.lakehouse.table_upkeep import TableUpkeep
 from shared.instants import DAY, HOUR
 from shared.nats_connection import ConnectionSettings
 from shared.settings import Duration, FilePath
 from tests.lakehouse.conftest import say, settings_for
+from tests.support.lake_readers import readers_at_work
 from tests.support.quick_runs import APPENDED, REPLACED, FileCounts, QuickRuns
 
-DAYS, RUNS_A_DAY = 5, 6
+DAYS, RUNS_A_DAY = 15, 6
+MERGED_FROM = 5
+"""Manifests that Iceberg makes one: it waits for a hundred else."""
 QUESTION = (
     "SELECT count(*), count(DISTINCT sender_id), (SELECT sum(window_us) FROM site_coverage_daily) FROM registrations"
 )
@@ -42,9 +47,16 @@ def settings(warehouse: Path, **given: int) -> LakehouseSettings:
     return msgspec.structs.replace(LakehouseSettings(path=FilePath(warehouse), maintain_every=1), **durations)
 
 
-def test_what_runs_leave_behind_does_not_grow_with_their_number(runs: QuickRuns, tmp_path: Path) -> None:
+def test_what_runs_leave_behind_does_not_grow_with_their_number(
+    runs: QuickRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every day is one more data file and nothing else, however many runs and upkeeps there were before."""
+    monkeypatch.setattr("aggregator.lakehouse.maintain.TABLES", (APPENDED, REPLACED, POSITIONS))
+    for table in (APPENDED, REPLACED, POSITIONS):
+        change = Iceberg(runs.spark).load(table).updateProperties()
+        change.set("commit.manifest.min-count-to-merge", str(MERGED_FROM)).commit()
     at_once = settings(tmp_path, keep_snapshots=0)
-    counts: list[tuple[FileCounts, FileCounts]] = []
+    counts: list[tuple[FileCounts, FileCounts, FileCounts]] = []
     for day in range(DAYS):
         for _ in range(RUNS_A_DAY):
             runs.run(day)
@@ -53,30 +65,37 @@ def test_what_runs_leave_behind_does_not_grow_with_their_number(runs: QuickRuns,
         maintain(runs.spark, at_once, now(), say)
         assert not is_due(runs.spark, at_once)
         assert runs.stand_there()
-        counts.append((runs.files(APPENDED), runs.files(REPLACED)))
+        counts.append((runs.files(APPENDED), runs.files(REPLACED), runs.files(POSITIONS)))
     # One data file for each day, and what was replaced since the upkeep began: that goes with the next one.
-    assert [(appended.data, replaced.data) for appended, replaced in counts] == [
+    assert [(appended.data, replaced.data) for appended, replaced, _ in counts] == [
         (day + RUNS_A_DAY, day + 1) for day in range(1, DAYS + 1)
     ]
-    # Snapshots are gone but for the last ones, so that manifests are bounded by what the newest one reads.
-    assert max(table.manifests for each in counts for table in each) <= 4 * RUNS_A_DAY
+    # Snapshots are gone but for the last ones: what is left is what they read, and their lists of it.
+    assert max(table.manifests for each in counts for table in each) <= 2 * (MERGED_FROM + RUNS_A_DAY) + 2
+    assert max(positions.data for *_, positions in counts) <= 3
     assert max(table.metadata for each in counts for table in each) <= 21
+    run_count = DAYS * RUNS_A_DAY
     with open_tables(tmp_path) as reader:
-        assert reader.rows(QUESTION) == [(30, 30, 6 + 12 + 18 + 24 + 30)]
+        assert reader.rows(QUESTION) == [(run_count, run_count, sum(range(RUNS_A_DAY, run_count + 1, RUNS_A_DAY)))]
 
 
+@pytest.mark.filterwarnings("ignore:Iceberg scan planning with the polars_iceberg plugin")
 def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(runs: QuickRuns, tmp_path: Path) -> None:
     for _ in range(RUNS_A_DAY):
         runs.run(0)
     runs.record()
     orphan = tmp_path / "muster" / APPENDED.name / "data" / f"{uuid4()}.parquet"
     orphan.write_bytes(b"left by a run that was killed")
-    with open_tables(tmp_path) as reader:
+    with open_tables(tmp_path) as reader, readers_at_work(tmp_path) as readers:
         answer = reader.rows(QUESTION)
         runs.run(0)
         upkeep = maintain(runs.spark, settings(tmp_path, keep_snapshots=HOUR), now(), say)
         assert (upkeep.compacted, upkeep.compacted_to, upkeep.expired_snapshots) == (RUNS_A_DAY + 1, 1, 0)
         assert reader.rows(QUESTION) == answer
+    for way, answers in readers.answers.items():
+        # Each is of one state: no row is missing or doubled, none of one table without the other's.
+        assert all(len(set(answer)) == 1 for answer in answers), way
+        assert (answers[0][0], answers[-1][0]) == (RUNS_A_DAY, RUNS_A_DAY + 1), way
     # It was replaced a moment ago, however old it is itself.
     table = TableUpkeep(runs.spark, APPENDED, {})
     assert table.expire(now() // 1_000 - 3_600_000) == 0

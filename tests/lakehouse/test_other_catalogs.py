@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from aggregator import config
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.lakehouse import job
+from aggregator.lakehouse.job_lock import AlreadyRunning, alone
 from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.query_commands import sql
 from aggregator.lakehouse.query_errors import TablesUnreadable
@@ -42,7 +44,7 @@ def settings_file(server: PostgreSql, tmp_path: Path) -> Path:
 
 
 def test_a_rollup_into_postgresql_is_read_by_spark_and_without_java(
-    lakehouse: Lakehouse, settings_file: Path, tmp_path: Path
+    spark: SparkSession, lakehouse: Lakehouse, server: PostgreSql, settings_file: Path, tmp_path: Path
 ) -> None:
     catalog = config.load(settings_file).lakehouse.catalog
     with pytest.raises(TablesUnreadable, match="there are no tables in the catalog at postgresql://127.0.0.1:"):
@@ -52,7 +54,21 @@ def test_a_rollup_into_postgresql_is_read_by_spark_and_without_java(
     site = Block("eu-west", "dub1")
     lakehouse.hub.publish([site.new("n1", START + HOUR), site.stale("n1", START + 2 * HOUR)])
     lakehouse.hub.publish([site.watermark(START, START + DAY)])
-    lakehouse.roll_up()
+    elsewhere = tmp_path / "another machine"
+    elsewhere.mkdir()
+    with (
+        alone(spark, elsewhere, catalog, 0, say),
+        pytest.raises(
+            AlreadyRunning, match=r"^another job holds the lock of the catalog at postgresql://.* since more"
+        ),
+        alone(spark, tmp_path, catalog, 0.3, say),
+    ):
+        pass
+    with alone(spark, elsewhere, catalog, 0, say):
+        # As if that machine had died.
+        lock = "FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        assert server.ask(f"SELECT count(pg_terminate_backend(pid)) {lock}") == 1
+        lakehouse.roll_up()
     question = "SELECT sender_id, count(*) FROM outages GROUP BY sender_id"
     assert lakehouse.rows(question) == lakehouse.rows_in_spark(question) == [("n1", 1)]
     asked = CliRunner().invoke(sql, [question, "--config", str(settings_file), "--format", "csv"])

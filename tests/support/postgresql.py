@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from sqlalchemy import URL, NullPool, create_engine, text
+from sqlalchemy import URL, Engine, NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from tests.support.free_ports import free_ports
@@ -30,6 +30,12 @@ class PostgreSql(NamedTuple):
     @property
     def uri(self) -> str:
         return f"postgresql://127.0.0.1:{self.port}/muster"
+
+    def ask(self, query: str) -> Any:
+        """Give the one value that answers ``query``."""
+        engine = _engine(self.port, "muster")
+        with engine.connect() as connection:
+            return connection.execute(text(query)).scalar_one()
 
 
 def find_programs() -> Path | None:
@@ -74,8 +80,7 @@ def postgresql() -> Iterator[PostgreSql]:
 
 
 def _create_database(port: int, server: "subprocess.Popen[bytes]") -> None:
-    url = URL.create("postgresql+psycopg2", USER, PASSWORD, "127.0.0.1", port, "postgres")
-    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    engine = _engine(port, "postgres")
     ends_at = time.monotonic() + 60
     while True:
         try:
@@ -87,3 +92,8 @@ def _create_database(port: int, server: "subprocess.Popen[bytes]") -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def _engine(port: int, database: str) -> Engine:
+    url = URL.create("postgresql+psycopg2", USER, PASSWORD, "127.0.0.1", port, database)
+    return create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.schemas import REGISTRATIONS, SITE_COVERAGE_DAILY, Table
+from aggregator.lakehouse.schemas import REGISTRATIONS, SITE_COVERAGE_DAILY, TABLES, Table
 from shared.instants import SECOND
 
 APPENDED, REPLACED = REGISTRATIONS, SITE_COVERAGE_DAILY
@@ -67,7 +68,9 @@ class QuickRuns:
     def record(self) -> None:
         """End a whole run."""
         reached = {table.name: self.position for table in (APPENDED, REPLACED)}
-        catalog.record(self.spark, reached, "recipe")
+        began = catalog.last_whole_run(self.spark)
+        here = catalog.snapshots(self.spark, TABLES)
+        catalog.record(self.spark, reached, "recipe", msgspec.structs.replace(began, snapshots=here))
 
     def files(self, table: Table) -> FileCounts:
         """Count a table's files."""
@@ -91,7 +94,7 @@ class QuickRuns:
             .build()
         )
         commit = loaded.newReplacePartitions().addFile(file) if replaces else loaded.newAppend().appendFile(file)
-        for name, value in catalog.properties(self.position).items():
+        for name, value in catalog.properties(self.spark, self.position).items():
             commit.set(name, value)
         commit.commit()
 

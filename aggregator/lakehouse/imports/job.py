@@ -47,7 +47,7 @@ def import_intervals(
     with staging_area(warehouse) as area:
         files = tuple(stage(path, mapping, area / str(number), progress) for number, path in enumerate(paths))
         spark = job.start_session(settings, progress)
-        with alone(spark, warehouse, job.LOCK_DEADLINE, progress, check):
+        with alone(spark, warehouse, settings.lakehouse.catalog, job.LOCK_DEADLINE, progress, check):
             provision.prepare(spark)
             stands = catalog.positions(spark, (IMPORTS,)).get(IMPORTS.name)
             progress(f"taking {sum(file.row_count for file in files):,} rows")
@@ -70,7 +70,7 @@ def remove_imports(
     with open_tables(warehouse, settings.lakehouse.catalog) as tables:
         imports = chosen(imports_in(tables), asked)
     spark = job.start_session(settings, progress)
-    with alone(spark, warehouse, job.LOCK_DEADLINE, progress, check):
+    with alone(spark, warehouse, settings.lakehouse.catalog, job.LOCK_DEADLINE, progress, check):
         provision.prepare(spark)
         remove(spark, imports, catalog.positions(spark, (IMPORTS,))[IMPORTS.name])
         job.bring_up_to_date(spark, settings, None, full=False, progress=progress)

@@ -47,6 +47,7 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
     ``stands`` is the position of ``imports``, None before the first import.
     """
     of_block = f.col("block") == mapping.block
+    seen = catalog.snapshots(spark, (IMPORTS, IMPORT_QUARANTINE))
     present = spark.table(IMPORTS.identifier).where(of_block)
     rows = reduce(DataFrame.unionByName, (staged_intervals(spark, file, mapping) for file in files))
     fresh = _fresh(rows, present, IMPORTS).persist()
@@ -58,7 +59,7 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
         quarantined = 0
         if any(file.quarantined_count for file in files):
             new = _fresh(quarantine_rows, known, IMPORT_QUARANTINE)
-            quarantined = catalog.append(new, IMPORT_QUARANTINE, position)
+            quarantined = catalog.append(new, IMPORT_QUARANTINE, position, seen.get(IMPORT_QUARANTINE.name))
         found = fresh.agg(
             f.count(f.lit(1)).alias("count"),
             f.count_if("zero_length").alias("zero_length"),
@@ -69,7 +70,7 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
             reached = max(position.known_through, found["ended_at"])
             position = HubPosition(STREAM, 0, position.sequence + 1, reached)
             ordered = fresh.sort("site", "sender_id", "started_at")
-            written = catalog.append(ordered, IMPORTS, position)
+            written = catalog.append(ordered, IMPORTS, position, seen.get(IMPORTS.name))
             if written != found["count"]:
                 raise MiscountError(
                     f"imports: {written} intervals were written instead of {found['count']}; the tables are to be"
