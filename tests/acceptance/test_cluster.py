@@ -1,6 +1,5 @@
 """The same rollup on a cluster: a standalone master and two workers, which are processes of their own."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from aggregator.lakehouse.query import open_tables
 from shared.instants import DAY, HOUR
 from tests.support.hub import Block, Hub
+from tests.support.quick_spark import QUICK_JAVA, spark_block
 from tests.support.small_rollup import START
 from tests.support.spark_cluster import cluster
 
@@ -18,10 +18,10 @@ SMALL = {
     # Instead of fewer spark.sql.shuffle.partitions: nobody need set those on a cluster.
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "2",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
 }
 
 WITH_MANY_ROWS = """
@@ -40,10 +40,7 @@ def test_a_rollup_on_two_workers_writes_the_same_tables(tmp_path: Path) -> None:
     site = Block("eu-west", "dub1")
     hub.publish([site.new("n1", START + HOUR), site.stale("n1", START + 2 * HOUR), site.watermark(START, START + DAY)])
     config = tmp_path / "aggregator.toml"
-    further = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in SMALL.items())
-    config.write_text(
-        f'[hub]\nservers = ["{hub.server.url}"]\n[lakehouse]\npath = "tables"\n[lakehouse.spark]\n{further}'
-    )
+    config.write_text(f'[hub]\nservers = ["{hub.server.url}"]\n[lakehouse]\npath = "tables"\n{spark_block(SMALL)}')
     with cluster(tmp_path, 2) as spark:
         command = [sys.executable, "-c", WITH_MANY_ROWS, "rollup", "--config", str(config), "--master", spark.url]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

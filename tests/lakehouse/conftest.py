@@ -18,16 +18,7 @@ from aggregator.lakehouse.session import start
 from shared.nats_connection import ConnectionSettings
 from shared.settings import FilePath
 from tests.support.hub import Hub
-
-SPARK = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.memory": "1g",
-    # Tests compute little, and spend half their time on machine code that pays in long runs only. The cheaper code has
-    # room for one rollup by default: later ones would throw out what they need, and make it again.
-    "spark.driver.extraJavaOptions": (
-        "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-    ),
-}
+from tests.support.quick_spark import SPARK
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

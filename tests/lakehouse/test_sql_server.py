@@ -1,7 +1,6 @@
 """Analysts' own clients: a JDBC driver, Spark Connect and spark-sql see all tables and views, and change none."""
 
 import ast
-import json
 import signal
 import subprocess
 import sys
@@ -21,11 +20,12 @@ from aggregator.lakehouse.serve_commands import serve_sql
 from aggregator.lakehouse.spark_sql_command import spark_sql
 from shared.instants import DAY, HOUR
 from shared.nats_connection import ConnectionSettings
-from tests.lakehouse.conftest import SPARK, say, settings_for
+from tests.lakehouse.conftest import say, settings_for
 from tests.support.aggregator_command import muster
 from tests.support.command_process import CommandProcess, running
 from tests.support.documents import ANALYSTS, python_examples
 from tests.support.free_ports import free_ports
+from tests.support.quick_spark import spark_block
 from tests.support.small_lakehouse import SmallLakehouse
 from tests.support.small_rollup import START, Coverage, Interval
 
@@ -57,10 +57,9 @@ def config(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     nobody = ConnectionSettings(servers=("nats://127.0.0.1:1",))
     provision.prepare(job.start_session(settings_for(nobody, lakehouse.warehouse), say))
     config = directory / "aggregator.toml"
-    further = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in SPARK.items())
     config.write_text(
         '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "tables"\nspark_master = "local[2]"\n'
-        f"[lakehouse.spark]\n{further}"
+        f"{spark_block()}"
     )
     return config
 

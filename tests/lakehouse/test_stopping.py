@@ -1,7 +1,6 @@
 """SIGTERM and Ctrl-C end a job in the middle of its work: in one line, with its exit code, nothing lost or twice."""
 
 import fcntl
-import json
 import signal
 import subprocess
 import sys
@@ -12,9 +11,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.lakehouse.conftest import SPARK, Lakehouse
+from tests.lakehouse.conftest import Lakehouse
 from tests.lakehouse.test_exactly_once import story, tables_of
 from tests.support.hub import Hub
+from tests.support.quick_spark import spark_block
 
 DEADLINE = 180.0
 Process = subprocess.Popen[str]
@@ -50,10 +50,8 @@ def ended(process: Process, number: signal.Signals) -> tuple[int, list[str]]:
 def test_a_signal_ends_a_run_between_two_commits(spark: SparkSession, hub: Hub, tmp_path: Path) -> None:
     hub.publish(story())
     config = tmp_path / "aggregator.toml"
-    further = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in SPARK.items())
     config.write_text(
-        f'[hub]\nservers = ["{hub.server.url}"]\n[lakehouse]\npath = "lake"\nspark_master = "local[2]"\n'
-        f"[lakehouse.spark]\n{further}"
+        f'[hub]\nservers = ["{hub.server.url}"]\n[lakehouse]\npath = "lake"\nspark_master = "local[2]"\n{spark_block()}'
     )
     stopped = Lakehouse(hub, tmp_path / "lake")
 

@@ -15,6 +15,7 @@ from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.jetstream_api import ApiError, RequestFailed, request_json
 from shared.truth import Truth, TruthError, read_truth
+from tests.support.quick_spark import spark_block
 from tests.support.regions import Federation, client_of, federation
 from tests.support.running_agent import AgentProcess
 from tests.support.waiting import until
@@ -60,7 +61,7 @@ domain = "hub"
 [lakehouse]
 path = "tables"
 registration_interval = "{interval}s"
-"""
+{spark}"""
 
 
 class ArchivedRecord(NamedTuple):
@@ -211,7 +212,9 @@ async def two_sites(directory: Path) -> AsyncIterator[TwoSites]:
                     site=name, region=REGION, upstream=uplink.url, source=server.url, stale_after=f"{STALE_AFTER:g}"
                 )
             )
-        (directory / "aggregator.toml").write_text(AGGREGATOR.format(hub=servers.hub.url, interval=f"{INTERVAL:g}"))
+        (directory / "aggregator.toml").write_text(
+            AGGREGATOR.format(hub=servers.hub.url, interval=f"{INTERVAL:g}", spark=spark_block())
+        )
         everything = TwoSites(directory, servers, sites)
         await everything.aggregator("apply", "--config", "topology.toml")
         for site in sites.values():
