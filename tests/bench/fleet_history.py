@@ -13,17 +13,20 @@ from shared.instants import DAY, HOUR, MINUTE, parse_instant
 
 START = parse_instant("2025-01-01T00:00:00Z")
 STALE_AFTER = 12 * MINUTE
-_MARK = 10 * MINUTE
 _BLIND_EVERY, _BLIND = 10 * DAY, 2 * HOUR
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """How many senders on how many sites, for how many days, and how often each goes down in that time."""
+    """How many senders on how many sites, for how many days, and how often each goes down in that time.
+
+    ``mark_every`` (microseconds) is how far apart a site's watermarks are.
+    """
 
     senders: int
     sites: int
     days: int
     outages: int
+    mark_every: int = 10 * MINUTE
 
     @property
     def advisory_count(self) -> int:
@@ -86,13 +89,13 @@ def _advisories(fleet: Fleet) -> str:
 
 
 def _watermarks(fleet: Fleet, advisories: Path) -> str:
-    archived = _archived("through")
+    archived, every = _archived("through"), fleet.mark_every
     return f"""
         WITH sites AS (SELECT range::INT AS s FROM range({fleet.sites})),
         marks AS (
             SELECT s, 'site' || s AS site, through,
                 {START} + greatest((through - {START} - s * {HOUR}) // {_BLIND_EVERY} * {_BLIND_EVERY}, 0) AS period,
-            FROM sites, (SELECT {START} + range AS through FROM range({_MARK}, {fleet.days * DAY + 1}, {_MARK}))
+            FROM sites, (SELECT {START} + range AS through FROM range({every}, {fleet.days * DAY + 1}, {every}))
         ),
         sighted AS (
             SELECT s, site, through, if(period = {START}, {START}, period + s * {HOUR} + {_BLIND}) AS since FROM marks

@@ -1,12 +1,16 @@
 """Warehouses for measures: bronze tables out of a made history, and the job's own way from there to derived tables."""
 
+import resource
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from string import Template
+from typing import Any, NamedTuple
 
 import duckdb
+from pyspark import SparkContext
 from pyspark.sql import functions as f
 
 from aggregator.config import AggregatorSettings, LakehouseSettings
@@ -15,6 +19,7 @@ from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, WATERMARKS
 from shared.nats_connection import ConnectionSettings
 from shared.settings import FilePath
+from tests.bench.children import processor_seconds
 from tests.bench.fleet_history import START, sequence_at
 
 MASTER = "local[2]"
@@ -35,6 +40,29 @@ def say(line: str) -> None:
     print(f"    {line}", file=sys.stderr, flush=True)
 
 
+class Cost(NamedTuple):
+    """What something took, in seconds: until it was done, and of all processors together."""
+
+    seconds: float
+    processor_seconds: float
+
+
+def _measured(work: Callable[[], object], used: Callable[[], float]) -> Cost:
+    began, used_before = time.perf_counter(), used()
+    work()
+    return Cost(time.perf_counter() - began, used() - used_before)
+
+
+def _own_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _seconds_with_java() -> float:
+    gateway: Any = SparkContext._gateway
+    return _own_seconds() + processor_seconds(gateway.proc.pid)
+
+
 class Warehouse:
     """Tables in a directory of their own, filled from the files of a history up to an instant, and then further."""
 
@@ -46,9 +74,18 @@ class Warehouse:
         provision.prepare(self.spark)
         self._through = START
 
-    def take(self, through: int) -> float:
-        """Write what happened until ``through`` (microseconds) into the bronze tables; give the seconds."""
-        began = time.perf_counter()
+    def take(self, through: int) -> Cost:
+        """Write what happened until ``through`` (microseconds) into the bronze tables."""
+        return _measured(lambda: self._take(through), _seconds_with_java)
+
+    def derive(self, *, full: bool = False) -> Cost:
+        """Bring the derived tables to where the bronze tables are."""
+        return _measured(
+            lambda: job.bring_up_to_date(self.spark, self._settings, self._position, full=full, progress=say),
+            _seconds_with_java,
+        )
+
+    def _take(self, through: int) -> None:
         first, last = sequence_at(self._through), sequence_at(through)
         self._through = through
         for table, file in zip((ADVISORIES, WATERMARKS), self._history, strict=True):
@@ -59,21 +96,14 @@ class Warehouse:
         for table in BRONZE:
             if table not in (ADVISORIES, WATERMARKS):
                 catalog.advance(self.spark, table, self._position)
-        return time.perf_counter() - began
-
-    def derive(self, *, full: bool = False) -> float:
-        """Bring the derived tables to where the bronze tables are; give the seconds."""
-        began = time.perf_counter()
-        job.bring_up_to_date(self.spark, self._settings, self._position, full=full, progress=say)
-        return time.perf_counter() - began
 
     @property
     def _position(self) -> HubPosition:
         return HubPosition("ARCHIVE", 1, sequence_at(self._through), self._through)
 
 
-def derive_in_duckdb(history: tuple[Path, Path], through: int, directory: Path) -> float:
-    """Compute the same with DuckDB, into Parquet files in ``directory``; give the seconds."""
+def derive_in_duckdb(history: tuple[Path, Path], through: int, directory: Path) -> Cost:
+    """Compute the same with DuckDB, into Parquet files in ``directory``."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     advisories, watermarks = history
@@ -88,6 +118,4 @@ def derive_in_duckdb(history: tuple[Path, Path], through: int, directory: Path) 
     with duckdb.connect(str(directory / "work.duckdb")) as connection:
         connection.execute(f"SET threads = {THREADS}")
         connection.execute("SET TimeZone = 'UTC'")
-        began = time.perf_counter()
-        connection.execute(text)
-        return time.perf_counter() - began
+        return _measured(lambda: connection.execute(text), _own_seconds)
