@@ -4,8 +4,13 @@ import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+import pytest
+
+from aggregator.lakehouse import job
+from aggregator.lakehouse.query_errors import TablesUnreadable
+from aggregator.lakehouse.schemas import DERIVED
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.lakehouse.conftest import Lakehouse
+from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.hub import STALE_AFTER, Block
 
 TODAY = int(time.time()) * SECOND // DAY * DAY
@@ -21,7 +26,7 @@ def instant(at: int) -> datetime:
     return datetime.fromtimestamp(at // SECOND, tz=UTC).replace(microsecond=at % SECOND)
 
 
-def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse) -> None:
+def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     dub1 = Block("eu-west", "dub1")
     lakehouse.hub.publish(
         [
@@ -39,7 +44,10 @@ def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse) -> None:
             dub1.registration(b'{"sender": "n1", "a": {"b": 1}}', 1, FIRST + 6 * HOUR, "new"),
         ]
     )
-    result = lakehouse.roll_up()
+    with monkeypatch.context() as older:
+        # A version whose derived tables are others.
+        older.setattr("aggregator.lakehouse.ground.DERIVED_FROM_IMPORTS", ())
+        result = lakehouse.roll_up()
     assert (result.counts.read, result.counts.written, result.counts.duplicates, result.counts.quarantined) == (
         11, 11, 0, 0,
     )  # fmt: skip
@@ -114,3 +122,20 @@ def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse) -> None:
         ("eu-west", "dub1", "nodes", "n1", "1-1", 1, instant(FIRST + 6 * HOUR), "REGISTRATION", "new", 31,
          '{"sender": "n1", "a": {"b": 1}}'),
     ]  # fmt: skip
+
+    # Tables of a version that had fewer columns get them, and what is derived is as if they had always been there.
+    before = {table.name: lakehouse.rows(f"SELECT * FROM {table.name}") for table in DERIVED}
+    spark = job.start_session(lakehouse.settings, say)
+    for table, column in (
+        ("advisories", "by_operator"), ("site_coverage_daily", "maintenance_us"), ("sender_intervals", "advisory_kind"),
+    ):  # fmt: skip
+        spark.sql(f"ALTER TABLE muster.{table} DROP COLUMN {column}")
+    spark.sql("ALTER TABLE muster.positions UNSET TBLPROPERTIES ('muster.tables')")
+    for name, said in (("sender_intervals", "column"), ("sender_availability_daily", "run muster-aggregator rollup")):
+        with pytest.raises(TablesUnreadable, match=said):
+            lakehouse.rows(f"SELECT advisory_kind FROM {name}")
+    assert lakehouse.roll_up().counts.read == 0
+    after = {table.name: lakehouse.rows(f"SELECT * FROM {table.name}") for table in DERIVED}
+    assert {name: sorted(rows, key=repr) for name, rows in after.items()} == {
+        name: sorted(rows, key=repr) for name, rows in before.items()
+    }
