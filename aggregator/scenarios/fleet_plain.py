@@ -21,7 +21,7 @@ def plain_advisory(event: str, now: int) -> bytes:
         "protocol": "io.choria.sr.v2.age_advisory",
         "event_id": f"2DKHtQJ7vBvJ8GqzRzWmnR{event[:4]:x<5}",
         "inspect_field": "sender",
-        "age": -1 if event == "new" else 660,
+        "age": 0 if event == "new" else 660,
         "seen": now if event == "new" else now - 660,
         "replicator": CITY,
         "timestamp": now,

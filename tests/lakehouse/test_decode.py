@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -153,6 +154,28 @@ def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFr
         assert (row.region, row.site, row.sender_id, row.kind, row.event_id, row.ordinal, row.rebuilt) == (
             "eu-west", "dub1", "n1", "stale", "f3c9a2", None, False,
         )  # fmt: skip
+
+
+def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -> None:
+    """Recorded from a stream-replicator built from source, of one sender: warn_duration 8s, inspect_duration 40s.
+
+    It registered, was silent for 22 s, registered, and fell silent. The bodies are as they were stored.
+    """
+    bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
+    read = [
+        (str(number), ADVISORIES, "2026-11-22T08:00:00Z", None, None, None, bytearray(body))
+        for number, body in enumerate(bodies, start=1)
+    ]
+    rows = decode.advisories(decode.decode(spark.createDataFrame(read, SCHEMA), choria_region="eu-west"))
+    became = rows.orderBy("hub_sequence").collect()
+    assert [row.kind for row in became] == ["new", "stale", "recovered", "stale", "retired"]
+    assert {(row.region, row.site, row.block, row.sender_id, row.assumed) for row in became} == {
+        ("eu-west", "ber1", decode.CHORIA_BLOCK, "db1.example.net", True)
+    }
+    said = [json.loads(body) for body in bodies]
+    assert [instants(row, "occurred_at", "last_seen_at") for row in became] == [
+        (each["timestamp"] * 10**6, each["seen"] * 10**6) for each in said
+    ]
 
 
 def test_a_revision_tells_whom_it_is_for(decoded: DataFrame) -> None:
