@@ -5,31 +5,39 @@ tried until it can be; what a crash takes is read and decided again.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from edge_agent.core.observation import SourceMessage
 from edge_agent.ports import BatchCommit, BatchStore, Journal, Source, StoreUnwritable
 
 RETRY_AFTER = 0.5
 WORTH_A_COMMIT = 500
+MOST_DECISIONS = 8_000
 MOST_MESSAGES = 20_000
+MOST_DECIDED_BYTES = 8 << 20
 LONGEST_FILLING = 0.5
 
 
 class Filling:
     """When a batch that is read behind the stream holds enough: in decisions, in messages, or after half a second.
 
-    What each commit costs, and a sender's row that many of its sightings share, is worth waiting for.
+    What each commit costs, and a sender's row that many of its sightings share, is worth waiting for. A few decisions
+    are enough, unless the batch would have to wait for the one before, in which time it may as well grow.
     """
 
     def __init__(self) -> None:
         self._until = asyncio.get_running_loop().time() + LONGEST_FILLING
-        self._messages = 0
+        self._messages = self._bytes = 0
 
-    def takes_more(self, messages: int, decisions: int) -> bool:
-        """Tell whether more should come into it, after ``messages`` more and ``decisions`` in all."""
-        self._messages += messages
-        is_full = decisions >= WORTH_A_COMMIT or self._messages >= MOST_MESSAGES
-        return not is_full and asyncio.get_running_loop().time() < self._until
+    def takes_more(self, messages: Sequence[SourceMessage], decisions: int, *, must_wait: bool) -> bool:
+        """Tell whether more should come into it, after ``messages`` and with ``decisions`` in all."""
+        self._messages += len(messages)
+        if decisions >= WORTH_A_COMMIT:
+            # What is to be forwarded is kept in memory until it is committed.
+            self._bytes += sum([len(message.payload) for message in messages])
+            if not must_wait or decisions >= MOST_DECISIONS or self._bytes >= MOST_DECIDED_BYTES:
+                return False
+        return self._messages < MOST_MESSAGES and asyncio.get_running_loop().time() < self._until
 
 
 class Committing:
@@ -50,6 +58,11 @@ class Committing:
         self._pauses = pauses
         self._journal = journal
         self._under_way: asyncio.Task[None] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether the next batch would have to wait."""
+        return self._under_way is not None and not self._under_way.done()
 
     async def begin(self, batch: BatchCommit) -> None:
         """Commit a batch behind the one under way, which is waited for."""

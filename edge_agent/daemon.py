@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import sys
 import uuid
 from collections.abc import Coroutine, Iterator
 from importlib.metadata import version
@@ -31,6 +32,8 @@ from edge_agent.supervisor import announce_stopping, keep_supervisor_informed
 from edge_agent.uploading import Uploading
 
 log = logging.getLogger("muster.agent")
+
+SWITCH_INTERVAL = 0.001
 
 
 async def run(settings: AgentSettings) -> None:
@@ -64,6 +67,8 @@ async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event) 
         raise
     agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
     collect_rarely()
+    # SQLite's thread wants the interpreter for microseconds at a time, and a busy event loop lets go of it that often.
+    sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         await agent.run_until(stopping)
     finally:

@@ -179,7 +179,8 @@ class Ingest:
         filling, draft = Filling(), self.decider.draft()
         while messages:
             draft = await self._give(draft, messages)
-            takes_more = filling.takes_more(len(messages), len(draft.decisions))
+            must_wait = self._commits.is_under_way
+            takes_more = filling.takes_more(messages, len(draft.decisions), must_wait=must_wait)
             messages = await self._source.read_on() if takes_more else ()
         await self._adopt(draft)
 

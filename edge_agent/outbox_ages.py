@@ -2,10 +2,8 @@
 
 import sqlite3
 
-import msgspec
-
 from edge_agent.core.outgoing import Lane
-from edge_agent.store import schema
+from edge_agent.store.chunks import read_pending
 from shared import wire
 
 _CHORIA_MILLISECONDS = 1_000
@@ -18,14 +16,14 @@ def oldest_at(database: sqlite3.Connection, lane: Lane) -> int:
 
 def instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
     """Give the instant that the first record from ``row_id`` on speaks of; 0 where there is none, or it says none."""
-    row = database.execute(schema.pending_rows(lane), (row_id - 1, 1)).fetchone()
-    if row is None:
+    rows = read_pending(database, lane, row_id - 1, 1)
+    if not rows:
         return 0
-    _, _, _, watermark_since, _, headers, payload = row
+    (row,) = rows
     if lane is not Lane.ADVISORIES:
-        source = msgspec.json.decode(headers, type=dict[str, str]).get(wire.SOURCE_HEADER, "0")
+        source = row.headers.get(wire.SOURCE_HEADER, "0")
         return int(source.rpartition(" ")[2]) * _CHORIA_MILLISECONDS
-    if watermark_since:
-        return wire.decode_watermark(payload).observed_through_us
-    advisory = wire.decode_advisory(payload)
+    if row.is_watermark:
+        return wire.decode_watermark(row.payload).observed_through_us
+    advisory = wire.decode_advisory(row.payload)
     return advisory.at_us if isinstance(advisory, wire.Advisory) else 0

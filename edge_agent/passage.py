@@ -125,6 +125,10 @@ class Passage:
         self.acknowledged_through = max(self.acknowledged_through, row_id)
         self._changed.set()
 
+    def is_filling(self) -> bool:
+        """Say no: reading waits for what is on its way here."""
+        return False
+
     def release(self, _lane: Lane) -> None:
         """Do nothing: no row here is replaced, in flight or not."""
 

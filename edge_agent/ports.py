@@ -79,6 +79,9 @@ class LaneRows(Protocol):
     def delete_through(self, lane: Lane, row_id: int) -> None:
         """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
 
+    def is_filling(self) -> bool:
+        """Tell whether reading is behind and brings registrations by the hundred."""
+
     def release(self, lane: Lane) -> None:
         """Take back that rows are in flight: they will be read and sent again."""
 

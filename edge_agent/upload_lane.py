@@ -3,6 +3,9 @@
 Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
 which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on.
 
+While reading is behind the stream, registrations let it go first: a batch of them leaves with each commit. Whoever
+knows the present sooner says sooner who is silent now; and advisories, which say it, wait for nobody.
+
 Rows may pass each other when a publish fails. A watermark may not: it leaves only when everything before it in its
 lane is acknowledged, or stands before it in the same batch, which is stored in its order or not at all.
 """
@@ -30,6 +33,7 @@ TOO_LARGE = "too_large"
 FIRST_RETRY = 0.25
 LONGEST_RETRY = 5.0
 BUSY_PAUSE = 2.0
+LONGEST_YIELD = 0.1
 
 
 class Terms:
@@ -84,6 +88,8 @@ class UploadLane:
         self._batches_from = 0.0
         self._retry_after = FIRST_RETRY
         self._waits_since = 0.0
+        self._appends_seen = self._left_since = 0
+        self._yields_until = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -92,8 +98,8 @@ class UploadLane:
 
     @property
     def rests_until(self) -> float:
-        """Give the instant of the loop's clock until which nothing leaves, because something was refused."""
-        return self._rests_until
+        """Give the instant of the loop's clock until which nothing leaves: it was refused, or lets reading go first."""
+        return max(self._rests_until, self._yields_until)
 
     @property
     def waits_since(self) -> float:
@@ -106,7 +112,7 @@ class UploadLane:
         Where it is kept back a while before it leaves, left() has to follow.
         """
         now = loop_time()
-        if now < self._rests_until:
+        if now < self._rests_until or self._yields(appends, now):
             return None
         await self._read_ahead(appends)
         shipment = self._chosen()
@@ -114,7 +120,16 @@ class UploadLane:
             if not self._in_flight:
                 self._waits_since = now
             self._in_flight[shipment.number] = (shipment, now)
+            self._left_since += len(shipment.rows)
         return shipment
+
+    def _yields(self, appends: int, now: float) -> bool:
+        """Tell whether registrations let reading go before them until the next commit."""
+        if appends != self._appends_seen:
+            self._appends_seen, self._left_since = appends, 0
+        yields = self.lane is Lane.REGISTRATIONS and self._left_since >= BATCH_ROWS and self._store.is_filling()
+        self._yields_until = now + LONGEST_YIELD if yields else 0.0
+        return yields
 
     def left(self, shipment: Shipment) -> None:
         """Note that a shipment leaves only now: its answer is waited for from now on."""

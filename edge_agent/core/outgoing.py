@@ -34,8 +34,10 @@ class Lane(IntEnum):
     COPIES = 2
 
 
-class OutboxRow(msgspec.Struct, frozen=True, gc=False):
+class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One record on its way. ``sender_id`` is set where a newer row of the same sender may replace this one.
+
+    Stores hold rows encoded, as arrays: fields are only ever added, at the end, with a default.
 
     ``watermark_since`` is a watermark's ``observed_since``, 0 for other records: adjacent unsent watermarks of the
     same coverage merge. ``row_id`` is 0 until the store gives one.

@@ -8,6 +8,8 @@ import msgspec
 
 from edge_agent.core.outgoing import Lane
 from edge_agent.inspection.blocks import KnownBlock, read_blocks, read_incarnations
+from edge_agent.store import log_statements
+from edge_agent.store.schema import waits
 from shared.identifiers import AdvisoryKind, Incarnation, advisory_event_id
 from shared.wire import origin_header
 
@@ -15,24 +17,25 @@ FORWARDED = "forwarded"
 EVERY_DECISION = (*(str(kind) for kind in AdvisoryKind), FORWARDED)
 
 # The last rows of both logs together, newest first; only those are looked up in the outboxes.
-LAST_DECISIONS = """
+LAST_DECISIONS = f"""
 SELECT last.*,
-  CASE lane WHEN 0 THEN EXISTS (SELECT 1 FROM advisory_outbox AS outbox WHERE outbox.row_id = last.row_id)
-            ELSE EXISTS (SELECT 1 FROM registration_outbox AS outbox WHERE outbox.row_id = last.row_id) END AS waits
+  CASE lane WHEN 0 THEN {waits(Lane.ADVISORIES, "last.row_id")}
+            ELSE {waits(Lane.REGISTRATIONS, "last.row_id")} END AS waits
 FROM (
   SELECT row_id, 0 AS lane, block, sender_id, kind, '' AS reason, at, last_seen_at, incarnation, sequence,
     opening_incarnation, opening_sequence, ordinal, rebuilt, 0 AS size, '' AS fate
-  FROM advisory_log
-  WHERE row_id > :after AND at >= :since AND sender_id GLOB :sender AND kind IN (SELECT value FROM json_each(:kinds))
+  FROM {log_statements.LOGGED_ADVISORIES}
+  WHERE through > :after AND row_id > :after AND at >= :since AND sender_id GLOB :sender
+    AND kind IN (SELECT value FROM json_each(:kinds))
   UNION ALL
   SELECT row_id, 1, block, sender_id, 'forwarded', reason, at, at, incarnation, sequence, 0, 0, 0, 0, size, fate
-  FROM forward_log
-  WHERE row_id > :after AND at >= :since AND sender_id GLOB :sender
+  FROM {log_statements.LOGGED_FORWARDS}
+  WHERE through > :after AND row_id > :after AND at >= :since AND sender_id GLOB :sender
     AND 'forwarded' IN (SELECT value FROM json_each(:kinds))
   ORDER BY row_id DESC LIMIT :limit
 ) AS last
 """
-LAST_ROW_ID = "SELECT MAX(seq) FROM sqlite_sequence WHERE name LIKE '%_outbox'"
+LAST_ROW_ID = "SELECT MAX(seq) FROM sqlite_sequence WHERE name LIKE '%_outbox' OR name LIKE '%_chunk'"
 NO_LIMIT = -1
 
 
@@ -108,7 +111,7 @@ def _decided(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Inc
         at=row["at"],
         last_seen_at=row["last_seen_at"],
         sequence=row["sequence"],
-        record=Fate.WAITING if row["waits"] else row["fate"] or Fate.ACKNOWLEDGED,
+        record=row["fate"] or (Fate.WAITING if row["waits"] else Fate.ACKNOWLEDGED),
         reason=row["reason"],
         size=row["size"],
         ordinal=row["ordinal"],

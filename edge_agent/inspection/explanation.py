@@ -12,6 +12,7 @@ from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
 from edge_agent.inspection.similar import similar_senders
+from edge_agent.store import log_statements
 from edge_agent.store.reading import StoreUnreadable
 from shared.identifiers import AdvisoryKind
 from shared.tables import visible
@@ -22,7 +23,6 @@ SELECT row_id, phase, last_seen_at, last_sequence, opening_sequence, last_forwar
 FROM sender WHERE sender_id = ?
 """
 RECORDED = "SELECT body FROM recorded_input WHERE block = ? ORDER BY row_id"
-LOG_BEGINS = "SELECT MIN(at) FROM (SELECT at FROM advisory_log ORDER BY row_id LIMIT 1)"
 
 
 class TrackedSender(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
     database.execute("BEGIN")
     blocks = read_blocks(database, stream)
     rows = {row[0] >> 32: row for row in database.execute(SENDER, (sender_id,))}
-    log_begins_at = database.execute(LOG_BEGINS).fetchone()[0] or 0
+    log_begins_at = database.execute(log_statements.LOG_BEGINS).fetchone()[0] or 0
     explanations = []
     for number, block in blocks.items():
         name = block.block_id.block

@@ -15,23 +15,27 @@ from edge_agent.core.outgoing import Lane
 from edge_agent.inspection.moments import relative
 from edge_agent.outbox_ages import instant_of
 from edge_agent.status_report import read_report
-from edge_agent.store import schema
+from edge_agent.store.chunks import read_pending
 from edge_agent.store.reading import StoreUnreadable
 from shared.sizes import format_size
 from shared.tables import Column, format_table
 
-PAGE_ROWS = 200
+PAGE_ROWS = 1_000
 _SECRET = 0o600
 
 WAITING = {
     Lane.ADVISORIES: """
-SELECT block, CASE WHEN watermark_since > 0 THEN 'watermarks' ELSE 'advisories' END AS records,
-  COUNT(*), SUM(size), MIN(row_id), MAX(row_id)
-FROM advisory_outbox GROUP BY block, records ORDER BY MIN(row_id)
+SELECT block, records, SUM(count), SUM(size), MIN(first_row_id), MAX(last_row_id) FROM (
+  SELECT block, CASE WHEN watermark_since > 0 THEN 'watermarks' ELSE 'advisories' END AS records,
+    1 AS count, size, row_id AS first_row_id, row_id AS last_row_id FROM advisory_outbox
+  UNION ALL SELECT block, 'advisories', count, size, first_row_id, last_row_id FROM advisory_chunk
+) GROUP BY block, records ORDER BY MIN(first_row_id)
 """,
     Lane.REGISTRATIONS: """
-SELECT block, 'registrations', COUNT(*), SUM(size), MIN(row_id), MAX(row_id)
-FROM registration_outbox GROUP BY block ORDER BY MIN(row_id)
+SELECT block, 'registrations', SUM(count), SUM(size), MIN(first_row_id), MAX(last_row_id) FROM (
+  SELECT block, 1 AS count, size, row_id AS first_row_id, row_id AS last_row_id FROM registration_outbox
+  UNION ALL SELECT block, count, size, first_row_id, last_row_id FROM registration_chunk
+) GROUP BY block ORDER BY MIN(first_row_id)
 """,
     Lane.COPIES: """
 SELECT block, 'copies', COUNT(*), SUM(size), MIN(row_id), MAX(row_id)
@@ -148,18 +152,18 @@ def write_records(database: sqlite3.Connection, file: IO[bytes]) -> int:
     count = 0
     for lane in Lane:
         after = 0
-        while rows := database.execute(schema.pending_rows(lane), (after, PAGE_ROWS)).fetchall():
-            for row_id, block, sender_id, _, subject, headers, payload in rows:
+        while rows := read_pending(database, lane, after, PAGE_ROWS):
+            for row in rows:
                 record = {
                     "lane": lane.name.lower(),
-                    "row_id": row_id,
-                    "stream": block,
-                    "sender_id": sender_id,
-                    "subject": subject,
-                    "headers": msgspec.json.decode(headers),
-                    "payload": base64.b64encode(payload).decode(),
+                    "row_id": row.row_id,
+                    "stream": row.block,
+                    "sender_id": row.sender_id,
+                    "subject": row.subject,
+                    "headers": row.headers,
+                    "payload": base64.b64encode(row.payload).decode(),
                 }
                 file.write(msgspec.json.encode(record) + b"\n")
-            after = rows[-1][0]
+            after = rows[-1].row_id
             count += len(rows)
     return count

@@ -1,7 +1,8 @@
 """Keep what was decided last, for people: why a sender was reported or forwarded, and what became of the record.
 
 Written with the batch that decides, read by ``muster-agent advisories`` and ``explain``; nothing is decided from it.
-Messages without a sender are not in it: counters tell of them.
+Messages without a sender are not in it: counters tell of them. What a large batch decides is a row for each thousand
+decisions, which are JSON there: SQLite reads them as rows.
 """
 
 import sqlite3
@@ -10,12 +11,16 @@ from itertools import chain
 from typing import Self
 
 import aiosqlite
+import msgspec
 
 from edge_agent.core.decision import Advise, Decision, Forward
-from edge_agent.store import schema
+from edge_agent.store import log_statements, schema
 from edge_agent.store.bulk import Row, put_rows
+from edge_agent.store.chunks import CHUNK_ROWS, WORTH_A_CHUNK
 from edge_agent.store.incarnations import Incarnations
 from shared.identifiers import Incarnation
+
+_encode = msgspec.json.Encoder().encode
 
 
 class DecisionLog:
@@ -30,8 +35,8 @@ class DecisionLog:
     async def load(cls, database: aiosqlite.Connection, incarnations: Incarnations) -> Self:
         """Count what a file that was just opened holds."""
         counts = {}
-        for log in (schema.ADVISORY_LOG, schema.FORWARD_LOG):
-            async with database.execute(schema.count_decisions(log)) as cursor:
+        for log in (log_statements.ADVISORY_LOG, log_statements.FORWARD_LOG):
+            async with database.execute(log_statements.count_decisions(log)) as cursor:
                 row = await cursor.fetchone()
                 counts[log] = row[0] if row else 0
         return cls(counts, incarnations)
@@ -85,8 +90,8 @@ class DecisionLog:
             for row_id, each in forwarded
             for message in (each.message,)
         ]
-        self._insert(database, schema.ADVISORY_LOG, schema.log_advisories, advisories)
-        self._insert(database, schema.FORWARD_LOG, schema.log_forwards, forwards)
+        self._insert(database, log_statements.ADVISORY_LOG, log_statements.log_advisories, advisories)
+        self._insert(database, log_statements.FORWARD_LOG, log_statements.log_forwards, forwards)
 
     def adopt(self) -> None:
         """Keep what the transaction has made durable."""
@@ -99,11 +104,28 @@ class DecisionLog:
     def _insert(
         self, database: sqlite3.Connection, log: str, statement: Callable[[int], str], rows: Sequence[Row]
     ) -> None:
-        if not rows:
-            return
-        put_rows(database, statement, rows)
+        if len(rows) < WORTH_A_CHUNK:
+            put_rows(database, statement, rows)
+        else:
+            for first in range(0, len(rows), CHUNK_ROWS):
+                piece = rows[first : first + CHUNK_ROWS]
+                values = (piece[-1][0], piece[0][0], len(piece), _encode(piece))
+                database.execute(log_statements.put_log_chunk(log), values)
         self._uncommitted[log] += len(rows)
-        excess = self._uncommitted[log] - schema.DECISIONS_KEPT
-        if excess > 0:
-            database.execute(schema.forget_decisions(log), (excess - 1,))
-            self._uncommitted[log] -= excess
+        if self._uncommitted[log] > log_statements.DECISIONS_KEPT:
+            self._forget(database, log)
+
+    def _forget(self, database: sqlite3.Connection, log: str) -> None:
+        """Delete the oldest decisions beyond those that are kept; of those in one chunk all or none."""
+        while (excess := self._uncommitted[log] - log_statements.DECISIONS_KEPT) > 0:
+            chunk = database.execute(log_statements.first_log_chunk(log)).fetchone()
+            last_row_id, first_row_id, count = chunk or (0, schema.EVERY_ROW, 0)
+            gone = database.execute(log_statements.forget_decisions(log), (first_row_id, excess)).rowcount
+            self._uncommitted[log] -= gone
+            if gone < excess:
+                if count > excess - gone:
+                    break
+                database.execute(log_statements.delete_log_chunk(log), (last_row_id,))
+                self._uncommitted[log] -= count
+        if log == log_statements.FORWARD_LOG:
+            database.execute(log_statements.FORGET_FATES)

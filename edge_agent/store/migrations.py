@@ -11,8 +11,15 @@ from edge_agent.store import schema
 OLDEST = 1
 
 _TO_2 = f"CREATE TABLE copy_outbox {schema.OUTBOX_COLUMNS};"
+_TO_3 = f"""
+CREATE TABLE advisory_chunk {schema.CHUNK_COLUMNS};
+CREATE TABLE registration_chunk {schema.CHUNK_COLUMNS};
+CREATE TABLE advisory_log_chunk {schema.LOG_CHUNK_COLUMNS};
+CREATE TABLE forward_log_chunk {schema.LOG_CHUNK_COLUMNS};
+CREATE TABLE forward_fate {schema.FATE_COLUMNS};
+"""
 
-STEPS = {1: _TO_2}
+STEPS = {1: _TO_2, 2: _TO_3}
 """What leads from each version to the next."""
 
 

@@ -3,6 +3,9 @@
 Advisories, watermarks and copies are never dropped. A newer registration of a sender replaces an older one that has not
 been sent; over the byte limit the oldest registrations go, counted, and the log of decisions says of each what became
 of it.
+
+Many rows are appended as chunks; of registrations up to a part of the limit, since what replaces one in a chunk has to
+find it.
 """
 
 import sqlite3
@@ -14,16 +17,15 @@ import msgspec
 from edge_agent.core.block_state import Counters
 from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow
 from edge_agent.ports import LaneDepth
-from edge_agent.store import schema
+from edge_agent.store import chunks, log_statements, schema
 from edge_agent.store.bulk import put_rows
+from edge_agent.store.chunks import Chunk
 from edge_agent.store.outbox_books import LastWatermark, OutboxBooks
 
 NEWER_SAMPLE = "newer_sample"
 OUTBOX_FULL = "outbox_full"
 
 _encode = msgspec.json.Encoder().encode
-
-NumberedRow = tuple[int, OutboxRow]
 
 
 class OutboxChange:
@@ -37,11 +39,13 @@ class OutboxChange:
         self._deletable_through = dict(books.deletable_through)
         self._unsent_after = {lane: books.unsent_after(lane) for lane in Lane}
         self._depths = dict(books.depths)
+        self._chunked = dict(books.chunked)
+        self._placed: list[Sequence[OutboxRow]] = []
         self._last_row_ids = dict(books.last_row_ids)
         self._last_watermark = books.last_watermark
         self._deleted_through = dict(books.deleted_through)
         self._additions: dict[str, Counters] = {}
-        self._appended: dict[Lane, list[NumberedRow]] = {}
+        self._appended: dict[Lane, list[OutboxRow]] = {}
         self._removed: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         self._has_dropped_unsent = False
         self.dropped = LaneDepth()
@@ -49,14 +53,18 @@ class OutboxChange:
 
     def adopt(self) -> None:
         """Let the books say what the transaction made durable."""
-        self._books.adopt(self._depths, self._last_row_ids, self._deleted_through, self._last_watermark)
+        self._books.adopt(self._depths, self._chunked, self._last_row_ids, self._deleted_through, self._last_watermark)
         self._books.add_counts(self._additions)
+        for rows in self._placed:
+            self._books.chunked_senders.add(rows)
         for lane, rows in self._appended.items():
             self._books.tail.append(lane, rows)
         for lane, row_ids in self._removed.items():
             self._books.tail.remove(lane, row_ids)
         if self._has_dropped_unsent:
             self._books.tail.forget(Lane.REGISTRATIONS, self._last_row_ids[Lane.REGISTRATIONS])
+        if len(self._appended.get(Lane.REGISTRATIONS, ())) >= chunks.WORTH_A_CHUNK:
+            self._books.registrations_came()
         if self._appended:
             self._books.announce_rows()
 
@@ -69,6 +77,11 @@ class OutboxChange:
             ((rows, size),) = self._database.execute(schema.rows_through(lane), (row_id,))
             self._database.execute(schema.delete_through(lane), (row_id,))
             self._resize(lane, -rows, -size)
+            if self._chunked.get(lane):
+                ((rows, size),) = self._database.execute(schema.chunks_through(lane), (row_id,))
+                self._database.execute(schema.delete_chunks_through(lane), (row_id,))
+                self._resize(lane, -rows, -size)
+                self._chunked[lane] -= size
             self._deleted_through[lane] = row_id
 
     def append(self, rows: Sequence[OutboxRow]) -> int:
@@ -77,30 +90,32 @@ class OutboxChange:
         Give the first one's row id; the others' follow.
         """
         first = max(self._last_row_ids.values()) + 1
-        advisories, registrations, copies = (
-            [(row_id, row) for row_id, row in enumerate(rows, first) if row.lane is lane] for lane in Lane
-        )
+        numbered = [_numbered(row, row_id) for row_id, row in enumerate(rows, first)]
+        advisories, registrations, copies = ([row for row in numbered if row.lane is lane] for lane in Lane)
         registrations = self._newest_by_sender(registrations)
-        self._delete_replaced([row for _, row in registrations])
-        self._insert(Lane.REGISTRATIONS, registrations)
-        self._insert(Lane.ADVISORIES, self._merged(advisories))
-        self._insert(Lane.COPIES, copies)
+        self._unpack_replaced(registrations)
+        self._delete_replaced(registrations)
+        self._append(Lane.REGISTRATIONS, registrations)
+        self._append(Lane.ADVISORIES, self._merged(advisories))
+        self._append(Lane.COPIES, copies)
         return first
 
     def trim(self) -> None:
         """Drop the oldest unsent registrations while the outbox is over its limit, counted."""
-        excess = sum(depth.size for depth in self._depths.values()) - self._books.max_outbox
         after = self._unsent_after[Lane.REGISTRATIONS]
-        while excess > 0:
-            rows = list(self._database.execute(schema.OLDEST_REGISTRATIONS, (after,)))
+        while self._excess > 0:
+            chunk = self._first_chunk(Lane.REGISTRATIONS)
+            behind = chunk.first_row_id if chunk else schema.EVERY_ROW
+            rows = list(self._database.execute(schema.OLDEST_REGISTRATIONS, (after, behind)))
             if not rows:
-                return
+                if chunk is None:
+                    return
+                self._unpack(Lane.REGISTRATIONS, chunk)
             dropped = []
             for row_id, size, block in rows:
-                if excess <= 0:
+                if self._excess <= 0:
                     break
                 dropped.append((row_id,))
-                excess -= size
                 self._count(block, "dropped", OUTBOX_FULL)
                 self._fates.append((OUTBOX_FULL, row_id))
                 self._resize(Lane.REGISTRATIONS, -1, -size)
@@ -109,6 +124,9 @@ class OutboxChange:
 
     def discard(self, row: OutboxRow, cause: str) -> None:
         """Drop one registration, counted by ``cause``; without effect where it is gone already."""
+        chunk = chunks.first_chunk_behind(self._database, Lane.REGISTRATIONS, row.row_id - 1)
+        if chunk and chunk.first_row_id <= row.row_id:
+            self._unpack(Lane.REGISTRATIONS, chunk)
         cursor = self._database.execute(schema.DELETE_REGISTRATION, (row.row_id,))
         if cursor.rowcount:
             self._count(row.block, "dropped", cause)
@@ -117,19 +135,38 @@ class OutboxChange:
 
     def drop_unsent(self, blocks: str, cause: str) -> None:
         """Drop every registration that is not in flight, of the blocks that match a GLOB."""
-        which = (self._unsent_after[Lane.REGISTRATIONS], blocks)
+        after = self._unsent_after[Lane.REGISTRATIONS]
+        chunk = self._first_chunk(Lane.REGISTRATIONS)
+        if chunk and chunk.first_row_id <= after:
+            self._unpack(Lane.REGISTRATIONS, chunk)
+        which = (after, blocks)
+        for chunk in [Chunk(*row) for row in self._database.execute(schema.UNSENT_CHUNKS, which)]:
+            self._drop(chunk.block, cause, chunk.count, chunk.size)
+            self._chunked[Lane.REGISTRATIONS] -= chunk.size
+            within = (cause, chunk.first_row_id, chunk.last_row_id)
+            self._database.execute(log_statements.SET_FATES_WITHIN, within)
+            self._database.execute(log_statements.SET_FATES_WITHIN_CHUNKS, within)
+            self._database.execute(schema.delete_chunk(Lane.REGISTRATIONS), (chunk.last_row_id,))
         for block, rows, size in self._database.execute(schema.UNSENT_REGISTRATIONS, which):
-            self._count(block, "dropped", cause, rows)
-            self._resize(Lane.REGISTRATIONS, -rows, -size)
-            self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
-        self._database.execute(schema.SET_FATE_OF_UNSENT, (cause, *which))
+            self._drop(block, cause, rows, size)
+        self._database.execute(log_statements.SET_FATE_OF_UNSENT, (cause, *which))
+        self._database.execute(log_statements.SET_FATE_OF_UNSENT_IN_CHUNK, (cause, *which))
         self._database.execute(schema.DELETE_UNSENT, which)
         self._has_dropped_unsent = True
+
+    def unpack_acknowledged(self) -> None:
+        """Let what was acknowledged of a chunk go, too: whoever opens the file next would send it again."""
+        for lane in schema.CHUNKS:
+            through = self._deletable_through[lane]
+            chunk = chunks.first_chunk_behind(self._database, lane, through)
+            if chunk and chunk.first_row_id <= through:
+                self._unpack(lane, chunk)
 
     def finish(self) -> None:
         """Write what this transaction counted, and what became of the registrations that it let go."""
         if self._fates:
-            self._database.executemany(schema.SET_FATE, self._fates)
+            self._database.executemany(log_statements.SET_FATE, self._fates)
+            self._database.executemany(log_statements.SET_FATE_IN_CHUNK, self._fates)
         counts = [
             (block, what, cause, count)
             for block, additions in self._additions.items()
@@ -139,57 +176,135 @@ class OutboxChange:
         if counts:
             self._database.executemany(schema.ADD_COUNT, counts)
 
-    def _newest_by_sender(self, rows: list[NumberedRow]) -> list[NumberedRow]:
-        newest = {row.sender_id: row_id for row_id, row in rows}
+    # Chunks
+
+    @property
+    def _excess(self) -> int:
+        return sum(depth.size for depth in self._depths.values()) - self._books.max_outbox
+
+    def _first_chunk(self, lane: Lane) -> Chunk | None:
+        """Find the first chunk with rows that are not in flight."""
+        return (
+            chunks.first_chunk_behind(self._database, lane, self._unsent_after[lane]) if self._chunked[lane] else None
+        )
+
+    def _unpack_replaced(self, rows: Iterable[OutboxRow]) -> None:
+        """Unpack the chunks in which older registrations of the same senders wait."""
+        if self._chunked[Lane.REGISTRATIONS]:
+            unsent_after = self._unsent_after[Lane.REGISTRATIONS]
+            for last_row_id in self._books.chunked_senders.chunks_with(rows, unsent_after):
+                chunk = chunks.first_chunk_behind(self._database, Lane.REGISTRATIONS, last_row_id - 1)
+                if chunk and chunk.last_row_id == last_row_id:
+                    self._unpack(Lane.REGISTRATIONS, chunk)
+
+    def _unpack(self, lane: Lane, chunk: Chunk) -> None:
+        """Make rows of a chunk's, less those that were acknowledged or that a newer sample replaces."""
+        acknowledged, unsent = self._deletable_through[lane], self._unsent_after[lane]
+        rows = chunks.rows_of(self._database, lane, chunk)
+        self._database.execute(schema.delete_chunk(lane), (chunk.last_row_id,))
+        self._chunked[lane] -= chunk.size
+        self._resize(lane, -chunk.count, -chunk.size)
+        newer = self._delete_replaced([row for row in rows if row.row_id > unsent], chunk.last_row_id)
+        for row in rows:
+            if row.row_id > unsent and row.sender_id in newer:
+                self._replace(row.block, row.row_id)
+                self._removed[lane].append(row.row_id)
+        self._insert(
+            lane,
+            [
+                row
+                for row in rows
+                if acknowledged < row.row_id <= unsent or (row.row_id > unsent and row.sender_id not in newer)
+            ],
+        )
+
+    # Compaction
+
+    def _newest_by_sender(self, rows: list[OutboxRow]) -> list[OutboxRow]:
+        newest = {row.sender_id: row.row_id for row in rows}
         if len(newest) == len(rows):
             return rows
         kept = []
-        for row_id, row in rows:
-            if not row.sender_id or newest[row.sender_id] == row_id:
-                kept.append((row_id, row))
+        for row in rows:
+            if not row.sender_id or newest[row.sender_id] == row.row_id:
+                kept.append(row)
             else:
-                self._count(row.block, "compacted", NEWER_SAMPLE)
-                self._fates.append((NEWER_SAMPLE, row_id))
+                self._replace(row.block, row.row_id)
         return kept
 
-    def _delete_replaced(self, rows: Iterable[OutboxRow]) -> None:
+    def _delete_replaced(self, rows: Iterable[OutboxRow], through: int = schema.EVERY_ROW) -> set[str]:
+        """Delete unsent rows of the same senders up to one; give the senders of those behind it."""
         after = self._unsent_after[Lane.REGISTRATIONS]
-        if self._last_row_ids[Lane.REGISTRATIONS] <= after or not self._depths[Lane.REGISTRATIONS].rows:
-            return
+        newer: set[str] = set()
+        depth = self._depths[Lane.REGISTRATIONS]
+        if self._last_row_ids[Lane.REGISTRATIONS] <= after or depth.size <= self._chunked[Lane.REGISTRATIONS]:
+            return newer
         senders: dict[str, list[str]] = {}
         for row in rows:
             if row.sender_id:
                 senders.setdefault(row.block, []).append(row.sender_id)
         for block, sender_ids in senders.items():
             wanted = (msgspec.json.encode(sender_ids).decode(), block, after)
-            replaced = list(self._database.execute(schema.REPLACED_REGISTRATIONS, wanted))
+            found = list(self._database.execute(schema.REPLACED_REGISTRATIONS, wanted))
+            newer.update(sender_id for row_id, _, sender_id in found if row_id > through)
+            replaced = [(row_id, size) for row_id, size, _ in found if row_id <= through]
             self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
             self._removed[Lane.REGISTRATIONS].extend(row_id for row_id, _ in replaced)
             for row_id, size in replaced:
-                self._count(block, "compacted", NEWER_SAMPLE)
-                self._fates.append((NEWER_SAMPLE, row_id))
+                self._replace(block, row_id)
                 self._resize(Lane.REGISTRATIONS, -1, -size)
+        return newer
 
-    def _merged(self, rows: list[NumberedRow]) -> list[NumberedRow]:
+    def _replace(self, block: str, row_id: int) -> None:
+        self._count(block, "compacted", NEWER_SAMPLE)
+        self._fates.append((NEWER_SAMPLE, row_id))
+
+    def _merged(self, rows: list[OutboxRow]) -> list[OutboxRow]:
         """Leave out watermarks that the next row makes superfluous, the unsent one at the lane's end included."""
         if not rows:
             return rows
         last = self._last_watermark
         if last and last.row_id > self._unsent_after[Lane.ADVISORIES]:
-            _, first = rows[0]
+            first = rows[0]
             if first.is_watermark and (first.block, first.watermark_since) == (last.block, last.since):
                 self._database.execute(schema.DELETE_ADVISORY, (last.row_id,))
                 self._removed[Lane.ADVISORIES].append(last.row_id)
                 self._resize(Lane.ADVISORIES, -1, -last.size)
-        following: list[OutboxRow | None] = [*(row for _, row in rows[1:]), None]
-        return [each for each, after in zip(rows, following, strict=True) if not _supersedes(after, each[1])]
+        following: list[OutboxRow | None] = [*rows[1:], None]
+        return [each for each, after in zip(rows, following, strict=True) if not _supersedes(after, each)]
 
-    def _insert(self, lane: Lane, rows: list[NumberedRow]) -> None:
+    def _append(self, lane: Lane, rows: list[OutboxRow]) -> None:
         if not rows:
             return
+        last = rows[-1]
+        self._last_row_ids[lane] = last.row_id
+        self._appended[lane] = rows
+        is_chunked = self._is_worth_chunks(lane, rows)
+        if is_chunked:
+            pieces = chunks.put_chunks(self._database, lane, rows)
+            self._placed += pieces if lane is Lane.REGISTRATIONS else ()
+            size = sum([row.size for row in rows])
+            self._resize(lane, len(rows), size)
+            self._chunked[lane] += size
+        else:
+            self._insert(lane, rows)
+        if lane is Lane.ADVISORIES:
+            self._last_watermark = (
+                LastWatermark(last.row_id, last.block, last.watermark_since, last.size) if last.is_watermark else None
+            )
+
+    def _is_worth_chunks(self, lane: Lane, rows: list[OutboxRow]) -> bool:
+        if len(rows) < chunks.WORTH_A_CHUNK or lane is Lane.COPIES:
+            return False
+        if lane is Lane.REGISTRATIONS:
+            return self._chunked[lane] <= self._books.max_chunked
+        # A watermark at the end may be replaced by the next.
+        return not rows[-1].is_watermark
+
+    def _insert(self, lane: Lane, rows: list[OutboxRow]) -> None:
         values = [
             (
-                row_id,
+                row.row_id,
                 row.block,
                 row.sender_id,
                 len(row.payload) + RECORD_OVERHEAD,
@@ -198,17 +313,15 @@ class OutboxChange:
                 _encode(row.headers),
                 row.payload,
             )
-            for row_id, row in rows
+            for row in rows
         ]
         put_rows(self._database, partial(schema.put_in_outbox, lane), values)
-        last_row_id, last = rows[-1]
-        self._last_row_ids[lane] = last_row_id
-        self._appended[lane] = rows
-        self._resize(lane, len(rows), sum([row.size for _, row in rows]))
-        if lane is Lane.ADVISORIES:
-            self._last_watermark = (
-                LastWatermark(last_row_id, last.block, last.watermark_since, last.size) if last.is_watermark else None
-            )
+        self._resize(lane, len(rows), sum([row.size for row in rows]))
+
+    def _drop(self, block: str, cause: str, rows: int, size: int) -> None:
+        self._count(block, "dropped", cause, rows)
+        self._resize(Lane.REGISTRATIONS, -rows, -size)
+        self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
 
     def _resize(self, lane: Lane, rows: int, size: int) -> None:
         depth = self._depths[lane]
@@ -217,6 +330,14 @@ class OutboxChange:
     def _count(self, block: str, what: str, cause: str, count: int = 1) -> None:
         causes = self._additions.setdefault(block, {}).setdefault(what, {})
         causes[cause] = causes.get(cause, 0) + count
+
+
+def _numbered(row: OutboxRow, row_id: int) -> OutboxRow:
+    """Give a row its id. One that has an id already is known by it elsewhere."""
+    if row.row_id:
+        return msgspec.structs.replace(row, row_id=row_id)
+    msgspec.structs.force_setattr(row, "row_id", row_id)
+    return row
 
 
 def _supersedes(row: OutboxRow | None, before: OutboxRow) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from typing import Self
 
 import aiosqlite
@@ -11,12 +12,19 @@ from edge_agent.core.block_state import Counters, counted
 from edge_agent.core.outgoing import Lane
 from edge_agent.ports import LaneDepth
 from edge_agent.store import schema
+from edge_agent.store.chunked_senders import ChunkedSenders
 from edge_agent.store.outbox_tail import OutboxTail
+from edge_agent.store.transaction import in_thread
 
 RESUMES_AT = 0.95
 """How full an outbox that was full may be when reading goes on, as a part of its limit."""
 
 LONGEST_WAIT_FOR_UPLOADS = 0.5
+CHUNKED_UP_TO = 0.25
+"""How much of the limit registrations may take in chunks, as a part of it."""
+FILLS_WITHIN = 0.25
+FILLS_UP_TO = 0.5
+"""Registrations that come faster, in seconds, are a backlog's; how full an outbox may be that is to take them in."""
 
 
 class LastWatermark(msgspec.Struct, frozen=True):
@@ -35,11 +43,16 @@ class OutboxBooks:
         self,
         max_outbox: int,
         depths: dict[Lane, LaneDepth],
+        chunked: dict[Lane, int],
         last_row_ids: dict[Lane, int],
         counters: dict[str, Counters],
     ) -> None:
         self.max_outbox = max_outbox
+        self.max_chunked = int(max_outbox * CHUNKED_UP_TO)
         self.depths = depths
+        self.chunked = chunked
+        self.chunked_senders = ChunkedSenders()
+        self._came_at = float("-inf")
         self.last_row_ids = last_row_ids
         self.counters = counters
         self.last_watermark: LastWatermark | None = None
@@ -56,7 +69,7 @@ class OutboxBooks:
     @classmethod
     async def load(cls, database: aiosqlite.Connection, max_outbox: int) -> Self:
         """Measure what waits in a file that was just opened."""
-        depths, last_row_ids = {}, {}
+        depths, chunked, last_row_ids = {}, dict.fromkeys(Lane, 0), {}
         for lane, table in schema.OUTBOXES.items():
             async with database.execute(schema.rows_through(lane), (schema.EVERY_ROW,)) as cursor:
                 rows, size = (await cursor.fetchone()) or (0, 0)
@@ -64,11 +77,21 @@ class OutboxBooks:
                 sequence = await cursor.fetchone()
             depths[lane] = LaneDepth(rows, size)
             last_row_ids[lane] = sequence[0] if sequence else 0
+        for lane, table in schema.CHUNKS.items():
+            async with database.execute(schema.chunks_through(lane), (schema.EVERY_ROW,)) as cursor:
+                rows, chunked[lane] = (await cursor.fetchone()) or (0, 0)
+            async with database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) as cursor:
+                sequence = await cursor.fetchone()
+            depths[lane] = LaneDepth(depths[lane].rows + rows, depths[lane].size + chunked[lane])
+            last_row_ids[lane] = max(last_row_ids[lane], sequence[0] if sequence else 0)
         counters: dict[str, Counters] = {}
         async with database.execute("SELECT block, what, cause, count FROM outbox_counter") as cursor:
             async for block, what, cause, count in cursor:
                 counters.setdefault(block, {}).setdefault(what, {})[cause] = count
-        return cls(max_outbox, depths, last_row_ids, counters)
+        books = cls(max_outbox, depths, chunked, last_row_ids, counters)
+        if chunked[Lane.REGISTRATIONS]:
+            await in_thread(database, books.chunked_senders.load)
+        return books
 
     @property
     def has_deletions(self) -> bool:
@@ -90,6 +113,16 @@ class OutboxBooks:
         """Tell whether there are copies that the region has not acknowledged."""
         is_acknowledged = self.deletable_through[Lane.COPIES] >= self.last_row_ids[Lane.COPIES]
         return self.depths[Lane.COPIES].rows > 0 and not is_acknowledged
+
+    @property
+    def is_filling(self) -> bool:
+        """Tell whether registrations come by the hundred, and there is room for many more."""
+        has_room = sum(depth.size for depth in self.depths.values()) < self.max_outbox * FILLS_UP_TO
+        return has_room and time.monotonic() - self._came_at < FILLS_WITHIN
+
+    def registrations_came(self) -> None:
+        """Note that many were appended at once."""
+        self._came_at = time.monotonic()
 
     def copies_move(self) -> None:
         """Note that the uploader takes copies, or that some were acknowledged."""
@@ -122,13 +155,19 @@ class OutboxBooks:
     def adopt(
         self,
         depths: dict[Lane, LaneDepth],
+        chunked: dict[Lane, int],
         last_row_ids: dict[Lane, int],
         deleted_through: dict[Lane, int],
         last_watermark: LastWatermark | None,
     ) -> None:
         """Take over what a durable transaction left."""
-        self.depths, self.last_row_ids, self.deleted_through = depths, last_row_ids, deleted_through
+        self.depths, self.chunked = depths, chunked
+        self.last_row_ids, self.deleted_through = last_row_ids, deleted_through
         self.last_watermark = last_watermark
+        if not chunked[Lane.REGISTRATIONS]:
+            self.chunked_senders.clear()
+        else:
+            self.chunked_senders.forget_through(deleted_through[Lane.REGISTRATIONS])
         # Room for a row or two is not worth beginning to read again: it would be full at once, and say so each time.
         self.is_full = self._unloseable >= (self.max_outbox * RESUMES_AT if self.is_full else self.max_outbox)
         self._changed.set()

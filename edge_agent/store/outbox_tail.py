@@ -3,7 +3,7 @@
 Bounded in bytes: a lane that waits longer is forgotten here, and read from the file up to where it begins again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from edge_agent.core.outgoing import Lane, OutboxRow
 
@@ -30,25 +30,13 @@ class OutboxTail:
     def __init__(self, last_row_ids: Mapping[Lane, int]) -> None:
         self._lanes = {lane: _LaneTail(last_row_ids[lane]) for lane in Lane}
 
-    def append(self, lane: Lane, rows: Iterable[tuple[int, OutboxRow]]) -> None:
+    def append(self, lane: Lane, rows: Sequence[OutboxRow]) -> None:
         """Keep rows that were committed, each with its id."""
         tail = self._lanes[lane]
-        last_row_id = tail.begins_after
-        for row_id, row in rows:
-            tail.rows[row_id] = OutboxRow(
-                row.lane,
-                row.block,
-                row.subject,
-                row.headers,
-                row.payload,
-                row.sender_id,
-                row.watermark_since,
-                row_id,
-            )
-            tail.size += row.size
-            last_row_id = row_id
+        tail.rows.update([(row.row_id, row) for row in rows])
+        tail.size += sum([row.size for row in rows])
         if tail.size > MOST_BYTES:
-            tail.forget(last_row_id)
+            tail.forget(rows[-1].row_id)
 
     def remove(self, lane: Lane, row_ids: Iterable[int]) -> None:
         """Let rows go that were replaced or dropped before they were sent."""

@@ -8,10 +8,8 @@ the id of its record in the outbox: together they say whether it still waits.
 
 from edge_agent.core.outgoing import Lane
 
-VERSION = 2
+VERSION = 3
 RECORDED_INPUTS_KEPT = 10_000
-# Of advisories and of forwards each: about 15 MB, weeks of a fleet's advisories, a day of 4,000 senders' samples.
-DECISIONS_KEPT = 100_000
 EVERY_ROW = (1 << 63) - 1
 
 OUTBOX_COLUMNS = """(
@@ -25,6 +23,30 @@ OUTBOX_COLUMNS = """(
   payload         BLOB NOT NULL
 )"""
 """Of all versions so far. Should they change, migrations.py keeps these for the steps that made them."""
+
+CHUNK_COLUMNS = """(
+  last_row_id  INTEGER PRIMARY KEY AUTOINCREMENT,
+  first_row_id INTEGER NOT NULL,
+  block        TEXT NOT NULL,
+  count        INTEGER NOT NULL,
+  size         INTEGER NOT NULL,
+  body         BLOB NOT NULL
+)"""
+"""Of all versions from 3 on. ``body`` is MessagePack of a list of OutboxRow."""
+
+LOG_CHUNK_COLUMNS = """(
+  last_row_id  INTEGER PRIMARY KEY,
+  first_row_id INTEGER NOT NULL,
+  count        INTEGER NOT NULL,
+  body         TEXT NOT NULL
+)"""
+"""Of all versions from 3 on. ``body`` is a JSON array: of each decision an array of what its log has in columns."""
+
+FATE_COLUMNS = """(
+  row_id INTEGER PRIMARY KEY,
+  fate   TEXT NOT NULL
+)"""
+"""Of all versions from 3 on: what became of forwarded registrations that stand in a chunk of the log."""
 
 CREATE = f"""
 CREATE TABLE origin (
@@ -60,6 +82,8 @@ CREATE TABLE sender (
 CREATE TABLE advisory_outbox {OUTBOX_COLUMNS};
 CREATE TABLE registration_outbox {OUTBOX_COLUMNS};
 CREATE TABLE copy_outbox {OUTBOX_COLUMNS};
+CREATE TABLE advisory_chunk {CHUNK_COLUMNS};
+CREATE TABLE registration_chunk {CHUNK_COLUMNS};
 CREATE INDEX registration_outbox_sender ON registration_outbox (sender_id, block) WHERE sender_id <> '';
 CREATE TABLE outbox_counter (
   block TEXT NOT NULL,
@@ -98,6 +122,9 @@ CREATE TABLE forward_log (
   size        INTEGER NOT NULL,
   fate        TEXT NOT NULL
 );
+CREATE TABLE advisory_log_chunk {LOG_CHUNK_COLUMNS};
+CREATE TABLE forward_log_chunk {LOG_CHUNK_COLUMNS};
+CREATE TABLE forward_fate {FATE_COLUMNS};
 CREATE TABLE operator_request (
   row_id INTEGER PRIMARY KEY AUTOINCREMENT,
   asked  TEXT NOT NULL,
@@ -109,12 +136,13 @@ CREATE TABLE status (
 ) WITHOUT ROWID;
 """
 
-ADVISORY_LOG, FORWARD_LOG = "advisory_log", "forward_log"
 OUTBOXES = {
     Lane.ADVISORIES: "advisory_outbox",
     Lane.REGISTRATIONS: "registration_outbox",
     Lane.COPIES: "copy_outbox",
 }
+CHUNKS = {Lane.ADVISORIES: "advisory_chunk", Lane.REGISTRATIONS: "registration_chunk"}
+"""Where a lane's rows stand by the thousand. Row ids are those of its outbox: a row is in the one or in the other."""
 
 DELETE_SENDER = "DELETE FROM sender WHERE row_id = ?"
 SENDERS_OF_BLOCK = "SELECT * FROM sender WHERE row_id BETWEEN ? AND ?"
@@ -128,7 +156,10 @@ FORGET_INCARNATIONS = (
     "DELETE FROM incarnation WHERE number NOT IN (SELECT opening_incarnation FROM sender) "
     "AND number NOT IN (SELECT incarnation FROM forward_log) "
     "AND number NOT IN (SELECT incarnation FROM advisory_log) "
-    "AND number NOT IN (SELECT opening_incarnation FROM advisory_log)"
+    "AND number NOT IN (SELECT opening_incarnation FROM advisory_log) "
+    "AND number NOT IN (SELECT json_extract(value, '$[5]') FROM forward_log_chunk, json_each(body)) "
+    "AND number NOT IN (SELECT json_extract(value, '$[6]') FROM advisory_log_chunk, json_each(body)) "
+    "AND number NOT IN (SELECT json_extract(value, '$[8]') FROM advisory_log_chunk, json_each(body))"
 )
 ADD_COUNT = "INSERT INTO outbox_counter VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET count = count + excluded.count"
 RECORD_INPUT = "INSERT INTO recorded_input (block, body) VALUES (?,?)"
@@ -136,41 +167,32 @@ FORGET_INPUTS = (
     "DELETE FROM recorded_input WHERE row_id <= "
     f"(SELECT seq FROM sqlite_sequence WHERE name = 'recorded_input') - {RECORDED_INPUTS_KEPT}"
 )
-SET_FATE = "UPDATE forward_log SET fate = ? WHERE row_id = ?"
 OPEN_REQUESTS = "SELECT row_id, asked FROM operator_request WHERE answer IS NULL"
 ANSWER_REQUEST = "UPDATE operator_request SET answer = ? WHERE row_id = ?"
 PUT_STATUS = "INSERT OR REPLACE INTO status VALUES (?,?)"
 
 REPLACED_REGISTRATIONS = (
-    "SELECT row_id, size FROM registration_outbox WHERE sender_id <> '' "
+    "SELECT row_id, size, sender_id FROM registration_outbox WHERE sender_id <> '' "
     "AND sender_id IN (SELECT value FROM json_each(?)) AND block = ? AND row_id > ?"
 )
-OLDEST_REGISTRATIONS = "SELECT row_id, size, block FROM registration_outbox WHERE row_id > ? ORDER BY row_id LIMIT 1000"
+OLDEST_REGISTRATIONS = (
+    "SELECT row_id, size, block FROM registration_outbox WHERE row_id > ? AND row_id < ? ORDER BY row_id LIMIT 1000"
+)
 DELETE_REGISTRATION = "DELETE FROM registration_outbox WHERE row_id = ?"
 UNSENT_REGISTRATIONS = (
     "SELECT block, COUNT(*), SUM(size) FROM registration_outbox WHERE row_id > ? AND block GLOB ? GROUP BY block"
 )
-SET_FATE_OF_UNSENT = (
-    "UPDATE forward_log SET fate = ? WHERE row_id IN "
-    "(SELECT row_id FROM registration_outbox WHERE row_id > ? AND block GLOB ?)"
-)
 DELETE_UNSENT = "DELETE FROM registration_outbox WHERE row_id > ? AND block GLOB ?"
+UNSENT_CHUNKS = (
+    "SELECT last_row_id, first_row_id, block, count, size FROM registration_chunk "
+    "WHERE last_row_id > ? AND block GLOB ? ORDER BY last_row_id"
+)
 DELETE_ADVISORY = "DELETE FROM advisory_outbox WHERE row_id = ?"
 
 
 def put_senders(count: int) -> str:
     """Write ``count`` senders, each as it is now."""
-    return "INSERT OR REPLACE INTO sender VALUES " + _rows("(?,?,?,?,?,?,?,?,?,?,?,?)", count)
-
-
-def log_advisories(count: int) -> str:
-    """Log ``count`` advisories."""
-    return "INSERT INTO advisory_log VALUES " + _rows("(?,?,?,?,?,?,?,?,?,?,?,?)", count)
-
-
-def log_forwards(count: int) -> str:
-    """Log ``count`` forwarded registrations, of which nothing is known yet."""
-    return "INSERT INTO forward_log VALUES " + _rows("(?,?,?,?,?,?,?,?,'')", count)
+    return "INSERT OR REPLACE INTO sender VALUES " + rows("(?,?,?,?,?,?,?,?,?,?,?,?)", count)
 
 
 def put_in_outbox(lane: Lane, count: int) -> str:
@@ -178,25 +200,21 @@ def put_in_outbox(lane: Lane, count: int) -> str:
     return (
         f"INSERT INTO {OUTBOXES[lane]} "
         "(row_id, block, sender_id, size, watermark_since, subject, headers, payload) VALUES "
-        + _rows("(?,?,?,?,?,?,?,?)", count)
+        + rows("(?,?,?,?,?,?,?,?)", count)
     )
 
 
-def _rows(values: str, count: int) -> str:
+def rows(values: str, count: int) -> str:
+    """Write the values of so many rows."""
     return ",".join([values] * count)
 
 
 def pending_rows(lane: Lane) -> str:
-    """List a lane's rows after one, in order."""
+    """List a lane's rows between two, in order."""
     return (
         f"SELECT row_id, block, sender_id, watermark_since, subject, headers, payload FROM {OUTBOXES[lane]} "
-        "WHERE row_id > ? ORDER BY row_id LIMIT ?"
+        "WHERE row_id > ? AND row_id < ? ORDER BY row_id"
     )
-
-
-def pending_sizes(lane: Lane) -> str:
-    """List what a lane's rows after one take, in order, without reading them."""
-    return f"SELECT size FROM {OUTBOXES[lane]} WHERE row_id > ? ORDER BY row_id LIMIT ?"
 
 
 def delete_through(lane: Lane) -> str:
@@ -209,11 +227,44 @@ def rows_through(lane: Lane) -> str:
     return f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM {OUTBOXES[lane]} WHERE row_id <= ?"
 
 
-def count_decisions(log: str) -> str:
-    """Count a log's rows."""
-    return f"SELECT COUNT(*) FROM {log}"
+def put_chunk(lane: Lane) -> str:
+    """Append a chunk to a lane."""
+    return f"INSERT INTO {CHUNKS[lane]} (last_row_id, first_row_id, block, count, size, body) VALUES (?,?,?,?,?,?)"
 
 
-def forget_decisions(log: str) -> str:
-    """Delete a log's oldest rows, one more than the parameter says; the cost is that of the rows that go."""
-    return f"DELETE FROM {log} WHERE row_id <= (SELECT row_id FROM {log} ORDER BY row_id LIMIT 1 OFFSET ?)"
+def first_chunk_behind(lane: Lane) -> str:
+    """Name a lane's first chunk with rows behind one, without reading them."""
+    return (
+        f"SELECT last_row_id, first_row_id, block, count, size FROM {CHUNKS[lane]} "
+        "WHERE last_row_id > ? ORDER BY last_row_id LIMIT 1"
+    )
+
+
+def chunk_body(lane: Lane) -> str:
+    """Read a chunk's rows."""
+    return f"SELECT body FROM {CHUNKS[lane]} WHERE last_row_id = ?"
+
+
+def delete_chunk(lane: Lane) -> str:
+    """Delete one chunk."""
+    return f"DELETE FROM {CHUNKS[lane]} WHERE last_row_id = ?"
+
+
+def delete_chunks_through(lane: Lane) -> str:
+    """Delete a lane's chunks whose rows are all up to and including one."""
+    return f"DELETE FROM {CHUNKS[lane]} WHERE last_row_id <= ?"
+
+
+def chunks_through(lane: Lane) -> str:
+    """Measure the rows of those chunks: count and bytes."""
+    return f"SELECT COALESCE(SUM(count), 0), COALESCE(SUM(size), 0) FROM {CHUNKS[lane]} WHERE last_row_id <= ?"
+
+
+def waits(lane: Lane, row_id: str) -> str:
+    """Write the expression that tells whether the row of an id waits in a lane, or one that is not there any more."""
+    chunk = CHUNKS[lane]
+    first = f"SELECT first_row_id FROM {chunk} WHERE last_row_id >= {row_id} ORDER BY last_row_id LIMIT 1"
+    return (
+        f"(EXISTS (SELECT 1 FROM {OUTBOXES[lane]} AS waiting WHERE waiting.row_id = {row_id}) "
+        f"OR COALESCE(({first}) <= {row_id}, 0))"
+    )

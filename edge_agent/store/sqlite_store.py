@@ -9,7 +9,6 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Mapping
-from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +20,7 @@ from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.senders import SenderTable
 from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFull, StoreLocked, StoreUnwritable
 from edge_agent.store import schema
+from edge_agent.store.chunks import read_pending
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import LOCKED, unusable
 from edge_agent.store.incarnations import Incarnations
@@ -28,7 +28,7 @@ from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import load_senders, write_senders
 from edge_agent.store.space import DiskSpace
-from edge_agent.store.transaction import transact
+from edge_agent.store.transaction import in_thread, transact
 from edge_agent.tallies import Tally
 from shared.identifiers import BlockId
 
@@ -94,9 +94,9 @@ class SqliteStore:
         self._flusher.cancel()
         await asyncio.gather(self._flusher, return_exceptions=True)
         try:
-            if self._books.has_deletions:
+            if self._books.has_deletions or any(self._books.chunked.values()):
                 with contextlib.suppress(StoreUnwritable):
-                    await self._transact(_Batch())
+                    await self._transact(_Batch(is_last=True))
         finally:
             async with self._lock:
                 await self._database.close()
@@ -192,15 +192,13 @@ class SqliteStore:
         return rows
 
     async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int) -> list[OutboxRow]:
-        if byte_limit < EVERYTHING:
-            sizes = await self._database.execute_fetchall(schema.pending_sizes(lane), (after_row_id, row_limit))
-            before = accumulate((size for (size,) in sizes), initial=0)
-            row_limit = min(sum(1 for _ in takewhile(lambda size: size < byte_limit, before)), row_limit)
-        found = await self._database.execute_fetchall(schema.pending_rows(lane), (after_row_id, row_limit))
-        return [
-            OutboxRow(lane, block, subject, msgspec.json.decode(headers), payload, sender_id, since, row_id)
-            for row_id, block, sender_id, since, subject, headers, payload in found
-        ]
+        rows: list[OutboxRow] = []
+
+        def read(database: sqlite3.Connection) -> None:
+            rows.extend(read_pending(database, lane, after_row_id, row_limit, byte_limit))
+
+        await in_thread(self._database, read)
+        return rows
 
     def delete_through(self, lane: Lane, row_id: int) -> None:
         """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
@@ -208,6 +206,10 @@ class SqliteStore:
         self._books.tail.pass_over(lane, row_id)
         if lane is Lane.COPIES:
             self._books.copies_move()
+
+    def is_filling(self) -> bool:
+        """Tell whether reading is behind and brings registrations by the hundred."""
+        return self._books.is_filling
 
     def release(self, lane: Lane) -> None:
         """Take back that rows are in flight: they will be read and sent again."""
@@ -317,9 +319,12 @@ class _Batch(msgspec.Struct, frozen=True):
     discarded: tuple[OutboxRow, str] | None = None
     dropped_blocks: str = ""
     request: int = 0
+    is_last: bool = False
 
 
 def _write_beside_blocks(database: sqlite3.Connection, batch: _Batch, outbox: OutboxChange) -> None:
+    if batch.is_last:
+        outbox.unpack_acknowledged()
     if batch.discarded:
         outbox.discard(*batch.discarded)
     if batch.dropped_blocks:

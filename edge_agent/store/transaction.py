@@ -11,8 +11,13 @@ async def transact(database: aiosqlite.Connection, write: Callable[[sqlite3.Conn
 
     ``write`` runs in the thread of the connection: what it reads of the program's state must not change meanwhile.
     """
+    await in_thread(database, lambda connection: _transaction(connection, write))
+
+
+async def in_thread(database: aiosqlite.Connection, work: Callable[[sqlite3.Connection], None]) -> None:
+    """Run ``work`` in the thread of the connection, in one go; raise what it raises."""
     # aiosqlite offers this thread's statements one at a time, and nothing public for many.
-    await database._execute(lambda: _transaction(database._conn, write))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    await database._execute(lambda: work(database._conn))  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
 def _transaction(connection: sqlite3.Connection, write: Callable[[sqlite3.Connection], None]) -> None:

@@ -15,7 +15,7 @@ from edge_agent.core.outgoing import Emitter, Lane, WatermarkContext
 from edge_agent.core.senders import SenderChanges
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions, last_row_id
 from edge_agent.ports import BatchCommit
-from edge_agent.store import schema
+from edge_agent.store import chunks, log_statements
 from edge_agent.store.reading import reading
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import SECOND
@@ -76,21 +76,36 @@ async def test_a_batch_that_fails_leaves_no_decision_and_the_next_is_counted_rig
     assert [each.sender_id for each in logged(path)] == ["a", "a", "c"]
 
 
+def ends_of_log(path: Path) -> tuple[int, str, str]:
+    with closing(sqlite3.connect(path)) as database:
+        logged = database.execute(
+            f"SELECT sender_id FROM {log_statements.LOGGED_ADVISORIES} ORDER BY row_id"
+        ).fetchall()
+        return len(logged), logged[0][0], logged[-1][0]
+
+
 async def test_the_logs_are_bounded_each_by_itself_also_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store.commit(batch([forward(f"first-{n}", 1) for n in range(3)]))
-        for first in range(0, schema.DECISIONS_KEPT, 10_000):
+        for first in range(0, log_statements.DECISIONS_KEPT, 10_000):
             await store.commit(batch([advise(f"node{n}", n + 1) for n in range(first, first + 10_000)]))
             store.delete_through(Lane.ADVISORIES, 1 << 60)
     async with opened(path) as store:
         await store.commit(batch([advise(f"last-{n}", n + 1) for n in range(7)]))
-    with closing(sqlite3.connect(path)) as database:
-        assert database.execute("SELECT COUNT(*) FROM advisory_log").fetchone() == (schema.DECISIONS_KEPT,)
-        assert database.execute("SELECT COUNT(*) FROM forward_log").fetchone() == (3,)
-        oldest, newest = database.execute("SELECT MIN(row_id), MAX(row_id) FROM advisory_log").fetchone()
-        ends = "SELECT sender_id FROM advisory_log WHERE row_id IN (?, ?) ORDER BY row_id"
-        assert database.execute(ends, (oldest, newest)).fetchall() == [("node7",), ("last-6",)]
+        # Of a chunk all decisions are kept, or none.
+        assert ends_of_log(path) == (log_statements.DECISIONS_KEPT + 7, "node0", "last-6")
+        for first in range(0, chunks.CHUNK_ROWS, 70):
+            await store.commit(batch([advise(f"more-{n}", n + 1) for n in range(first, first + 70)]))
+        assert ends_of_log(path) == (log_statements.DECISIONS_KEPT + 57, "node1000", "more-1049")
+        for first in range(0, log_statements.DECISIONS_KEPT, 10_000):
+            await store.commit(batch([advise(f"next{n}", n + 1) for n in range(first, first + 10_000)]))
+            store.delete_through(Lane.ADVISORIES, 1 << 60)
+        assert ends_of_log(path) == (log_statements.DECISIONS_KEPT, "next0", "next99999")
+    with reading(path) as database:
+        assert [each.sender_id for each in last_decisions(database, DecisionFilter(kinds=("forwarded",)), 0)] == [
+            f"first-{n}" for n in range(3)
+        ]
 
 
 async def test_the_log_says_what_became_of_each_record(tmp_path: Path) -> None:

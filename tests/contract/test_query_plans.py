@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.outgoing import Lane
-from edge_agent.store import schema
+from edge_agent.store import log_statements, schema
 from edge_agent.store.files import prepare
 from tests.support.store_batches import advisory, batch, copy, opened, registration, sender, watermark
 
@@ -21,7 +21,7 @@ ONE = "SEARCH {} USING INTEGER PRIMARY KEY (rowid=?)"
 BETWEEN = "SEARCH {} USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"
 OF_SENDER = "SEARCH {} USING INDEX registration_outbox_sender (sender_id=? AND block=? AND rowid>?)"
 
-ANY_SCAN = re.compile(r"SCAN (?!json_each VIRTUAL TABLE)")
+ANY_SCAN = re.compile(r"SCAN (?!json_each VIRTUAL TABLE|CONSTANT ROW)")
 
 
 @pytest.fixture
@@ -40,17 +40,23 @@ def plan_of(database: sqlite3.Connection, statement: str) -> list[str]:
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
-        (schema.pending_rows(Lane.ADVISORIES), BEHIND.format(ADVISORIES)),
-        (schema.pending_rows(Lane.REGISTRATIONS), BEHIND.format(REGISTRATIONS)),
-        (schema.pending_rows(Lane.COPIES), BEHIND.format(COPIES)),
-        (schema.pending_sizes(Lane.COPIES), BEHIND.format(COPIES)),
+        (schema.pending_rows(Lane.ADVISORIES), BETWEEN.format(ADVISORIES)),
+        (schema.pending_rows(Lane.REGISTRATIONS), BETWEEN.format(REGISTRATIONS)),
+        (schema.pending_rows(Lane.COPIES), BETWEEN.format(COPIES)),
+        (schema.first_chunk_behind(Lane.ADVISORIES), BEHIND.format("advisory_chunk")),
+        (schema.chunk_body(Lane.REGISTRATIONS), ONE.format("registration_chunk")),
+        (schema.delete_chunk(Lane.REGISTRATIONS), ONE.format("registration_chunk")),
+        (schema.chunks_through(Lane.ADVISORIES), THROUGH.format("advisory_chunk")),
+        (schema.delete_chunks_through(Lane.ADVISORIES), THROUGH.format("advisory_chunk")),
+        (schema.UNSENT_CHUNKS, BEHIND.format("registration_chunk")),
+        (log_statements.delete_log_chunk(log_statements.FORWARD_LOG), ONE.format("forward_log_chunk")),
         (schema.delete_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
         (schema.delete_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
         (schema.delete_through(Lane.COPIES), THROUGH.format(COPIES)),
         (schema.rows_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
         (schema.rows_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
         (schema.rows_through(Lane.COPIES), THROUGH.format(COPIES)),
-        (schema.OLDEST_REGISTRATIONS, BEHIND.format(REGISTRATIONS)),
+        (schema.OLDEST_REGISTRATIONS, BETWEEN.format(REGISTRATIONS)),
         (schema.DELETE_REGISTRATION, ONE.format(REGISTRATIONS)),
         (schema.DELETE_ADVISORY, ONE.format(ADVISORIES)),
         (schema.SENDERS_OF_BLOCK, BETWEEN.format("sender")),

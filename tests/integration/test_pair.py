@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from edge_agent.inspection.outbox import read_outbox
 from edge_agent.pair.status import PairPhase
 from edge_agent.store.reading import reading
 from shared.identifiers import AdvisoryKind
@@ -235,7 +236,7 @@ def knows(pair: PairStage, *names: str) -> Callable[[], object]:
 def waiting(seat: Seat) -> int:
     """Count the advisories that wait at a member."""
     with reading(seat.store_path) as database:
-        return int(database.execute("SELECT COUNT(*) FROM advisory_outbox WHERE watermark_since = 0").fetchone()[0])
+        return sum(each.count for each in read_outbox(database).waiting if each.records == "advisories")
 
 
 async def assert_straight_run(pair: PairStage, leader: Seat) -> None:

@@ -9,13 +9,24 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
+from edge_agent.core.outgoing import OutboxRow
 from edge_agent.store import schema
+from edge_agent.store.log_statements import LOGGED_ADVISORIES, LOGGED_FORWARDS
 from shared.wire import ORIGIN_HEADER, parse_origin_header
 
 # What takes back each step of edge_agent.store.migrations, by the version that the step leads to.
-TAKE_BACK = {2: "DROP TABLE copy_outbox"}
+TAKE_BACK = {
+    2: ("DROP TABLE copy_outbox",),
+    3: tuple(
+        f"DROP TABLE {table}"
+        for table in ("advisory_chunk", "registration_chunk", "advisory_log_chunk", "forward_log_chunk", "forward_fate")
+    ),
+}
 OLDEST = 1
 COPIES_SINCE = 2
+CHUNKS_SINCE = 3
 
 
 def rewrite(database: sqlite3.Connection) -> None:
@@ -31,12 +42,39 @@ def make_old(database: sqlite3.Connection) -> None:
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     database.execute("BEGIN IMMEDIATE")
+    if version >= CHUNKS_SINCE:
+        _unpack(database)
     if version >= COPIES_SINCE:
         _read_copies_again(database)
     for each in range(version, OLDEST, -1):
-        database.execute(TAKE_BACK[each])
+        for statement in TAKE_BACK[each]:
+            database.execute(statement)
     database.execute(f"PRAGMA user_version={OLDEST}")
     database.execute("COMMIT")
+
+
+def _unpack(database: sqlite3.Connection) -> None:
+    """Write every record of a chunk as a row: what did not know chunks had rows alone."""
+    for lane, table in schema.CHUNKS.items():
+        for (body,) in database.execute(f"SELECT body FROM {table} ORDER BY last_row_id").fetchall():
+            rows = msgspec.msgpack.decode(body, type=list[OutboxRow])
+            values = [
+                (
+                    row.row_id,
+                    row.block,
+                    row.sender_id,
+                    row.size,
+                    row.watermark_since,
+                    row.subject,
+                    msgspec.json.encode(row.headers),
+                    row.payload,
+                )
+                for row in rows
+            ]
+            database.executemany(schema.put_in_outbox(lane, 1), values)
+    for log, logged in (("advisory_log", LOGGED_ADVISORIES), ("forward_log", LOGGED_FORWARDS)):
+        columns = ", ".join(row[1] for row in database.execute(f"PRAGMA table_info({log})"))
+        database.execute(f"INSERT OR IGNORE INTO {log} SELECT {columns} FROM {logged}")
 
 
 def _read_copies_again(database: sqlite3.Connection) -> None:

@@ -21,6 +21,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.replay import replay
 from edge_agent.pair.entry import EntryKind, decode_entry
 from edge_agent.source_api import delivery_of
+from edge_agent.store.log_statements import LOGGED_FORWARDS
 from shared import wire
 from shared.embedded_nats import EmbeddedNats
 from shared.identifiers import BlockId, Incarnation, SourcePosition
@@ -160,7 +161,7 @@ def read_store(path: Path, block: str) -> _StoreContents:
         recorded = database.execute(
             "SELECT body FROM recorded_input WHERE block = ? ORDER BY row_id", (block,)
         ).fetchall()
-        fates = dict(database.execute("SELECT sequence, fate FROM forward_log WHERE fate <> ''"))
+        fates = dict(database.execute(f"SELECT sequence, fate FROM {LOGGED_FORWARDS} WHERE fate <> ''"))
         ((let_go,),) = database.execute("SELECT COALESCE(SUM(count), 0) FROM outbox_counter").fetchall()
     return _StoreContents(
         states.pop(block),

@@ -165,7 +165,8 @@ def has_said_everything(stage: FaultStage, ends: Mapping[str, int]) -> bool:
                 return False
         with reading(stage.store_path) as database:
             ((waiting,),) = database.execute(
-                "SELECT COUNT(*) FROM advisory_outbox WHERE watermark_since = 0"
+                "SELECT (SELECT COUNT(*) FROM advisory_outbox WHERE watermark_since = 0)"
+                " + (SELECT COUNT(*) FROM advisory_chunk)"
             ).fetchall()
     except StoreUnreadable:
         return False

@@ -27,6 +27,8 @@ async def million(options: Options) -> Table:
     rows = [
         Row("first sightings, 1 kB", "senders/s read", ours[0], theirs[0], 25_000),
         Row("their records in the region", "records/s", ours[1], theirs[1]),
+        Row("its processor time until all are read", "us/sender", ours[7], theirs[7]),
+        Row("that of both servers", "us/sender", ours[8], theirs[8]),
         Row("resident memory", "MB", ours[2], theirs[2], 400, "less"),
         Row("the most it ever was", "MB", ours[3], theirs[3]),
         Row("idle", "% of a core", ours[4], theirs[4]),
@@ -68,7 +70,8 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, held: int) 
             await asyncio.sleep(POLL)
         ready_after = time.perf_counter() - killed_at
         await asyncio.sleep(REST)
-        return [reading.rate, delivered_rate, resident, peak, idle, ready_after, child.resident()], held
+        figures = [reading.rate, delivered_rate, resident, peak, idle, ready_after, child.resident()]
+        return [*figures, reading.processor, reading.servers], held
 
 
 async def _rested(contender: Contender) -> None:

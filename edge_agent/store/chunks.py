@@ -1,0 +1,99 @@
+"""Keep what a large batch appends to a lane as few large rows: a chunk holds some hundred records, in their order.
+
+A row for each record, with its place in an index, is most of what storing costs, and records that come by the thousand
+leave by the thousand, moments later, all of them. Nothing in a chunk is ever changed: whatever concerns one of its
+records alone (a newer sample, the limit, an operator) unpacks it first, into rows like any others.
+"""
+
+import sqlite3
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+
+import msgspec
+
+from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.ports import EVERYTHING
+from edge_agent.store import schema
+
+WORTH_A_CHUNK = 100
+"""From how many records on: of fewer, each row is cheap, and the next may be about one of them."""
+
+CHUNK_ROWS = 1_000
+CHUNK_BYTES = 1 << 20
+
+_encode = msgspec.msgpack.Encoder().encode
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+_decode = msgspec.msgpack.Decoder(list[OutboxRow]).decode
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """What is known of a chunk without reading its records; ``size`` in bytes."""
+
+    last_row_id: int
+    first_row_id: int
+    block: str
+    count: int
+    size: int
+
+
+def put_chunks(database: sqlite3.Connection, lane: Lane, rows: Sequence[OutboxRow]) -> list[Sequence[OutboxRow]]:
+    """Append rows of one block to a lane, each with its id; give those of each chunk."""
+    pieces = list(_pieces(rows))
+    for piece in pieces:
+        size = sum([row.size for row in piece])
+        values = (piece[-1].row_id, piece[0].row_id, piece[0].block, len(piece), size, _encode(piece))
+        database.execute(schema.put_chunk(lane), values)
+    return pieces
+
+
+def first_chunk_behind(database: sqlite3.Connection, lane: Lane, row_id: int) -> Chunk | None:
+    """Find a lane's first chunk that has rows behind one; copies have none."""
+    if lane not in schema.CHUNKS:
+        return None
+    row = database.execute(schema.first_chunk_behind(lane), (row_id,)).fetchone()
+    return row and Chunk(*row)
+
+
+def rows_of(database: sqlite3.Connection, lane: Lane, chunk: Chunk) -> list[OutboxRow]:
+    """Read a chunk's records."""
+    ((body,),) = database.execute(schema.chunk_body(lane), (chunk.last_row_id,))
+    return _decode(body)
+
+
+def read_pending(
+    database: sqlite3.Connection, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
+) -> list[OutboxRow]:
+    """Read a lane's rows after one, in order, up to the one that reaches ``byte_limit``."""
+    rows: list[OutboxRow] = []
+    size = 0
+    with closing(_rows_behind(database, lane, after_row_id)) as found:
+        for row in islice(found, row_limit):
+            rows.append(row)
+            size += row.size
+            if size >= byte_limit:
+                break
+    return rows
+
+
+def _rows_behind(database: sqlite3.Connection, lane: Lane, after_row_id: int) -> Generator[OutboxRow, None, None]:
+    while True:
+        chunk = first_chunk_behind(database, lane, after_row_id)
+        between = after_row_id, chunk.first_row_id if chunk else schema.EVERY_ROW
+        with closing(database.execute(schema.pending_rows(lane), between)) as cursor:
+            for row_id, block, sender_id, since, subject, headers, payload in cursor:
+                yield OutboxRow(lane, block, subject, _headers(headers), payload, sender_id, since, row_id)
+        if chunk is None:
+            return
+        yield from (row for row in rows_of(database, lane, chunk) if row.row_id > after_row_id)
+        after_row_id = chunk.last_row_id
+
+
+def _pieces(rows: Sequence[OutboxRow]) -> Iterator[Sequence[OutboxRow]]:
+    first = size = 0
+    for place, row in enumerate(rows):
+        if place - first == CHUNK_ROWS or (size and size + row.size > CHUNK_BYTES):
+            yield rows[first:place]
+            first, size = place, 0
+        size += row.size
+    yield rows[first:]
