@@ -4,7 +4,7 @@ import os
 import threading
 from collections import defaultdict
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from tests.bench.children import MEGABYTE
 
@@ -12,11 +12,24 @@ _EVERY_SECONDS = 0.5
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
+JAVA = "java"
+
+
+class Resident(NamedTuple):
+    """Resident MB of the JVM, and of the Python workers and whatever else there is."""
+
+    java: float
+    others: float
+
+
 class PeakMemory:
-    """Notes ``totals``, resident MB of all processes below this one, twice a second. A context manager."""
+    """Notes the most that the processes below this one had resident: Java, and the others. A context manager.
+
+    It looks twice a second. ``peaks`` are MB, as of now.
+    """
 
     def __init__(self) -> None:
-        self.totals: list[float] = []
+        self.peaks = Resident(0.0, 0.0)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -30,24 +43,26 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(_EVERY_SECONDS):
-            self.totals.append(_below(os.getpid()))
+            now = _below(os.getpid())
+            self.peaks = Resident(*map(max, self.peaks, now))
 
 
-def _below(root: int) -> float:
+def _below(root: int) -> Resident:
     children: dict[int, list[int]] = defaultdict(list)
-    resident: dict[int, int] = {}
+    resident: dict[int, tuple[bool, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()
+            name, _, rest = path.read_text().rpartition(")")
         except OSError:
             # It ended meanwhile.
             continue
-        pid = int(path.parent.name)
+        pid, fields = int(path.parent.name), rest.split()
         children[int(fields[1])].append(pid)
-        resident[pid] = int(fields[21]) * _PAGE
-    todo, total = list(children[root]), 0
+        resident[pid] = (name.endswith(f"({JAVA}"), int(fields[21]) * _PAGE / MEGABYTE)
+    todo, found = list(children[root]), [0.0, 0.0]
     while todo:
         pid = todo.pop()
-        total += resident[pid]
+        is_java, size = resident[pid]
+        found[not is_java] += size
         todo += children[pid]
-    return total / MEGABYTE
+    return Resident(*found)
