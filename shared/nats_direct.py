@@ -2,7 +2,7 @@
 
 nats-py's parser copies the rest of its buffer for every message and matches seven patterns, and every message then
 passes a queue and a task: that is most of what reading a stream costs. Frames are read here in place; control lines go
-to nats-py's parser, one at a time, and so do messages of subscriptions that were not made by ``subscribe_directly``.
+to nats-py's parser, one at a time, and so do messages of subscriptions that were not made here.
 """
 
 import ssl
@@ -23,6 +23,10 @@ _MESSAGES = (b"MSG", b"HMSG")
 
 Receiver = Callable[[str, str, bytes, dict[str, str] | None], None]
 """Takes a message's subject, its reply subject ("" where it has none), its bytes and its headers."""
+
+
+FrameReceiver = Callable[[bytes, bytes, bytes], None]
+"""Takes a message's subject, its block of headers and its bytes, as they came."""
 
 
 class WideTransport(TcpTransport):
@@ -59,6 +63,7 @@ class DirectClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self.receivers: dict[bytes, Receiver] = {}
+        self.frame_receivers: dict[bytes, FrameReceiver] = {}
         self._ps = _FrameParser(self)
 
     async def _connect_to_server(self, s: Srv) -> None:
@@ -72,10 +77,17 @@ class DirectClient(Client):
         self.receivers[b"%d" % subscription._id] = receive  # noqa: SLF001 - the id is in no other place
         return subscription
 
+    async def subscribe_frames(self, subject: str, receive: FrameReceiver) -> Subscription:
+        """Subscribe as ``subscribe_directly`` does, to messages that have headers: nobody reads those for it."""
+        subscription = await self.subscribe(subject)
+        self.frame_receivers[b"%d" % subscription._id] = receive  # noqa: SLF001 - as above
+        return subscription
+
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         super()._remove_sub(sid, max_msgs)
         if sid not in self._subs:
             self.receivers.pop(b"%d" % sid, None)
+            self.frame_receivers.pop(b"%d" % sid, None)
 
     def count_direct(self, messages: int, size: int) -> None:
         """Count messages that were taken directly, and their bytes."""
@@ -113,6 +125,13 @@ def _frame(kind: bytes, fields: list[bytes]) -> _Frame:
         raise ProtocolError(f"not a message: {b' '.join(fields)!r}") from error
 
 
+def _size(digits: bytes) -> int:
+    try:
+        return int(digits)
+    except ValueError as error:
+        raise ProtocolError(f"not the size of a message: {digits!r}") from error
+
+
 class _FrameParser(Parser):
     """Read whole frames where they lie. ``buf`` and ``state``, nats-py's own, are at rest between control lines."""
 
@@ -130,6 +149,7 @@ class _FrameParser(Parser):
     async def parse(self, data: bytes = b"") -> None:
         """Take what has arrived; an incomplete frame waits for the rest of it."""
         connection, receivers = self._connection, self._client.receivers
+        frame_receivers = self._client.frame_receivers
         data = self._rest + data if self._rest else data
         at = taken = taken_size = 0
         while (line_end := data.find(_END, at)) >= 0:
@@ -140,16 +160,21 @@ class _FrameParser(Parser):
             if kind == b"MSG" and len(fields) == 5 and (receive := receivers.get(fields[2])):
                 # What a stream delivers: most of what ever comes, so nothing is done for it that is not needed.
                 _, subject, _, reply, digits = fields
-                try:
-                    end = body + int(digits)
-                except ValueError as error:
-                    raise ProtocolError(f"not a message: {data[at:line_end]!r}") from error
+                end = body + _size(digits)
                 if end + 2 > len(data):
                     break
                 at = end + 2
                 taken += 1
                 taken_size += end - body
                 receive(self._text_of(subject), _text(reply), data[body:end], None)
+            elif kind == b"HMSG" and len(fields) > 4 and (receive_frame := frame_receivers.get(fields[2])):
+                header_end, end = body + _size(fields[-2]), body + _size(fields[-1])
+                if end + 2 > len(data):
+                    break
+                at = end + 2
+                taken += 1
+                taken_size += end - header_end
+                receive_frame(fields[1], data[body:header_end], data[header_end:end])
             elif kind in _MESSAGES:
                 frame = _frame(kind, fields)
                 end = body + frame.size

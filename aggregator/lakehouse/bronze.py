@@ -3,10 +3,15 @@
 A table takes what lies beyond its own position, so a job killed between two commits goes on where each table was. A
 record that is there already is recognized by its identity. Its day, which a duplicate shares however late it comes, is
 the table's partition, so that only the days touched are compared.
+
+Most messages are advisories, which are in data files already when their slice has been read (``staging``). Files in
+which every record is new are added to their table as they are. Otherwise, and where there are other advisories beside
+them, they are read and what is new is written anew.
 """
 
 from collections.abc import Mapping
 from datetime import date
+from typing import NamedTuple
 
 import msgspec
 from pyspark import StorageLevel
@@ -19,8 +24,11 @@ from aggregator.lakehouse.decode import TABLES as DECODED
 from aggregator.lakehouse.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.policy_rows import given_at
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
+from aggregator.lakehouse.staged_files import NOTHING_STAGED, StagedFiles
+from aggregator.lakehouse.staging import Place
 from aggregator.lakehouse.windows import within
 
+_STAGED = "staged"
 _DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}
 
 
@@ -47,13 +55,26 @@ class MiscountError(RuntimeError):
     """What was read is not what was written, left out and quarantined together. Nothing more is committed."""
 
 
+class Arrivals(NamedTuple):
+    """What is new to one table: ``row_count`` rows that happened on ``days``; those in ``staged`` files come on top."""
+
+    rows: DataFrame
+    row_count: int
+    days: list[date]
+    staged: StagedFiles
+
+
 def take(
-    raw: DataFrame, range_end: HubPosition, positions: Mapping[str, HubPosition], choria_region: str = ""
+    raw: DataFrame,
+    range_end: HubPosition,
+    positions: Mapping[str, HubPosition],
+    choria_region: str = "",
+    place: Place | None = None,
 ) -> tuple[Counts, HubPosition]:
     """Write the messages ``raw``, which go through ``range_end.sequence``, and advance every bronze table to there.
 
-    ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before. Give what became
-    of the messages, and the position committed. Raise MiscountError.
+    ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before; ``place`` is where
+    ``raw`` stages advisories. Give what became of the messages, and the position committed. Raise MiscountError.
     """
     decoded = decode(raw, choria_region).persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -63,11 +84,14 @@ def take(
         known_through = max(last_archived, range_end.known_through)
         position = msgspec.structs.replace(range_end, known_through=known_through)
         total = Counts(ahead=sum(row.ahead_count for row in found.values()))
+        staged = StagedFiles.read(raw.sparkSession, place, found[_STAGED].manifests if _STAGED in found else [])
         for table in BRONZE:
             if done[table.name] < position.sequence:
                 rows = _rows(decoded, table, position.created_at).where(f.col("hub_sequence") > done[table.name])
                 row = found.get(table.name)
-                total += _take_table(rows, table, position, row.new_count if row else 0, row.days if row else [])
+                new_count, days = (row.new_count, row.days) if row else (0, [])
+                mine = staged if table is ADVISORIES else NOTHING_STAGED
+                total += _take_table(Arrivals(rows, new_count, days, mine), table, position)
     finally:
         decoded.unpersist()
     return total, position
@@ -92,7 +116,7 @@ def duplicate_arrivals(rows: DataFrame, present: DataFrame, table: Table) -> Dat
 
 def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
     """Count, for each table, what is new to it, and name the days on which that happened."""
-    target = f.coalesce("table_name", f.lit(QUARANTINE.name))
+    target = f.when(f.col("staged").isNotNull(), _STAGED).otherwise(f.coalesce("table_name", f.lit(QUARANTINE.name)))
     done_there = f.element_at(f.create_map(*(f.lit(part) for pair in done.items() for part in pair)), f.col("target"))
     happened_at = (
         f.when(f.col("target") == ADVISORIES.name, f.timestamp_micros("at_us"))
@@ -111,26 +135,35 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
             f.collect_set(f.when(is_new, f.to_date(happened_at))).alias("days"),
             f.max(f.unix_micros("archived_at")).alias("last_archived"),
             f.count_if(is_new & ahead).alias("ahead_count"),
+            f.collect_list("staged").alias("manifests"),
         )
     )
 
 
-def _take_table(rows: DataFrame, table: Table, position: HubPosition, count: int, days: list[date]) -> Counts:
-    """Write what of ``rows``, which are ``count`` and happened on ``days``, is not there yet."""
+def _take_table(new: Arrivals, table: Table, position: HubPosition) -> Counts:
+    """Write what of ``new`` is not there yet."""
+    spark, staged = new.rows.sparkSession, new.staged
+    count = new.row_count + staged.row_count
     if not count:
-        catalog.advance(rows.sparkSession, table, position)
+        catalog.advance(spark, table, position)
         return Counts()
-    spark = rows.sparkSession
+    days = sorted({*new.days, *staged.days})
     seen = catalog.snapshots(spark, (table,)).get(table.name)
     present = spark.table(table.identifier).where(within(days, _DAY_OF[table.name]))
-    if _are_all_different(rows, present, table):
-        added, duplicate_count = catalog.append(rows, table, position, seen), 0
-    else:
+    rows = staged.rows(table).unionByName(new.rows) if staged.row_count else new.rows
+    duplicate_count = 0
+    if not _are_all_different(rows, present, table):
         duplicates = duplicate_arrivals(rows, present, table).persist()
         duplicate_count = duplicates.count()
         fresh = rows.join(duplicates, rows["hub_sequence"] == duplicates["arrival"], "left_anti")
         added = catalog.append(fresh, table, position, seen)
         duplicates.unpersist()
+        staged.remove()
+    elif staged.row_count == count:
+        added = staged.add(table, position, seen)
+    else:
+        added = catalog.append(rows, table, position, seen)
+        staged.remove()
     if added + duplicate_count != count:
         raise MiscountError(
             f"{table.name}: of {count} messages {added} were written and {duplicate_count} left out as"

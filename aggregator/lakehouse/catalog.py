@@ -10,7 +10,7 @@ added any since they were compared with it, and a run is recorded on the run tha
 that nobody else has written since. Of two jobs one is refused, and what it had added counts for the next run.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -81,6 +81,16 @@ def append(rows: DataFrame, table: Table, position: HubPosition, seen: int | Non
     # Takes the place of nothing, so it adds; but unlike an append it is checked for what was added meanwhile.
     _unless_changed_since(writer, seen).overwrite(f.lit(False))
     return int(_summary(Iceberg(rows.sparkSession).load(table).currentSnapshot()).get("added-records", 0))
+
+
+def add_files(
+    spark: SparkSession, table: Table, files: Sequence[tuple[str, str]], position: HubPosition, seen: int | None
+) -> int:
+    """Add data files, each with its day, and advance the table to ``position`` in one commit; give how many rows came.
+
+    ``seen`` is the snapshot that they were compared with: where rows came to the table since, Iceberg refuses.
+    """
+    return Iceberg(spark).add_files(table, files, properties(spark, position), seen)
 
 
 def advance(spark: SparkSession, table: Table, position: HubPosition) -> None:
@@ -158,8 +168,12 @@ def last_whole_run(spark: SparkSession) -> WholeRun:
 def last_upkeep(spark: SparkSession) -> LastUpkeep:
     """Tell when the tables were last kept up; nothing before the first time."""
     snapshot = Iceberg(spark).load(POSITIONS).currentSnapshot()
-    summary = {} if snapshot is None else _summary(snapshot)
-    return LastUpkeep(int(summary.get(_RUNS, 0)), int(summary.get(_SWEPT, 0)))
+    return kept_in({} if snapshot is None else _summary(snapshot))[1]
+
+
+def kept_in(summary: Mapping[str, str]) -> tuple[str, LastUpkeep]:
+    """Read the recipe, and when the tables were last kept up, out of the properties of a whole run's snapshot."""
+    return summary.get(_RECIPE, ""), LastUpkeep(int(summary.get(_RUNS, 0)), int(summary.get(_SWEPT, 0)))
 
 
 def record(

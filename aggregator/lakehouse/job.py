@@ -26,7 +26,9 @@ from aggregator.lakehouse.maintain import Upkeep, is_due, maintain
 from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS
 from aggregator.lakehouse.session import SessionSettings, start
+from aggregator.lakehouse.settled import NOWHERE, settled_at, tables_at
 from aggregator.lakehouse.spark_master import check_master
+from aggregator.lakehouse.staged_files import place_of
 from aggregator.lakehouse.stopping import Check, unstoppable, until_stopped
 from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader, StreamState
 from shared.instants import parse_instant
@@ -35,8 +37,6 @@ LOCK_DEADLINE = 60.0
 CHUNK_BYTES = 512 << 20
 CHUNK_MESSAGES = 1_000_000
 SLICE_MESSAGES = 100_000
-NOWHERE = HubPosition("", 0, 0, 0)
-"""Where tables stand that were made of imports alone."""
 
 _RECORDS = (ADVISORIES, WATERMARKS, IMPORTS)
 
@@ -78,6 +78,9 @@ def roll_up(
     # Before Spark's start: whoever cannot run is told at once.
     asyncio.run(until_stopped(_look_at(settings), check))
     wait_until_free(warehouse(settings), LOCK_DEADLINE, progress, check)
+    nothing_new = find_nothing_new(settings, check) if request == RollupRequest() else None
+    if nothing_new is not None:
+        return msgspec.structs.replace(nothing_new, seconds=time.monotonic() - began)
     spark = start_session(settings, progress)
     result = roll_up_in(spark, settings, request, progress, check)
     return msgspec.structs.replace(result, seconds=time.monotonic() - began)
@@ -103,6 +106,24 @@ def roll_up_in(
         if is_due(spark, settings.lakehouse):
             upkeep = _keep_up(spark, settings, progress, sweep=False)
     return RollupResult(counts, position, time.monotonic() - began, upkeep)
+
+
+def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -> RollupResult | None:
+    """Do without Spark what a run would do that finds nothing new; None where it would find something.
+
+    No lock is needed, for nothing is written: where another job writes, tables are not as they were recorded. Raise
+    ConnectFailed, ReadFailed, Refused.
+    """
+    began = time.monotonic()
+    # Before the hub is looked at, which only grows meanwhile.
+    position = settled_at(warehouse(settings), settings.lakehouse)
+    if position is None:
+        return None
+    hub = asyncio.run(until_stopped(_look_at(settings), check))
+    if plan_reading([position], hub.archive, hub.report).wanted.count:
+        return None
+    asyncio.run(until_stopped(_check_past(settings, [position]), check))
+    return RollupResult(Counts(), position, time.monotonic() - began)
 
 
 def keep_up(settings: AggregatorSettings, progress: Progress, check: Check = unstoppable) -> Upkeep:
@@ -140,11 +161,7 @@ def bring_up_to_date(
     interval = settings.lakehouse.registration_interval
     recipe = recipe_of(interval, imported, losses.spans(spark, position))
     ground = None if full else ground_of(spark, whole_run, recipe, position, imported)
-    wanted = {table.name: position for table in DERIVED}
-    if position != NOWHERE:
-        wanted |= {table.name: position for table in BRONZE}
-    if imported is not None:
-        wanted |= {table.name: imported for table in (IMPORTS, *DERIVED_FROM_IMPORTS)}
+    wanted = tables_at(position, imported)
     if ground is not None and whole_run.positions == wanted:
         return position
     here = catalog.snapshots(spark, (*DERIVED, *DERIVED_FROM_IMPORTS))
@@ -209,8 +226,7 @@ async def _archived_at(settings: AggregatorSettings, hub: Hub, sequence: int) ->
     """Give the hub's time (microseconds) of the first message at or after ``sequence``."""
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
         async for messages in reader.read(hub.archive.name, sequence, hub.archive.last_sequence):
-            for message in messages:
-                return parse_instant(message.headers.archived_at.decode())
+            return parse_instant(messages.archived_at[0].decode())
     raise ReadFailed(f"stream {hub.archive.name}: nothing is left at or after {sequence}; run again when there is")
 
 
@@ -238,15 +254,17 @@ def _take_what_is_new(
         progress(f"reading {plan.wanted.count:,} new messages")
     counts, began = Counts(), time.monotonic()
     for chunk in _chunks(plan, hub.report):
+        place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
         raw = load(
             spark,
             settings.hub,
             (hub.report.name, hub.archive.name),
             (chunk.first, chunk.last),
             slices=-(-chunk.count // SLICE_MESSAGES),
+            place=place,
         )
         end = msgspec.structs.replace(position, sequence=chunk.last)
-        taken, position = bronze.take(raw, end, done, settings.lakehouse.choria_region)
+        taken, position = bronze.take(raw, end, done, settings.lakehouse.choria_region, place)
         done = {name: max(stood, position, key=lambda each: each.sequence) for name, stood in done.items()}
         counts += taken
         read = chunk.last - plan.wanted.first + 1

@@ -1,5 +1,7 @@
 """Roll up again and again in one Spark, and outlive what passes: cut links, dead servers, full disks, other jobs.
 
+Spark is started when there is something to do for the first time. Where nothing is new, it is left alone.
+
 What does not pass ends the service: sums that do not add up, and a Spark that fails for a reason that is not known to
 pass. Its supervisor starts it anew.
 """
@@ -51,9 +53,12 @@ def roll_up_every(
     while not stop.is_asked():
         next_at = time.monotonic() + interval
         try:
-            if spark is None:
-                spark = job.start_session(settings, stop.check)
-            tell(job.roll_up_in(spark, settings, job.RollupRequest(), stop.check, stop.check))
+            result = job.find_nothing_new(settings, stop.check)
+            if result is None:
+                if spark is None:
+                    spark = job.start_session(settings, stop.check)
+                result = job.roll_up_in(spark, settings, job.RollupRequest(), stop.check, stop.check)
+            tell(result)
         except Stopped:
             return
         except _PASSING as error:

@@ -19,8 +19,8 @@ _PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
 }
 _VIEW_TEXT = "muster.query"
-_DEFINITION = "muster.tables"
-"""Property of one table that says of all of them which version they are of: to load each takes its time."""
+DEFINITION = "muster.tables"
+"""Property of one table that says of all tables and views which version they are of: to load each takes its time."""
 
 
 def prepare(spark: SparkSession) -> None:
@@ -33,13 +33,12 @@ def prepare(spark: SparkSession) -> None:
     for table in TABLES:
         if table.name not in present:
             iceberg.create(table, _PROPERTIES)
-    definition, kept = _digest(repr(TABLES)), iceberg.load(POSITIONS)
-    if kept.properties().get(_DEFINITION) != definition:
+    is_of_this_version = iceberg.load(POSITIONS).properties().get(DEFINITION) == definition()
+    if not is_of_this_version:
         upgrade = TableUpgrade(spark)
         for table in TABLES:
             if table.name in present:
                 upgrade.bring(table)
-        iceberg.load(POSITIONS).updateProperties().set(_DEFINITION, definition).commit()
     for view, query in spark_queries():
         digest = _digest(query)
         if view.name in present and iceberg.view_property(view, _VIEW_TEXT) == digest:
@@ -49,6 +48,14 @@ def prepare(spark: SparkSession) -> None:
             f"CREATE OR REPLACE VIEW {view.identifier} ({comments}) COMMENT {quoted(view.comment)}"
             f" TBLPROPERTIES ('{_VIEW_TEXT}' = '{digest}') AS {query}"
         )
+    if not is_of_this_version:
+        # Last: it says that everything else is done.
+        iceberg.load(POSITIONS).updateProperties().set(DEFINITION, definition()).commit()
+
+
+def definition() -> str:
+    """Name all that ``prepare`` makes: with another version's tables or views it is another."""
+    return _digest(repr((TABLES, list(spark_queries()))))
 
 
 def _digest(text: str) -> str:

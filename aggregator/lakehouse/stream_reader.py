@@ -1,4 +1,4 @@
-"""Read ranges of a stream by batched Direct Get: stateless, repeatable, and as fast as nats-py hands over messages.
+"""Read ranges of a stream by batched Direct Get: stateless, repeatable, and a batch at a time, column by column.
 
 Source: ADR-31 (Direct Get, batches). ``batch`` counts messages, not sequences, so a range ends where a message beyond
 it shows up. Every message names the one before it in its batch, so a loss on the way (a reconnect in mid-batch) shows.
@@ -9,17 +9,17 @@ whether anything is left.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 
-from aggregator.lakehouse.direct_headers import DirectHeaders, keep_direct_headers
+from aggregator.lakehouse.direct_headers import recognize, status_of
 from shared.instants import parse_instant
 from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, api_prefix, connect, request_json
+from shared.nats_direct import DirectClient
 
 CONNECT_DEADLINE = 20.0
 SILENCE = 15.0
@@ -42,16 +42,28 @@ class ReadFailed(RuntimeError):
     """A stream cannot be read. The text is one line: which, what, why."""
 
 
-class Message(NamedTuple):
-    """One message of a stream."""
+class Messages(NamedTuple):
+    """Messages of a stream in their order, at least one: a column for each thing known of them, as the server wrote it.
 
-    headers: DirectHeaders
-    payload: bytes
+    ``headers`` are all there are of a message, in one block.
+    """
 
-    @property
-    def sequence(self) -> int:
-        """Give its position in the stream."""
-        return int(self.headers.sequence)
+    sequences: list[int]
+    subjects: Sequence[bytes]
+    archived_at: Sequence[bytes]
+    headers: list[bytes]
+    payloads: list[bytes]
+
+    def part(self, begin: int, end: int) -> "Messages":
+        """Give those from the index ``begin`` on, before ``end``."""
+        return self._each(lambda column: column[begin:end])
+
+    def at(self, indices: Sequence[int]) -> "Messages":
+        """Give those at ``indices``."""
+        return self._each(lambda column: [column[index] for index in indices])
+
+    def _each(self, chosen: Callable[[Any], Any]) -> "Messages":
+        return Messages(*map(chosen, self))
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -106,12 +118,11 @@ class StreamReader:
         self._settings = settings
         self._deadline = deadline
         self._api = api_prefix(settings.domain)
-        self._client: Client
+        self._client: DirectClient
 
     async def __aenter__(self) -> Self:
         """Connect; raise ConnectFailed."""
         self._client = await connect(self._settings, name="muster-rollup", deadline=self._deadline)
-        keep_direct_headers(self._client)
         return self
 
     async def __aexit__(
@@ -139,8 +150,8 @@ class StreamReader:
             direct=info.config.allow_direct,
         )
 
-    async def read(self, stream: str, first: int, last: int) -> AsyncIterator[list[Message]]:
-        """Give the messages ``first`` to ``last``, both included, in their order, in lists of some MiB.
+    async def read(self, stream: str, first: int, last: int) -> AsyncIterator[Messages]:
+        """Give the messages ``first`` to ``last``, both included, in their order, some MiB at a time.
 
         Sequences that the stream does not hold are passed over. Raise ReadFailed when nothing comes for long.
         """
@@ -150,11 +161,11 @@ class StreamReader:
             sequence, failures, turns = first, 0, 0
             while sequence <= last:
                 messages, outcome = await batches.fetch(sequence)
-                if messages:
-                    failures, turns, sequence = 0, 0, messages[-1].sequence + 1
-                    while messages and messages[-1].sequence > last:
-                        messages.pop()
-                    yield messages
+                if messages is not None:
+                    failures, turns, sequence = 0, 0, messages.sequences[-1] + 1
+                    wanted = bisect_right(messages.sequences, last)
+                    if wanted:
+                        yield messages.part(0, wanted)
                     continue
                 if outcome == _NOTHING_LEFT:
                     left = await self.at_or_after(stream, sequence)
@@ -192,62 +203,72 @@ class StreamReader:
 class _Batches:
     """One subscription, on which one batch after another is asked for. Each has a reply subject of its own."""
 
-    def __init__(self, client: Client, api: str, stream: str) -> None:
+    def __init__(self, client: DirectClient, api: str, stream: str) -> None:
         self._client = client
         self._subject = f"{api}.DIRECT.GET.{stream}"
         self._stream = stream.encode()
         self._inbox = client.new_inbox()
         self._asked = 0
-        self._messages: list[Message] = []
+        self._reply = b""
+        self._headers: list[bytes] = []
+        self._payloads: list[bytes] = []
         self._ended: asyncio.Future[str]
 
     async def open(self) -> None:
-        # Nothing may be dropped as too slow: what is on its way is bounded by what was asked for.
-        self._subscription = await self._client.subscribe(
-            f"{self._inbox}.*", cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
-        )
+        self._subscription = await self._client.subscribe_frames(f"{self._inbox}.*", self._on_frame)
 
     async def close(self) -> None:
         if not self._client.is_closed:
             await self._subscription.unsubscribe()
 
-    async def fetch(self, sequence: int) -> tuple[list[Message], str]:
-        """Ask for a batch from ``sequence``; give what came in an unbroken row, and how it ended."""
+    async def fetch(self, sequence: int) -> tuple[Messages | None, str]:
+        """Ask for a batch from ``sequence``; give what came in an unbroken row, None for nothing, and how it ended."""
         self._asked += 1
-        self._messages, self._ended = [], asyncio.get_running_loop().create_future()
+        self._headers, self._payloads = [], []
+        self._ended = asyncio.get_running_loop().create_future()
+        reply = f"{self._inbox}.{self._asked}"
+        self._reply = reply.encode()
         request = {"seq": sequence, "batch": BATCH_MESSAGES, "max_bytes": BATCH_BYTES}
-        await self._client.publish(self._subject, msgspec.json.encode(request), reply=f"{self._inbox}.{self._asked}")
+        await self._client.publish(self._subject, msgspec.json.encode(request), reply=reply)
         outcome = await self._outcome()
-        if any(message.headers.stream != self._stream for message in self._messages):
-            return [], _ANOTHER_STREAM
-        unbroken = _unbroken(self._messages)
-        return self._messages[:unbroken], outcome if unbroken == len(self._messages) else _LOST
+        headers, payloads = self._headers, self._payloads
+        found = [match.groups() for match in map(recognize, headers) if match is not None]
+        if not found or len(found) < len(headers):
+            # What is neither a message nor an end: nothing of it is taken.
+            return None, outcome if len(found) == len(headers) else _LOST
+        streams, subjects, sequences, archived_at, before = zip(*found, strict=True)
+        if streams.count(self._stream) < len(streams):
+            return None, _ANOTHER_STREAM
+        unbroken = _unbroken(sequences, before)
+        if not unbroken:
+            return None, _LOST
+        messages = Messages(list(map(int, sequences)), subjects, archived_at, headers, payloads)
+        return messages.part(0, unbroken), outcome if unbroken == len(headers) else _LOST
 
     async def _outcome(self) -> str:
         received = -1
-        while len(self._messages) > received:
-            received = len(self._messages)
+        while len(self._headers) > received:
+            received = len(self._headers)
             await asyncio.wait({self._ended}, timeout=SILENCE)
             if self._ended.done():
                 return self._ended.result()
         return f"no answer within {SILENCE:g} s" + ("" if self._client.is_connected else ", the connection is down")
 
-    async def _on_message(self, message: Msg) -> None:
-        if not message.subject.endswith(f".{self._asked}"):
+    def _on_frame(self, subject: bytes, header: bytes, payload: bytes) -> None:
+        if subject != self._reply:
             return
-        headers: object = message.headers
-        if isinstance(headers, DirectHeaders):
-            self._messages.append(Message(headers, message.data))
-        elif not self._ended.done():
-            status = (message.headers or {}).get("Status", "")
-            self._ended.set_result(_NOBODY if status == "503" else status)
+        if not payload and not recognize(header):
+            if not self._ended.done():
+                status = status_of(header)
+                self._ended.set_result(_NOBODY if status == "503" else status)
+            return
+        self._headers.append(header)
+        self._payloads.append(payload)
 
 
-def _unbroken(messages: list[Message]) -> int:
+def _unbroken(sequences: Sequence[bytes], before: Sequence[bytes]) -> int:
     """Count the messages up to the first that does not follow the one before it."""
-    before = b"0"
-    for count, message in enumerate(messages):
-        if message.headers.before != before:
-            return count
-        before = message.headers.sequence
-    return len(messages)
+    follows = (b"0", *sequences[:-1])
+    if follows == before:
+        return len(sequences)
+    return next(count for count, (mine, wanted) in enumerate(zip(before, follows, strict=True)) if mine != wanted)

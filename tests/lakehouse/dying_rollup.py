@@ -39,7 +39,7 @@ class Countdown:
 
 def main() -> None:
     countdown = Countdown(int(sys.argv[3]))
-    for name in ("append", "advance", "replace", "record"):
+    for name in ("append", "add_files", "advance", "replace", "record"):
         setattr(catalog, name, countdown.after(getattr(catalog, name)))
     settings = settings_for(ConnectionSettings(servers=(sys.argv[1],)), Path(sys.argv[2]))
     if len(sys.argv) > 4:

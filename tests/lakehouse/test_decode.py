@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from aggregator.lakehouse import decode, policy_rows
+from aggregator.lakehouse import decode, policy_rows, whole_advisories
 from aggregator.lakehouse.jetstream_source import SCHEMA
 from aggregator.lakehouse.quarantine import QuarantineReason as Reason
+from aggregator.lakehouse.schemas import ADVISORIES as ADVISORIES_TABLE
+from aggregator.lakehouse.stream_reader import Messages
 from aggregator.scenarios.fleet_nodes import ADVISORIES
 from aggregator.scenarios.fleet_plain import EVENTS, plain_advisory
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
@@ -20,6 +24,8 @@ from tests.support.hub import Block, Message, said
 
 AT = parse_instant("2026-02-03T04:05:06.000007Z")
 DUB1 = Block("eu-west", "dub1")
+ARCHIVED = "2026-02-03T05:00:00.000000999Z"
+TYPES = {"STRING": pa.string(), "BIGINT": pa.int64(), "TIMESTAMP": pa.timestamp("us", "UTC"), "BOOLEAN": pa.bool_()}
 CHORIA = {
     "protocol": "io.choria.sr.v2.age_advisory",
     "event_id": "f3c9a2",
@@ -125,24 +131,55 @@ def cases_of_policy() -> Iterator[Case]:
     yield Case("policy for nobody", window._replace(subject="muster.policy.eu-west"), Reason.NOT_DECODABLE)
 
 
+CASES = tuple(cases())
+
+
 @pytest.fixture(scope="module")
 def decoded(spark: SparkSession) -> DataFrame:
     rows = []
-    for number, case in enumerate(cases(), start=1):
+    for number, case in enumerate(CASES, start=1):
         subject, body, headers = case.message
         read = [(headers or {}).get(name) for name in ("Muster-Origin", "Choria-SR-Source", "Muster-Reason")]
-        rows.append((str(number), subject, "2026-02-03T05:00:00.000000999Z", *read, bytearray(body)))
+        rows.append((str(number), subject, ARCHIVED, *read, bytearray(body), None))
     return decode.decode(spark.createDataFrame(rows, SCHEMA), choria_region="eu-west").persist()
 
 
 def test_every_message_becomes_what_it_is_or_is_quarantined_for_its_reason(decoded: DataFrame) -> None:
     became = {row.hub_sequence: row.table_name or row.reason for row in decoded.collect()}
-    wanted = {number: str(case.becomes) for number, case in enumerate(cases(), start=1)}
-    names = {number: case.name for number, case in enumerate(cases(), start=1)}
+    wanted = {number: str(case.becomes) for number, case in enumerate(CASES, start=1)}
+    names = {number: case.name for number, case in enumerate(CASES, start=1)}
     assert {names[number]: what for number, what in became.items()} == {
         names[number]: what for number, what in wanted.items()
     }
-    assert decode.quarantined(decoded, 1).count() == sum(isinstance(case.becomes, Reason) for case in cases())
+    assert decode.quarantined(decoded, 1).count() == sum(isinstance(case.becomes, Reason) for case in CASES)
+
+
+def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(decoded: DataFrame) -> None:
+    whole = DUB1.stale("n1", AT)
+    strange = [
+        whole._replace(body=body)
+        for body in (
+            whole.body + whole.body, whole.body + b" ", whole.body.replace(b"n1", b"\xff"), b'{"a": NaN}',
+            whole.body[:-1], whole.body.replace(b"n1", b"n\n1"), whole.body[:-1] + b',"site":"dub1"}',
+        )
+    ]  # fmt: skip
+    messages = [case.message for case in CASES] + strange
+    count = len(messages)
+    batch = Messages(
+        list(range(1, count + 1)),
+        [message.subject.encode() for message in messages],
+        [ARCHIVED.encode()] * count,
+        [b""] * count,
+        [message.body for message in messages],
+    )
+    taken = whole_advisories.take(batch, pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns]))
+    rows = [row for part in taken.rows for row in part.to_pylist()]
+    wanted = decode.advisories(decoded).where("NOT assumed").orderBy("hub_sequence").collect()
+    for row in rows:
+        row |= {name: at.replace(tzinfo=None) for name, at in row.items() if isinstance(at, datetime)}
+    assert rows == [row.asDict() for row in wanted]
+    assert {*taken.left, *(row["hub_sequence"] - 1 for row in rows)} == set(range(count))
+    assert len(taken.left) + len(rows) == count
 
 
 def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFrame) -> None:
@@ -163,7 +200,7 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     """
     bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
     read = [
-        (str(number), ADVISORIES, "2026-11-22T08:00:00Z", None, None, None, bytearray(body))
+        (str(number), ADVISORIES, "2026-11-22T08:00:00Z", None, None, None, bytearray(body), None)
         for number, body in enumerate(bodies, start=1)
     ]
     rows = decode.advisories(decode.decode(spark.createDataFrame(read, SCHEMA), choria_region="eu-west"))
@@ -191,7 +228,16 @@ def test_a_revision_tells_whom_it_is_for(decoded: DataFrame) -> None:
 
 
 def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSession) -> None:
-    row = ("1", "choria.advisories", "2026-02-03T05:00:00Z", None, None, None, bytearray(json.dumps(CHORIA).encode()))
+    row = (
+        "1",
+        "choria.advisories",
+        "2026-02-03T05:00:00Z",
+        None,
+        None,
+        None,
+        bytearray(json.dumps(CHORIA).encode()),
+        None,
+    )
     assert decode.decode(spark.createDataFrame([row], SCHEMA)).collect()[0].reason == Reason.UNKNOWN_SUBJECT
 
 

@@ -7,12 +7,15 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from aggregator.lakehouse import catalog, job
+from aggregator.lakehouse.reading_plan import Refused
 from aggregator.lakehouse.schemas import BRONZE, DERIVED, QUARANTINE, TABLES
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.lakehouse.conftest import Lakehouse
+from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.hub import Block, Hub, Message
 
 FIRST = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
@@ -74,8 +77,7 @@ def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
     second = in_two_runs.roll_up().counts
     # Eleven again, one of them twice; three new records; one advisory on the subject of another kind.
     assert (second.read, second.written, second.duplicates, second.quarantined) == (16, 3, 12, 1)
-    again = in_two_runs.roll_up()
-    assert again.counts.read == 0
+    check_that_nothing_new_is_found_without_spark(in_two_runs)
 
     straight = Lakehouse(hub, tmp_path / "straight")
     counts = straight.roll_up().counts
@@ -92,6 +94,29 @@ def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
     stands = killed.rows("SELECT table_name, sequence FROM positions")
     assert {sequence for _, sequence in stands} == {28}
     assert {name for name, _ in stands} >= {table.name for table in DERIVED}
+
+
+def check_that_nothing_new_is_found_without_spark(lakehouse: Lakehouse) -> None:
+    """Where the tables are as the last run left them, and the hub has nothing else, and only there."""
+    settings = lakehouse.settings
+    again = job.find_nothing_new(settings)
+    assert again is not None
+    assert (again.counts.read, again.position.sequence) == (0, 28)
+    assert lakehouse.rows("SELECT DISTINCT sequence, epoch_us(known_through) FROM positions") == [
+        (again.position.sequence, again.position.known_through)
+    ]
+    for other in ({"registration_interval": DAY}, {"maintain_every": 1}, {"path": lakehouse.warehouse / "elsewhere"}):
+        changed = msgspec.structs.replace(settings.lakehouse, **other)
+        assert job.find_nothing_new(msgspec.structs.replace(settings, lakehouse=changed)) is None
+    changed = msgspec.structs.replace(settings.lakehouse, archive_stream="REPORT")
+    of_another_stream = msgspec.structs.replace(settings, lakehouse=changed)
+    with pytest.raises(Refused, match="the settings say REPORT"):
+        job.find_nothing_new(of_another_stream)
+    catalog.advance(job.start_session(settings, say), DERIVED[0], again.position)
+    assert job.find_nothing_new(settings) is None
+    # A run takes back what a killed one wrote.
+    assert lakehouse.roll_up().counts.read == 0
+    assert job.find_nothing_new(settings) is not None
 
 
 def die_after(commits: int, hub: Hub, warehouse: Path) -> None:

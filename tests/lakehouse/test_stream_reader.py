@@ -5,14 +5,20 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from aggregator.lakehouse.jetstream_source import JetStreamReader, Slice, decoded_connection, encoded_connection
+from aggregator.lakehouse.staging import Place, StagedFile
 from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
+from shared.instants import SECOND, parse_instant
 from shared.nats_connection import AuthSettings, ConnectionSettings, TlsSettings
 from shared.settings import FilePath
-from tests.support.hub import ARCHIVE, REPORT, Hub, Message
+from tests.support.hub import ARCHIVE, REPORT, Block, Hub, Message
 
+MIDNIGHT = parse_instant("2026-02-01T00:00:00Z")
 WHOLE = "fleet.eu-west.dub1.nodes.watermark"
 
 
@@ -24,7 +30,9 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     hub.stop()
 
 
-def reader_of(hub: Hub, first: int, last: int, slices: int = 1, *, stream: str = REPORT) -> JetStreamReader:
+def reader_of(
+    hub: Hub, first: int, last: int, slices: int = 1, *, stream: str = REPORT, place: str = ""
+) -> JetStreamReader:
     return JetStreamReader(
         {
             "connection": encoded_connection(hub.connection),
@@ -33,6 +41,7 @@ def reader_of(hub: Hub, first: int, last: int, slices: int = 1, *, stream: str =
             "first": str(first),
             "last": str(last),
             "slices": str(slices),
+            "place": place,
         }
     )
 
@@ -52,6 +61,36 @@ def test_what_the_report_has_let_go_is_read_from_the_archive_although_the_report
         assert read(hub, 1, 40) == wanted
     assert read(hub, 1, 40, slices=3) == wanted
     assert read(hub, 3, 3) == {3: b"3"}
+
+
+def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub, tmp_path: Path) -> None:
+    dub1 = Block("eu-west", "dub1")
+    advisories = [dub1.new(f"n{number}", MIDNIGHT + (number - 3) * SECOND) for number in range(1, 6)]
+    hub.publish([*advisories, Message(WHOLE, b"?"), advisories[0]._replace(body=b"?")])
+    schema = pa.schema(
+        [
+            pa.field("sender_id", pa.string(), metadata={"PARQUET:field_id": "4"}),
+            pa.field("occurred_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "6"}),
+            pa.field("hub_sequence", pa.int64(), metadata={"PARQUET:field_id": "18"}),
+        ]
+    )
+    place = Place.of(f"file://{tmp_path}/advisories", schema, after=1)
+    assert place is not None
+    reader = reader_of(hub, 1, 7, place=msgspec.json.encode(place).decode())
+    rows = [row for batch in reader.read(Slice(1, 7)) for row in batch.to_pylist()]
+    *handed_on, manifest = rows
+    assert [(row["hub_sequence"], row["payload"], row["staged"]) for row in handed_on] == [
+        ("6", b"?", None), ("7", b"?", None),
+    ]  # fmt: skip
+    files = msgspec.json.decode(manifest["staged"], type=list[StagedFile])
+    found = {file.day: parquet.read_table(place.path(file)) for file in files}
+    assert {day: table["sender_id"].to_pylist() for day, table in found.items()} == {
+        "2026-01-31": ["n2"], "2026-02-01": ["n3", "n4", "n5"],
+    }  # fmt: skip
+    assert [file.row_count for file in files] == [table.num_rows for table in found.values()]
+    for table in found.values():
+        assert [field.metadata[b"PARQUET:field_id"] for field in table.schema] == [b"4", b"6", b"18"]
+    assert Place.of("s3://lake/advisories", schema, 0) is None
 
 
 def test_deleted_messages_are_passed_over(hub: Hub) -> None:
