@@ -1,32 +1,22 @@
 """Let each kind of fault happen to the stage, and heal it."""
 
 import asyncio
-import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-
-from edge_agent.status_board import UPSTREAM
-from edge_agent.status_report import read_status
-from edge_agent.store.reading import StoreUnreadable
 from shared.embedded_link import EmbeddedLink
-from shared.jetstream_api import request_json
 from tests.support.dying_agent import When
-from tests.support.fault_evidence import DEADLINE, client_of, state_of
+from tests.support.fault_region import region_deaf, region_full, region_killed, region_suspended, region_swallowed
 from tests.support.fault_schedule import Fault, FaultKind, Moment, Target
-from tests.support.fault_stage import FLEET, FLEET_SUBJECTS, FaultStage
+from tests.support.fault_stage import FaultStage
 
 ROUND_TRIPS = (0.06, 1.0)
-FEW = 3
 PATIENCE = 1.0
 # It may have been started just now.
 PATIENCE_WITH_AGENT = 2.5
 LOOK_EVERY = 0.001
-STATUS_EVERY = 0.1
 PATIENCE_PER_FAULT = 0.15
 LONGEST_START = 10.0
 AT_ANY_TIME_ONE_IN = 3
@@ -107,96 +97,6 @@ async def _site_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[Non
     stage.site.resume()
 
 
-@asynccontextmanager
-async def _region_killed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    await stage.region.kill()
-    yield
-    await stage.region.start()
-
-
-@asynccontextmanager
-async def _region_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    stage.region.suspend()
-    yield
-    stage.region.resume()
-
-
-@asynccontextmanager
-async def _region_full(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
-    """Let FLEET take nothing, then a few records, then nothing: of what is under way some are refused."""
-    is_over = asyncio.Event()
-    flapping = asyncio.create_task(_flap(stage, 0.01 + fault.detail / 10, is_over))
-    yield
-    is_over.set()
-    await flapping
-
-
-async def _flap(stage: FaultStage, pause: float, is_over: asyncio.Event) -> None:
-    async with client_of(stage.region) as client:
-        while not is_over.is_set():
-            for few in (0, FEW):
-                await _limit_fleet(stage, client, (await state_of(client, FLEET)).messages + few)
-                await asyncio.sleep(pause)
-        await _limit_fleet(stage, client, -1)
-
-
-@asynccontextmanager
-async def _region_deaf(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    """Let FLEET not listen on one subject: of what is sent together it refuses some, and takes what comes behind.
-
-    Each subject has its turn. It lasts on from when the agent has noticed.
-    """
-    unheard, deaf_since = next(stage.unheard), time.time_ns() // 1000
-    async with client_of(stage.region) as client:
-        await _update_fleet(stage, client, subjects=[each for each in FLEET_SUBJECTS if each != unheard])
-    await _refused(stage, deaf_since)
-    yield
-    async with client_of(stage.region) as client:
-        await _update_fleet(stage, client)
-
-
-@asynccontextmanager
-async def _region_swallowed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    """Let somebody else listen for one kind of advisory, who answers nothing: what comes behind is stored before it.
-
-    It lasts on from when something went astray.
-    """
-    unheard, gone = next(stage.astray), asyncio.Event()
-
-    async def swallow(_message: Msg) -> None:
-        gone.set()
-
-    async with client_of(stage.region) as client:
-        await client.subscribe(unheard, cb=swallow)
-        await client.flush()
-        await _update_fleet(stage, client, subjects=[each for each in FLEET_SUBJECTS if each != unheard])
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LONGEST_START):
-                await gone.wait()
-        yield
-        await _update_fleet(stage, client)
-
-
-async def _refused(stage: FaultStage, since: int) -> None:
-    """Wait until the agent says that the region has refused something since then; not for ever: others fail, too."""
-    patient_until = time.monotonic() + LONGEST_START
-    while time.monotonic() < patient_until:
-        await asyncio.sleep(STATUS_EVERY)
-        with contextlib.suppress(StoreUnreadable):
-            upstream = read_status(stage.store_path).parts.get(UPSTREAM)
-            if upstream is not None and upstream.phase == "not accepted" and upstream.since >= since:
-                return
-
-
-async def _limit_fleet(stage: FaultStage, client: Client, messages: int) -> None:
-    await _update_fleet(stage, client, max_msgs=messages or 1, discard="new")
-
-
-async def _update_fleet(stage: FaultStage, client: Client, **changed: object) -> None:
-    config = {**stage.fleet_config, **changed}
-    await request_json(client, f"$JS.API.STREAM.UPDATE.{FLEET}", config, dict[str, object], deadline=DEADLINE)
-
-
 def _cut(link_of: LinkOf) -> Injector:
     @asynccontextmanager
     async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
@@ -266,11 +166,11 @@ INJECTORS: dict[FaultKind, Injector] = {
     FaultKind.DATABASE_UPGRADED: _database("make_old"),
     FaultKind.SITE_KILLED: _site_killed,
     FaultKind.SITE_SUSPENDED: _site_suspended,
-    FaultKind.REGION_KILLED: _region_killed,
-    FaultKind.REGION_SUSPENDED: _region_suspended,
-    FaultKind.REGION_FULL: _region_full,
-    FaultKind.REGION_DEAF: _region_deaf,
-    FaultKind.REGION_SWALLOWED: _region_swallowed,
+    FaultKind.REGION_KILLED: region_killed,
+    FaultKind.REGION_SUSPENDED: region_suspended,
+    FaultKind.REGION_FULL: region_full,
+    FaultKind.REGION_DEAF: region_deaf,
+    FaultKind.REGION_SWALLOWED: region_swallowed,
     FaultKind.SOURCE_CUT: _cut(_source_link),
     FaultKind.SOURCE_STALLED: _stalled(_source_link),
     FaultKind.SOURCE_SLOW: _slow(_source_link),
