@@ -11,7 +11,7 @@ import msgspec
 
 from aggregator.topology.evidence import Block, Evidence, Waiting
 from aggregator.topology.found import Found, FoundStream
-from aggregator.topology.report import ReplicationRow, Report, another_past, report
+from aggregator.topology.report import ReplicationRow, Report, another_past, not_copied, report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.sourcing import settled
 from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream
@@ -115,7 +115,9 @@ def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Finding]:
 
 def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
     origin = f"{row.source} of {row.source_place}"
-    if row.error:
+    if row.missing:
+        yield Finding(Severity.CRITICAL, row.place, not_copied(row))
+    elif row.error:
         yield Finding(Severity.CRITICAL, row.place, f"{row.stream} cannot copy {origin}: {row.error}")
     elif row.silent_us < 0:
         yield Finding(Severity.CRITICAL, row.place, f"{row.stream} does not hear from {origin}")

@@ -50,7 +50,10 @@ def _edge_words(row: ReplicationRow) -> Iterator[str]:
     if row.api not in (api_prefix(domain_of(row.api)), row.source_place):
         yield row.api
     yield from row.takes
-    yield f"lag {row.lag:,}" if row.behind is None else f"behind {row.behind:,}"
+    if row.missing:
+        yield "missing"
+    else:
+        yield f"lag {row.lag:,}" if row.behind is None else f"behind {row.behind:,}"
     if row.error:
         yield row.error
 

@@ -149,9 +149,19 @@ async def apply(plan: Plan, opened: Connections, on_done: Callable[[Change], Non
     for change in plan.changes:
         if change.action is Action.REPLACE and not change.consumer:
             await _carry_out(_delete_stream, change, opened)
-    for change in plan.changes:
-        await _carry_out(_apply_to_consumer if change.consumer else _apply_to_stream, change, opened)
+    for number, change in enumerate(plan.changes):
+        try:
+            await _carry_out(_apply_to_consumer if change.consumer else _apply_to_stream, change, opened)
+        except ApplyFailed as error:
+            raise ApplyFailed(f"{error}{_left_aside(plan.changes[:number], plan.changes[number:])}") from error
         on_done(change)
+
+
+def _left_aside(done: tuple[Change, ...], left: tuple[Change, ...]) -> str:
+    """Say which streams do without some of their sources: those that were updated once and wait for it again."""
+    again = {(change.place, change.stream) for change in left if not change.consumer}
+    aside = [each for each in done if not each.consumer and (each.place, each.stream) in again]
+    return "".join(f"; {each.stream} of {each.place} has set sources aside: apply again" for each in aside)
 
 
 async def _carry_out(step: Callable[[Client, Change], Awaitable[None]], change: Change, opened: Connections) -> None:

@@ -8,15 +8,19 @@ from collections.abc import Iterable
 
 import msgspec
 
+from aggregator.topology.differences import source_pairs
 from aggregator.topology.found import (
     Cluster,
+    External,
     Found,
     FoundStream,
     Replication,
     StreamKey,
+    api_of,
     beyond,
     is_same_source,
     sources_of,
+    taken_subjects,
 )
 from aggregator.topology.words import Config, Desired, DesiredStream
 from shared.instants import format_duration, format_instant, parse_instant
@@ -67,7 +71,8 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     ``silent_us``: microseconds since the origin was last heard of, -1 for never. ``taken`` and ``origin_last`` are the
     origin's sequences, the latter of its last message that this copying takes; ``behind`` their difference; None where
     the origin did not answer. ``beyond``: by how much a mirror is ahead of its origin, whose past it then holds.
-    ``takes`` says which of the origin's subjects, where not all.
+    ``takes`` says which of the origin's subjects, where not all. ``missing``: it should be, but the stream knows
+    nothing of it, nor how far it had come; so an ``apply`` leaves it that ended before it took up what it set aside.
     """
 
     stream: str
@@ -82,6 +87,7 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     origin_last: int | None
     behind: int | None
     beyond: int = 0
+    missing: bool = False
     takes: tuple[str, ...] = ()
     error: str = ""
 
@@ -105,8 +111,9 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Tell whether every place answered and every stream is there."""
-        return not self.unreachable and not any(row.error for row in self.streams)
+        """Tell whether every place answered, and every stream and copy is there."""
+        is_all_there = not any(row.error for row in self.streams) and not any(row.missing for row in self.replication)
+        return not self.unreachable and is_all_there
 
 
 def report(wanted: Iterable[Desired], found: Found) -> Report:
@@ -142,7 +149,14 @@ def another_past(row: ReplicationRow) -> str:
     )
 
 
+def not_copied(row: ReplicationRow) -> str:
+    """Say of a copying that is missing what helps."""
+    return f"{row.stream} does not copy {row.source} of {row.source_place}: apply takes it up"
+
+
 def _remark(row: ReplicationRow) -> str:
+    if row.missing:
+        return not_copied(row)
     if row.beyond:
         return another_past(row)
     return f"{row.stream} does not hear from {row.source} ({row.api}){': ' + row.error if row.error else ''}"
@@ -184,6 +198,19 @@ def _replication_rows(wanted: DesiredStream, found: Found) -> Iterable[Replicati
         kind = "durable source" if config.get("consumer") else "source"
         taken = found.taken((wanted.place, wanted.name), config or source.source)
         yield _replication_row(wanted, found, source, kind, taken)
+    yield from _missing_rows(wanted, found, stream)
+
+
+def _missing_rows(wanted: DesiredStream, found: Found, stream: FoundStream) -> Iterable[ReplicationRow]:
+    pairs = source_pairs(wanted.config.get("sources") or [], sources_of(stream))
+    missing = [("source", source) for current, source in pairs if current is None and source is not None]
+    if wanted.config.get("mirror") and not stream.config.get("mirror"):
+        missing.append(("mirror", wanted.config["mirror"]))
+    for kind, source in missing:
+        transforms = [{"src": subject} for subject, _ in taken_subjects(source)]
+        copied = Replication(source["name"], External(api_of(source)), subject_transforms=transforms)
+        row = _replication_row(wanted, found, copied, kind, 0)
+        yield msgspec.structs.replace(row, behind=None, beyond=0, missing=True)
 
 
 def _in_order(stream: FoundStream) -> Iterable[tuple[Replication, Config]]:

@@ -16,8 +16,9 @@ from aggregator.topology.found import (
     Replication,
     StreamState,
 )
+from aggregator.topology.graph import replication_graph
 from aggregator.topology.ordinals import looks_whole, missing_of_all, missing_ranges
-from aggregator.topology.report import report
+from aggregator.topology.report import format_report, report
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
@@ -117,6 +118,30 @@ def test_streams_and_consumers_that_are_missing_and_places_that_are_away_are_cri
         ),
         (Severity.CRITICAL, "REPORT is missing: apply creates it"),
     ]
+
+
+def test_a_copy_that_is_set_aside_is_critical_and_nothing_is_said_of_how_far_it_has_come() -> None:
+    """As an apply leaves it that was killed between setting a source aside and taking it up again."""
+    found = found_well()
+    for name, config in (("ARCHIVE", {"sources": []}), ("REPORT", {"mirror": None})):
+        current = found.streams[HUB_PLACE, name]
+        found.streams[HUB_PLACE, name] = msgspec.structs.replace(current, config=current.config | config, sources=[])
+    found.streams[HUB_PLACE, "REPORT"] = msgspec.structs.replace(found.streams[HUB_PLACE, "REPORT"], mirror=None)
+    said = [
+        "ARCHIVE does not copy FLEET of eu-west: apply takes it up",
+        "ARCHIVE does not copy FLEET of us-east: apply takes it up",
+        "REPORT does not copy ARCHIVE of hub: apply takes it up",
+    ]
+    assert judged(found, Evidence({COPY: HEALTHY}, now=NOW)) == [(Severity.CRITICAL, text) for text in said]
+    shown = report(WANTED, found)
+    assert [(row.kind, row.missing, row.behind) for row in shown.replication] == [
+        ("source", True, None),
+        ("source", True, None),
+        ("mirror", True, None),
+    ]
+    assert format_report(shown).splitlines()[-3:] == [f"hub: {text}" for text in said]
+    assert not shown.complete
+    assert replication_graph(shown).count('missing", style=dashed') == 3
 
 
 def test_replicas_leaders_and_lost_messages_are_looked_at() -> None:
