@@ -15,6 +15,9 @@ _BEYOND = {
     "max_msgs": "beyond the new max_messages",
     "max_msgs_per_subject": "of subjects that hold more than the new max_messages_per_subject",
 }
+ASIDE = "muster.aside"
+"""What a stream listens to below this while all its sources are set aside. To one with neither sources nor subjects the
+server gives its own name, on which anyone could publish into it."""
 
 
 class FieldChange(msgspec.Struct, frozen=True):
@@ -55,7 +58,7 @@ def losses(fields: Iterable[FieldChange], current: FoundStream) -> Iterator[str]
         elif change.field == "mirror" and change.after is None:
             yield f"takes nothing more from {change.before['name']} and goes its own way, for good"
         elif change.field == "subjects":
-            gone = sorted(set(change.before) - set(change.after))
+            gone = sorted(each for each in set(change.before) - set(change.after) if not each.startswith(f"{ASIDE}."))
             if gone:
                 yield f"refuses messages on {', '.join(gone)}"
         elif _is_exceeded(change, current):

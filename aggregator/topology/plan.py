@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from aggregator.topology.differences import FieldChange, differences, losses, source_pairs, title
+from aggregator.topology.differences import ASIDE, FieldChange, differences, losses, source_pairs, title
 from aggregator.topology.found import (
     Found,
     FoundStream,
@@ -215,10 +215,12 @@ def _taken_up_again(
             continue
         rest = [each for each in sources_of(current) if each not in again]
         gone = (FieldChange(title(each), "through the old consumer", "set aside") for each in again)
-        aside.append(Change(Action.UPDATE, *key, "", tuple(gone), current.config | {"sources": rest}))
+        listening = current.config.get("subjects") or ([] if rest else [f"{ASIDE}.{key[0]}.{key[1]}"])
+        alone = current.config | {"sources": rest, "subjects": listening}
+        aside.append(Change(Action.UPDATE, *key, "", tuple(gone), alone))
         if not todo:
             there = (FieldChange(title(each), "set aside", "through the new consumer") for each in again)
-            back.append(Change(Action.UPDATE, *key, "", tuple(there), current.config))
+            back.append(Change(Action.UPDATE, *key, "", tuple(there), {"subjects": []} | current.config))
     return aside, back
 
 

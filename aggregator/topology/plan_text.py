@@ -133,7 +133,7 @@ def _taken(source: dict[str, Any]) -> Iterator[str]:
 
 
 def _plainly(value: Any) -> str:
-    if value is None:
+    if value is None or value == []:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"

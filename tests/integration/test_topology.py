@@ -7,10 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from nats.aio.client import Client
+from nats.js.errors import NoStreamResponseError
 
+from aggregator.topology.desired import desired
+from aggregator.topology.jetstream import ApplyFailed, apply, connections, observe
+from aggregator.topology.plan import Plan, plan
+from aggregator.topology.settings import TopologySettings
 from shared.nats_connection import request_json
+from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.regions import REGIONS, Federation, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
@@ -216,6 +223,34 @@ async def test_a_consumer_that_is_missing_is_made_again_and_messages_flow_on(tmp
             await publish(agent, "us-east", 2)
             await until(partial(holds_sequence, hub, 7), "what came before and after is archived", RETRIED)
             assert await archived_sequences(hub) == list(range(1, 8))
+
+
+async def test_an_apply_that_fails_half_way_is_seen_by_check_and_ended_by_the_next_one(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        config = ("--config", servers.topology_path)
+        await applied(servers)
+        topology = load_settings(servers.topology_path, TopologySettings)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "REPORT", 3), "the first messages are reported")
+            subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
+            await request_json(hub, subject, None, dict[str, Any], deadline=5)
+            async with connections(topology) as opened:
+                aside, made, back = plan(desired(topology), await observe(desired(topology), opened)).changes
+                nonsense = msgspec.structs.replace(made, config={"durable_name": made.consumer, "ack_policy": "odd"})
+                with pytest.raises(ApplyFailed, match="; ARCHIVE of hub has set sources aside: apply again$"):
+                    await apply(Plan((aside, nonsense, back), {}), opened, lambda _: None)
+            checked = await muster("check", *config)
+            assert checked.returncode == 2
+            assert "hub: ARCHIVE does not copy FLEET of us-east: apply takes it up" in checked.stdout
+            assert "ARCHIVE does not copy FLEET of us-east" in (await refused("report", *config)).stdout
+            with pytest.raises(NoStreamResponseError):
+                await hub.jetstream().publish("ARCHIVE", b"forged")
+            await publish(agent, "us-east", 2)
+            assert "applied 2 changes" in await ran("apply", *config)
+            await until(partial(holds, hub, "REPORT", 5), "everything is archived, once", RETRIED)
+            assert "subjects" not in (await stream(hub, "ARCHIVE"))["config"]
+            assert await ran("plan", *config) == "nothing to do\n"
 
 
 async def test_an_operators_own_settings_survive_an_update(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
+
 from aggregator.topology.desired import desired
-from aggregator.topology.found import Replication, StreamState
+from aggregator.topology.found import FoundConsumer, Replication, StreamState
 from aggregator.topology.plan import Action, plan
 from aggregator.topology.plan_text import format_plan
 from aggregator.topology.settings import TopologySettings
@@ -73,12 +75,29 @@ def test_a_missing_consumer_is_made_again_with_its_start_and_a_replaced_copy_get
     del found.consumers[HUB_PLACE, "ORDERS", durable_name(text)]
     aside, made, back = changes(text, found)
     assert (made.action, made.config["opt_start_seq"]) == (Action.CREATE, 3)
-    assert (aside.config["sources"], back.config) == ([], found.streams[HUB_PLACE, "ALL"].config)
+    assert (aside.config["sources"], aside.config["subjects"]) == ([], ["muster.aside.hub.ALL"])
+    assert back.config == found.streams[HUB_PLACE, "ALL"].config
     again = changes(text.replace('name = "ALL"\n', 'name = "ALL"\nstorage = "memory"\n'), applied(text))
     assert [(change.action, change.stream, bool(change.consumer)) for change in again] == [
         (Action.REPLACE, "ORDERS", True),
         (Action.REPLACE, "ALL", False),
     ]
+
+
+def test_a_copy_that_was_left_aside_is_taken_up_without_force_and_listens_to_nothing_again() -> None:
+    text = ORDERS + GATHER
+    found = applied(text)
+    del found.consumers[HUB_PLACE, "ORDERS", "muster-ALL@hub"]
+    aside, made, back = changes(text, found)
+    all_ = found.streams[HUB_PLACE, "ALL"]
+    # An apply that was killed behind its first step, and one behind its second.
+    found.streams[HUB_PLACE, "ALL"] = msgspec.structs.replace(all_, config=aside.config, sources=[])
+    again, taken_up = changes(text, found)
+    assert again == made
+    found.consumers[HUB_PLACE, "ORDERS", made.consumer] = FoundConsumer(made.config, "2026-01-01T00:00:00Z")
+    assert changes(text, found) == (taken_up,)
+    assert (taken_up.config, taken_up.destroys) == (back.config, "")
+    assert "      subjects: muster.aside.hub.ALL -> none" in format_plan(plan(desired(topology(text)), found))
 
 
 def test_a_source_of_what_is_not_there_is_plain_until_it_is() -> None:
