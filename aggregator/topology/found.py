@@ -135,7 +135,8 @@ class Found(msgspec.Struct, frozen=True):
             if is_same_source(source, each):
                 sequences.append(each.get("opt_start_seq", 1) - 1)
                 place = origin_place(copier[0], each)
-                consumer = self.consumers.get((place, each["name"], (each.get("consumer") or {}).get("name", "")))
+                key = place, each["name"], consumer_name_of(each)
+                consumer = self.consumers.get(key) or self.strays.get(key)
                 sequences.append(consumer.config.get("opt_start_seq", 1) - 1 if consumer is not None else 0)
         return max(sequences, default=0)
 
@@ -157,6 +158,11 @@ def sources_of(stream: FoundStream) -> list[Config]:
 def api_of(source: Config) -> str:
     """Give the API that a source or mirror reads from, "" for that of its own domain."""
     return str((source.get("external") or {}).get("api", ""))
+
+
+def consumer_name_of(source: Config) -> str:
+    """Name the consumer through which a source or mirror reads, "" where it is plain."""
+    return str((source.get("consumer") or {}).get("name", ""))
 
 
 def origin_place(copier: Place, source: Config) -> Place:

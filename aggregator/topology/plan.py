@@ -16,14 +16,15 @@ from aggregator.topology.found import (
     StreamKey,
     api_of,
     beyond,
+    consumer_name_of,
     is_same_source,
     origin_place,
     sources_of,
 )
 from aggregator.topology.refusals import refusals
-from aggregator.topology.sourcing import settled
+from aggregator.topology.sourcing import OURS, settled
 from aggregator.topology.strays import strays
-from aggregator.topology.words import Config, Copying, Desired, DesiredConsumer, DesiredStream, Place
+from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
 from shared.jetstream_api import domain_of
 
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
@@ -140,8 +141,9 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
 
 
 def _consumers_left(wanted: DesiredStream, current: FoundStream) -> Iterator[Change]:
-    """Remove, with a durable copy, the consumer that it had at its origin."""
-    left = [old for old, new in source_pairs(wanted.config.get("sources") or [], sources_of(current)) if new is None]
+    """Remove, with a durable copy or for the sake of another consumer, the one that it had at its origin."""
+    pairs = source_pairs(wanted.config.get("sources") or [], sources_of(current))
+    left = [old for old, new in pairs if new is None or (old and _reads_through_another(old, new))]
     mirror = current.config.get("mirror")
     if mirror and "mirror" in wanted.config and not wanted.config["mirror"]:
         left.append(mirror)
@@ -149,6 +151,12 @@ def _consumers_left(wanted: DesiredStream, current: FoundStream) -> Iterator[Cha
         if source and source.get("consumer") and (domain_of(api_of(source)) or not api_of(source)):
             origin = origin_place(wanted.place, source)
             yield Change(Action.DELETE, origin, source["name"], source["consumer"]["name"], (), {})
+
+
+def _reads_through_another(old: Config, new: Config) -> bool:
+    """Tell whether a source shall change its consumer for one of another name, as where a place was renamed."""
+    before, after = consumer_name_of(old), consumer_name_of(new)
+    return bool(after) and before.startswith(OURS) and before != after
 
 
 def _begins_anew(wanted: DesiredStream, found: Found) -> bool:
@@ -203,14 +211,15 @@ def _taken_up_again(
     twice; and where the new consumer has delivered as many as the old one, the server never looks again (2.15.1).
     """
     aside, back = [], []
-    copied: dict[StreamKey, list[Copying]] = {}
+    copied: dict[StreamKey, list[DesiredConsumer]] = {}
     for each in made:
         if each.copying is not None:
-            copied.setdefault(each.copying.key, []).append(each.copying)
+            copied.setdefault(each.copying.key, []).append(each)
     for key, own in copied.items():
         current = found.streams.get(key)
         todo = {change.action for change in changes if (change.place, change.stream, change.consumer) == (*key, "")}
-        again = [each for each in sources_of(current) if _is_durable_one_of(own, each)] if current else []
+        through = [source for each in own if (source := _found_source(each, found)) and _reads_through(each, source)]
+        again = [each for each in sources_of(current) if each in through] if current else []
         if current is None or not again or todo - {Action.UPDATE}:
             continue
         rest = [each for each in sources_of(current) if each not in again]
@@ -224,18 +233,29 @@ def _taken_up_again(
     return aside, back
 
 
-def _is_durable_one_of(copied: list[Copying], found: Config) -> bool:
-    return bool(found.get("consumer")) and any(is_same_source(each.source, found) for each in copied)
+def _found_source(wanted: DesiredConsumer, found: Found) -> Config | None:
+    """Find the source that shall read through a consumer, as it is."""
+    stream = found.streams.get(wanted.copying.key) if wanted.copying is not None else None
+    if wanted.copying is None or stream is None:
+        return None
+    return next((each for each in sources_of(stream) if is_same_source(wanted.copying.source, each)), None)
+
+
+def _reads_through(wanted: DesiredConsumer, source: Config) -> bool:
+    return consumer_name_of(source) == wanted.name
 
 
 def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> Iterator[Change]:
     """Make, mend or remove a consumer.
 
     ``anew``: its copy is to be made, or made again. A consumer that is there already has been acknowledged what a
-    stream before it had, and would not give it to this one.
+    stream before it had, and would not give it to this one. Nor does one that nothing reads through yet know what its
+    source has taken since it was made, by an apply that ended between the two.
     """
     current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
-    start = wanted.start if anew or wanted.copying is None else _start(wanted, wanted.copying, found)
+    source = None if anew else _found_source(wanted, found)
+    waits = source is not None and not _reads_through(wanted, source)
+    start = _start(wanted, source, found) if source is not None and waits else wanted.start
     if current is None:
         if wanted.wanted:
             config = wanted.config | start
@@ -246,10 +266,11 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
         yield Change(Action.DELETE, wanted.place, wanted.stream, wanted.name, (), {})
         return
     fields = tuple(differences(wanted.config, current.config))
-    if anew:
-        everything = wanted.start["deliver_policy"] == "all"
-        fields = (*fields, FieldChange("starts", "where it was", "with everything" if everything else "as it is told"))
-    if anew or any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
+    if anew or waits:
+        told = "as it is told" if start is wanted.start else "behind what was taken"
+        told = "with everything" if start["deliver_policy"] == "all" else told
+        fields = (*fields, FieldChange("starts", "where it was", told))
+    if anew or waits or any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
         config = wanted.config | start
         yield Change(Action.REPLACE, wanted.place, wanted.stream, wanted.name, fields, config)
     elif fields:
@@ -257,16 +278,13 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
         yield Change(Action.UPDATE, wanted.place, wanted.stream, wanted.name, fields, config)
 
 
-def _start(wanted: DesiredConsumer, copying: Copying, found: Found) -> Config:
-    """Say where the consumer of a copy starts: behind what a plain source has taken already, else as it is told.
+def _start(wanted: DesiredConsumer, source: Config, found: Found) -> Config:
+    """Say where a consumer starts through which a source shall read that has not yet: behind what that has taken.
 
-    A source that gets a consumer is a new one to the server: without this, it would take everything once more.
+    A source that gets a consumer, or another one, is a new one to the server: it would take everything once more.
     """
-    stream = found.streams.get(copying.key)
-    sources = [each for each in sources_of(stream) if is_same_source(copying.source, each)] if stream else []
-    if not sources or any(each.get("consumer") for each in sources):
-        return wanted.start
-    taken = found.taken(copying.key, sources[0])
+    assert wanted.copying is not None
+    taken = found.taken(wanted.copying.key, source)
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": taken + 1} if taken else wanted.start
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aggregator.topology.differences import FieldChange
-from aggregator.topology.found import api_of
+from aggregator.topology.found import api_of, consumer_name_of
 from aggregator.topology.plan import Action, Change, Plan
 from shared.instants import format_duration
 from shared.sizes import format_size
@@ -111,7 +111,8 @@ def _shown_copy(field: str, value: Any) -> str:
         return ", ".join([*filter(None, [value.get("cluster")]), *(value.get("tags") or [])])
     if field == "mirror":
         return f"of {_source(value)}" if api_of(value) or list(_taken(value)) else f"of {value['name']}"
-    return ", ".join(["durable" if value.get("consumer") else "plain", *_taken(value)])
+    through = consumer_name_of(value)
+    return ", ".join([f"durable through {through}" if through else "plain", *_taken(value)])
 
 
 def _source(source: dict[str, Any]) -> str:

@@ -154,6 +154,28 @@ async def test_a_durable_source_is_noticed_and_healed_when_its_origin_or_its_con
         assert await consumers(client, "ORDERS") == []
 
 
+async def test_a_hub_that_gets_its_domain_renames_its_consumers_and_takes_nothing_twice(tmp_path: Path) -> None:
+    async with EmbeddedNats(ServerSettings(name="hub", store_dir=tmp_path / "hub", domain="main")) as hub:
+        path, config = tmp_path / "topology.toml", ("--config", tmp_path / "topology.toml")
+        text = topology(hub, ORDERS + '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\n')
+        async with await client_of(hub) as client:
+            path.write_text(text.replace('domain = "hub"\n', ""))
+            await ran("apply", *config)
+            for _ in range(3):
+                await client.jetstream().publish("ORDERS.new", b"before")
+            await until(partial(holds, client, "ALL", 3), "what is taken arrives")
+            path.write_text(text.replace('domain = "hub"', 'domain = "main"'))
+            assert "durable through muster-ALL@hub -> durable through muster-ALL@main" in await ran("plan", *config)
+            assert "applied 3 changes" in await ran("apply", *config)
+            assert await consumers(client, "ORDERS") == ["muster-ALL@main"]
+            for _ in range(2):
+                await client.jetstream().publish("ORDERS.new", b"after")
+            await until(partial(holds, client, "ALL", 5), "it goes on through the new consumer")
+            bodies = [(await client.jetstream().get_msg("ALL", sequence)).data for sequence in range(1, 6)]
+            assert bodies == [b"before"] * 3 + [b"after"] * 2
+            assert await ran("plan", *config) == "nothing to do\n"
+
+
 async def consumers(client: Client, name: str) -> list[str]:
     answer = await request_json(client, f"$JS.API.CONSUMER.NAMES.{name}", None, dict[str, Any], deadline=5)
     return answer["consumers"] or []

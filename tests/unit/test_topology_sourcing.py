@@ -9,7 +9,7 @@ from aggregator.topology.found import FoundConsumer, Replication, StreamState
 from aggregator.topology.plan import Action, plan
 from aggregator.topology.plan_text import format_plan
 from aggregator.topology.settings import TopologySettings
-from aggregator.topology.words import DesiredConsumer
+from aggregator.topology.words import HUB, DesiredConsumer, Place
 from shared.settings import parse_settings
 from tests.support.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, changes, topology, with_state
 
@@ -98,6 +98,50 @@ def test_a_copy_that_was_left_aside_is_taken_up_without_force_and_listens_to_not
     assert changes(text, found) == (taken_up,)
     assert (taken_up.config, taken_up.destroys) == (back.config, "")
     assert "      subjects: muster.aside.hub.ALL -> none" in format_plan(plan(desired(topology(text)), found))
+
+
+def test_a_consumer_that_was_made_by_an_apply_that_was_killed_then_starts_behind_what_was_taken_since() -> None:
+    found = applied(ORDERS + GATHER + 'sourcing = "plain"\n')
+    with_state(found, HUB_PLACE, "ALL", StreamState(), Replication("ORDERS", seq=41))
+    made, durable = changes(ORDERS + GATHER, found)
+    assert (made.action, made.config["opt_start_seq"]) == (Action.CREATE, 42)
+    found.consumers[HUB_PLACE, "ORDERS", made.consumer] = FoundConsumer(made.config, "2026-01-01T00:00:00Z")
+    with_state(found, HUB_PLACE, "ALL", StreamState(), Replication("ORDERS", seq=60))
+    again, still_durable = changes(ORDERS + GATHER, found)
+    assert (again.action, again.consumer, again.config["opt_start_seq"]) == (Action.REPLACE, made.consumer, 61)
+    assert "starts: where it was -> behind what was taken" in format_plan(
+        plan(desired(topology(ORDERS + GATHER)), found)
+    )
+    assert still_durable == durable
+
+
+def test_a_renamed_place_gives_its_copies_other_consumers_and_nothing_is_taken_twice() -> None:
+    text = ORDERS + GATHER
+    found = applied(text)
+    taken = Replication("ORDERS", seq=57)
+    with_state(found, HUB_PLACE, "ALL", StreamState(), taken)
+    main = Place(HUB, "main")
+    found.levels[main] = found.levels.pop(HUB_PLACE)
+    for name in [name for place, name in found.streams if place == HUB_PLACE]:
+        found.streams[main, name] = found.streams.pop((HUB_PLACE, name))
+    key = main, "ORDERS", "muster-ALL@hub"
+    found.strays[key] = found.consumers.pop((HUB_PLACE, *key[1:]))
+    renamed = TWO_REGIONS.replace('domain = "hub"', 'domain = "main"') + text
+    todo = plan(desired(parse_settings(renamed, TopologySettings, Path("t"))), found)
+    made, changed, gone = todo.changes
+    assert (made.action, made.consumer, made.config["opt_start_seq"]) == (Action.CREATE, "muster-ALL@main", 58)
+    assert changed.config["sources"][0]["consumer"]["name"] == "muster-ALL@main"
+    assert (gone.action, gone.consumer) == (Action.DELETE, "muster-ALL@hub")
+    assert not todo.destructive
+    shown = "source ORDERS of this domain: durable through muster-ALL@hub -> durable through muster-ALL@main"
+    assert shown in format_plan(todo)
+    # Before any message has come through it, what counts is where the old one started.
+    with_state(found, main, "ALL", StreamState(), Replication("ORDERS"))
+    found.strays[key] = FoundConsumer(found.strays[key].config | {"opt_start_seq": 42}, "2026-01-01T00:00:00Z")
+    assert (
+        plan(desired(parse_settings(renamed, TopologySettings, Path("t"))), found).changes[0].config["opt_start_seq"]
+        == 42
+    )
 
 
 def test_a_source_of_what_is_not_there_is_plain_until_it_is() -> None:
