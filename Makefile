@@ -17,7 +17,7 @@ demo: environment ## Run a fleet, agents, regions and a hub on this machine, and
 	@$(BIN)/muster-aggregator demo
 
 test: check ## Check, then run all tests (PYTEST_ARGS="tests/unit -x" narrows them, WORKERS=0: one after the other)
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: environment ## Lint, formatting, types and import contracts; changes nothing
 	@$(BIN)/ruff check --quiet .
