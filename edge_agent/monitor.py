@@ -100,6 +100,8 @@ def _oldest(path: Path) -> dict[Lane, int]:
     """Look up the oldest record of each lane; beside the store's own connection, which must not wait for a scrape."""
     try:
         with reading(path) as database:
+            # What a chunk holds may leave between two looks.
+            database.execute("BEGIN")
             return {lane: oldest_at(database, lane) for lane in Lane}
     except StoreUnreadable:
         return {}

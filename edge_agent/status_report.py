@@ -155,8 +155,9 @@ def is_held(path: Path) -> bool | None:
 
 
 def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:
-    rows, size = database.execute(schema.rows_through(lane), (schema.EVERY_ROW,)).fetchone()
-    return LaneReport(rows, size, oldest_at(database, lane))
+    counting = [schema.rows_through(lane), *([schema.chunks_through(lane)] if lane in schema.CHUNKS else [])]
+    found = [database.execute(statement, (schema.EVERY_ROW,)).fetchone() for statement in counting]
+    return LaneReport(sum(count for count, _ in found), sum(size for _, size in found), oldest_at(database, lane))
 
 
 def _read_blocks(database: sqlite3.Connection, bodies: dict[str, str]) -> Iterator[BlockReport]:

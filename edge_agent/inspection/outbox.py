@@ -11,7 +11,7 @@ from typing import IO
 import msgspec
 
 from edge_agent.core.block_state import Counters
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.inspection.moments import relative
 from edge_agent.outbox_ages import instant_of
 from edge_agent.status_report import read_report
@@ -152,7 +152,7 @@ def write_records(database: sqlite3.Connection, file: IO[bytes]) -> int:
     count = 0
     for lane in Lane:
         after = 0
-        while rows := read_pending(database, lane, after, PAGE_ROWS):
+        while rows := _page(database, lane, after):
             for row in rows:
                 record = {
                     "lane": lane.name.lower(),
@@ -167,3 +167,12 @@ def write_records(database: sqlite3.Connection, file: IO[bytes]) -> int:
             after = rows[-1].row_id
             count += len(rows)
     return count
+
+
+def _page(database: sqlite3.Connection, lane: Lane, after: int) -> list[OutboxRow]:
+    """Read what one commit left: what a chunk holds may leave between two looks."""
+    database.execute("BEGIN")
+    try:
+        return read_pending(database, lane, after, PAGE_ROWS)
+    finally:
+        database.execute("COMMIT")

@@ -35,6 +35,8 @@ from shared.identifiers import BlockId
 log = logging.getLogger("muster.agent")
 
 FLUSH_INTERVAL = 0.5
+STANDS_STILL = 4
+"""So many of these intervals without an acknowledgement, and what was acknowledged of a chunk goes, too."""
 LOCK_PATIENCE = 10.0
 """How long a transaction waits for another process that has the file locked, in seconds."""
 
@@ -96,7 +98,7 @@ class SqliteStore:
         try:
             if self._books.has_deletions or any(self._books.chunked.values()):
                 with contextlib.suppress(StoreUnwritable):
-                    await self._transact(_Batch(is_last=True))
+                    await self._transact(_Batch(unpacks=True))
         finally:
             async with self._lock:
                 await self._database.close()
@@ -290,13 +292,16 @@ class SqliteStore:
             database.execute(schema.FORGET_INPUTS)
 
     async def _flush_deletions(self) -> None:
-        told = ""
+        told, through, still = "", dict(self._books.deletable_through), 0
         while True:
             await asyncio.sleep(FLUSH_INTERVAL)
+            still = still + 1 if self._books.deletable_through == through else 0
+            through = dict(self._books.deletable_through)
             try:
                 with contextlib.suppress(StoreFull):
-                    if self._books.has_deletions:
-                        await self._transact(_Batch())
+                    unpacks = still == STANDS_STILL and any(self._books.chunked.values())
+                    if unpacks or self._books.has_deletions:
+                        await self._transact(_Batch(unpacks=unpacks))
                     await self._answer_operator()
                 async with self._lock:
                     await self._space.give_back()
@@ -319,11 +324,11 @@ class _Batch(msgspec.Struct, frozen=True):
     discarded: tuple[OutboxRow, str] | None = None
     dropped_blocks: str = ""
     request: int = 0
-    is_last: bool = False
+    unpacks: bool = False
 
 
 def _write_beside_blocks(database: sqlite3.Connection, batch: _Batch, outbox: OutboxChange) -> None:
-    if batch.is_last:
+    if batch.unpacks:
         outbox.unpack_acknowledged()
     if batch.discarded:
         outbox.discard(*batch.discarded)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent import status_report
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Advise, Decision, Forward
 from edge_agent.core.observation import SourceMessage
@@ -17,7 +18,7 @@ from edge_agent.core.senders import SenderChanges
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
 from edge_agent.inspection.outbox import WAITING, write_records
 from edge_agent.ports import BatchCommit, LaneDepth
-from edge_agent.store import chunks, decision_log, outbox_tail, schema
+from edge_agent.store import chunks, decision_log, outbox_tail, schema, sqlite_store
 from edge_agent.store.files import prepare
 from edge_agent.store.reading import reading
 from edge_agent.store.sqlite_store import SqliteStore
@@ -39,6 +40,7 @@ from tests.support.store_batches import (
 from tests.support.store_batches import advisory as advisory_row
 from tests.support.store_batches import batch as batch_of
 from tests.support.store_batches import registration as registration_row
+from tests.support.waiting import until
 
 EMITTER = Emitter(BLOCK_ID, "dub1-a", "boot", "1.0", "sender", bytes(32))
 STEPS = 250
@@ -84,6 +86,13 @@ def depths_in(path: Path) -> dict[Lane, LaneDepth]:
     with closing(sqlite3.connect(path)) as database:
         kinds = {lane: database.execute(statement).fetchall() for lane, statement in WAITING.items()}
     return {lane: LaneDepth(sum(row[2] for row in rows), sum(row[3] for row in rows)) for lane, rows in kinds.items()}
+
+
+def depths_told(path: Path) -> dict[Lane, LaneDepth]:
+    """Read what ``status`` shows."""
+    with reading(path) as database:
+        reports = {lane: status_report._read_lane(database, lane) for lane in Lane}
+    return {lane: LaneDepth(told.rows, told.size) for lane, told in reports.items()}
 
 
 def sequence_of(row: OutboxRow) -> int:
@@ -174,7 +183,7 @@ class Life:
     async def end(self) -> None:
         """Deliver all that waits."""
         await self.store.write_status({})
-        assert self.store.depths() == depths_in(self.path)
+        assert self.store.depths() == depths_in(self.path) == depths_told(self.path)
         for lane, delivered in self.delivered.items():
             read = self.acknowledged[lane]
             while rows := await self.store.pending(lane, read, 7):
@@ -283,4 +292,16 @@ async def test_what_was_acknowledged_of_a_chunk_is_not_sent_again_by_who_opens_t
         store.delete_through(Lane.ADVISORIES, 6)
     assert chunk_count(path, Lane.ADVISORIES) == 0
     async with opened(path) as store:
+        assert await waiting(store, Lane.ADVISORIES) == ["6", "7"]
+
+
+async def test_what_was_acknowledged_of_a_chunk_goes_where_the_link_fails_in_its_middle(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "FLUSH_INTERVAL", 0.01)
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store.commit(batch_of(1, [advisory_row(str(number)) for number in range(8)]))
+        store.delete_through(Lane.ADVISORIES, 6)
+        await until(lambda: depths_in(path)[Lane.ADVISORIES].rows == 2, "six of eight are gone")
         assert await waiting(store, Lane.ADVISORIES) == ["6", "7"]
