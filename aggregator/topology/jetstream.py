@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from aggregator.topology.found import ConsumerKey, Found, FoundConsumer, FoundStream, beyond
 from aggregator.topology.plan import Action, Change, Plan
 from aggregator.topology.settings import TopologySettings
-from aggregator.topology.sourcing import OURS, copier_of
+from aggregator.topology.sourcing import OURS, copier_of, named_copier
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM
 from shared.nats_connection import ApiError, ConnectFailed, RequestFailed, connect, request_json
@@ -85,6 +85,7 @@ async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays
     await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in overtaken))
     if with_strays:
         await asyncio.gather(*(_observe_strays(place, asked, opened, found) for place, asked in by_place.items()))
+        await _observe_named_places(opened, found)
         copiers = {copier_of(each.config, list(found.levels)) for each in found.strays.values()} - {None}
         unknown = [Origin(*key) for key in copiers if key is not None and key not in found.streams]
         await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in unknown))
@@ -104,6 +105,18 @@ async def _observe_strays(place: Place, asked: list[Desired | Origin], opened: C
                     await _observe_consumer(client, DesiredConsumer(place, stream, name, {}), found.strays)
     except (ApiError, RequestFailed) as error:
         found.unreachable[place] = str(error)
+
+
+async def _observe_named_places(opened: Connections, found: Found) -> None:
+    """Ask those domains, too, that only consumers name: a region that was removed may copy on; one may be gone."""
+    known = {str(place) for place in (*found.levels, *found.unreachable)}
+    named = {copier[0] for each in found.strays.values() if (copier := named_copier(each.config)) is not None}
+    places = [Place(HUB, name) for name in sorted(named - known)]
+    asked = [Found({}, {}, {}, {}) for _ in places]
+    await asyncio.gather(*(_observe_place(place, [], opened, each) for place, each in zip(places, asked, strict=True)))
+    for each in asked:
+        # Not that they do not answer: nobody asked for them.
+        found.levels.update(each.levels)
 
 
 async def _consumer_names(client: Client, place: Place, stream: str) -> list[str]:

@@ -90,7 +90,12 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
             made.extend(each for change in todo if change.action in (Action.CREATE, Action.REPLACE))
     aside, back = _taken_up_again(made, changes, found)
     changes = [*aside, *changes, *back]
-    changes.extend(Change(Action.DELETE, each.place, each.stream, each.name, (), {}, each.destroys) for each in left)
+    gone = {(each.place, each.stream, each.consumer) for each in changes if each.action is Action.DELETE}
+    changes.extend(
+        Change(Action.DELETE, each.place, each.stream, each.name, (), {}, each.destroys)
+        for each in left
+        if (each.place, each.stream, each.name) not in gone
+    )
     in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
     return Plan(tuple(in_order), problems, tuple(refusals(wanted, found)))
 

@@ -137,9 +137,15 @@ def _start(source: Config) -> Config:
 
 
 def copier_of(consumer: Config, places: Iterable[Place]) -> StreamKey | None:
-    """Read from a consumer's configuration which stream copies through it; None where it was not made for a copy."""
-    tokens = consumer.get("deliver_subject", "").split(".")
+    """Read from a consumer's configuration which stream copies through it; None where that is in no known place."""
+    named = named_copier(consumer)
     known = {str(place): place for place in places}
-    if ".".join(tokens[:2]) != _DELIVERIES or len(tokens) not in (6, 7) or tokens[4] not in known:
+    return (known[named[0]], named[1]) if named is not None and named[0] in known else None
+
+
+def named_copier(consumer: Config) -> tuple[str, str] | None:
+    """Read which place and stream a consumer's configuration names; None where it was not made for a copy."""
+    tokens = consumer.get("deliver_subject", "").split(".")
+    if ".".join(tokens[:2]) != _DELIVERIES or len(tokens) not in (6, 7):
         return None
-    return known[tokens[4]], tokens[5]
+    return tokens[4], tokens[5]

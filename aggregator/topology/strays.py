@@ -2,15 +2,15 @@
 
 They are known by what they are, not by their names alone: a site's shows just that site's policy, and a copy's delivers
 to a subject that names the copy. A copy that the settings do not speak of keeps its consumer as long as it reads
-through it.
+through it; where its place does not answer, nobody knows, and the consumer goes only when told to.
 """
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.found import ConsumerKey, Found, FoundConsumer, sources_of
-from aggregator.topology.sourcing import copier_of
+from aggregator.topology.found import ConsumerKey, Found, FoundConsumer, consumer_name_of, sources_of
+from aggregator.topology.sourcing import copier_of, named_copier
 from aggregator.topology.words import Desired, DesiredConsumer, Place
 from shared.policy import STREAM, Scope, consumer_name, parse_policy_subject, subjects_of_site
 
@@ -26,6 +26,7 @@ class Stray(msgspec.Struct, frozen=True):
 
 def strays(wanted: Iterable[Desired], found: Found) -> Iterator[Stray]:
     """List them, in the order of their names."""
+    wanted = tuple(wanted)
     consumers = [each for each in wanted if isinstance(each, DesiredConsumer)]
     # Where a region names no sites, its agents may have made their consumers themselves.
     regions = {site.region for each in consumers if (site := _site(each.name, each.config.get("filter_subjects")))}
@@ -34,7 +35,7 @@ def strays(wanted: Iterable[Desired], found: Found) -> Iterator[Stray]:
         if site is not None and site.region in regions:
             yield Stray(*key, f"tells {site.site} nothing more of the policy")
         elif site is None:
-            yield from _of_a_copy(key, consumer, found)
+            yield from _of_a_copy(key, consumer, found, {each.place for each in wanted})
 
 
 def _site(name: str, subjects: object) -> Scope | None:
@@ -46,17 +47,19 @@ def _site(name: str, subjects: object) -> Scope | None:
     return Scope(first.region, site)
 
 
-def _of_a_copy(key: ConsumerKey, consumer: FoundConsumer, found: Found) -> Iterator[Stray]:
-    _, stream, name = key
-    copier = copier_of(consumer.config, (place for place in found.levels if place.connection == key[0].connection))
-    if copier is None:
-        region = name.rpartition("@")[2]
-        if stream == STREAM and f".{region}.{STREAM}." in consumer.config.get("deliver_subject", ""):
-            yield Stray(*key, f"tells {region} nothing more of the policy")
+def _of_a_copy(key: ConsumerKey, consumer: FoundConsumer, found: Found, wanted: set[Place]) -> Iterator[Stray]:
+    place, stream, name = key
+    known = [each for each in (*found.levels, *found.unreachable) if each.connection == place.connection]
+    copier, named = copier_of(consumer.config, known), named_copier(consumer.config)
+    if named is not None and stream == named[1] == STREAM and (copier is None or copier[0] not in wanted):
+        # A region that was removed shall hear nothing more, even if it listens.
+        yield Stray(*key, f"tells {named[0]} nothing more of the policy")
         return
-    if copier[0] in found.unreachable:
+    if named is not None and copier is None:
+        yield Stray(*key, f"gives {named[1]} of {named[0]} nothing more")
+    if copier is None or copier[0] in found.unreachable:
         return
     current = found.streams.get(copier)
     copied = [*sources_of(current), *filter(None, [current.config.get("mirror")])] if current is not None else []
-    if not any((each["name"], (each.get("consumer") or {}).get("name")) == (stream, name) for each in copied):
+    if not any((each["name"], consumer_name_of(each)) == (stream, name) for each in copied):
         yield Stray(*key)

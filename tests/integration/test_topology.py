@@ -273,9 +273,11 @@ async def test_an_operators_own_settings_survive_an_update(tmp_path: Path) -> No
 
 async def test_a_region_that_is_taken_away_leaves_no_consumer_behind(tmp_path: Path) -> None:
     async with federation(tmp_path) as servers:
-        await applied(servers)
+        orders = '[[stream]]\nname = "ORDERS"\nsubjects = ["ORDERS"]\n'
+        copy = '[[stream]]\nname = "COPY"\nplace = "eu-west"\n[[stream.source]]\nname = "ORDERS"\ndomain = "hub"\n'
+        await applied(servers, orders + copy)
         text = servers.topology_path.read_text()
-        servers.topology_path.write_text(text.replace('[[region]]\nname = "eu-west"\n', ""))
+        servers.topology_path.write_text(text.replace('[[region]]\nname = "eu-west"\n', "").replace(copy, ""))
         answer = await refused("apply", "--config", servers.topology_path)
         assert "takes nothing more from FLEET of $JS.eu-west.API" in answer.stderr
         told = await ran("apply", "--force", "--config", servers.topology_path)
@@ -283,9 +285,17 @@ async def test_a_region_that_is_taken_away_leaves_no_consumer_behind(tmp_path: P
         async with await client_of(servers.regions["eu-west"]) as region:
             names = await request_json(region, "$JS.API.CONSUMER.NAMES.FLEET", None, dict[str, Any], deadline=20)
             assert not names["consumers"]
-        assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+            # Its copy of the hub's stream goes on until somebody deletes it.
+            assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+            await request_json(region, "$JS.API.STREAM.DELETE.COPY", None, dict[str, Any], deadline=20)
+        told = await ran("apply", "--config", servers.topology_path)
+        assert told == "hub: - delete consumer muster-COPY@eu-west on ORDERS\napplied 1 changes\n"
         servers.topology_path.write_text(text)
-        assert "applied 2 changes" in await ran("apply", "--config", servers.topology_path)
+        assert "applied 4 changes" in await ran("apply", "--config", servers.topology_path)
+        servers.topology_path.write_text(text.replace('[[region]]\nname = "eu-west"\n', "").replace(copy, ""))
+        await servers.regions["eu-west"].kill()
+        answer = await refused("apply", "--config", servers.topology_path)
+        assert "delete muster-COPY@eu-west on ORDERS, which gives COPY of eu-west nothing more" in answer.stderr
 
 
 async def test_a_region_that_is_away_is_said_to_be_and_the_rest_is_done(tmp_path: Path) -> None:

@@ -175,20 +175,39 @@ def test_a_consumer_whose_copy_is_gone_is_removed_and_one_that_is_still_read_thr
     assert changes(ORDERS, found) == ()
 
 
+def test_a_consumer_whose_copy_is_in_a_place_that_is_gone_is_removed_when_told_to() -> None:
+    copy = '[[stream]]\nname = "ALL"\nplace = "us-east"\n[[stream.source]]\nname = "ORDERS"\ndomain = "hub"\n'
+    found = applied(ORDERS + copy)
+    name = "muster-ALL@us-east"
+    found.strays[HUB_PLACE, "ORDERS", name] = found.consumers.pop((HUB_PLACE, "ORDERS", name))
+    one_region = TWO_REGIONS.replace('[[region]]\n    name = "us-east"', "")
+    wanted = desired(parse_settings(one_region + ORDERS, TopologySettings, Path("t")))
+    # Its domain answers, and it still reads through the consumer; then it does not answer any more.
+    assert name not in {change.consumer for change in plan(wanted, found).changes}
+    del found.levels[US]
+    (gone,) = (change for change in plan(wanted, found).changes if change.consumer == name)
+    assert (gone.action, gone.destroys) == (Action.DELETE, "gives ALL of us-east nothing more")
+    # A place that is wanted and does not answer just now is not gone.
+    found.unreachable[US] = "nobody answers"
+    assert name not in {change.consumer for change in plan(wanted, found).changes}
+
+
 def test_a_removed_sites_and_a_removed_regions_consumers_are_removed_when_told_to() -> None:
     sites = "".join(f'[[site]]\nname = "{name}"\nregion = "eu-west"\n' for name in ("dub1", "lon1"))
     found = applied("[policy]\n" + sites)
     for key in ((EU, "MUSTER_POLICY", "muster-lon1"), (HUB_PLACE, "MUSTER_POLICY", "@us-east")):
         (whole,) = [each for each in found.consumers if each[:2] == key[:2] and each[2].endswith(key[2])]
         found.strays[whole] = found.consumers.pop(whole)
-    del found.levels[US]
     one_region = TWO_REGIONS.replace('[[region]]\n    name = "us-east"', "")
     fewer = one_region + "[policy]\n" + sites.replace('[[site]]\nname = "lon1"\nregion = "eu-west"\n', "")
-    todo = plan(desired(parse_settings(fewer, TopologySettings, Path("t"))), found)
-    assert [change.destroys for change in todo.changes if change.stream == "MUSTER_POLICY"] == [
-        "tells lon1 nothing more of the policy",
-        "tells us-east nothing more of the policy",
-    ]
+    # Whether the region that was removed answers does not matter.
+    for _ in range(2):
+        todo = plan(desired(parse_settings(fewer, TopologySettings, Path("t"))), found)
+        assert [change.destroys for change in todo.changes if change.stream == "MUSTER_POLICY"] == [
+            "tells lon1 nothing more of the policy",
+            "tells us-east nothing more of the policy",
+        ]
+        found.levels.pop(US, None)
     unnamed = one_region + "[policy]\n"
     todo = plan(desired(parse_settings(unnamed, TopologySettings, Path("t"))), found)
     assert "muster-lon1" not in {change.consumer for change in todo.changes}
