@@ -16,6 +16,7 @@ from aggregator.topology.settings import TopologySettings
 from aggregator.topology.sourcing import settled
 from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream
 from shared.instants import MINUTE, SECOND, format_duration
+from shared.policy import STREAM as POLICY
 
 _NEARLY_FULL = 0.9
 
@@ -89,9 +90,7 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
         if isinstance(each, DesiredConsumer):
             key = each.place, each.stream, each.name
             if each.wanted and (each.place, each.stream) in found.streams and key not in found.consumers:
-                copying = each.copying
-                lost = f"{copying.stream} takes nothing from it" if copying else "its site hears nothing of it"
-                text = f"{each.stream} lacks the consumer {each.name}, {lost}: apply makes it again"
+                text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
                 yield Finding(Severity.CRITICAL, place, text)
             continue
         stream = found.streams.get((each.place, each.name))
@@ -99,6 +98,12 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
             yield Finding(Severity.CRITICAL, place, f"{each.name} is missing: apply creates it")
         else:
             yield from _health(each, stream)
+
+
+def _lost_without(consumer: DesiredConsumer) -> str:
+    if consumer.copying is not None:
+        return f"{consumer.copying.stream} takes nothing from it"
+    return "its site hears nothing of it" if consumer.stream == POLICY else "its relay passes nothing on"
 
 
 def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Finding]:

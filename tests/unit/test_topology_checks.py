@@ -144,6 +144,23 @@ def test_a_copy_that_is_set_aside_is_critical_and_nothing_is_said_of_how_far_it_
     assert replication_graph(shown).count('missing", style=dashed') == 3
 
 
+def test_a_missing_consumer_is_told_by_who_read_through_it() -> None:
+    text = '[policy]\n[[site]]\nname = "dub1"\nregion = "eu-west"\n[[relay]]\nname = "up"\nregion = "eu-west"\n'
+    wanted = desired(topology(text))
+    found = as_applied(wanted)
+    found.consumers.clear()
+    said = [each.text for each in check(topology(text), wanted, found, Evidence(now=NOW), Limits())]
+    assert sorted(
+        each.removesuffix(": apply makes it again") for each in said if "lacks" in each and "us-" not in each
+    ) == [
+        "FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it",
+        "FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it",
+        "FLEET lacks the consumer muster-up-up, its relay passes nothing on",
+        "MUSTER_POLICY lacks the consumer muster-MUSTER_POLICY-8a300f51@eu-west, MUSTER_POLICY takes nothing from it",
+        "MUSTER_POLICY lacks the consumer muster-dub1, its site hears nothing of it",
+    ]
+
+
 def test_replicas_leaders_and_lost_messages_are_looked_at() -> None:
     found = found_well()
     away = Cluster("c1", "", [Replica("n1", current=True), Replica("n2"), Replica("n3", current=True, offline=True)])
