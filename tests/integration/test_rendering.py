@@ -52,6 +52,10 @@ def test_a_rendered_cluster_meets_over_tls_and_keeps_replicas(tmp_path: Path) ->
         shown = muster(tmp_path, "report", "--json")
         archive = next(row for row in json.loads(shown.stdout)["streams"] if row["name"] == "ARCHIVE")
         assert archive["servers"] == names[:3]
+    configs = {name: (tmp_path / "nats" / name / "nats-server.conf").read_text() for name in names}
+    # A server alone acknowledges what its disk has; leaves learn of no addresses beside those that they were given.
+    assert [name for name, text in configs.items() if "sync_interval: always" in text] == ["eu"]
+    assert [name for name, text in configs.items() if "no_advertise: true" in text] == names[:3]
 
 
 @pytest.mark.parametrize(
