@@ -7,6 +7,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aggregator.scenarios.stage import JetStream, Topology, connected
 from aggregator.scenarios.telling import Telling
 from aggregator.topology.graph import replication_graph
@@ -50,7 +52,7 @@ COUNT = 100
 
 
 async def play(directory: Path, telling: Telling) -> None:
-    """Play it in ``directory``: topology.toml and replication.dot stay there."""
+    """Play it in ``directory``: topology.toml, replication.json and replication.dot stay there."""
     telling.chapter("A cluster of three servers")
     async with EmbeddedCluster("c2", directory, [Member(f"n{number}-c2") for number in (1, 2, 3)]) as cluster:
         servers = ", ".join(f'"{url}"' for url in cluster.urls)
@@ -160,9 +162,11 @@ async def _forget(jetstream: JetStream, telling: Telling) -> None:
 
 
 async def _draw(topology: Topology, path: Path, telling: Telling) -> None:
-    telling.chapter(f"The reports, and the map in {path.name}: muster-aggregator report --dot {path.name}")
+    telling.chapter(f"The reports, as JSON too, and the map: muster-aggregator report [--json] --dot {path.name}")
     report = await topology.report()
     telling.output(format_report(report))
+    as_json = msgspec.json.format(msgspec.json.encode(report))
+    await asyncio.to_thread(path.with_suffix(".json").write_bytes, as_json)
     graph = replication_graph(report)
     await asyncio.to_thread(path.write_text, graph, encoding="utf-8")
 

@@ -1,5 +1,6 @@
 """Data replication, as documented: ORDERS and RETURNS gathered in ARCHIVE, mirrored to REPORT, on three servers."""
 
+import json
 import re
 from pathlib import Path
 
@@ -29,6 +30,20 @@ async def test_orders_and_returns_reach_archive_and_report_and_the_map_shows_it(
     assert not found["REPORT takes none of its own"]
     assert found["REPORT keeps for days"] == 30
     assert (found["ORDERS holds"], found["ARCHIVE goes on behind it"], found["REPORT holds"]) == (1, 202, 202)
+
+    told = json.loads((tmp_path / "replication.json").read_text())
+    assert {row["name"]: (row["storage"], row["replicas"], row["messages"]) for row in told["streams"]} == {
+        "ORDERS": ("memory", 3, 1),
+        "RETURNS": ("memory", 3, 0),
+        "ARCHIVE": ("file", 3, 202),
+        "REPORT": ("file", 1, 202),
+    }
+    assert [(row["kind"], row["api"], row["source"], row["behind"], row["error"]) for row in told["replication"]] == [
+        ("durable source", "$JS.API", "ORDERS", 0, ""),
+        ("durable source", "$JS.API", "RETURNS", 0, ""),
+        ("mirror", "$JS.API", "ARCHIVE", 0, ""),
+    ]
+    assert all(row["silent_us"] >= 0 and row["lag"] == 0 for row in told["replication"])
 
     text = (tmp_path / "replication.dot").read_text()
     assert text.startswith("digraph replication {")
