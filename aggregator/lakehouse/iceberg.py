@@ -7,6 +7,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.catalog_access import CATALOG
+from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.table import NAMESPACE, Table
 
 _OF_JDBC_CLIENTS = "default"
@@ -17,18 +18,14 @@ class Iceberg:
     """The catalog of one session."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001 - the only way to Iceberg's Java interface
-        self._packages = jvm.org.apache.iceberg
-        self._types = jvm.org.apache.spark.sql.types
-        self._catalog = self._packages.spark.Spark3Util.loadIcebergCatalog(
-            spark._jsparkSession,  # noqa: SLF001 - as above
-            CATALOG,
-        )
+        self._spark = spark
+        session = spark._jsparkSession  # noqa: SLF001 - the only way to Iceberg's Java interface
+        self._catalog = self._class("spark.Spark3Util").loadIcebergCatalog(session, CATALOG)
 
     def names(self) -> set[str]:
         """Give the tables and views that are there; make the namespaces where they are missing."""
         namespace = self._identifier("any").namespace()
-        for each in (namespace, self._packages.catalog.TableIdentifier.parse(f"{_OF_JDBC_CLIENTS}.any").namespace()):
+        for each in (namespace, self._class("catalog.TableIdentifier").parse(f"{_OF_JDBC_CLIENTS}.any").namespace()):
             if not self._catalog.namespaceExists(each):
                 self._catalog.createNamespace(each)
         found = [*self._catalog.listTables(namespace), *self._catalog.listViews(namespace)]
@@ -37,7 +34,7 @@ class Iceberg:
     def create(self, table: Table, properties: Mapping[str, str]) -> None:
         """Make a table that is not there, as ``CREATE TABLE`` would."""
         schema = self.schema(table)
-        order = self._packages.SortOrder.builderFor(schema)
+        order = self._class("SortOrder").builderFor(schema)
         for column in table.sorted_by:
             order.asc(column)
         # One sender out of millions is found by the bounds of the row groups only where rows are sorted.
@@ -50,11 +47,12 @@ class Iceberg:
     def schema(self, table: Table) -> Any:
         """Give the columns that ``table`` is to have as Iceberg's own Schema."""
         columns = ", ".join(f"`{name}` {type_} COMMENT {quoted(comment)}" for name, type_, comment in table.columns)
-        return self._packages.spark.SparkSchemaUtil.convert(self._types.StructType.fromDDL(columns))
+        fields = java_class(self._spark, "org.apache.spark.sql.types.StructType").fromDDL(columns)
+        return self._class("spark.SparkSchemaUtil").convert(fields)
 
     def partition_spec(self, table: Table, schema: Any) -> Any:
         """Give the partitions that ``table`` is to have as Iceberg's own PartitionSpec."""
-        partitions = self._packages.PartitionSpec.builderFor(schema)
+        partitions = self._class("PartitionSpec").builderFor(schema)
         for transform in table.partitioned_by:
             by_day = transform.removeprefix("days(")
             partitions.day(by_day.removesuffix(")")) if by_day != transform else partitions.identity(transform)
@@ -73,9 +71,9 @@ class Iceberg:
         table after the snapshot ``seen``, None: ever.
         """
         loaded = self.load(table)
-        spec, metrics = loaded.spec(), self._packages.MetricsConfig.forTable(loaded)
+        spec, metrics = loaded.spec(), self._class("MetricsConfig").forTable(loaded)
         (field,) = spec.fields()
-        of_rows = self._packages.expressions.Expressions
+        of_rows = self._class("expressions.Expressions")
         # Takes the place of nothing, so it adds; but unlike an append it is checked for what was added meanwhile.
         commit = loaded.newOverwrite().overwriteByRowFilter(of_rows.alwaysFalse())
         commit.conflictDetectionFilter(of_rows.alwaysTrue()).validateNoConflictingData()
@@ -83,8 +81,8 @@ class Iceberg:
             commit.validateFromSnapshot(seen)
         for path, day in files:
             file = loaded.io().newInputFile(path)
-            builder = self._packages.DataFiles.builder(spec).withInputFile(file).withFormat("PARQUET")
-            builder.withMetrics(self._packages.parquet.ParquetUtil.fileMetrics(file, metrics))
+            builder = self._class("DataFiles").builder(spec).withInputFile(file).withFormat("PARQUET")
+            builder.withMetrics(self._class("parquet.ParquetUtil").fileMetrics(file, metrics))
             commit.addFile(builder.withPartitionPath(f"{field.name()}={day}").build())
         for name, value in properties.items():
             commit.set(name, value)
@@ -98,7 +96,7 @@ class Iceberg:
 
     def rows(self, loaded: Any, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """Give all rows of a small table; instants come as microseconds."""
-        records = self._packages.data.IcebergGenerics.read(loaded).build()
+        records = self._class("data.IcebergGenerics").read(loaded).build()
         try:
             return [tuple(_plain(record.getField(name)) for name in columns) for record in records.iterator()]
         finally:
@@ -109,8 +107,11 @@ class Iceberg:
         found: str | None = self._catalog.loadView(self._identifier(view.name)).properties().get(name)
         return found
 
+    def _class(self, name: str) -> Any:
+        return java_class(self._spark, f"org.apache.iceberg.{name}")
+
     def _identifier(self, name: str) -> Any:
-        return self._packages.catalog.TableIdentifier.parse(f"{NAMESPACE}.{name}")
+        return self._class("catalog.TableIdentifier").parse(f"{NAMESPACE}.{name}")
 
 
 def _plain(value: Any) -> Any:

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from py4j.java_gateway import java_import
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.lakehouse.catalog_access import CATALOG, spark_catalog, spark_secrets
+from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.jetstream_source import JetStreamSource
 
 _JAVA = (
@@ -75,8 +76,9 @@ def start(settings: SessionSettings) -> SparkSession:
             if spark.conf.isModifiable(key) or key.startswith(f"spark.sql.catalog.{CATALOG}"):
                 spark.conf.set(key, value)
         # A data source is registered with the new session, but looked for in the active one.
-        jvm: Any = spark._jvm  # noqa: SLF001 - Python has no name for it
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+        active = spark._jsparkSession  # noqa: SLF001 - Python has no name for it
+        java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(active)
+    _name_what_pyspark_looks_up(spark)
     spark.dataSource.register(JetStreamSource)
     _write_no_checksum_files(spark)
     return spark
@@ -101,6 +103,8 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "true",
         # Java does not compile methods of more than 8000 bytes; Spark would generate them all the same.
         "spark.sql.codegen.hugeMethodLimit": "8000",
+        # Else pyspark asks the JVM for the line of each column's making, some 1,600 times in a rollup.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Python's batches come as Arrow already; the session makes no DataFrame out of pandas.
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
@@ -110,7 +114,13 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(min(max(2 * cores, 4), 64)),
+            # Sites by the thousand, each with a list, are no reason to sort all rows; all cores' lists fit in memory.
+            "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(max(100_000 // cores, 1_000)),
         }
+        if "spark.sql.shuffle.partitions" not in settings.extra:
+            # What is large is cut so small that it is sorted in memory; what is small is put together again.
+            pieces = str(min(max(16 * cores, 32), 256))
+            properties["spark.sql.adaptive.coalescePartitions.initialPartitionNum"] = pieces
     else:
         # A local driver finds the jars where they are; executors elsewhere must be sent them. Our Python code they find
         # where it is here: the same installation, at the same place.
@@ -135,14 +145,19 @@ def _code_directory() -> str:
     return str(Path(__file__).resolve().parents[2])
 
 
+def _name_what_pyspark_looks_up(spark: SparkSession) -> None:
+    """Import by name what columns are made with: behind ``import package.*``, each use is a search in all jars."""
+    for name in ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils"):
+        java_import(spark._jvm, name)  # noqa: SLF001 - Python has no name for it
+
+
 def _write_no_checksum_files(spark: SparkSession) -> None:
     """Leave out Hadoop's ``.crc`` beside every local file: Parquet has checksums of its own.
 
     Hadoop keeps one file system of a kind for the whole JVM, and forks ``chmod`` for every file.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001 - Python has no name for it
-    hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
-    jvm.org.apache.hadoop.fs.FileSystem.getLocal(hadoop).setWriteChecksum(False)
+    hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no name for it
+    java_class(spark, "org.apache.hadoop.fs.FileSystem").getLocal(hadoop).setWriteChecksum(False)
 
 
 @contextmanager

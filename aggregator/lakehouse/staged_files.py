@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import date
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.iceberg import Iceberg
+from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.schemas import Table
 from aggregator.lakehouse.staging import Place, StagedFile
 
@@ -19,8 +20,8 @@ from aggregator.lakehouse.staging import Place, StagedFile
 def place_of(spark: SparkSession, table: Table, after: int) -> Place | None:
     """Say where files of a table may be staged, whose rows go through the sequence ``after``; None where nowhere."""
     loaded = Iceberg(spark).load(table)
-    packages: Any = spark._jvm.org.apache.iceberg  # type: ignore[union-attr]  # noqa: SLF001 - as in iceberg.py
-    schema = Schema.model_validate_json(packages.SchemaParser.toJson(loaded.schema()))
+    parser = java_class(spark, "org.apache.iceberg.SchemaParser")
+    schema = Schema.model_validate_json(parser.toJson(loaded.schema()))
     return Place.of(str(loaded.location()), schema_to_pyarrow(schema), after)
 
 

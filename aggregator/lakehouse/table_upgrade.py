@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.iceberg import Iceberg
+from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.table import Table
 
 
@@ -21,8 +22,7 @@ class TableUpgrade:
 
     def __init__(self, spark: SparkSession) -> None:
         self._iceberg = Iceberg(spark)
-        jvm: Any = spark._jvm  # noqa: SLF001 - the only way to Iceberg's Java interface
-        self._may_become = jvm.org.apache.iceberg.types.TypeUtil.isPromotionAllowed
+        self._may_become = java_class(spark, "org.apache.iceberg.types.TypeUtil").isPromotionAllowed
 
     def bring(self, table: Table) -> None:
         """Add what ``table`` lacks, in one commit, or none where it lacks nothing; raise TableDiffers."""

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.iceberg import Iceberg
+from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.table import Table
 
 _MANY_FILES = "5"
@@ -22,9 +23,7 @@ class TableUpkeep:
     """One table, whose commits carry ``properties``: its position."""
 
     def __init__(self, spark: SparkSession, table: Table, properties: Mapping[str, str]) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001 - the only way to Iceberg's Java interface
-        self._packages = jvm.org.apache.iceberg
-        self._session = spark._jsparkSession  # noqa: SLF001 - as above
+        self._spark = spark
         self._iceberg = Iceberg(spark)
         self._table = table
         self._properties = properties
@@ -45,7 +44,7 @@ class TableUpkeep:
         Give how many there were.
         """
         loaded = self._loaded()
-        too_old = self._packages.expressions.Expressions.lessThan(column, midnight)
+        too_old = self._class("expressions.Expressions").lessThan(column, midnight)
         files = loaded.newScan().filter(too_old).planFiles()
         try:
             if not files.iterator().hasNext():
@@ -65,7 +64,7 @@ class TableUpkeep:
         many went.
         """
         loaded = self._loaded()
-        metadata = json.loads(self._packages.TableMetadataParser.toJson(loaded.operations().current()))
+        metadata = json.loads(self._class("TableMetadataParser").toJson(loaded.operations().current()))
         newest_at = [entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ())]
         older_than = max((at for at in newest_at if at <= superseded_before), default=0)
         current = metadata.get("current-snapshot-id")
@@ -87,7 +86,11 @@ class TableUpkeep:
         return sum(1 for _ in result.orphanFileLocations())
 
     def _actions(self) -> Any:
-        return self._packages.spark.actions.SparkActions.get(self._session)
+        session = self._spark._jsparkSession  # noqa: SLF001 - the only way to Iceberg's actions
+        return self._class("spark.actions.SparkActions").get(session)
+
+    def _class(self, name: str) -> Any:
+        return java_class(self._spark, f"org.apache.iceberg.{name}")
 
     def _loaded(self) -> Any:
         return self._iceberg.load(self._table)

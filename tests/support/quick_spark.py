@@ -9,8 +9,6 @@ QUICK_JAVA = "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
-    # Else pyspark asks for the line of every column's making, 1,600 of them for one rollup.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # The first compiler alone has room for one rollup: later ones would throw out what they need, and make it again.
     "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -XX:ReservedCodeCacheSize=240m",
 }
