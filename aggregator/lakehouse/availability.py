@@ -27,6 +27,8 @@ from aggregator.lakehouse.windows import (
 )
 
 _SUM = "decimal(38,0)"
+"""Of what is published. A window of one site has room in a BIGINT, for a hundred million senders, and is summed in it:
+decimals take many times as long."""
 _KNOWN_TIMES = ("up_us", "down_us", "unknown_us", "maintenance_us")
 _TIMES = (*_KNOWN_TIMES, "absent_us")
 
@@ -57,14 +59,16 @@ def sender_day_exceptions(
     ``registration_interval`` is in microseconds.
     """
     first, last = whole_windows(f.col("started_at"), f.col("ended_at"), DAY_US, known_through)
+    spans = spans.withColumn("outlasts", _outlasts(known_through))
     whole = (
         spans.where(f.col("state") != UP)
-        .select(*SENDER, "state", first.alias("first"), last.alias("last"))
+        .select(*SENDER, "state", "outlasts", first.alias("first"), last.alias("last"))
         .where("first <= last")
-        .select(*SENDER, "state", f.explode(f.sequence("first", "last", f.lit(DAY_US))).alias("window_at"))
+        .select(*SENDER, "state", "outlasts", f.explode(f.sequence("first", "last", f.lit(DAY_US))).alias("window_at"))
         .select(
             *SENDER,
             "state",
+            "outlasts",
             "window_at",
             f.col("window_at").alias("started_at"),
             (f.col("window_at") + window_length(f.col("window_at"), DAY_US, known_through)).alias("ended_at"),
@@ -72,7 +76,11 @@ def sender_day_exceptions(
         )
     )
     pieces = partial_pieces(spans, DAY_US, known_through).unionByName(whole)
-    times = _observed(pieces, coverage_by_day, DAY_US).groupBy(*SENDER, "window_at").agg(*_sums("bigint"))
+    times = (
+        _observed(pieces.withColumn("cut_hours", _cut_hours(known_through)), coverage_by_day, DAY_US, "cut_hours")
+        .groupBy(*SENDER, "window_at")
+        .agg(*_sums(), f.bit_or("cut_hours").alias("cut_hours"))
+    )
     window_us = window_length(f.col("window_at"), DAY_US, known_through)
     return times.select(
         f.to_date(f.timestamp_micros("window_at")).alias("day"),
@@ -86,23 +94,30 @@ def sender_day_exceptions(
         "outage_count",
         (window_us == DAY_US).alias("complete"),
         (2 * f.lit(registration_interval) * f.col("noticed_count")).cast("bigint").alias("error_bound_us"),
+        "cut_hours",
         site_bucket().alias("site_bucket"),
     )
 
 
 def site_availability_hourly(
-    spans: DataFrame, coverage_by_day: DataFrame, coverage_by_hour: DataFrame, known_through: int, interval: int
+    spans: DataFrame,
+    exceptions: DataFrame,
+    coverage: tuple[DataFrame, DataFrame],
+    known_through: int,
+    interval: int,
 ) -> DataFrame:
-    """Give the rows of the table ``site_availability_hourly``; ``interval`` is the registrations', in microseconds."""
-    whole = _whole_windows(spans, coverage_by_hour, HOUR_US, known_through)
-    pieces = _observed(partial_pieces(spans, HOUR_US, known_through), coverage_by_day, HOUR_US)
-    partial = (
-        pieces.groupBy(*SENDER, "window_at")
-        .agg(*_sums(_SUM))
-        .groupBy("region", "site", "window_at")
-        .agg(f.count(f.lit(1)).alias("sender_count"), *_resummed())
+    """Give the rows of the table ``site_availability_hourly``; ``interval`` is the registrations', in microseconds.
+
+    ``exceptions`` has the rows of ``sender_day_exceptions``, ``coverage`` the windows by day and by hour.
+    """
+    by_day, by_hour = coverage
+    whole = _whole_windows(spans, by_hour, HOUR_US, known_through)
+    pieces = _observed(partial_pieces(spans, HOUR_US, known_through), by_day, HOUR_US)
+    partial = pieces.groupBy("region", "site", "window_at").agg(*_sums())
+    together = whole.unionByName(partial, allowMissingColumns=True).unionByName(
+        _senders_of_cut_hours(exceptions), allowMissingColumns=True
     )
-    hours = whole.unionByName(partial).groupBy("region", "site", "window_at").agg(_senders(), *_resummed())
+    hours = together.groupBy("region", "site", "window_at").agg(_senders(), *_resummed())
     return _published(
         hours.withColumn("day", f.to_date(f.timestamp_micros("window_at"))), HOUR_US, known_through, interval
     )
@@ -115,8 +130,8 @@ def site_availability_daily(
     whole = _whole_windows(spans.where(f.col("state") == UP), coverage_by_day, DAY_US, known_through)
     others = exceptions.groupBy("region", "site", f.unix_micros(f.col("day").cast("timestamp")).alias("window_at")).agg(
         f.count(f.lit(1)).alias("sender_count"),
-        *(f.sum(f.col(name).cast(_SUM)).alias(name) for name in _KNOWN_TIMES),
-        f.sum((f.col("window_us") - f.col("absent_us")).cast(_SUM)).alias("lived_us"),
+        *(f.sum(name).alias(name) for name in _KNOWN_TIMES),
+        f.sum(f.col("window_us") - f.col("absent_us")).alias("lived_us"),
         f.sum("outage_count").alias("outage_count"),
         f.sum(f.when(_is_imported(), 0).otherwise(f.col("outage_count"))).alias("noticed_count"),
     )
@@ -139,12 +154,53 @@ def over_sites(site_days: DataFrame, *keys: str) -> DataFrame:
     )
 
 
+def _outlasts(known_through: int) -> Column:
+    """Say whether a span lasts until after the hour in which known time ends: it fills what is known of that."""
+    final = known_through - 1 - (known_through - 1) % HOUR_US
+    return f.col("ended_at").isNull() | (floor_to(f.col("ended_at"), HOUR_US) > final)
+
+
+def _cut_hours(known_through: int) -> Column:
+    """Set a bit for the hours of its day that a piece does not fill: where it starts, and where it ends."""
+    started_at, ended_at = f.col("started_at"), f.col("ended_at")
+
+    def bit(instant: Column) -> Column:
+        hour = f.floor(f.pmod(instant, f.lit(DAY_US)) / HOUR_US).cast("int")
+        return f.call_function("shiftleft", f.lit(1), hour)
+
+    starts_within = f.pmod(started_at, f.lit(HOUR_US)) != 0
+    fills_the_last = (ended_at == known_through) & f.col("outlasts")
+    ends_within = (f.pmod(ended_at, f.lit(HOUR_US)) != 0) & ~fills_the_last
+    return (
+        f.when(starts_within, bit(started_at))
+        .otherwise(0)
+        .bitwiseOR(f.when(ends_within, bit(ended_at - 1)).otherwise(0))
+    )
+
+
+def _senders_of_cut_hours(exceptions: DataFrame) -> DataFrame:
+    """Count the senders that are in no one state throughout, by hour: (region, site, ``window_at``, ``sender_count``).
+
+    Counted by day: to bring the pieces of every sender's every hour together would take as long as all the rest.
+    """
+    counts = (f.sum(f.getbit("cut_hours", f.lit(hour))).alias(f"hour_{hour}") for hour in range(24))
+    day_at = f.unix_micros(f.col("day").cast("timestamp"))
+    hours = f.array(
+        *(
+            f.struct((f.col("day_at") + hour * HOUR_US).alias("window_at"), f.col(f"hour_{hour}").alias("sender_count"))
+            for hour in range(24)
+        )
+    )
+    by_day = exceptions.groupBy("region", "site", day_at.alias("day_at")).agg(*counts)
+    return by_day.select("region", "site", f.inline(hours)).where("sender_count > 0")
+
+
 def _whole_windows(spans: DataFrame, coverage: DataFrame, unit: int, known_through: int) -> DataFrame:
     """Sum up the windows that an interval fills: senders in each state, times what was observed of the window."""
     counts = whole_window_counts(spans, (*BLOCK, "state"), unit, known_through)
     known = coverage.select(*BLOCK, "window_at", "known_us", "maintenance_us")
     window_us = window_length(f.col("window_at"), unit, known_through)
-    count, state = f.col("whole_count").cast(_SUM), f.col("state")
+    count, state = f.col("whole_count"), f.col("state")
     known_us, planned_us = (f.coalesce(name, f.lit(0)) for name in ("known_us", "maintenance_us"))
     observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(count * known_us)
     planned = count * f.when(state == MAINTENANCE, window_us).otherwise(planned_us)
@@ -154,16 +210,17 @@ def _whole_windows(spans: DataFrame, coverage: DataFrame, unit: int, known_throu
         .groupBy("region", "site", "window_at")
         .agg(
             f.sum("whole_count").alias("sender_count"),
-            *_states(observed, planned, lived, _SUM),
+            *_states(observed, planned, lived),
             *_outages(f.col("whole_count"), planned_us < window_us),
         )
     )
 
 
-def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int) -> DataFrame:
+def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int, *kept: str) -> DataFrame:
     """Add to each piece ``observed_us`` and ``planned_us``, how much of it was observed and is maintenance.
 
     Its length is ``piece_us``; ``is_first`` where no part of the same span that lies in the window comes before it.
+    The columns ``kept`` stay.
     """
     day_at = floor_to(f.col("window_at"), DAY_US) if unit != DAY_US else f.col("window_at")
     sums = ("window_us", "known_us", "known_spans", "maintenance_us", "maintenance_spans")
@@ -183,6 +240,7 @@ def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int) -> DataF
             planned.alias("planned_us"),
             length.alias("piece_us"),
             is_first.alias("is_first"),
+            *kept,
         )
     )
 
@@ -203,10 +261,10 @@ def _overlap(total: str, spans: str, length: Column) -> Column:
     )
 
 
-def _sums(type_: str) -> list[Column]:
+def _sums() -> list[Column]:
     # Imported outages may have no length, and count.
     outside = f.col("is_first") & ((f.col("planned_us") < f.col("piece_us")) | (f.col("piece_us") == 0))
-    times = _states(f.col("observed_us"), f.col("planned_us"), f.col("piece_us"), type_)
+    times = _states(f.col("observed_us"), f.col("planned_us"), f.col("piece_us"))
     return [*times, *_outages(f.lit(1), outside)]
 
 
@@ -226,20 +284,19 @@ def _is_imported() -> Column:
     return f.startswith("block", f.lit(BLOCK_PREFIX))
 
 
-def _states(observed: Column, planned: Column, lived: Column, type_: str) -> list[Column]:
+def _states(observed: Column, planned: Column, lived: Column) -> list[Column]:
     """Sum what was observed by state, what is maintenance, and what is neither."""
     return [
-        f.sum(f.when(f.col("state") == UP, observed).otherwise(0)).cast(type_).alias("up_us"),
-        f.sum(f.when(f.col("state") == DOWN, observed).otherwise(0)).cast(type_).alias("down_us"),
-        f.sum(lived - observed - planned).cast(type_).alias("unknown_us"),
-        f.sum(planned).cast(type_).alias("maintenance_us"),
-        f.sum(lived).cast(type_).alias("lived_us"),
+        f.sum(f.when(f.col("state") == UP, observed).otherwise(0)).alias("up_us"),
+        f.sum(f.when(f.col("state") == DOWN, observed).otherwise(0)).alias("down_us"),
+        f.sum(lived - observed - planned).alias("unknown_us"),
+        f.sum(planned).alias("maintenance_us"),
+        f.sum(lived).alias("lived_us"),
     ]
 
 
 def _resummed() -> list[Column]:
-    times = [f.sum(name).cast(_SUM).alias(name) for name in (*_KNOWN_TIMES, "lived_us")]
-    return [*times, *(f.sum(name).alias(name) for name in ("outage_count", "noticed_count"))]
+    return [f.sum(name).alias(name) for name in (*_KNOWN_TIMES, "lived_us", "outage_count", "noticed_count")]
 
 
 def _senders() -> Column:
@@ -257,10 +314,7 @@ def _published(windows: DataFrame, unit: int, known_through: int, interval: int)
         "site",
         "sender_count",
         window_us.alias("window_us"),
-        "up_us",
-        "down_us",
-        "unknown_us",
-        "maintenance_us",
+        *(f.col(name).cast(_SUM).alias(name) for name in _KNOWN_TIMES),
         (f.col("sender_count").cast(_SUM) * window_us - f.col("lived_us")).cast(_SUM).alias("absent_us"),
         "outage_count",
         (window_us == unit).alias("complete"),

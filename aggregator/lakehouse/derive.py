@@ -78,14 +78,12 @@ class Derivation:
 
     def _in_full(self) -> None:
         records, known_through = self._records, self._known_through
-        nothing = self._read(CONTINUATIONS).limit(0)
-        self._write(
-            vouching.continuations(records.watermarks, records.advisories, nothing, known_through), CONTINUATIONS
-        )
+        nothing, pages = self._read(CONTINUATIONS).limit(0), vouching.ledger(records.advisories)
+        self._write(vouching.continuations(records.watermarks, pages, nothing, known_through), CONTINUATIONS)
         after = self._read(CONTINUATIONS)
         lives = sender_intervals(words(records.advisories), vouching.rebuilds(after), known_through)
         spans = (
-            vouching.vouched(records.watermarks, records.advisories, nothing)
+            vouching.vouched(records.watermarks, pages, nothing)
             .unionByName(vouching.assumed_spans(after))
             .unionByName(vouching.first_words(after))
         )
@@ -136,11 +134,13 @@ class Derivation:
         self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)
         exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
         self._write(exceptions, SENDER_DAY_EXCEPTIONS, where)
+        days_cut = self._read(SENDER_DAY_EXCEPTIONS).where(where)
         site_days = availability.site_availability_daily(
-            spans, self._read(SENDER_DAY_EXCEPTIONS).where(where), by_day, known_through, interval
+            spans, days_cut, by_day, known_through, interval
         ).localCheckpoint()
-        site_hours = availability.site_availability_hourly(spans, by_day, by_hour, known_through, interval)
-        site_hours = site_hours.localCheckpoint()
+        site_hours = availability.site_availability_hourly(
+            spans, days_cut, (by_day, by_hour), known_through, interval
+        ).localCheckpoint()
         check(spans, site_days, site_hours, known_through)
         self._write(site_hours, SITE_AVAILABILITY_HOURLY, where)
         self._write(site_days, SITE_AVAILABILITY_DAILY, where)

@@ -59,14 +59,16 @@ def sender_intervals(words: DataFrame, rebuilds: DataFrame, known_through: int) 
     ``rebuilds`` has (region, site, block, rebuilt_at): since when a block's store, after one was lost, learns its
     senders anew. ``known_through`` (microseconds) cuts the last day, for ``last_whole_day`` only.
     """
-    ordered = Window.partitionBy(*SENDER).orderBy("occurred_at", _rank(f.col("kind")), "event_id")
+    # The hash settles nearly every comparison of the sort, of which the names, long and alike, would settle few.
+    ordered = Window.partitionBy("sender_hash", *SENDER).orderBy("occurred_at", _rank(f.col("kind")), "event_id")
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     word = f.when(f.col("rebuilt") & (f.col("kind") == AdvisoryKind.NEW), REBUILT).otherwise(f.col("kind"))
     opening = f.coalesce("opened_by", f.when(_opens(), f.col("event_id")))
     opened_at = f.coalesce("opened_at", f.when(_opens(), f.col("started_at")))
 
     following = (
-        words.withColumn("word", word)
+        words.withColumn("sender_hash", f.xxhash64(*SENDER))
+        .withColumn("word", word)
         .withColumn("kind_before", f.lag("kind").over(ordered))
         .withColumn("heard_again_at", f.lead("occurred_at").over(ordered))
         .withColumn("ended_by", f.lead("word").over(ordered))

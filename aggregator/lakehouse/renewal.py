@@ -62,18 +62,18 @@ class Renewal:
         known = vouching.rebuilds(before.continuations)
         self._lost_stores = told.join(known, [*BLOCK, "rebuilt_at"], "left_anti").select(*BLOCK).distinct()
         self._survey = self._look()
+        self._in_order, self._continuations, self._said = self._going_on_in_order()
+        self._pages = vouching.ledger(self._in_order.advisories)
 
     def continuations(self) -> DataFrame:
         """Give the rows of the table ``continuations``."""
-        records, before, _ = self._in_order()
-        return vouching.continuations(records.watermarks, records.advisories, before, self._known_through)
+        return vouching.continuations(self._in_order.watermarks, self._pages, self._continuations, self._known_through)
 
     def coverage(self, continuations: DataFrame) -> DataFrame:
         """Give the rows of ``site_coverage``; ``continuations`` as this made them."""
-        records, before, said = self._in_order()
         spans = (
-            coverage.said_before(said)
-            .unionByName(vouching.vouched(records.watermarks, records.advisories, before))
+            coverage.said_before(self._said)
+            .unionByName(vouching.vouched(self._in_order.watermarks, self._pages, self._continuations))
             .unionByName(vouching.assumed_spans(continuations))
             .unionByName(vouching.first_words(continuations))
         )
@@ -107,7 +107,7 @@ class Renewal:
         counts = (found.get(what, (0, 0))[0] for what in (Turn.ANEW, "disordered", "lost"))
         return Survey(born, born_from, *counts)
 
-    def _in_order(self) -> tuple[Records, DataFrame, DataFrame]:
+    def _going_on_in_order(self) -> tuple[Records, DataFrame, DataFrame]:
         """Give what to read on, and after which continuations and coverage: all of it, of a block out of order."""
         records = Records(self._new.advisories, self._new.watermarks.unionAll(self._ahead))
         before = self._before.continuations

@@ -230,6 +230,7 @@ SENDER_DAY_EXCEPTIONS = Table(
         Column("sender_id", "STRING", "the sender"),
         *_SENDER_TIMES,
         Column("error_bound_us", "BIGINT", _BOUND),
+        Column("cut_hours", "INT", "bit n is set where an interval of the sender fills part of hour n only"),
         _BUCKET,
     ),
     identity=("day", "region", "site", "block", "sender_id"),

@@ -17,11 +17,36 @@ from shared.identifiers import AdvisoryKind
 
 LIFE = (*BLOCK, "incarnation")
 
+PAGE_BITS = 6
+"""A page has 64 ordinals: as many as a BIGINT has bits."""
 
-def vouched(watermarks: DataFrame, advisories: DataFrame, before: DataFrame) -> DataFrame:
+
+def ledger(advisories: DataFrame) -> DataFrame:
+    """Sum up what advisories say of their block: one row for each page of 64 ordinals of one of its lives.
+
+    ``held`` has a bit for each ordinal of the page that is there; ``page`` is null where advisories have none (plain
+    Choria's). ``assumed_from``, ``assumed_to`` and ``first_word_at`` as in the table ``continuations``. It is
+    persisted: a block's advisories are read once, and hardly any of them is shuffled.
+    """
+    assumed_at = f.when(f.col("assumed"), f.col("occurred_at"))
+    stale = f.col("kind") == AdvisoryKind.STALE
+    return (
+        advisories.groupBy(*LIFE, _page(f.col("ordinal")).alias("page"))
+        .agg(
+            f.bit_or(_bit(f.col("ordinal"))).alias("held"),
+            f.min(assumed_at).alias("assumed_from"),
+            f.max(assumed_at).alias("assumed_to"),
+            f.min(f.when(stale, f.col("last_seen_at")).otherwise(f.col("occurred_at"))).alias("first_word_at"),
+        )
+        .persist()
+    )
+
+
+def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataFrame:
     """Give the span (microseconds) that each of ``watermarks`` speaks for: observed, or with advisories missing.
 
-    ``before`` has rows of the table ``continuations``: what of each life of a block lies before all of these records.
+    ``pages`` is the ledger of the advisories. ``before`` has rows of the table ``continuations``: what of each life of
+    a block lies before all of these records.
     """
     ends = before.where("observed_through IS NOT NULL").select(
         *LIFE,
@@ -39,21 +64,28 @@ def vouched(watermarks: DataFrame, advisories: DataFrame, before: DataFrame) -> 
         f.unix_micros("observed_since").alias("since"),
         f.unix_micros("observed_through").alias("through"),
     )
-    held = _held(advisories, before).select(
+    held = _held(pages, before).select(
         *LIFE,
-        f.col("ordinal").alias("reached"),
+        f.lit(None).cast("bigint").alias("reached"),
         f.lit(0).alias("is_watermark"),
         f.lit(False).alias("speaks"),
         f.lit(None).cast("bigint").alias("since"),
         f.lit(None).cast("bigint").alias("through"),
+        "page",
+        "held",
     )
-    by_ordinal = Window.partitionBy(*LIFE).orderBy("reached", "is_watermark")
-    held_count = f.sum(1 - f.col("is_watermark")).over(
-        by_ordinal.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
+    by_page = Window.partitionBy(*LIFE).orderBy("page", "is_watermark")
+    so_far = by_page.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    through_page = f.sum(f.coalesce(f.bit_count("held"), f.lit(0))).over(so_far)
+    # Of its own page, a watermark speaks of the ordinals up to its own only.
+    last_page = f.last(f.when(f.col("held").isNotNull(), f.struct("page", "held")), ignorenulls=True).over(so_far)
+    later = _shifted(-2, f.col("reached"))
+    beyond = f.when(last_page["page"] == f.col("page"), f.bit_count(last_page["held"].bitwiseAND(later)))
+    held_count = through_page - f.coalesce(beyond, f.lit(0))
     in_time = Window.partitionBy(*LIFE).orderBy("through", "reached", "since")
     counted = (
         marks.unionAll(ends)
+        .select("*", _page(f.col("reached")).alias("page"), f.lit(None).cast("bigint").alias("held"))
         .unionAll(held)
         .withColumn("held_count", held_count)
         .where("is_watermark = 1")
@@ -71,8 +103,8 @@ def vouched(watermarks: DataFrame, advisories: DataFrame, before: DataFrame) -> 
     )
 
 
-def continuations(watermarks: DataFrame, advisories: DataFrame, before: DataFrame, known_through: int) -> DataFrame:
-    """Give the rows of the table ``continuations`` after these records; ``before`` as for ``vouched``."""
+def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, known_through: int) -> DataFrame:
+    """Give the rows of the table ``continuations`` after these records; ``pages`` and ``before`` as for ``vouched``."""
     known = before.select(
         *LIFE,
         _mark("observed_through", "advisory_ordinal").alias("final"),
@@ -89,14 +121,7 @@ def continuations(watermarks: DataFrame, advisories: DataFrame, before: DataFram
         mark.alias("last"),
         f.when(f.col("rebuilt_at").isNotNull(), f.array("rebuilt_at")).alias("lost_at"),
     )
-    assumed_at = f.when(f.col("assumed"), f.col("occurred_at"))
-    stale = f.col("kind") == AdvisoryKind.STALE
-    from_advisories = advisories.select(
-        *LIFE,
-        assumed_at.alias("assumed_from"),
-        assumed_at.alias("assumed_to"),
-        f.when(stale, f.col("last_seen_at")).otherwise(f.col("occurred_at")).alias("first_word_at"),
-    )
+    from_advisories = pages.select(*LIFE, "assumed_from", "assumed_to", "first_word_at")
     told = known.unionByName(from_watermarks, allowMissingColumns=True)
     lives = (
         told.unionByName(from_advisories, allowMissingColumns=True)
@@ -110,10 +135,16 @@ def continuations(watermarks: DataFrame, advisories: DataFrame, before: DataFram
             f.min("first_word_at").alias("first_word_at"),
         )
     )
+    ordinal, reached, first = f.col("ordinal"), f.col("final.reached"), f.col("page") * (1 << PAGE_BITS)
+    in_page = f.filter(
+        f.sequence(first, first + ((1 << PAGE_BITS) - 1)), lambda ordinal: f.col("held").bitwiseAND(_bit(ordinal)) != 0
+    )
     beyond = (
-        _held(advisories, before)
-        .join(lives.select(*LIFE, "final"), [*LIFE])
-        .where("final IS NULL OR ordinal > final.reached")
+        _held(pages, before)
+        .join(f.broadcast(lives.select(*LIFE, "final")), [*LIFE])
+        .where(reached.isNull() | (f.col("page") >= _page(reached)))
+        .select(*LIFE, "final", f.explode(in_page).alias("ordinal"))
+        .where(reached.isNull() | (ordinal > reached))
         .groupBy(*LIFE)
         .agg(f.array_sort(f.collect_set("ordinal")).alias("held_ordinals"))
     )
@@ -180,10 +211,26 @@ def rebuilds(after: DataFrame) -> DataFrame:
     return after.select(*BLOCK, f.explode("lost_at").alias("rebuilt_at")).distinct()
 
 
-def _held(advisories: DataFrame, before: DataFrame) -> DataFrame:
-    """Give the ordinals that the hub holds: (life, ``ordinal``)."""
-    new = advisories.where("ordinal IS NOT NULL").select(*LIFE, "ordinal")
-    return new.unionAll(before.select(*LIFE, f.explode("held_ordinals"))).distinct()
+def _held(pages: DataFrame, before: DataFrame) -> DataFrame:
+    """Give the ordinals that the hub holds: (life, ``page``, ``held``: a bit for each), a page's in one row."""
+    kept = before.select(*LIFE, f.explode("held_ordinals").alias("ordinal"))
+    bits = kept.select(*LIFE, _page(f.col("ordinal")).alias("page"), _bit(f.col("ordinal")).alias("held"))
+    new = pages.where("page IS NOT NULL").select(*LIFE, "page", "held")
+    return new.unionAll(bits).groupBy(*LIFE, "page").agg(f.bit_or("held").alias("held"))
+
+
+def _page(ordinal: Column) -> Column:
+    return f.shiftright(ordinal, PAGE_BITS)
+
+
+def _bit(ordinal: Column) -> Column:
+    return _shifted(1, ordinal)
+
+
+def _shifted(bits: int, ordinal: Column) -> Column:
+    """Shift ``bits`` to the place that an ordinal has in its page."""
+    place = ordinal.bitwiseAND(f.lit((1 << PAGE_BITS) - 1)).cast("int")
+    return f.call_function("shiftleft", f.lit(bits).cast("bigint"), place)
 
 
 def _mark(through: str, reached: str) -> Column:

@@ -69,9 +69,10 @@ def partial_pieces(intervals: DataFrame, unit: int, known_through: int) -> DataF
     tail_part = _part(tail, f.greatest(tail, started_at), ended_at)
     has_head = head < first
     has_tail = (tail > last) & (~has_head | (tail > head))
-    parts = f.filter(f.array(f.when(has_head, head_part), f.when(has_tail, tail_part)), lambda part: part.isNotNull())
+    parts = f.array(f.when(has_head, head_part), f.when(has_tail, tail_part))
     kept = [name for name in intervals.columns if name not in ("started_at", "ended_at")]
-    return intervals.select(*kept, f.inline(parts))
+    # A part that is not there comes as nulls: to filter the array, Spark would leave compiled code.
+    return intervals.select(*kept, f.inline(parts)).where("window_at IS NOT NULL")
 
 
 def whole_window_counts(intervals: DataFrame, keys: tuple[str, ...], unit: int, known_through: int) -> DataFrame:

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import catalog, effort, job, losses, provision
+from aggregator.lakehouse import catalog, effort, job, losses, provision, vouching
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.reading_plan import Span
 from aggregator.lakehouse.schemas import (
@@ -131,9 +132,12 @@ def draw_records(draw: random.Random, end: int, lateness: float) -> list[tuple[T
     return archived(draw, rows(), lateness)
 
 
-def test_any_sequence_of_runs_gives_what_a_full_computation_gives(spark: SparkSession, tmp_path: Path) -> None:
+def test_any_sequence_of_runs_gives_what_a_full_computation_gives(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     draw = random.Random(random.getrandbits(32))
+    monkeypatch.setattr(vouching, "PAGE_BITS", draw.randrange(7))
     end = START + draw.randrange(3 * DAY, 5 * DAY)
     archive = Archive(tmp_path, draw_records(draw, end, draw.choice((0, 0.02, 0.2))))
     play(draw, archive, end, runs=draw.choice((3, 4)))
