@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import catalog
@@ -79,7 +79,7 @@ def take(
     decoded = decode(raw, choria_region).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         done = {table.name: positions[table.name].sequence for table in BRONZE}
-        found = {row.target: row for row in _summary(decoded, done).collect()}
+        found = _read(decoded, done, place)
         last_archived = max((row.last_archived for row in found.values()), default=0)
         known_through = max(last_archived, range_end.known_through)
         position = msgspec.structs.replace(range_end, known_through=known_through)
@@ -95,6 +95,17 @@ def take(
     finally:
         decoded.unpersist()
     return total, position
+
+
+def _read(decoded: DataFrame, done: Mapping[str, int], place: Place | None) -> dict[str, Row]:
+    """Read the messages, and sum up what they are by the table that they belong to."""
+    try:
+        return {row.target: row for row in _summary(decoded, done).collect()}
+    except BaseException:
+        # Nothing was committed, and nobody will ask for what some of the slices have staged.
+        if place is not None:
+            place.forget()
+        raise
 
 
 def begin(spark: SparkSession, start: HubPosition, positions: Mapping[str, HubPosition]) -> dict[str, HubPosition]:

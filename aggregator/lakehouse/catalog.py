@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse.iceberg import Iceberg, quoted
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning
+from aggregator.lakehouse.layout import laid_out
 from aggregator.lakehouse.schemas import DERIVED, POSITIONS, TABLES, Table
 
 _PREFIX = "muster."
@@ -106,7 +107,9 @@ def replace(rows: DataFrame, table: Table, where: Column, position: HubPosition)
 
     ``where`` must select whole partitions. Rows may lie outside of it too: those are added.
     """
-    _with_position(rows.select(*table.column_names), table, position).overwrite(where)
+    writer = _with_position(laid_out(rows.select(*table.column_names), table), table, position)
+    writer = writer.option("use-table-distribution-and-ordering", "false").option("fanout-enabled", "false")
+    writer.overwrite(where)
 
 
 def read_at(spark: SparkSession, table: Table, snapshot_id: int) -> DataFrame:
@@ -188,11 +191,12 @@ def record(
     ``began`` is the last whole run, with the snapshots on which this one wrote; raise Interfered where another job has
     written any of those tables since. ``upkeep``: what to remember of it, None for one run more than before.
     """
+    # First: what is committed after this look is found by the check.
+    at = snapshots(spark, (table for table in TABLES if table.name in reached))
     _check_own(spark, began.snapshots)
     if upkeep is None:
         last = last_upkeep(spark)
         upkeep = msgspec.structs.replace(last, runs_since=last.runs_since + 1)
-    at = snapshots(spark, (table for table in TABLES if table.name in reached))
     rows = ", ".join(
         f"('{name}', {quoted(each.stream)}, timestamp_micros({each.created_at}), {each.sequence}L,"
         f" timestamp_micros({each.known_through}), {at[name]}L)"

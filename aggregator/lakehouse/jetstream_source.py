@@ -203,7 +203,8 @@ def _arrow(messages: Messages, indices: Sequence[int] | None = None) -> pa.Recor
     count = len(messages.sequences)
     columns = (
         [str(sequence) for sequence in messages.sequences],
-        messages.subjects,
+        # Servers pass any bytes; rows are text.
+        [subject.decode(errors="backslashreplace") for subject in messages.subjects],
         messages.archived_at,
         *zip(*map(our_headers, messages.headers), strict=True),
         messages.payloads,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError, RESTError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
 from pyiceberg.table import Table as IcebergTable
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -24,6 +24,18 @@ from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.schemas import BRONZE, DERIVED, LOSSES, NAMESPACE, POSITIONS, Table
 
+_FOR_A_RUN = (
+    TablesUnreadable,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    SQLAlchemyError,
+    RESTError,
+    OSError,
+    # A warehouse of a kind that pyiceberg has no reader for, and Spark may have one; metadata that is no JSON.
+    ValueError,
+    ModuleNotFoundError,
+)
+
 NOWHERE = HubPosition("", 0, 0, 0)
 """Where tables stand that were made of imports alone."""
 
@@ -34,7 +46,7 @@ def settled_at(warehouse: Path, settings: LakehouseSettings) -> HubPosition | No
         opened, _ = open_catalog(warehouse, settings.catalog)
         with closing(opened):
             return _Tables(opened, settings).settled_at()
-    except (TablesUnreadable, NoSuchTableError, SQLAlchemyError, RESTError, OSError):
+    except _FOR_A_RUN:
         return None
 
 

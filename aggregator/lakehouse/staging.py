@@ -1,8 +1,8 @@
 """Write advisories as data files of their table while they are read: no snapshot knows the files until one adds them.
 
-A task holds its slice's advisories in columns, and writes one file for each day at its end. Files of a task that is
-killed, or runs twice, are orphans, which upkeep removes. This is done where the table's files are in a file system;
-elsewhere Spark writes, which knows every kind of store.
+A task holds its slice's advisories in columns, and writes one file for each day at its end. When reading fails, the
+files go; those of a job that is killed, or of a task that runs twice, are orphans, which upkeep removes. This is done
+where the table's files are in a file system; elsewhere Spark writes, which knows every kind of store.
 """
 
 import base64
@@ -28,13 +28,14 @@ class Place(msgspec.Struct, frozen=True):
     """Where a table's files go, the columns that they have, and the sequence through which the table has its rows.
 
     ``location`` is what the table calls its ``directory``. ``schema`` is Arrow's, in base 64; each field has Iceberg's
-    number for it.
+    number for it. ``chunk`` begins the names of the files of one reading.
     """
 
     location: str
     directory: str
     schema: str
     after: int
+    chunk: str
 
     @classmethod
     def of(cls, location: str, schema: pa.Schema, after: int) -> "Place | None":
@@ -42,7 +43,8 @@ class Place(msgspec.Struct, frozen=True):
         directory = local_path(location)
         if directory is None:
             return None
-        return cls(location, directory, base64.b64encode(schema.serialize().to_pybytes()).decode(), after)
+        described = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        return cls(location, directory, described, after, uuid4().hex)
 
     def arrow_schema(self) -> pa.Schema:
         """Give the columns."""
@@ -51,6 +53,11 @@ class Place(msgspec.Struct, frozen=True):
     def path(self, file: StagedFile) -> Path:
         """Say where a file is."""
         return Path(self.directory, file.name)
+
+    def forget(self) -> None:
+        """Remove what tasks have written, where no commit can know of it."""
+        for path in Path(self.directory).glob(f"data/*/{self.chunk}-*.parquet"):
+            path.unlink(missing_ok=True)
 
 
 def local_path(location: str) -> str | None:
@@ -75,7 +82,7 @@ def stage(batches: Sequence[pa.RecordBatch], place: Place) -> list[StagedFile]:
 
 
 def _write(rows: pa.Table, day: str, place: Place) -> StagedFile:
-    name = f"data/occurred_at_day={day}/{uuid4()}.parquet"
+    name = f"data/occurred_at_day={day}/{place.chunk}-{uuid4()}.parquet"
     path = Path(place.directory, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(rows, path, compression="zstd")

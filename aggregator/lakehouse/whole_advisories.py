@@ -132,10 +132,12 @@ def _rows(bodies: pa.Table, messages: Messages, schema: pa.Schema) -> pa.RecordB
 
 @lru_cache(maxsize=10_000)
 def _is_ours(subject: bytes) -> bool:
-    """Tell by its subject whether a message must be an advisory of one of our agents."""
-    tokens = subject.decode(errors="replace").split(".")
+    """Tell by its subject whether a message must be an advisory of one of our agents; their subjects are UTF-8."""
+    text = subject.decode(errors="replace")
+    tokens = text.split(".")
     return (
         len(tokens) == 6
+        and "\ufffd" not in text
         and (tokens[0], tokens[4]) == (ROOT, RecordType.ADVISORY)
         and tokens[5] in set(AdvisoryKind)
         and "" not in tokens

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from aggregator.lakehouse import decode, policy_rows, whole_advisories
+from aggregator.lakehouse import decode, jetstream_source, policy_rows, whole_advisories
 from aggregator.lakehouse.jetstream_source import SCHEMA
 from aggregator.lakehouse.quarantine import QuarantineReason as Reason
 from aggregator.lakehouse.schemas import ADVISORIES as ADVISORIES_TABLE
@@ -251,3 +251,11 @@ def test_times_are_kept_to_the_microsecond(decoded: DataFrame) -> None:
 
 def instants(row: Row, *names: str) -> tuple[int, ...]:
     return tuple(parse_instant(row[name].isoformat() + "+00:00") for name in names)
+
+
+def test_a_subject_that_is_no_text_is_read_as_what_its_bytes_are() -> None:
+    schema = pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns])
+    for subject in (b"fleet.eu-west.\xff.nodes.advisory.new", b"fleet.eu-west.dub1.nodes.copy.\xff"):
+        hostile = Messages([1], [subject], [ARCHIVED.encode()], [b""], [DUB1.stale("n1", AT).body])
+        assert whole_advisories.take(hostile, schema) == whole_advisories.Taken([], [0])
+        assert "\\xff" in jetstream_source._arrow(hostile).column("subject")[0].as_py()
