@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.imports.job import import_intervals, remove_imports
@@ -22,7 +23,7 @@ from shared.instants import DAY, HOUR, SECOND, format_instant
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.lakehouse.dying_rollup import MAPPING
-from tests.support.hub import Block
+from tests.support.hub import Block, Hub
 
 START = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
 """A few days ago: the tables have rows for every hour since."""
@@ -75,10 +76,21 @@ def everything(lakehouse: Lakehouse) -> dict[str, list[tuple[object, ...]]]:
     return {name: sorted(lakehouse.rows(f"SELECT * FROM {name}"), key=repr) for name in (*with_imports, *derived)}
 
 
-def test_imported_history_is_in_every_table_and_again_changes_nothing(lakehouse: Lakehouse, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def imported(spark: SparkSession, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, ImportCounts]:
+    """Import the history, and nothing else."""
+    directory = tmp_path_factory.mktemp("imported")
+    lakehouse = Lakehouse(hub, directory / "lake")
     # Imports ask no hub.
     lakehouse.settings = settings_for(ConnectionSettings(servers=("nats://127.0.0.1:1",)), lakehouse.warehouse)
-    assert take(lakehouse, tmp_path / "history.csv", HISTORY) == ImportCounts(9, 7, 1, 1, 1)
+    return lakehouse, take(lakehouse, directory / "history.csv", HISTORY)
+
+
+def test_imported_history_is_in_every_table_and_again_changes_nothing(
+    imported: tuple[Lakehouse, ImportCounts], tmp_path: Path
+) -> None:
+    lakehouse, counts = imported
+    assert counts == ImportCounts(9, 7, 1, 1, 1)
 
     assert lakehouse.rows(
         "SELECT block, sender_id, state, started_at, ended_at, ended_by, episode_started_at"
@@ -168,17 +180,19 @@ def test_a_rollup_keeps_imports_and_known_time_is_the_hubs(lakehouse: Lakehouse,
     assert without_positions(lakehouse) == before
 
 
-def test_an_import_that_was_killed_is_made_whole_by_the_next(lakehouse: Lakehouse, tmp_path: Path) -> None:
-    take(lakehouse, tmp_path / "history.csv", HISTORY)
-    killed = Lakehouse(lakehouse.hub, tmp_path / "killed")
+def test_an_import_that_was_killed_is_made_whole_by_the_next(
+    imported: tuple[Lakehouse, ImportCounts], hub: Hub, tmp_path: Path
+) -> None:
+    (tmp_path / "history.csv").write_text(HISTORY)
+    killed = Lakehouse(hub, tmp_path / "killed")
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     commits = random.randrange(1, 2 + len(DERIVED_FROM_IMPORTS) + len(DERIVED))
-    command = [sys.executable, "-m", "tests.lakehouse.dying_rollup", lakehouse.hub.server.url, str(killed.warehouse)]
+    command = [sys.executable, "-m", "tests.lakehouse.dying_rollup", hub.server.url, str(killed.warehouse)]
     command += [str(commits), str(tmp_path / "history.csv")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     take(killed, tmp_path / "history.csv", HISTORY)
-    assert without_positions(killed) == without_positions(lakehouse)
+    assert without_positions(killed) == without_positions(imported[0])
 
 
 def without_positions(lakehouse: Lakehouse) -> dict[str, list[tuple[object, ...]]]:

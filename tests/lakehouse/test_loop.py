@@ -111,8 +111,10 @@ def test_the_service_outlives_cut_links_dead_servers_and_full_disks(
     say("\n".join(complaints))
 
 
-def test_a_service_is_no_place_for_what_is_done_once() -> None:
-    asked = CliRunner().invoke(rollup, ["--every", "5m", "--full"])
+def test_a_service_is_no_place_for_what_is_done_once(tmp_path: Path) -> None:
+    config = tmp_path / "aggregator.toml"
+    config.write_text('[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "tables"\n')
+    asked = CliRunner().invoke(rollup, ["--config", str(config), "--every", "5m", "--full"])
     assert (asked.exit_code, "leave --once, --full and --accept-loss out" in asked.output) == (2, True)
     asked = CliRunner().invoke(rollup, ["--every", "often"])
     assert "not a duration: 'often', write for example 90s, 12m, 1h30m or 7d" in asked.output

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse import job, provision
-from aggregator.lakehouse.schemas import TABLES, VIEWS
+from aggregator.lakehouse.schemas import POSITIONS, TABLES, VIEWS
 from aggregator.lakehouse.serve_commands import serve_sql
 from aggregator.lakehouse.spark_sql_command import spark_sql
 from shared.instants import DAY, HOUR
@@ -55,6 +55,9 @@ def config(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     lakehouse = SmallLakehouse(directory / "tables")
     lakehouse.roll_up(INTERVALS, COVERAGE, KNOWN_THROUGH)
     nobody = ConnectionSettings(servers=("nats://127.0.0.1:1",))
+    # Its tables are those of this version, but for the partitions, which nobody asks for here.
+    positions = lakehouse.catalog.load_table(POSITIONS.identifier)
+    positions.transaction().set_properties({provision.DEFINITION: provision.definition()}).commit_transaction()
     provision.prepare(job.start_session(settings_for(nobody, lakehouse.warehouse), say))
     config = directory / "aggregator.toml"
     config.write_text(
