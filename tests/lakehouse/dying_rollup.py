@@ -1,6 +1,7 @@
 """Roll up, and die by SIGKILL right after the Nth commit: ``dying_rollup.py <servers> <warehouse> <N> [FILE]``.
 
-With a file, import it instead. The commits are the job's own; only what happens after one of them is not.
+With a file, import it before. The tables are kept up after the run, and what that does to each of them counts as a
+commit too. The commits are the job's own; only what happens after one of them is not.
 """
 
 import os
@@ -9,15 +10,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from aggregator.lakehouse import catalog, job
+import msgspec
+
+from aggregator.lakehouse import catalog, job, table_upkeep
 from aggregator.lakehouse.imports.job import import_intervals
 from aggregator.lakehouse.imports.mapping import Mapping
+from aggregator.lakehouse.table_upkeep import TableUpkeep
 from shared.nats_connection import ConnectionSettings
+from shared.settings import Duration
 from tests.lakehouse.conftest import say, settings_for
 
 MAPPING = Mapping(
     source="nagios", sender=("host",), start="begin", stop="end", state="state", shape="{region}/{site}/{rack}/{}"
 )
+UPKEEP = ("compact", "expire")
+"""What is done to each table after a run, one kind after the other."""
 
 
 class Countdown:
@@ -41,7 +48,13 @@ def main() -> None:
     countdown = Countdown(int(sys.argv[3]))
     for name in ("append", "add_files", "advance", "replace", "record"):
         setattr(catalog, name, countdown.after(getattr(catalog, name)))
+    for name in UPKEEP:
+        setattr(TableUpkeep, name, countdown.after(getattr(TableUpkeep, name)))
+    # Two small files are many here, and nobody reads what was replaced.
+    table_upkeep._MANY_FILES = "2"
     settings = settings_for(ConnectionSettings(servers=(sys.argv[1],)), Path(sys.argv[2]))
+    kept_up = msgspec.structs.replace(settings.lakehouse, maintain_every=1, keep_snapshots=Duration(0))
+    settings = msgspec.structs.replace(settings, lakehouse=kept_up)
     if len(sys.argv) > 4:
         import_intervals(settings, [Path(sys.argv[4])], MAPPING, say)
     job.CHUNK_MESSAGES = 10

@@ -16,11 +16,16 @@ from aggregator.lakehouse.reading_plan import Refused
 from aggregator.lakehouse.schemas import BRONZE, DERIVED, QUARANTINE, TABLES
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, say
+from tests.lakehouse.dying_rollup import UPKEEP
 from tests.support.hub import Block, Hub, Message
 
 FIRST = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
 BRONZE_COMMITS = len(BRONZE) * (1 + 3)
 """What a straight run commits before it derives: where it begins, then three chunks, each to every table."""
+ROLLUP_COMMITS = BRONZE_COMMITS + len(DERIVED) + 1
+"""... and through its end, whose commit says that the run is whole."""
+ALL_COMMITS = ROLLUP_COMMITS + len(UPKEEP) * len(TABLES) + 1
+"""... and through the upkeep, which says so once more between what it does."""
 ARRIVAL = ("hub_sequence", "archived_at")
 Tables = dict[str, list[tuple[object, ...]]]
 
@@ -88,7 +93,8 @@ def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
 
     killed = Lakehouse(hub, tmp_path / "killed")
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
-    die_after(random.randrange(1, BRONZE_COMMITS + len(DERIVED)), hub, killed.warehouse)
+    commits = random.choice((random.randrange(1, ROLLUP_COMMITS), random.randrange(ROLLUP_COMMITS, ALL_COMMITS)))
+    die_after(commits, hub, killed.warehouse)
     killed.roll_up()
     assert tables_of(killed) == wanted
     stands = killed.rows("SELECT table_name, sequence FROM positions")
