@@ -9,6 +9,7 @@ carry a message everywhere, and two streams that both listen to ``fleet.>`` woul
 
 from collections.abc import Iterator
 
+from aggregator.topology.confinement import confined_to
 from aggregator.topology.free_streams import free_fields, free_source
 from aggregator.topology.policy_streams import policy_at_hub, policy_in_region
 from aggregator.topology.relays import consumers_of_relays
@@ -182,6 +183,7 @@ def _source(topology: TopologySettings, region: RegionSettings) -> Config:
     if region.jetstream_domain == topology.hub.domain:
         return source
     source["external"] = {"api": region_place(region).api}
+    source["subject_transforms"] = confined_to(region.name)
     return source
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from aggregator.topology.found import FoundStream, api_of, is_same_source
+from aggregator.topology.confinement import confinement_of, is_confined
+from aggregator.topology.found import FoundStream, api_of, is_same_source, taken_subjects
 from aggregator.topology.words import Config
 from shared.instants import parse_instant
 
@@ -79,19 +80,30 @@ def _is_exceeded(change: FieldChange, current: FoundStream) -> bool:
 
 
 def _source_differences(wanted: list[Config], current: list[Config]) -> Iterator[FieldChange]:
-    """One change for each source that comes, goes, or gets or loses its consumer; starts count for new ones alone."""
+    """One change for each source that comes or goes, is confined, gets or loses its consumer.
+
+    Where it starts counts for new ones alone.
+    """
     for old, new in source_pairs(wanted, current):
         if old is None or new is None or not _is_as_wanted(new, old):
             yield FieldChange(f"source {title(new or old or {})}", old, new)
 
 
 def _is_as_wanted(new: Config, old: Config) -> bool:
-    return (old.get("consumer") or None) == new.get("consumer")
+    return (old.get("consumer") or None) == new.get("consumer") and not confines(new, old)
+
+
+def confines(new: Config, old: Config) -> bool:
+    """Tell whether a source shall be confined to other subjects than it is, or for the first time.
+
+    To the server that makes another source of it, which would take everything once more.
+    """
+    return is_confined(new) and confinement_of(new) != confinement_of(old)
 
 
 def title(source: Config) -> str:
     """Name a source as people do."""
-    taken = source.get("filter_subject") or ", ".join(each["src"] for each in source.get("subject_transforms") or [])
+    taken = ", ".join(subject for subject, _ in taken_subjects(source))
     return f"{source['name']} of {api_of(source) or 'this domain'}{f' ({taken})' if taken else ''}"
 
 

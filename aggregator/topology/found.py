@@ -2,6 +2,7 @@
 
 import msgspec
 
+from aggregator.topology.confinement import is_confined
 from aggregator.topology.words import Config, Place
 from shared.jetstream_api import domain_of
 
@@ -70,7 +71,7 @@ class Replication(msgspec.Struct, frozen=True):
     @property
     def subjects(self) -> tuple[str, ...]:
         """Which of the origin's subjects are taken; none: all."""
-        return (self.filter_subject,) if self.filter_subject else tuple(each["src"] for each in self.subject_transforms)
+        return tuple(subject for subject, _ in taken_subjects(self.source))
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -174,18 +175,20 @@ def is_same_source(wanted: Config, found: Config) -> bool:
     """Tell whether two configurations are one source to the server: another filter or transform makes another one.
 
     Where ``wanted`` does not speak of filters, any will do: that is the operator's. A durable source is taken for the
-    plain one that takes the same.
+    plain one that takes the same, and one that is confined for one that is not.
     """
     if (wanted["name"], api_of(wanted)) != (found["name"], api_of(found)):
         return False
     spoken = [field for field in ("filter_subject", "subject_transforms") if field in wanted]
-    if spoken and (wanted.get("consumer") or found.get("consumer")):
+    if spoken and (wanted.get("consumer") or found.get("consumer") or is_confined(wanted)):
         return taken_subjects(wanted) == taken_subjects(found)
     return all((wanted[field] or None) == (found.get(field) or None) for field in spoken)
 
 
 def taken_subjects(source: Config) -> list[tuple[str, str]]:
     """List what a source takes of its origin's subjects, and as what ("": as it is); none: everything."""
+    if is_confined(source):
+        return []
     if source.get("filter_subject"):
         return [(source["filter_subject"], "")]
     return [(each["src"], each.get("dest") or "") for each in source.get("subject_transforms") or []]

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from aggregator.topology.differences import ASIDE, FieldChange, differences, losses, source_pairs, title
+from aggregator.topology.differences import ASIDE, FieldChange, confines, differences, losses, source_pairs, title
 from aggregator.topology.found import (
     Found,
     FoundStream,
@@ -250,6 +250,12 @@ def _reads_through(wanted: DesiredConsumer, source: Config) -> bool:
     return consumer_name_of(source) == wanted.name
 
 
+def _begins_through(wanted: DesiredConsumer, source: Config) -> bool:
+    """Tell whether a source shall read through a consumer as one that the server does not know yet."""
+    assert wanted.copying is not None
+    return not _reads_through(wanted, source) or confines(wanted.copying.source, source)
+
+
 def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> Iterator[Change]:
     """Make, mend or remove a consumer.
 
@@ -259,7 +265,7 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
     """
     current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
     source = None if anew else _found_source(wanted, found)
-    waits = source is not None and not _reads_through(wanted, source)
+    waits = source is not None and _begins_through(wanted, source)
     start = _start(wanted, source, found) if source is not None and waits else wanted.start
     if current is None:
         if wanted.wanted:
@@ -296,7 +302,8 @@ def _start(wanted: DesiredConsumer, source: Config, found: Found) -> Config:
 def _merged_sources(wanted: DesiredStream, current: FoundStream, found: Found) -> list[Config]:
     """Lay the wanted sources over the found ones, keeping what an operator added to them, and where they started.
 
-    A source that loses its consumer starts behind what it had taken; one that gets one must not say where to start.
+    A source that loses its consumer, or is confined, starts behind what it had taken; one that gets a consumer must not
+    say where to start.
     """
     merged = []
     for before, source in source_pairs(wanted.config["sources"], sources_of(current)):
@@ -307,7 +314,7 @@ def _merged_sources(wanted: DesiredStream, current: FoundStream, found: Found) -
             old = {name: value for name, value in old.items() if name not in _BELONGS_TO_A_CONSUMER}
         elif before is not None:
             new = {name: value for name, value in new.items() if name not in _STARTS}
-            if old.pop("consumer", None):
+            if old.pop("consumer", None) or confines(source, before):
                 old["opt_start_seq"] = found.taken((wanted.place, wanted.name), before) + 1
         external = (old.get("external") or {}) | (new.get("external") or {})
         merged.append(old | new | ({"external": external} if external else {}))

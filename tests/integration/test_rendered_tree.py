@@ -1,16 +1,32 @@
 """The upper levels as rendered, attacked by who has a region's key or a relay's: what is not theirs is out of reach."""
 
 import asyncio
+import re
+import shutil
+import ssl
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from aggregator.demo.ports import free_ports
 from shared.identifiers import BlockId, Incarnation
-from shared.nats_connection import ConnectFailed, connect
+from shared.nats_connection import ConnectFailed, RequestFailed, connect
 from shared.wire import origin_header
 from tests.support.agent_process import AgentProcess
+from tests.support.certificates import Authority
 from tests.support.leaf_intruder import intruding
-from tests.support.rendered import CONNECT_DEADLINE, Rendered, encoded, muster, rendered_servers
+from tests.support.rendered import (
+    CONNECT_DEADLINE,
+    Rendered,
+    Visitor,
+    encoded,
+    muster,
+    rendered_servers,
+    running_servers,
+    until_archived,
+)
 from tests.support.waiting import until
 
 POLICY = "$JS.hub.API.CONSUMER"
@@ -139,6 +155,84 @@ async def test_a_regions_key_hears_its_own_policy_and_nothing_that_is_for_others
             if not subject.startswith(("muster.source.hub.MUSTER_POLICY.eu-west.", "$JS.FC.FLEET.", "$JS.eu-west.API."))
         ]
         assert [subject for subject in others if not subject.startswith(("$JS.ACK.FLEET", "$LDS"))] == []
+
+
+async def test_the_leaf_port_greets_nobody_without_tls_and_lets_nobody_in_without_a_key(rendered: Rendered) -> None:
+    port, authority = rendered.ports["leaf"], rendered.directory / "nats" / "keys" / "ca.pem"
+    encrypted = ssl.create_default_context(cafile=str(authority))
+    for context, greeted in ((None, False), (encrypted, True)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(b'CONNECT {"verbose":false}\r\nPING\r\n')
+        heard = await asyncio.wait_for(reader.read(1 << 16), CONNECT_DEADLINE)
+        assert (b"INFO" in heard) is greeted
+        rest = await asyncio.wait_for(reader.read(), CONNECT_DEADLINE)
+        assert not greeted or b"Authorization Violation" in heard + rest
+        writer.close()
+
+
+async def test_a_regions_servers_link_to_the_hub_by_tls_and_to_the_hub_that_they_know_alone(
+    rendered: Rendered, tmp_path: Path
+) -> None:
+    """Both ends look: the hub for TLS, the region for its authority's signature."""
+    whole, (own,) = rendered.config("us-east").read_text(), free_ports(1)
+    whole = whole.replace("127.0.0.1:1", f"127.0.0.1:{own}", 1).replace("store/us-east", "store/tried")
+    at = whole.index("leafnodes {")
+    known, another = str(rendered.directory / "nats" / "us-east" / "ca.pem"), str(Authority(tmp_path, "another").ca)
+    without_tls = re.sub(r" tls \{.*?\}", "", whole[at:].replace("tls://", "nats-leaf://"), flags=re.DOTALL)
+    async with rendered.visited("hub", "aggregator") as hub:
+        for name, uplink, said in (
+            ("plain", without_tls, "Leafnode connection closed"),
+            ("stranger", whole[at:].replace(known, another), "signed by unknown authority"),
+            ("right", whole[at:], "Leafnode connection created"),
+        ):
+            config = tmp_path / "nats" / name / "nats-server.conf"
+            config.parent.mkdir(parents=True)
+            config.write_text(whole[:at] + uplink)
+            shutil.copy(rendered.directory / "nats" / "us-east" / "leaf-seed.conf", config.parent)
+            with running_servers(tmp_path, [name], [("127.0.0.1", own)]):
+                log = tmp_path / f"{name}.log"
+                await until(partial(says, log, said), f"{name}: {said}", CONNECT_DEADLINE)
+                if name == "right":
+                    await until(partial(reaches, hub, "us-east"), "the hub reaches the region", CONNECT_DEADLINE)
+                else:
+                    assert not await reaches(hub, "us-east")
+
+
+def says(log: Path, text: str) -> bool:
+    return text in log.read_text()
+
+
+async def reaches(hub: Visitor, domain: str) -> bool:
+    try:
+        await hub.of_domain(domain, "INFO")
+    except RequestFailed:
+        return False
+    return True
+
+
+async def test_what_a_regions_key_delivers_is_its_own_regions_whatever_it_calls_it(rendered: Rendered) -> None:
+    """A delivery names its subject where no permission looks."""
+    names = ("fleet.us-east.nyc1.nodes.advisory.stale", "muster.policy.us-east.region", "$JS.x.y", "x.y", "x")
+    async with rendered.visited("eu-west", "dub1-agent", "_INBOX_dub1") as agent:
+        await agent.store("fleet.eu-west.dub1.nodes.watermark", b"{}")
+    keys = rendered.directory / "nats" / "keys"
+    async with (
+        rendered.visited("hub", "aggregator") as hub,
+        intruding(rendered.ports["leaf"], keys, "eu-west-leaf") as it,
+    ):
+
+        async def all_is_taken() -> bool:
+            held = (await hub.of_domain("eu-west", "STREAM.INFO.FLEET"))["state"]["last_seq"]
+            return held in [each.get("seq") for each in (await hub.api("STREAM.INFO.ARCHIVE"))["sources"]]
+
+        await until(all_is_taken, "the archive has what the region has")
+        before = await rendered.archived()
+        taken = (await hub.of_domain("eu-west", "CONSUMER.INFO.FLEET.muster-archive"))["delivered"]["stream_seq"]
+        for number, name in enumerate(names, start=1):
+            await it.deliver("muster.source.eu-west.FLEET", name, taken + number)
+            await until_archived(rendered, before + number)
+            stored = (await hub.api("STREAM.MSG.GET.ARCHIVE", {"seq": before + number}))["message"]["subject"]
+            assert stored == "fleet.eu-west" or stored.startswith("fleet.eu-west.")
 
 
 async def test_a_relay_passes_on_what_its_region_has(rendered: Rendered) -> None:

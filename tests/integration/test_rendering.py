@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.demo.ports import free_ports
-from tests.support.rendered import lay_out, muster, rendered_servers, running_servers
+from tests.support.rendered import assert_accepted, lay_out, muster, rendered_servers, running_servers
 from tests.support.waiting import until
 
 
@@ -56,6 +56,20 @@ def test_a_rendered_cluster_meets_over_tls_and_keeps_replicas(tmp_path: Path) ->
     # A server alone acknowledges what its disk has; leaves learn of no addresses beside those that they were given.
     assert [name for name, text in configs.items() if "sync_interval: always" in text] == ["eu"]
     assert [name for name, text in configs.items() if "no_advertise: true" in text] == names[:3]
+
+
+def test_nats_server_accepts_every_file_of_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "topology.toml").write_text(
+        '[hub]\nservers = ["nats://a:4222", "nats://b:4222", "nats://c:4222"]\n'
+        '[[region]]\nname = "eu"\nservers = ["nats://d:4222"]\n[render]\nmax_store = "10GiB"\n'
+        '[[stream]]\nname = "P"\nplace = "eu"\n[stream.mirror]\nname = "POLICY"\ndomain = "hub"\n'
+    )
+    done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+    assert done.returncode == 0, done.stderr
+    files = sorted(tmp_path.glob("nats/*/nats-server.conf"))
+    assert [path.parent.name for path in files] == ["eu", "hub-1", "hub-2", "hub-3"]
+    for path in files:
+        assert_accepted(path)
 
 
 @pytest.mark.parametrize(

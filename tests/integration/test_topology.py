@@ -1,42 +1,19 @@
 """On real servers: what is planned is made, what is made carries every byte to the hub, and outages pass."""
 
-import base64
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from nats.aio.client import Client
-from nats.js.errors import NoStreamResponseError
 
-from aggregator.topology.desired import desired
-from aggregator.topology.jetstream import ApplyFailed, apply, connections, observe
-from aggregator.topology.plan import Plan, plan
-from aggregator.topology.settings import TopologySettings
 from shared.nats_connection import request_json
-from shared.settings import load_settings
-from tests.support.aggregator_command import muster, ran, refused
-from tests.support.regions import REGIONS, Federation, answers, client_of, federation, holds, stream
+from tests.support.aggregator_command import ran, refused
+from tests.support.archiving import BODY, RETRIED, applied, archived_sequences, publish
+from tests.support.regions import REGIONS, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
 HEADERS = {"Nats-Msg-Id": "one", "Muster-Reason": "new", "X-Odd": "Zürich, café"}
-# After a consumer was missing, the hub's server tries again after 10 s, 20 s, 30 s and so on.
-RETRIED = 150.0
-BODY = bytes(range(256)) * 40
-
-
-async def applied(servers: Federation, extra_toml: str = "") -> str:
-    servers.topology_path.write_text(servers.topology_path.read_text() + extra_toml)
-    return await ran("apply", "--config", servers.topology_path)
-
-
-async def publish(client: Client, region: str, count: int, body: bytes = BODY) -> None:
-    for _ in range(count):
-        await client.publish(f"fleet.{region}.dub1.nodes.registration", body)
-    await client.flush()
 
 
 async def test_apply_is_idempotent_and_plan_agrees(tmp_path: Path) -> None:
@@ -99,73 +76,6 @@ async def test_what_was_published_during_an_outage_arrives_once_after_it(tmp_pat
             await until(partial(holds, hub, "REPORT", 20), "everything is reported")
 
 
-@pytest.mark.parametrize("count", [3, 4])
-async def test_a_fleet_that_was_made_anew_by_hand_is_noticed_and_archived_whole_after_apply(
-    tmp_path: Path, count: int
-) -> None:
-    """Where its new consumer delivers as many as the old one had, here three, a server would not look again."""
-    async with federation(tmp_path, ("us-east",)) as servers:
-        config = ("--config", servers.topology_path)
-        await applied(servers)
-        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
-            await publish(agent, "us-east", 3)
-            await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
-            old = (await stream(hub, "FLEET", "$JS.us-east.API"))["config"]
-            await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=5)
-            assert "FLEET is missing" in (await refused("report", *config)).stdout
-            await request_json(hub, "$JS.us-east.API.STREAM.CREATE.FLEET", old, dict[str, Any], deadline=5)
-            await publish(agent, "us-east", count)
-            checked = await muster("check", *config)
-            said = (
-                "us-east: FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it: apply makes it again"
-            )
-            assert (checked.returncode, checked.stdout.count("\n"), said in checked.stdout) == (2, 1, True)
-            shown = await ran("plan", *config)
-            assert "+ create consumer muster-archive on FLEET" in shown
-            assert "FLEET of $JS.us-east.API: through the old consumer -> set aside" in shown
-            assert "applied 3 changes" in await ran("apply", *config)
-            await publish(agent, "us-east", 2)
-            await until(partial(holds, hub, "ARCHIVE", 3 + count + 2), "the new stream is archived whole", RETRIED)
-            assert await archived_sequences(hub) == [1, 2, 3, *range(1, count + 3)]
-            assert await ran("plan", *config) == "nothing to do\n"
-
-
-async def test_sourcing_changes_its_sort_without_losing_anything(tmp_path: Path) -> None:
-    """A source that turns plain again may take once more what came while it was durable: docs/decisions.md, Streams."""
-    async with federation(tmp_path, ("us-east",)) as servers:
-        durable = servers.topology_path.read_text()
-        plain = durable + '[archive]\nsourcing = "plain"\n'
-        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
-            count = again = 0
-            for text in (plain, durable, plain, durable):
-                servers.topology_path.write_text(text)
-                await applied(servers)
-                assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
-                count += 5
-                await publish(agent, "us-east", 5)
-                await until(partial(holds_sequence, hub, count), "all are archived")
-                sequences = await archived_sequences(hub)
-                assert set(sequences) == set(range(1, count + 1))
-                taken_again = len(sequences) - count - again
-                assert taken_again == 0 or (text == plain and taken_again <= 5)
-                again += taken_again
-
-
-async def holds_sequence(hub: Client, sequence: int) -> bool:
-    return sequence in await archived_sequences(hub)
-
-
-async def archived_sequences(hub: Client) -> list[int]:
-    """Give the region's sequences of what the archive holds, in its order."""
-    found = []
-    for sequence in range(1, int((await stream(hub, "ARCHIVE"))["state"]["messages"]) + 1):
-        request = {"seq": sequence}
-        reply = await request_json(hub, "$JS.API.STREAM.MSG.GET.ARCHIVE", request, dict[str, Any], deadline=5)
-        headers = base64.b64decode(reply["message"]["hdrs"]).decode()
-        found.append(int(re.findall(r"^Nats-Stream-Source: \S+ (\d+) ", headers, re.MULTILINE)[0]))
-    return found
-
-
 async def test_a_destructive_change_asks_for_force_and_changes_nothing_without(tmp_path: Path) -> None:
     async with federation(tmp_path, ("us-east",)) as servers:
         await applied(servers)
@@ -207,49 +117,6 @@ async def test_a_replacement_that_failed_after_its_deletion_is_ended_by_the_next
             await publish(agent, "us-east", 2)
             await until(partial(holds, hub, "REPORT", 5), "everything is archived again, and reported", RETRIED)
             assert set(await archived_sequences(hub)) == {1, 2, 3, 4, 5}
-            assert await ran("plan", *config) == "nothing to do\n"
-
-
-async def test_a_consumer_that_is_missing_is_made_again_and_messages_flow_on(tmp_path: Path) -> None:
-    async with federation(tmp_path, ("us-east",)) as servers:
-        await applied(servers)
-        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
-            await publish(agent, "us-east", 3)
-            await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
-            subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
-            await request_json(hub, subject, None, dict[str, Any], deadline=5)
-            await publish(agent, "us-east", 2)
-            assert "us-east: + create consumer muster-archive on FLEET" in await applied(servers)
-            await publish(agent, "us-east", 2)
-            await until(partial(holds_sequence, hub, 7), "what came before and after is archived", RETRIED)
-            assert await archived_sequences(hub) == list(range(1, 8))
-
-
-async def test_an_apply_that_fails_half_way_is_seen_by_check_and_ended_by_the_next_one(tmp_path: Path) -> None:
-    async with federation(tmp_path, ("us-east",)) as servers:
-        config = ("--config", servers.topology_path)
-        await applied(servers)
-        topology = load_settings(servers.topology_path, TopologySettings)
-        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
-            await publish(agent, "us-east", 3)
-            await until(partial(holds, hub, "REPORT", 3), "the first messages are reported")
-            subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
-            await request_json(hub, subject, None, dict[str, Any], deadline=5)
-            async with connections(topology) as opened:
-                aside, made, back = plan(desired(topology), await observe(desired(topology), opened)).changes
-                nonsense = msgspec.structs.replace(made, config={"durable_name": made.consumer, "ack_policy": "odd"})
-                with pytest.raises(ApplyFailed, match="; ARCHIVE of hub has set sources aside: apply again$"):
-                    await apply(Plan((aside, nonsense, back), {}), opened, lambda _: None)
-            checked = await muster("check", *config)
-            assert checked.returncode == 2
-            assert "hub: ARCHIVE does not copy FLEET of us-east: apply takes it up" in checked.stdout
-            assert "ARCHIVE does not copy FLEET of us-east" in (await refused("report", *config)).stdout
-            with pytest.raises(NoStreamResponseError):
-                await hub.jetstream().publish("ARCHIVE", b"forged")
-            await publish(agent, "us-east", 2)
-            assert "applied 2 changes" in await ran("apply", *config)
-            await until(partial(holds, hub, "REPORT", 5), "everything is archived, once", RETRIED)
-            assert "subjects" not in (await stream(hub, "ARCHIVE"))["config"]
             assert await ran("plan", *config) == "nothing to do\n"
 
 

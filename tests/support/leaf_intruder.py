@@ -35,6 +35,11 @@ class LeafIntruder:
         """Send a message into the hub."""
         await self._send(b"LMSG %s %d\r\n%s\r\n" % (subject.encode(), len(body), body))
 
+    async def deliver(self, deliveries: str, subject: str, sequence: int, body: bytes = b"{}") -> None:
+        """Send what the hub copies as the consumer ``muster-archive`` of FLEET would: the subject is in the reply."""
+        reply = f"$JS.ACK.FLEET.muster-archive.1.{sequence}.{sequence}.1795335656049379809.0@{subject}"
+        await self._send(b"LMSG %s %s %d\r\n%s\r\n" % (deliveries.encode(), reply.encode(), len(body), body))
+
     async def subscribe(self, subject: str) -> None:
         """Ask for what the hub has on a subject."""
         await self._send(b"LS+ %s\r\n" % subject.encode())

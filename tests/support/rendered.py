@@ -199,6 +199,12 @@ def _until_listening(address: tuple[str, int]) -> None:
             return
 
 
+def assert_accepted(path: Path) -> None:
+    """See to it that nats-server takes a configuration."""
+    done = subprocess.run([find_command(), "-t", "-c", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def lay_out(directory: Path, away: Sequence[str] = ()) -> None:
     """Apply once the hub reaches the regions, but those that are ``away``."""
     ends_at = time.monotonic() + START_DEADLINE

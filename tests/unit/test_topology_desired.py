@@ -26,6 +26,11 @@ def test_the_archive_listens_to_nothing_and_sources_every_region_by_its_domain()
         {
             "name": "FLEET",
             "external": {"api": f"$JS.{region}.API"},
+            "subject_transforms": [
+                {"src": "*.*.>", "dest": f"fleet.{region}.>"},
+                {"src": "*.*", "dest": f"fleet.{region}"},
+                {"src": "*", "dest": f"fleet.{region}"},
+            ],
             "consumer": {"name": "muster-archive", "deliver_subject": f"muster.source.{region}.FLEET"},
         }
         for region in ("eu-west", "us-east")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.topology.confinement import confined_to
 from aggregator.topology.desired import desired
 from aggregator.topology.differences import FieldChange
 from aggregator.topology.found import ApiFailure, External, Replication, StreamState
@@ -129,8 +130,13 @@ def test_becoming_plain_starts_behind_what_was_taken_and_drops_the_consumers_las
     todo = plan(desired(topology('[archive]\nsourcing = "plain"\n')), found)
     assert [change.action for change in todo.changes] == [Action.UPDATE, Action.DELETE, Action.DELETE]
     assert todo.changes[0].config["sources"] == [
-        {"name": "FLEET", "external": {"api": "$JS.eu-west.API"}, "opt_start_seq": 42},
-        {"name": "FLEET", "external": {"api": "$JS.us-east.API"}, "opt_start_seq": 1},
+        {
+            "name": "FLEET",
+            "external": {"api": f"$JS.{region}.API"},
+            "subject_transforms": confined_to(region),
+            "opt_start_seq": start,
+        }
+        for region, start in (("eu-west", 42), ("us-east", 1))
     ]
 
 
@@ -206,7 +212,10 @@ def test_servers_too_old_for_durable_sourcing_are_sourced_plainly_until_they_are
     found.levels[HUB_PLACE] = 3
     assert plan(desired(topology()), found).changes == ()
     found.levels[HUB_PLACE] = 4
-    assert "source FLEET of $JS.eu-west.API: plain -> durable" in format_plan(plan(desired(topology()), found))
+    said = (
+        "source FLEET of $JS.eu-west.API: plain, all below fleet.eu-west -> durable through muster-archive, all below"
+    )
+    assert said in format_plan(plan(desired(topology()), found))
 
 
 def test_a_source_whose_origin_is_away_stays_what_it_is() -> None:

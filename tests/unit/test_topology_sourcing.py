@@ -3,15 +3,17 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from aggregator.topology.confinement import confined_to
 from aggregator.topology.desired import desired
-from aggregator.topology.found import FoundConsumer, Replication, StreamState
+from aggregator.topology.found import External, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan import Action, plan
 from aggregator.topology.plan_text import format_plan
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, DesiredConsumer, Place
 from shared.settings import parse_settings
-from tests.support.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, changes, topology, with_state
+from tests.support.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, as_applied, changes, topology, with_state
 
 ORDERS = '[[stream]]\nname = "ORDERS"\nsubjects = ["ORDERS.*"]\n'
 GATHER = '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\n'
@@ -211,3 +213,33 @@ def test_a_removed_sites_and_a_removed_regions_consumers_are_removed_when_told_t
     unnamed = one_region + "[policy]\n"
     todo = plan(desired(parse_settings(unnamed, TopologySettings, Path("t"))), found)
     assert "muster-lon1" not in {change.consumer for change in todo.changes}
+
+
+@pytest.mark.parametrize("sourcing", ["durable", "plain"])
+def test_an_archive_that_was_laid_out_without_is_confined_behind_what_it_has_taken(sourcing: str) -> None:
+    wanted = desired(topology(f'[archive]\nsourcing = "{sourcing}"\n'))
+    found = as_applied(wanted)
+    archive = found.streams[HUB_PLACE, "ARCHIVE"].config
+    archive["sources"] = [
+        {key: value for key, value in source.items() if key != "subject_transforms"} for source in archive["sources"]
+    ]
+    taken = [Replication("FLEET", External(place.api), seq=seq) for place, seq in ((EU, 57), (US, 41))]
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=98), *taken)
+    todo = plan(wanted, found)
+    assert not todo.destructive
+    made = [change for change in todo.changes if change.consumer]
+    first, last = (change for change in (todo.changes[0], todo.changes[-1]))
+    assert [source["subject_transforms"] for source in last.config["sources"]] == [
+        confined_to("eu-west"),
+        confined_to("us-east"),
+    ]
+    if sourcing == "durable":
+        assert first.config["sources"] == []
+        assert [(each.action, each.config["opt_start_seq"]) for each in made] == [
+            (Action.REPLACE, 58),
+            (Action.REPLACE, 42),
+        ]
+    else:
+        assert (first, made) == (last, [])
+        assert [source["opt_start_seq"] for source in last.config["sources"]] == [58, 42]
+    assert "all below fleet.eu-west" in format_plan(todo)

@@ -1,0 +1,134 @@
+"""On real servers: what the archive copies from the regions is taken whole and once, whatever befalls the copying."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from nats.js.errors import NoStreamResponseError
+
+from aggregator.topology.desired import desired
+from aggregator.topology.jetstream import ApplyFailed, apply, connections, observe
+from aggregator.topology.plan import Plan, plan
+from aggregator.topology.settings import TopologySettings
+from shared.nats_connection import request_json
+from shared.settings import load_settings
+from tests.support.aggregator_command import muster, ran, refused
+from tests.support.archiving import RETRIED, applied, archived_sequences, holds_sequence, publish
+from tests.support.regions import client_of, federation, holds, stream
+from tests.support.waiting import until
+
+
+@pytest.mark.parametrize("count", [3, 4])
+async def test_a_fleet_that_was_made_anew_by_hand_is_noticed_and_archived_whole_after_apply(
+    tmp_path: Path, count: int
+) -> None:
+    """Where its new consumer delivers as many as the old one had, here three, a server would not look again."""
+    async with federation(tmp_path, ("us-east",)) as servers:
+        config = ("--config", servers.topology_path)
+        await applied(servers)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
+            old = (await stream(hub, "FLEET", "$JS.us-east.API"))["config"]
+            await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=5)
+            assert "FLEET is missing" in (await refused("report", *config)).stdout
+            await request_json(hub, "$JS.us-east.API.STREAM.CREATE.FLEET", old, dict[str, Any], deadline=5)
+            await publish(agent, "us-east", count)
+            checked = await muster("check", *config)
+            said = (
+                "us-east: FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it: apply makes it again"
+            )
+            assert (checked.returncode, checked.stdout.count("\n"), said in checked.stdout) == (2, 1, True)
+            shown = await ran("plan", *config)
+            assert "+ create consumer muster-archive on FLEET" in shown
+            assert "FLEET of $JS.us-east.API: through the old consumer -> set aside" in shown
+            assert "applied 3 changes" in await ran("apply", *config)
+            await publish(agent, "us-east", 2)
+            await until(partial(holds, hub, "ARCHIVE", 3 + count + 2), "the new stream is archived whole", RETRIED)
+            assert await archived_sequences(hub) == [1, 2, 3, *range(1, count + 3)]
+            assert await ran("plan", *config) == "nothing to do\n"
+
+
+async def test_sourcing_changes_its_sort_without_losing_anything(tmp_path: Path) -> None:
+    """A source that turns plain again may take once more what came while it was durable: docs/decisions.md, Streams."""
+    async with federation(tmp_path, ("us-east",)) as servers:
+        durable = servers.topology_path.read_text()
+        plain = durable + '[archive]\nsourcing = "plain"\n'
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            count = again = 0
+            for text in (plain, durable, plain, durable):
+                servers.topology_path.write_text(text)
+                await applied(servers)
+                assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+                count += 5
+                await publish(agent, "us-east", 5)
+                await until(partial(holds_sequence, hub, count), "all are archived")
+                sequences = await archived_sequences(hub)
+                assert set(sequences) == set(range(1, count + 1))
+                taken_again = len(sequences) - count - again
+                assert taken_again == 0 or (text == plain and taken_again <= 5)
+                again += taken_again
+
+
+async def test_an_archive_that_was_laid_out_without_is_confined_and_takes_nothing_twice(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        config = ("--config", servers.topology_path)
+        await applied(servers)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            before = (await stream(hub, "ARCHIVE"))["config"]
+            del before["sources"][0]["subject_transforms"]
+            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", before, dict[str, Any], deadline=5)
+            await publish(agent, "us-east", 5)
+            await until(partial(holds, hub, "ARCHIVE", 5), "all are archived")
+            shown = await ran("plan", *config)
+            assert "durable through muster-archive -> durable through muster-archive, all below fleet.us-east" in shown
+            assert "applied 3 changes" in await ran("apply", *config)
+            assert await ran("plan", *config) == "nothing to do\n"
+            await publish(agent, "us-east", 5)
+            await until(partial(holds_sequence, hub, 10), "all are archived", RETRIED)
+            assert await archived_sequences(hub) == list(range(1, 11))
+
+
+async def test_a_consumer_that_is_missing_is_made_again_and_messages_flow_on(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
+            subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
+            await request_json(hub, subject, None, dict[str, Any], deadline=5)
+            await publish(agent, "us-east", 2)
+            assert "us-east: + create consumer muster-archive on FLEET" in await applied(servers)
+            await publish(agent, "us-east", 2)
+            await until(partial(holds_sequence, hub, 7), "what came before and after is archived", RETRIED)
+            assert await archived_sequences(hub) == list(range(1, 8))
+
+
+async def test_an_apply_that_fails_half_way_is_seen_by_check_and_ended_by_the_next_one(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        config = ("--config", servers.topology_path)
+        await applied(servers)
+        topology = load_settings(servers.topology_path, TopologySettings)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "REPORT", 3), "the first messages are reported")
+            subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
+            await request_json(hub, subject, None, dict[str, Any], deadline=5)
+            async with connections(topology) as opened:
+                aside, made, back = plan(desired(topology), await observe(desired(topology), opened)).changes
+                nonsense = msgspec.structs.replace(made, config={"durable_name": made.consumer, "ack_policy": "odd"})
+                with pytest.raises(ApplyFailed, match="; ARCHIVE of hub has set sources aside: apply again$"):
+                    await apply(Plan((aside, nonsense, back), {}), opened, lambda _: None)
+            checked = await muster("check", *config)
+            assert checked.returncode == 2
+            assert "hub: ARCHIVE does not copy FLEET of us-east: apply takes it up" in checked.stdout
+            assert "ARCHIVE does not copy FLEET of us-east" in (await refused("report", *config)).stdout
+            with pytest.raises(NoStreamResponseError):
+                await hub.jetstream().publish("ARCHIVE", b"forged")
+            await publish(agent, "us-east", 2)
+            assert "applied 2 changes" in await ran("apply", *config)
+            await until(partial(holds, hub, "REPORT", 5), "everything is archived, once", RETRIED)
+            assert "subjects" not in (await stream(hub, "ARCHIVE"))["config"]
+            assert await ran("plan", *config) == "nothing to do\n"

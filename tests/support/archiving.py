@@ -1,0 +1,44 @@
+"""Lay out a federation's streams, publish in its regions, and see which of what they hold the archive has."""
+
+import base64
+import re
+from typing import Any
+
+from nats.aio.client import Client
+
+from shared.nats_connection import request_json
+from tests.support.aggregator_command import ran
+from tests.support.regions import Federation, stream
+
+# After a consumer was missing, the hub's server tries again after 10 s, 20 s, 30 s and so on.
+RETRIED = 150.0
+BODY = bytes(range(256)) * 40
+
+
+async def applied(servers: Federation, extra_toml: str = "") -> str:
+    """Add settings to the topology and apply it; give what apply says."""
+    servers.topology_path.write_text(servers.topology_path.read_text() + extra_toml)
+    return await ran("apply", "--config", servers.topology_path)
+
+
+async def publish(client: Client, region: str, count: int, body: bytes = BODY) -> None:
+    """Publish so many registrations in a region."""
+    for _ in range(count):
+        await client.publish(f"fleet.{region}.dub1.nodes.registration", body)
+    await client.flush()
+
+
+async def holds_sequence(hub: Client, sequence: int) -> bool:
+    """Tell whether the archive has the region's message of a sequence."""
+    return sequence in await archived_sequences(hub)
+
+
+async def archived_sequences(hub: Client) -> list[int]:
+    """Give the region's sequences of what the archive holds, in its order."""
+    found = []
+    for sequence in range(1, int((await stream(hub, "ARCHIVE"))["state"]["messages"]) + 1):
+        request = {"seq": sequence}
+        reply = await request_json(hub, "$JS.API.STREAM.MSG.GET.ARCHIVE", request, dict[str, Any], deadline=5)
+        headers = base64.b64decode(reply["message"]["hdrs"]).decode()
+        found.append(int(re.findall(r"^Nats-Stream-Source: \S+ (\d+) ", headers, re.MULTILINE)[0]))
+    return found
