@@ -145,6 +145,29 @@ async def test_what_a_hub_lost_that_was_restored_from_an_older_copy_is_named(tmp
         assert "was the hub restored from an older copy?" in line
 
 
+async def test_what_waits_is_counted_by_the_origins_own_sequences_where_the_server_says_that_nothing_does(
+    tmp_path: Path,
+) -> None:
+    """A consumer that somebody paused: heard of all the time, lag 0, no error."""
+    async with watched(tmp_path) as stage:
+        await stage.publish(stage.word())
+        await stage.archived(1)
+        await stage.comes_to(0)
+        pause = f"$JS.{REGION}.API.CONSUMER.PAUSE.FLEET.muster-archive"
+        until_then = {"pause_until": "2099-01-01T00:00:00Z"}
+        await request_json(stage.hub, pause, until_then, dict[str, Any], deadline=20)
+        await stage.publish(stage.word(), stage.word(), stage.word())
+        (source,) = (await stream(stage.hub, "ARCHIVE"))["sources"]
+        assert source["lag"] == 0
+
+        async def warns() -> bool:
+            return (await stage.checked("--behind", "1s,1h"))[0] == 1
+
+        await until(warns, "what waits for a second is worth a warning")
+        _, line = await stage.checked("--behind", "1s,1h")
+        assert "hub: ARCHIVE is 3 messages behind FLEET of us-east, the oldest waits for " in line
+
+
 async def acknowledged(stage: Watched, sequence: int) -> None:
     """Wait until the region's consumer knows that the hub has everything up to a sequence."""
     subject = f"$JS.{REGION}.API.CONSUMER.INFO.FLEET.muster-archive"
