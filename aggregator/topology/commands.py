@@ -15,7 +15,7 @@ from aggregator.topology.jetstream import ApplyFailed, Connections, connections,
 from aggregator.topology.jetstream import apply as apply_plan
 from aggregator.topology.plan import Change, Plan
 from aggregator.topology.plan import plan as make_plan
-from aggregator.topology.plan_text import change_lines, format_plan, named, plan_as_json, summary
+from aggregator.topology.plan_text import change_lines, format_plan, left_lines, named, plan_as_json, summary
 from aggregator.topology.report import format_report
 from aggregator.topology.report import report as make_report
 from aggregator.topology.settings import TopologySettings
@@ -84,6 +84,8 @@ def apply(config_path: Path, force: bool, as_json: bool) -> None:
     else:
         for place, reason in done.problems.items():
             click.echo(f"{place}: {reason}")
+        for line in left_lines(done):
+            click.echo(line)
         click.echo(f"applied {len(done.changes)} changes" if done.changes else summary(done))
     _end(done.problems)
 

@@ -114,6 +114,7 @@ class FoundConsumer(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What there is. What is not there has no entry; ``unreachable`` places say why in one line.
 
+    ``away``: places that only a source or a consumer names, and that do not answer; why, in one line.
     ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
     ``strays``: consumers with names such as we give, beside those that are wanted.
     """
@@ -124,6 +125,7 @@ class Found(msgspec.Struct, frozen=True):
     unreachable: dict[Place, str]
     last_matching: dict[tuple[StreamKey, str], int] = {}
     strays: dict[ConsumerKey, FoundConsumer] = {}
+    away: dict[Place, str] = {}
 
     def taken(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.

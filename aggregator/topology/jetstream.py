@@ -12,12 +12,21 @@ from typing import Any
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.found import ConsumerKey, Found, FoundConsumer, FoundStream, beyond
+from aggregator.topology.found import (
+    ConsumerKey,
+    Found,
+    FoundConsumer,
+    FoundStream,
+    api_of,
+    beyond,
+    consumer_name_of,
+    sources_of,
+)
 from aggregator.topology.plan import Action, Change, Plan
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.sourcing import OURS, copier_of, named_copier
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
-from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM
+from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, domain_of
 from shared.nats_connection import ApiError, ConnectFailed, RequestFailed, connect, request_json
 
 CONNECT_DEADLINE = 5.0
@@ -108,15 +117,22 @@ async def _observe_strays(place: Place, asked: list[Desired | Origin], opened: C
 
 
 async def _observe_named_places(opened: Connections, found: Found) -> None:
-    """Ask those domains, too, that only consumers name: a region that was removed may copy on; one may be gone."""
+    """Ask those domains, too, that only consumers and sources name: a region that was removed; one may be gone."""
     known = {str(place) for place in (*found.levels, *found.unreachable)}
     named = {copier[0] for each in found.strays.values() if (copier := named_copier(each.config)) is not None}
-    places = [Place(HUB, name) for name in sorted(named - known)]
+    named |= {
+        domain_of(api_of(source))
+        for (place, _), stream in found.streams.items()
+        for source in sources_of(stream)
+        if place.connection == HUB and consumer_name_of(source)
+    }
+    places = [Place(HUB, name) for name in sorted(named - known - {""})]
     asked = [Found({}, {}, {}, {}) for _ in places]
     await asyncio.gather(*(_observe_place(place, [], opened, each) for place, each in zip(places, asked, strict=True)))
     for each in asked:
-        # Not that they do not answer: nobody asked for them.
+        # Not among those that do not answer: nobody asked for them.
         found.levels.update(each.levels)
+        found.away.update(each.unreachable)
 
 
 async def _consumer_names(client: Client, place: Place, stream: str) -> list[str]:

@@ -29,6 +29,7 @@ from shared.jetstream_api import domain_of
 
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
 _STARTS = ("opt_start_seq", "opt_start_time")
+_TWICE = "what comes in while this is applied may be taken twice"
 _BELONGS_TO_A_CONSUMER = (*_STARTS, "filter_subject", "subject_transforms")
 
 
@@ -42,7 +43,10 @@ class Action(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One step. ``config`` is what is sent, whole; ``consumer`` is "" where the stream itself is meant."""
+    """One step. ``config`` is what is sent, whole; ``consumer`` is "" where the stream itself is meant.
+
+    ``remark`` is what else to know before it is done.
+    """
 
     action: Action
     place: Place
@@ -51,17 +55,19 @@ class Change(msgspec.Struct, frozen=True):
     fields: tuple[FieldChange, ...]
     config: Config
     destroys: str = ""
+    remark: str = ""
 
 
 class Plan(msgspec.Struct, frozen=True):
     """The steps from found to desired, and for each place that cannot be planned for, why.
 
-    With ``refused`` lines, nothing of it may be carried out.
+    With ``refused`` lines, nothing of it may be carried out. ``left`` are consumers to remove where nobody answers.
     """
 
     changes: tuple[Change, ...]
     problems: dict[Place, str]
     refused: tuple[str, ...] = ()
+    left: tuple[Change, ...] = ()
 
     @property
     def destructive(self) -> tuple[Change, ...]:
@@ -96,8 +102,14 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         for each in left
         if (each.place, each.stream, each.name) not in gone
     )
+    silent = {*problems, *found.away}
     in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
-    return Plan(tuple(in_order), problems, tuple(refusals(wanted, found)))
+    return Plan(
+        tuple(change for change in in_order if change.place not in silent),
+        problems,
+        tuple(refusals(wanted, found)),
+        tuple(change for change in in_order if change.place in silent),
+    )
 
 
 def _made_anew(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
@@ -141,7 +153,9 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
     if "sources" in wanted.config:
         config["sources"] = _merged_sources(wanted, current, found)
     lost = ", ".join(losses(fields, current))
-    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, _sent(config), lost)
+    again = any(change.field.startswith("source ") and change.before and change.after for change in fields)
+    remark = _TWICE if again and current.state.messages else ""
+    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, _sent(config), lost, remark)
     yield from _consumers_left(wanted, current)
 
 
@@ -286,6 +300,8 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
         yield Change(Action.REPLACE, wanted.place, wanted.stream, wanted.name, fields, config)
     elif fields:
         config = current.config | wanted.config
+        if "metadata" in wanted.config:
+            config["metadata"] = (current.config.get("metadata") or {}) | wanted.config["metadata"]
         yield Change(Action.UPDATE, wanted.place, wanted.stream, wanted.name, fields, config)
 
 

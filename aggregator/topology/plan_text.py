@@ -31,6 +31,7 @@ def format_plan(plan: Plan) -> str:
             lines.append(place)
         lines.extend(f"  {line}" for line in change_lines(change))
     lines.extend(f"{place}: {reason}" for place, reason in plan.problems.items())
+    lines.extend(left_lines(plan))
     lines.extend(f"refused: {reason}" for reason in plan.refused)
     return "\n".join([*lines, summary(plan)])
 
@@ -39,6 +40,8 @@ def change_lines(change: Change) -> Iterator[str]:
     """Write one step: what is done, and each field that it changes."""
     what = f"consumer {change.consumer} on {change.stream}" if change.consumer else f"stream {change.stream}"
     yield f"{_SIGNS[change.action]} {change.action} {what}" + (f", which {change.destroys}" if change.destroys else "")
+    if change.remark:
+        yield f"    {change.remark}"
     for field in change.fields:
         if change.action is Action.CREATE and _is_unremarkable(field):
             continue
@@ -46,6 +49,13 @@ def change_lines(change: Change) -> Iterator[str]:
             yield f"    {field.field}: {_shown(field.field, field.after)}"
         else:
             yield f"    {field.field}: {_shown(field.field, field.before)} -> {_shown(field.field, field.after)}"
+
+
+def left_lines(plan: Plan) -> Iterator[str]:
+    """Say what stays where nobody answers, and how it is removed."""
+    for change in plan.left:
+        command = f"nats --js-domain {change.place.domain} consumer rm {change.stream} {change.consumer}"
+        yield f"{change.place}: does not answer, so {named(change)} stays: once it is back, {command}"
 
 
 def named(change: Change) -> str:
@@ -82,11 +92,15 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
                 "consumer": change.consumer,
                 "fields": [_field_as_json(field) for field in change.fields],
                 "destroys": change.destroys,
+                "remark": change.remark,
             }
             for change in plan.changes
         ],
         "problems": {str(place): reason for place, reason in plan.problems.items()},
         "refused": list(plan.refused),
+        "left": [
+            {"place": str(change.place), "stream": change.stream, "consumer": change.consumer} for change in plan.left
+        ],
     }
 
 
@@ -142,4 +156,7 @@ def _plainly(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        # What the server notes there for itself is nobody's business.
+        return ", ".join(f"{key} {said}" for key, said in value.items() if not key.startswith("_")) or "none"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -13,6 +13,9 @@ from aggregator.topology.words import DesiredConsumer, Place
 from shared.jetstream_api import api_prefix
 from shared.subjects import EVERY_REGISTRATION, ROOT, RecordType
 
+FOR_A_RELAY = "muster.relay"
+"""The consumer's metadata that names its relay: an agent makes one of the same name, where nobody else does."""
+
 _ACK_WAIT = 3_600 * 1_000_000_000
 
 
@@ -28,6 +31,7 @@ def consumers_of_relays(topology: TopologySettings, region: str, place: Place, f
                 "ack_wait": _ACK_WAIT,
                 "max_ack_pending": -1,
                 "max_deliver": -1,
+                "metadata": {FOR_A_RELAY: relay.name},
             }
             yield DesiredConsumer(place, fleet, name, config)
 

@@ -1,8 +1,9 @@
 """Find the consumers that apply once made and that are for nobody any more. Pure.
 
-They are known by what they are, not by their names alone: a site's shows just that site's policy, and a copy's delivers
-to a subject that names the copy. A copy that the settings do not speak of keeps its consumer as long as it reads
-through it; where its place does not answer, nobody knows, and the consumer goes only when told to.
+They are known by what they are, not by their names alone: a site's shows just that site's policy, a relay's says in its
+metadata whose it is, and a copy's delivers to a subject that names the copy. A copy that the settings do not speak of
+keeps its consumer as long as it reads through it; where its place does not answer, nobody knows, and the consumer goes
+only when told to.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from aggregator.topology.found import ConsumerKey, Found, FoundConsumer, consumer_name_of, sources_of
+from aggregator.topology.relays import FOR_A_RELAY
 from aggregator.topology.sourcing import copier_of, named_copier
 from aggregator.topology.words import Desired, DesiredConsumer, Place
 from shared.policy import STREAM, Scope, consumer_name, parse_policy_subject, subjects_of_site
@@ -32,7 +34,10 @@ def strays(wanted: Iterable[Desired], found: Found) -> Iterator[Stray]:
     regions = {site.region for each in consumers if (site := _site(each.name, each.config.get("filter_subjects")))}
     for key, consumer in sorted(found.strays.items()):
         site = _site(key[2], consumer.config.get("filter_subjects"))
-        if site is not None and site.region in regions:
+        relay = (consumer.config.get("metadata") or {}).get(FOR_A_RELAY)
+        if relay:
+            yield Stray(*key, f"lets the relay {relay} read nothing more")
+        elif site is not None and site.region in regions:
             yield Stray(*key, f"tells {site.site} nothing more of the policy")
         elif site is None:
             yield from _of_a_copy(key, consumer, found, {each.place for each in wanted})

@@ -144,11 +144,18 @@ async def test_a_region_that_is_taken_away_leaves_no_consumer_behind(tmp_path: P
         copy = '[[stream]]\nname = "COPY"\nplace = "eu-west"\n[[stream.source]]\nname = "ORDERS"\ndomain = "hub"\n'
         await applied(servers, orders + copy)
         text = servers.topology_path.read_text()
+        told = await applied(servers, '[[relay]]\nname = "up"\nregion = "us-east"\n')
+        assert told == "us-east: + create consumer muster-up-up on FLEET\napplied 1 changes\n"
+        assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+        servers.topology_path.write_text(text)
+        answer = await refused("apply", "--config", servers.topology_path)
+        assert "us-east: delete muster-up-up on FLEET, which lets the relay up read nothing more" in answer.stderr
         servers.topology_path.write_text(text.replace('[[region]]\nname = "eu-west"\n', "").replace(copy, ""))
         answer = await refused("apply", "--config", servers.topology_path)
         assert "takes nothing more from FLEET of $JS.eu-west.API" in answer.stderr
         told = await ran("apply", "--force", "--config", servers.topology_path)
         assert "eu-west: - delete consumer muster-archive on FLEET" in told
+        assert "us-east: - delete consumer muster-up-up on FLEET" in told
         async with await client_of(servers.regions["eu-west"]) as region:
             names = await request_json(region, "$JS.API.CONSUMER.NAMES.FLEET", None, dict[str, Any], deadline=20)
             assert not names["consumers"]
@@ -163,6 +170,10 @@ async def test_a_region_that_is_taken_away_leaves_no_consumer_behind(tmp_path: P
         await servers.regions["eu-west"].kill()
         answer = await refused("apply", "--config", servers.topology_path)
         assert "delete muster-COPY@eu-west on ORDERS, which gives COPY of eu-west nothing more" in answer.stderr
+        told = await ran("apply", "--force", "--config", servers.topology_path)
+        said = "eu-west: does not answer, so muster-archive on FLEET stays: once it is back, nats --js-domain eu-west"
+        assert f"{said} consumer rm FLEET muster-archive" in told
+        assert await ran("apply", "--config", servers.topology_path) == "nothing to do\n"
 
 
 async def test_a_region_that_is_away_is_said_to_be_and_the_rest_is_done(tmp_path: Path) -> None:

@@ -272,10 +272,12 @@ def test_a_plan_as_json_keeps_jetstreams_values() -> None:
                 "consumer": "",
                 "fields": [{"field": "max_age", "from": 60 * DAY, "to": DAY}],
                 "destroys": "",
+                "remark": "",
             }
         ],
         "problems": {},
         "refused": [],
+        "left": [],
     }
 
 

@@ -243,3 +243,43 @@ def test_an_archive_that_was_laid_out_without_is_confined_behind_what_it_has_tak
         assert (first, made) == (last, [])
         assert [source["opt_start_seq"] for source in last.config["sources"]] == [58, 42]
     assert "all below fleet.eu-west" in format_plan(todo)
+
+
+def test_a_relay_that_is_gone_takes_its_consumer_along_and_an_agents_own_stays() -> None:
+    text = '[[relay]]\nname = "up"\nregion = "eu-west"\n'
+    found = applied(text)
+    key = EU, "FLEET", "muster-up-up"
+    found.strays[key] = found.consumers.pop(key)
+    (gone,) = changes("", found)
+    assert (gone.action, gone.place, gone.consumer) == (Action.DELETE, EU, "muster-up-up")
+    assert gone.destroys == "lets the relay up read nothing more"
+    own = {name: value for name, value in found.strays[key].config.items() if name != "metadata"}
+    found.strays[key] = FoundConsumer(own | {"metadata": {"_nats.level": "0"}}, "2026-01-01T00:00:00Z")
+    assert changes("", found) == ()
+    # Once the file names it, it is the file's, and keeps what else an operator noted on it.
+    found.consumers[key] = FoundConsumer(own | {"metadata": {"owner": "ops"}}, "2026-01-01T00:00:00Z")
+    (marked,) = changes(text, found)
+    assert (marked.action, marked.config["metadata"]) == (Action.UPDATE, {"owner": "ops", "muster.relay": "up"})
+    assert "metadata: owner ops -> muster.relay up" in format_plan(plan(desired(topology(text)), found))
+
+
+@pytest.mark.parametrize("messages", [0, 41])
+def test_the_plan_says_where_something_may_be_taken_twice(messages: int) -> None:
+    found = applied(ORDERS + GATHER + 'sourcing = "plain"\n')
+    with_state(found, HUB_PLACE, "ALL", StreamState(messages=messages), Replication("ORDERS", seq=messages))
+    shown = format_plan(plan(desired(topology(ORDERS + GATHER)), found))
+    said = "  ~ update stream ALL\n      what comes in while this is applied may be taken twice\n"
+    assert (said in shown) == bool(messages)
+
+
+def test_what_is_to_be_removed_where_nobody_answers_is_told_and_not_tried() -> None:
+    found = applied("")
+    found.away[US] = "nobody answers"
+    del found.levels[US], found.streams[US, "FLEET"], found.consumers[US, "FLEET", "muster-archive"]
+    without = parse_settings(TWO_REGIONS.replace('[[region]]\n    name = "us-east"', ""), TopologySettings, Path("t"))
+    todo = plan(desired(without), found)
+    assert [(change.action, change.stream) for change in todo.changes] == [(Action.UPDATE, "ARCHIVE")]
+    assert [(change.action, change.place, change.consumer) for change in todo.left] == [
+        (Action.DELETE, US, "muster-archive")
+    ]
+    assert "us-east: does not answer, so muster-archive on FLEET stays: once it is back, nats --js" in format_plan(todo)
