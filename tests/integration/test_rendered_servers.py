@@ -14,6 +14,7 @@ from shared.identifiers import message_id
 from shared.jetstream_api import ApiError
 from shared.nats_connection import ConnectFailed, connect
 from shared.wire import MESSAGE_ID_HEADER
+from tests.support.leaf_intruder import hung_up
 from tests.support.rendered import (
     CONNECT_DEADLINE,
     SERVERS,
@@ -270,7 +271,7 @@ async def test_without_tls_nobody_is_greeted(rendered: Rendered) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", rendered.ports[server])
         writer.write(b'CONNECT {"verbose":false}\r\nPING\r\n')
         assert b"INFO" not in await reader.read()
-        writer.close()
+        await hung_up(writer)
 
 
 def test_nats_server_accepts_every_file(rendered: Rendered) -> None:

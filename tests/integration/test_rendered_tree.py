@@ -16,7 +16,7 @@ from shared.nats_connection import ConnectFailed, RequestFailed, connect
 from shared.wire import origin_header
 from tests.support.agent_process import AgentProcess
 from tests.support.certificates import Authority
-from tests.support.leaf_intruder import intruding
+from tests.support.leaf_intruder import hung_up, intruding
 from tests.support.rendered import (
     CONNECT_DEADLINE,
     Rendered,
@@ -167,7 +167,7 @@ async def test_the_leaf_port_greets_nobody_without_tls_and_lets_nobody_in_withou
         assert (b"INFO" in heard) is greeted
         rest = await asyncio.wait_for(reader.read(), CONNECT_DEADLINE)
         assert not greeted or b"Authorization Violation" in heard + rest
-        writer.close()
+        await hung_up(writer)
 
 
 async def test_a_regions_servers_link_to_the_hub_by_tls_and_to_the_hub_that_they_know_alone(
@@ -293,4 +293,4 @@ async def test_connections_that_never_log_in_make_room_within_seconds(rendered: 
         await until(is_let_in, "there is room again", CONNECT_DEADLINE)
     finally:
         for _, writer in idle:
-            writer.close()
+            await hung_up(writer)

@@ -1,11 +1,15 @@
 """On real servers: what the archive copies from the regions is taken whole and once, whatever befalls the copying."""
 
+import json
+import random
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
 from aggregator.topology.desired import desired
@@ -16,6 +20,7 @@ from shared.nats_connection import request_json
 from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.archiving import RETRIED, applied, archived_sequences, holds_sequence, publish
+from tests.support.dying_apply import DEATH
 from tests.support.regions import client_of, federation, holds, stream
 from tests.support.waiting import until
 
@@ -132,3 +137,83 @@ async def test_an_apply_that_fails_half_way_is_seen_by_check_and_ended_by_the_ne
             await until(partial(holds, hub, "REPORT", 5), "everything is archived, once", RETRIED)
             assert "subjects" not in (await stream(hub, "ARCHIVE"))["config"]
             assert await ran("plan", *config) == "nothing to do\n"
+
+
+async def test_an_apply_that_is_killed_at_any_step_is_ended_by_the_next_one_and_nothing_is_lost_or_doubled(
+    tmp_path: Path,
+) -> None:
+    """Each change of durable sourcing once, killed at a request that is drawn; the seed says which."""
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    drawn = random.Random(seed)
+    async with federation(tmp_path, ("us-east",)) as servers:
+        durable = servers.topology_path.read_text()
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            expected: list[int] = []
+            held = 0
+
+            async def killed_and_ended(text: str, *, flows: bool) -> None:
+                """Change the settings and apply; ``flows``: what is published meanwhile reaches the archive as well."""
+                nonlocal held
+                servers.topology_path.write_text(text)
+                await killed(servers.topology_path, drawn)
+                if flows:
+                    await publish(agent, "us-east", 2)
+                    held += 2
+                    await until(partial(archive_ends, hub, held), "what came in between is archived", RETRIED)
+                await ran("apply", "--config", servers.topology_path)
+                assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
+                await publish(agent, "us-east", 2)
+                held += 2
+                await until(partial(archive_ends, hub, held), "the last is archived", RETRIED)
+                expected.extend(range(max(expected, default=0) + 1, held + 1))
+                assert await archived_sequences(hub) == expected
+
+            await killed_and_ended(durable + '[archive]\nsourcing = "plain"\n', flows=False)
+            await killed_and_ended(durable, flows=True)
+            subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
+            await request_json(hub, subject, None, dict[str, Any], deadline=5)
+            await killed_and_ended(durable, flows=False)
+
+
+async def killed(path: Path, drawn: random.Random) -> None:
+    """Kill an apply at one of its requests."""
+    changes = json.loads(await ran("plan", "--json", "--config", path))["changes"]
+    requests = sum(2 if change["action"] == "replace" else 1 for change in changes)
+    death = f"{drawn.randint(1, requests)} {drawn.choice(('before', 'after'))}"
+    print(f"{death} of {requests}")
+    answer = await muster("apply", "--config", path, module="tests.support.dying_apply", environment={DEATH: death})
+    assert answer.returncode == -signal.SIGKILL
+
+
+async def archive_ends(hub: Client, sequence: int) -> bool:
+    """Tell whether the archive has a region's message of a sequence last."""
+    return (await archived_sequences(hub))[-1:] == [sequence]
+
+
+async def test_a_region_that_is_added_brings_all_that_it_held_before_once(tmp_path: Path) -> None:
+    """Older than what the copies hold already: by time it would be passed over."""
+    gather = '[[stream]]\nname = "GATHER"\n'
+    source = '[[stream.source]]\nname = "FLEET"\ndomain = "{}"\nsourcing = "plain"\n'
+    async with federation(tmp_path) as servers:
+        both = servers.topology_path.read_text()
+        one = both.replace('[[region]]\nname = "eu-west"\n', "")
+        async with (
+            await client_of(servers.regions["us-east"]) as east,
+            await client_of(servers.regions["eu-west"]) as west,
+            await client_of(servers.hub) as hub,
+        ):
+            config = {"name": "FLEET", "subjects": ["fleet.eu-west.>"]}
+            await request_json(west, "$JS.API.STREAM.CREATE.FLEET", config, dict[str, Any], deadline=5)
+            await publish(west, "eu-west", 5)
+            servers.topology_path.write_text(one + gather + source.format("us-east"))
+            await ran("apply", "--config", servers.topology_path)
+            await publish(east, "us-east", 3)
+            for name in ("ARCHIVE", "GATHER"):
+                await until(partial(holds, hub, name, 3), f"{name} holds what is newer")
+            servers.topology_path.write_text(both + gather + source.format("us-east") + source.format("eu-west"))
+            await ran("apply", "--config", servers.topology_path)
+            await publish(west, "eu-west", 2)
+            for name in ("ARCHIVE", "GATHER"):
+                await until(partial(holds, hub, name, 10), f"{name} holds what was there before, too", RETRIED)
+                assert await archived_sequences(hub, name) == [1, 2, 3, *range(1, 8)]

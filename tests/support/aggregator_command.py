@@ -1,16 +1,22 @@
 """Run ``muster-aggregator`` as a person would."""
 
 import asyncio
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 
-async def muster(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run the command beside the servers and links of this process."""
-    program = "from aggregator.cli import main; main()"
-    command = [sys.executable, "-c", program, *arguments]
-    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=600, check=False)
+async def muster(
+    *arguments: str | Path, module: str = "", environment: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command beside the servers and links of this process; ``module`` runs it, where that is not itself."""
+    program = ["-m", module] if module else ["-c", "from aggregator.cli import main; main()"]
+    command, surroundings = [sys.executable, *program, *arguments], {**os.environ, **(environment or {})}
+    return await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=600, check=False, env=surroundings
+    )
 
 
 async def ran(*arguments: str | Path) -> str:

@@ -33,12 +33,12 @@ async def holds_sequence(hub: Client, sequence: int) -> bool:
     return sequence in await archived_sequences(hub)
 
 
-async def archived_sequences(hub: Client) -> list[int]:
-    """Give the region's sequences of what the archive holds, in its order."""
+async def archived_sequences(hub: Client, name: str = "ARCHIVE") -> list[int]:
+    """Give the regions' sequences of what the archive, or another copy, holds, in its order."""
     found = []
-    for sequence in range(1, int((await stream(hub, "ARCHIVE"))["state"]["messages"]) + 1):
+    for sequence in range(1, int((await stream(hub, name))["state"]["messages"]) + 1):
         request = {"seq": sequence}
-        reply = await request_json(hub, "$JS.API.STREAM.MSG.GET.ARCHIVE", request, dict[str, Any], deadline=5)
+        reply = await request_json(hub, f"$JS.API.STREAM.MSG.GET.{name}", request, dict[str, Any], deadline=5)
         headers = base64.b64decode(reply["message"]["hdrs"]).decode()
         found.append(int(re.findall(r"^Nats-Stream-Source: \S+ (\d+) ", headers, re.MULTILINE)[0]))
     return found

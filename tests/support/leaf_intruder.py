@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -69,6 +70,13 @@ class LeafIntruder:
         await self._writer.drain()
 
 
+async def hung_up(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, whatever the other end thinks of it."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
 @asynccontextmanager
 async def intruding(port: int, keys: Path, name: str) -> AsyncIterator[LeafIntruder]:
     """Connect to a hub's leaf port with the seed ``name`` of the directory ``keys``."""
@@ -81,4 +89,4 @@ async def intruding(port: int, keys: Path, name: str) -> AsyncIterator[LeafIntru
         yield intruder
     finally:
         listening.cancel()
-        writer.close()
+        await hung_up(writer)
