@@ -48,8 +48,9 @@ class WideTransport(TcpTransport):
     ) -> None:
         """Go on encrypted."""
         await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
-        # nats-py lets nobody say so where it makes the reader.
+        # nats-py lets nobody say so where it makes these; asyncio would warn of an end that cannot be half open.
         vars(self._io_reader)["_limit"] = READ_SIZE
+        vars(vars(self._io_writer)["_protocol"])["_over_ssl"] = True
 
     async def read(self, buffer_size: int) -> bytes:
         """Read what is there."""

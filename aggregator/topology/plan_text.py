@@ -16,9 +16,13 @@ _LIMITS = {
     "max_msg_size": format_size,
     "max_msgs": "{:,}".format,
     "max_msgs_per_subject": "{:,}".format,
+    "max_ack_pending": "{:,}".format,
+    "max_deliver": "{:,}".format,
 }
-_UNREMARKABLE = {"max_msg_size": -1, "max_msgs": -1, "max_msgs_per_subject": -1}
-_NANOSECONDS = ("max_age", "duplicate_window", "idle_heartbeat")
+_UNREMARKABLE = dict.fromkeys(
+    ("max_msg_size", "max_msgs", "max_msgs_per_subject", "max_ack_pending", "max_deliver"), -1
+)
+_NANOSECONDS = ("max_age", "duplicate_window", "idle_heartbeat", "ack_wait")
 
 
 def format_plan(plan: Plan) -> str:
@@ -45,7 +49,9 @@ def change_lines(change: Change) -> Iterator[str]:
     for field in change.fields:
         if change.action is Action.CREATE and _is_unremarkable(field):
             continue
-        if change.action is Action.CREATE:
+        if change.action is Action.CREATE and field.field == "sources":
+            yield from (f"    source: {_source(source)}" for source in field.after)
+        elif change.action is Action.CREATE:
             yield f"    {field.field}: {_shown(field.field, field.after)}"
         else:
             yield f"    {field.field}: {_shown(field.field, field.before)} -> {_shown(field.field, field.after)}"

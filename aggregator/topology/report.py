@@ -4,6 +4,7 @@ A source that is down shows ``active`` -1, ``lag`` 0 and no error, so ``behind``
 origin's own last sequence.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -127,11 +128,23 @@ def report(wanted: Iterable[Desired], found: Found) -> Report:
 
 
 def format_report(report: Report) -> str:
-    """Lay out both tables for a terminal, and below them what is wrong, one line each."""
+    """Lay out the tables for a terminal 100 columns wide, and below them what is wrong, one line each."""
     parts = [format_table(_STREAM_COLUMNS, report.streams)]
+    spread = [row for row in report.streams if row.placement or row.servers not in ((), (row.place,))]
+    if spread:
+        parts.append(format_table(_SERVER_COLUMNS, spread))
+    told_apart = Counter((row.place, row.stream, row.api, row.source) for row in report.replication)
+    filtered = [row for row in report.replication if row.takes]
+    alike = [row for row in filtered if told_apart[row.place, row.stream, row.api, row.source] > 1]
     if report.replication:
-        parts.append(format_table(_REPLICATION_COLUMNS, report.replication))
-    remarks = [f"{place}: {reason}" for place, reason in report.unreachable.items()]
+        takes = Column[ReplicationRow]("takes", lambda row: ", ".join(row.takes) if row in alike else "")
+        parts.append(format_table((*_COPY_COLUMNS, takes, *_PROGRESS_COLUMNS), report.replication))
+    remarks = [
+        f"{row.place}: {row.stream} takes only {', '.join(row.takes)} of {row.source}"
+        for row in filtered
+        if row not in alike
+    ]
+    remarks += [f"{place}: {reason}" for place, reason in report.unreachable.items()]
     remarks += [
         f"{row.place}: {row.name} {row.error}"
         for row in report.streams
@@ -282,16 +295,11 @@ def _place_of(api: str) -> str:
     return domain_of(api) or (api if api != api_prefix() else "hub")
 
 
-def _silence(row: ReplicationRow) -> str:
-    return "never" if row.silent_us < 0 else f"{format_duration(row.silent_us)} ago"
-
-
 _STREAM_COLUMNS: tuple[Column[StreamRow], ...] = (
     Column("stream", lambda row: row.name),
     Column("kind", lambda row: row.kind),
     Column("domain", lambda row: row.place),
-    Column("storage", lambda row: row.storage or row.error.partition(":")[0]),
-    Column("replicas", lambda row: str(row.replicas or ""), right=True),
+    Column("stored", lambda row: f"{row.storage}, R{row.replicas}" if row.storage else row.error.partition(":")[0]),
     Column("messages", lambda row: f"{row.messages:,}" if row.storage else "", right=True),
     Column("size", lambda row: format_size(row.bytes) if row.storage else "", right=True),
     Column("first", lambda row: f"{row.first_sequence:,}" if row.storage else "", right=True),
@@ -299,20 +307,24 @@ _STREAM_COLUMNS: tuple[Column[StreamRow], ...] = (
     Column("deleted", lambda row: f"{row.deleted:,}" if row.deleted else "", right=True),
     Column("lost", lambda row: f"{row.lost:,}" if row.lost else "", right=True),
     Column("consumers", lambda row: str(row.consumers) if row.storage else "", right=True),
-    Column("placement", lambda row: ", ".join(row.placement)),
-    Column("cluster", lambda row: row.cluster),
-    Column("created", lambda row: row.created),
 )
-_REPLICATION_COLUMNS: tuple[Column[ReplicationRow], ...] = (
+_SERVER_COLUMNS: tuple[Column[StreamRow], ...] = (
+    Column("stream", lambda row: row.name),
+    Column("domain", lambda row: row.place),
+    Column("placement", lambda row: ", ".join(row.placement)),
+    Column("servers", lambda row: row.cluster),
+)
+_COPY_COLUMNS: tuple[Column[ReplicationRow], ...] = (
     Column("stream", lambda row: row.stream),
-    Column("kind", lambda row: row.kind),
+    Column("domain", lambda row: row.place),
+    Column("kind", lambda row: row.kind.removesuffix(" source")),
     Column("api", lambda row: row.api),
     Column("source", lambda row: row.source),
-    Column("takes", lambda row: ", ".join(row.takes)),
-    Column("heard", _silence),
+)
+_PROGRESS_COLUMNS: tuple[Column[ReplicationRow], ...] = (
+    Column("heard", lambda row: "never" if row.silent_us < 0 else format_duration(row.silent_us), right=True),
     Column("lag", lambda row: f"{row.lag:,}", right=True),
     Column("taken", lambda row: f"{row.taken:,}", right=True),
-    Column("origin has", lambda row: "?" if row.origin_last is None else f"{row.origin_last:,}", right=True),
     Column("behind", lambda row: "?" if row.behind is None else f"{row.behind:,}", right=True),
-    Column("error", lambda row: row.error),
+    Column("error", lambda row: "below" if row.error else ""),
 )

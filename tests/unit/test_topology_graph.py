@@ -1,11 +1,13 @@
-"""What copies what can be drawn: each stream once, in its place, and an arrow for each copying."""
+"""What copies what can be drawn, each stream once, in its place, an arrow for each copying; and laid out in tables."""
 
 import re
+
+import msgspec
 
 from aggregator.topology.desired import desired
 from aggregator.topology.found import ApiFailure, External, Replication, StreamState
 from aggregator.topology.graph import replication_graph
-from aggregator.topology.report import report
+from aggregator.topology.report import ReplicationRow, Report, StreamRow, format_report, report
 from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 
@@ -51,3 +53,43 @@ def test_braces_and_quotes_are_balanced() -> None:
     bare = re.sub(r'"[^"]*"', "", text)
     assert bare.count("{") == bare.count("}") == bare.count("subgraph") + 1
     assert bare.count("[") == bare.count("]")
+
+
+def test_the_tables_fit_a_terminal_and_lose_nothing_that_tells_rows_apart() -> None:
+    stream = StreamRow(
+        name="MUSTER_POLICY",
+        place="eu-west",
+        kind="sourced",
+        storage="memory",
+        replicas=3,
+        messages=12_345_678,
+        bytes=10 << 30,
+        first_sequence=12_345_678,
+        last_sequence=24_691_355,
+        consumers=12,
+        placement=("rg:2",),
+        servers=("n1-rg2-az1", "n2-rg2-az2", "n3-rg2-az3"),
+        leader="n2-rg2-az2",
+    )
+    copied = ReplicationRow(
+        stream="MUSTER_POLICY",
+        place="eu-west",
+        kind="durable source",
+        api="$JS.us-east.API",
+        source="FLEET",
+        source_place="us-east",
+        silent_us=999_000,
+        lag=1_234,
+        taken=24_691_355,
+        origin_last=24_691_358,
+        behind=3,
+        takes=("fleet.us-east.*.*.registration",),
+        error="no such stream",
+    )
+    shown = format_report(Report((stream,), (copied,), {}))
+    assert "eu-west: MUSTER_POLICY takes only fleet.us-east.*.*.registration of FLEET" in shown
+    assert "n1-rg2-az1, n2-rg2-az2*, n3-rg2-az3" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+    another = msgspec.structs.replace(copied, takes=("fleet.us-east.*.*.watermark",))
+    rows = format_report(Report((stream,), (copied, another), {})).splitlines()[6:9]
+    assert [row.split()[5] for row in rows] == ["TAKES", *copied.takes, *another.takes]

@@ -277,10 +277,10 @@ def test_a_plan_shows_what_a_source_takes() -> None:
     text = ORDERS + GATHER + 'start_sequence = 3\ntransforms = [{ source = "ORDERS.new", destination = "new" }]\n'
     found = applied(ORDERS)
     shown = format_plan(plan(desired(topology(text + 'sourcing = "plain"\n')), found))
-    assert "sources: ORDERS of this domain (from sequence 3, ORDERS.new as new)" in shown
+    assert "source: ORDERS of this domain (from sequence 3, ORDERS.new as new)" in shown
     assert "deny_delete" not in shown
     shown = format_plan(plan(desired(topology(text)), found))
-    assert "sources: ORDERS of this domain (durable, ORDERS.new as new)" in shown
+    assert "source: ORDERS of this domain (durable, ORDERS.new as new)" in shown
     assert "opt_start_seq: 3" in shown
 
 
