@@ -86,7 +86,8 @@ def apply(config_path: Path, force: bool, as_json: bool) -> None:
             click.echo(f"{place}: {reason}")
         for line in left_lines(done):
             click.echo(line)
-        click.echo(f"applied {len(done.changes)} changes" if done.changes else summary(done))
+        count = len(done.changes)
+        click.echo(f"applied {count} change{'s' * (count != 1)}" if count else summary(done))
     _end(done.problems)
 
 

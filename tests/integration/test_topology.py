@@ -145,7 +145,7 @@ async def test_a_region_that_is_taken_away_leaves_no_consumer_behind(tmp_path: P
         await applied(servers, orders + copy)
         text = servers.topology_path.read_text()
         told = await applied(servers, '[[relay]]\nname = "up"\nregion = "us-east"\n')
-        assert told == "us-east: + create consumer muster-up-up on FLEET\napplied 1 changes\n"
+        assert told == "us-east: + create consumer muster-up-up on FLEET\napplied 1 change\n"
         assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
         servers.topology_path.write_text(text)
         answer = await refused("apply", "--config", servers.topology_path)
@@ -163,7 +163,7 @@ async def test_a_region_that_is_taken_away_leaves_no_consumer_behind(tmp_path: P
             assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
             await request_json(region, "$JS.API.STREAM.DELETE.COPY", None, dict[str, Any], deadline=20)
         told = await ran("apply", "--config", servers.topology_path)
-        assert told == "hub: - delete consumer muster-COPY@eu-west on ORDERS\napplied 1 changes\n"
+        assert told == "hub: - delete consumer muster-COPY@eu-west on ORDERS\napplied 1 change\n"
         servers.topology_path.write_text(text)
         assert "applied 4 changes" in await ran("apply", "--config", servers.topology_path)
         servers.topology_path.write_text(text.replace('[[region]]\nname = "eu-west"\n', "").replace(copy, ""))
