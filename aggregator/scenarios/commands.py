@@ -1,10 +1,12 @@
 """The command ``muster-aggregator scenario``."""
 
 import asyncio
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -15,29 +17,62 @@ from aggregator.topology.jetstream import ApplyFailed
 from shared.embedded_nats import ServerFailed
 from shared.nats_connection import ApiError, ConnectFailed, RequestFailed
 
-SCENARIOS: dict[str, Callable[[Path, Telling], Coroutine[Any, Any, None]]] = {
-    "data-replication": replication.play,
-    "sources-and-mirrors": semantics.play,
-    "fleet-streams": fleet_streams.play,
-    "cross-region-streams": regions.play,
-    "jetstream-at-the-edge": edge.play,
+
+class Scenario(NamedTuple):
+    """How one is played, what it shows, and which documentation it follows."""
+
+    play: Callable[[Path, Telling], Coroutine[Any, Any, None]]
+    shows: str
+    source: str
+
+
+SCENARIOS = {
+    "data-replication": Scenario(
+        replication.play,
+        "two short-lived streams, gathered in an archive that a report mirrors",
+        "Data Replication, of the NATS documentation",
+    ),
+    "sources-and-mirrors": Scenario(
+        semantics.play,
+        "what sources and mirrors take, keep and refuse; a link that is cut",
+        "Source and Mirror Streams, of the NATS documentation",
+    ),
+    "fleet-streams": Scenario(
+        fleet_streams.play,
+        "a fleet's registrations, sampled from city to region to centre",
+        "Stream Replicator 0.5.0, of Choria",
+    ),
+    "cross-region-streams": Scenario(
+        regions.play,
+        "nine servers in three regions, and streams in one of them or across all",
+        "Regional and Cross Region Streams (Cluster), of NATS by Example",
+    ),
+    "jetstream-at-the-edge": Scenario(
+        edge.play,
+        "a hub and two spokes of three servers each: domains, leaf nodes, accounts",
+        "JetStream-LeafNodes-Demo, the script of Persistence at the Edge",
+    ),
 }
+_LISTED = "\b\nNAME is one of:\n" + "\n".join(f"  {name}\n    {each.shows}" for name, each in SCENARIOS.items())
 
 
-@click.command()
-@click.argument("name", type=click.Choice(list(SCENARIOS)))
+@click.command(epilog=_LISTED)
+@click.argument("name", type=click.Choice(list(SCENARIOS)), metavar="NAME")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where servers, settings and maps go, and stay; must be empty. Default: a directory that is removed.",
 )
-def scenario(name: str, directory: Path | None) -> None:
+@click.option("--stay", is_flag=True, help="Let the servers run at the end, until Ctrl-C, and say how to look at them.")
+def scenario(name: str, directory: Path | None, stay: bool) -> None:
     """Play a documented way of replication on servers of its own, and show what each step comes to.
 
-    It fails (exit code 1) where a step does not show what it should.
+    A step that comes as it should is marked with +. One that does not is marked with !, and the exit code is 1.
+    What the documentation says otherwise stands below the step.
     """
-    telling = Telling(click.echo)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    telling = Telling(click.echo, width=width, stays=stay)
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="muster-") as made:
             _play(name, Path(made), telling)
@@ -48,11 +83,15 @@ def scenario(name: str, directory: Path | None) -> None:
         _play(name, directory, telling)
     wrong = sum(not step.holds for step in telling.steps)
     click.echo(f"\n{len(telling.steps)} steps, {f'{wrong} of them came otherwise' if wrong else 'all as described'}")
+    if directory is not None:
+        click.echo(f"{directory} keeps settings, stores and maps")
     raise SystemExit(1 if wrong else 0)
 
 
 def _play(name: str, directory: Path, telling: Telling) -> None:
+    played = SCENARIOS[name]
+    telling.introduce(f"{name}: {played.shows}", f"as in: {played.source}")
     try:
-        asyncio.run(SCENARIOS[name](directory.absolute(), telling))
+        asyncio.run(played.play(directory.absolute(), telling))
     except (ServerFailed, CommandFailed, ApplyFailed, ConnectFailed, ApiError, RequestFailed) as error:
         raise click.ClickException(str(error)) from error

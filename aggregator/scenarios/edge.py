@@ -6,14 +6,14 @@ Source: "JetStream-LeafNodes-Demo" of Matthias Hanel, the script of "Persistence
 from pathlib import Path
 
 from aggregator.scenarios import edge_accounts, edge_domains, edge_system
-from aggregator.scenarios.edge_network import SPOKES, network
+from aggregator.scenarios.edge_network import HUB, SPOKES, network
 from aggregator.scenarios.edge_scene import Credentials, Scene
 from aggregator.scenarios.edge_tokens import Account, Operator
 from aggregator.scenarios.telling import Telling
 
 
 async def play(directory: Path, telling: Telling) -> None:
-    """Play it in ``directory``: topology.toml, replication.dot and the users' credentials stay there."""
+    """Play it in ``directory``: topology.toml, both maps and the users' credentials stay there."""
     operator, test = Operator("OP"), Account("TEST")
     credentials = Credentials(directory / "creds")
     telling.chapter("Three clusters of three servers; the spokes' leaf nodes join the system account and TEST")
@@ -30,6 +30,9 @@ async def play(directory: Path, telling: Telling) -> None:
             await edge_system.without_domains(without, operator.system)
         await edge_domains.catch_up(scene)
         await edge_accounts.play(scene)
+        at_each = (scene.nats_command(test, cluster, "stream report") for cluster in (HUB, *SPOKES))
+        servers = scene.nats_command(operator.system, HUB, "server list")
+        await telling.stay(scene.topology.way, servers, *at_each)
 
 
 async def _across_domains(scene: Scene) -> None:

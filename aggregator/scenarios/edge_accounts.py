@@ -1,10 +1,14 @@
 """Streams across accounts: mirrored, read through a durable consumer, and gathered through an account in between."""
 
+from collections.abc import Awaitable, Callable
+
 import nats.errors
 import nats.js.errors
+from nats.aio.msg import Msg
 
 from aggregator.scenarios import edge_layout as layout
 from aggregator.scenarios.edge_domains import COUNT, Counts, counts_in, publish, until_heard
+from aggregator.scenarios.edge_map import account_graph
 from aggregator.scenarios.edge_network import HUB, SPOKES
 from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.edge_tokens import Account
@@ -14,9 +18,28 @@ from aggregator.topology.report import format_report
 from shared.jetstream_api import ApiError, RequestFailed, request_json
 
 HELD = 70
+FIRST = {"tries": 1, "sequence of the consumer": 1, "sequence of the stream": 1, "pending": HELD - 1}
 _CONSUMERS = "$JS.hub.API.CONSUMER.>"
 _NEXT = "CONSUMER.MSG.NEXT.aggregate.DUR"
 _ACKS = "$JS.ACK.aggregate.DUR.>"
+_COPIES = [
+    "recv-cnc",
+    "recv-cnc",
+    "aggregate",
+    "aggregate",
+    "backup-test-spoke-1",
+    "aggregate",
+    "aggregate",
+    "crossacc",
+]
+_ARROWS = [
+    "EXCACC -> HUBACC",
+    "HUBACC -> EXCACC",
+    "LEAFACC -> EXCACC",
+    "TEST -> IMPORTER",
+    "spoke-1 -> hub",
+    "spoke-2 -> hub",
+]
 _FETCH_DEADLINE = 20.0
 _REQUEST_DEADLINE = 5.0
 _IN_TEST = layout.CNC + layout.SHARED_SUBJECT + layout.AGGREGATE + layout.BACKUP
@@ -26,6 +49,7 @@ async def play(scene: Scene) -> None:
     """Connect what is in account TEST with others, in the order of the documentation; leave a map."""
     await _across(scene)
     await _through(scene)
+    await _draw(scene)
 
 
 async def _across(scene: Scene) -> None:
@@ -56,10 +80,11 @@ async def _consume(scene: Scene, importer: Account, as_importer: JetStream) -> N
     async with scene.connected(test) as as_test:
         config = {"durable_name": "DUR", "ack_policy": "explicit", "deliver_policy": "all"}
         await as_test.request("CONSUMER.CREATE.aggregate.DUR", {"stream_name": "aggregate", "config": config})
-        read: list[int] = []
+        await telling.comes("the first of them: how often delivered, sequences, pending", _first(as_importer), FIRST)
+        read = [1]
 
         async def fetched() -> int:
-            read.append(await _fetch(as_importer, HELD - sum(read)))
+            read.append(len(await _fetched(as_importer, HELD - sum(read))))
             return sum(read)
 
         await telling.comes("IMPORTER reads by the API prefix from.test.API", fetched, HELD)
@@ -70,10 +95,27 @@ async def _consume(scene: Scene, importer: Account, as_importer: JetStream) -> N
 
         await telling.comes("left for it: pending, not acknowledged", left, [0, 0])
     telling.show(
-        "it cannot ask about the consumer",
+        "it may ask about the consumer",
         await _answers(as_importer, "from.test.API.CONSUMER.INFO.aggregate.DUR"),
         False,
     )
+
+
+def _first(jetstream: JetStream) -> Callable[[], Awaitable[dict[str, int]]]:
+    async def ask() -> dict[str, int]:
+        messages = await _fetched(jetstream, 1)
+        return {
+            key: value
+            for message in messages
+            for key, value in (
+                ("tries", message.metadata.num_delivered),
+                ("sequence of the consumer", message.metadata.sequence.consumer),
+                ("sequence of the stream", message.metadata.sequence.stream),
+                ("pending", message.metadata.num_pending),
+            )
+        }
+
+    return ask
 
 
 async def _through(scene: Scene) -> None:
@@ -134,26 +176,39 @@ async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
     telling.show("ten of LEAFACC at the hub reach neither", await held(), isolated)
     await topology.apply(everything + layout.THROUGH_ACCOUNTS)
     await telling.comes("HUBACC's aggregate has the spokes' twenty", held, isolated | {"HUBACC/aggregate": 2 * COUNT})
+
+
+async def _draw(scene: Scene) -> None:
+    telling, topology = scene.telling, scene.topology
+    telling.chapter("The reports and the map: muster-aggregator report --dot replication.dot")
     report = await topology.report()
     telling.output(format_report(report))
-    path = topology.path.with_name("replication.dot")
-    path.write_text(replication_graph(report), encoding="utf-8")
-    telling.output(f"the map, for GraphViz: {path}")
+    topology.path.with_name("replication.dot").write_text(replication_graph(report), encoding="utf-8")
+    heard = [row.stream for row in report.replication if row.healthy]
+    telling.show("copies that hear from their origins", heard, _COPIES)
+
+    telling.chapter("A map of the accounts, too: who lends what to whom, and what leaf nodes join (accounts.dot)")
+    joined = [account.name for account in scene.net.joined]
+    graph = account_graph(list(scene.accounts.values()), HUB, SPOKES, joined)
+    topology.path.with_name("accounts.dot").write_text(graph, encoding="utf-8")
+    arrows = sorted(line.split(" [")[0].strip().replace('"', "") for line in graph.splitlines() if " -> " in line)
+    telling.show("arrows", arrows, _ARROWS)
+    telling.show("what leaf nodes join", joined, ["SYS", "TEST", "EXCACC"])
 
 
-async def _fetch(jetstream: JetStream, most: int) -> int:
-    """Read and acknowledge what the other account's consumer has; give how many those were."""
+async def _fetched(jetstream: JetStream, most: int) -> list[Msg]:
+    """Read and acknowledge what the other account's consumer has."""
     subscription = await jetstream.client.jetstream(prefix="from.test.API").pull_subscribe_bind("DUR", "aggregate")
     try:
         messages = await subscription.fetch(most, timeout=_REQUEST_DEADLINE)
     except (nats.errors.TimeoutError, nats.js.errors.ServiceUnavailableError):
         # What was pushed has not come to the consumer's leader yet, or that is not elected.
-        return 0
+        return []
     finally:
         await subscription.unsubscribe()
     for message in messages:
         await message.ack()
-    return len(messages)
+    return messages
 
 
 async def _answers(jetstream: JetStream, subject: str) -> bool:

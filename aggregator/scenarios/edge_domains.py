@@ -131,7 +131,7 @@ async def _back_up(scene: Scene, at_spoke: JetStream, at_other: JetStream) -> No
     await net.kill_cluster(HUB)
     await publish(at_spoke, "test")
     await telling.comes("spoke-1 still stores", lambda: at_spoke.count("test"), 40)
-    telling.show("spoke-2 has what it had", await at_other.count("backup-test-spoke-1"), 30)
+    telling.show("spoke-2's backup has what it had", await at_other.count("backup-test-spoke-1"), 30)
 
     telling.chapter("The hub is back")
     await net.start_cluster(HUB)

@@ -42,6 +42,11 @@ class Network:
         self.starting: asyncio.Task[None] | None = None
         self.clusters: dict[str, EmbeddedCluster] = {}
 
+    @property
+    def joined(self) -> list[Account]:
+        """What the spokes' leaf nodes join to the hub."""
+        return [self._operator.system, *self._joined]
+
     def urls(self, cluster: str) -> tuple[str, ...]:
         """Where clients of a cluster connect."""
         return self.clusters[cluster].urls
@@ -99,9 +104,7 @@ class Network:
         )
 
     def _settled(self, settings: ServerSettings, domain: str, leaves: str) -> ServerSettings:
-        preload = "\n".join(
-            f"  {each.key.public}: {self._operator.vouch(each)}" for each in (self._operator.system, *self._joined)
-        )
+        preload = "\n".join(f"  {each.key.public}: {self._operator.vouch(each)}" for each in self.joined)
         directory = _quoted(settings.store_dir / "jwt")
         resolver = f'{{ type: full, dir: {directory}, allow_delete: true, interval: "2m" }}'
         config = f"""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from aggregator.scenarios.edge_network import HUB, Network, push, server_names
 from aggregator.scenarios.edge_tokens import Account, Operator
-from aggregator.scenarios.stage import JetStream, Topology, connected
+from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
 from shared.nats_settings import AuthSettings
 from shared.settings import FilePath
@@ -32,7 +32,10 @@ class Credentials:
 
 
 class Scene:
-    """One network, and everything that acts on it. ``test`` is the account that hub and spokes have in common."""
+    """One network, and everything that acts on it. ``test`` is the account that hub and spokes have in common.
+
+    ``accounts`` are all that servers have been told of, by name.
+    """
 
     def __init__(
         self,
@@ -46,14 +49,19 @@ class Scene:
         self.net = net
         self.test = test
         self.telling = telling
+        self.accounts = {operator.system.name: operator.system, test.name: test}
         self._operator = operator
         self._credentials = credentials
         head = f"[hub]\n{self._server(HUB, test)}\n"
-        self.topology = Topology(directory / "topology.toml", head, telling.output)
+        self.topology = Topology(directory / "topology.toml", head, telling.sentence)
 
     def connected(self, account: Account, cluster: str = HUB) -> AbstractAsyncContextManager[JetStream]:
         """Log in to an account at the first server of a cluster."""
-        return connected(self.net.urls(cluster)[0], self._credentials.of(account))
+        return connected(self.net.urls(cluster)[0], auth=self._credentials.of(account))
+
+    def nats_command(self, account: Account, cluster: str, *command: str) -> str:
+        """Say how to ask for an account at a cluster with NATS's own command."""
+        return nats_command(self.net.urls(cluster)[0], f"--creds {self._credentials.path(account)}", *command)
 
     def place(self, name: str, account: Account, cluster: str) -> None:
         """Let topology.toml know an account at the servers of a cluster."""
@@ -61,7 +69,8 @@ class Scene:
 
     async def push(self, claim: str, *accounts: Account) -> None:
         """Put accounts as they are now into every server's resolver, and show that all took them."""
-        async with connected(self.net.urls(HUB)[0], self._credentials.of(self._operator.system)) as administrator:
+        self.accounts |= {account.name: account for account in accounts}
+        async with self.connected(self._operator.system) as administrator:
             taken = {
                 account.name: await push(administrator.client, self._operator.vouch(account)) for account in accounts
             }

@@ -26,7 +26,7 @@ class Account:
         self.key = make_key(KeyKind.ACCOUNT)
         self.exports: list[dict[str, Any]] = []
         self.imports: list[dict[str, Any]] = []
-        self._jetstream = jetstream
+        self.has_jetstream = jetstream
 
     def lend_service(self, subject: str) -> None:
         """Let others ask what answers on a subject, with any number of messages."""
@@ -63,7 +63,7 @@ class Account:
     def claims(self) -> dict[str, Any]:
         """Say what the operator vouches for."""
         limits: dict[str, Any] = dict.fromkeys(_LIMITS, _UNLIMITED) | {"wildcards": True}
-        if self._jetstream:
+        if self.has_jetstream:
             limits |= dict.fromkeys(_JETSTREAM_LIMITS, _UNLIMITED)
         return {
             "limits": limits,

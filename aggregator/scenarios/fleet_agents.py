@@ -20,6 +20,7 @@ CITY_MINUTES = 28
 RELAY_MINUTES = 56
 """A little less than an hour: every second sample of a city goes on."""
 STALE_MINUTES = 40
+RETIRED_MINUTES = 120
 _BLIND_MINUTES = 19
 
 
@@ -64,10 +65,11 @@ async def agents(directory: Path) -> AsyncIterator[Agents]:
 
 
 def city_settings(site: str, city_url: str, region_url: str) -> str:
-    """Write the settings of a city's agent: it reads what Choria's adapters store."""
+    """Write the settings of a city's agent: it reads what Choria's adapters store, and copies another stream whole."""
     block = _block("sample", city_url, "CHORIA_REGISTRATION", CITY_MINUTES)
-    watching = f'stale_after = "{_duration(STALE_MINUTES)}"\nblind_after = "{_duration(_BLIND_MINUTES)}"\n'
-    return _agent(site, region_url) + block + watching
+    watching = {"stale_after": STALE_MINUTES, "retire_after": RETIRED_MINUTES, "blind_after": _BLIND_MINUTES}
+    lines = [f'{key} = "{_duration(minutes)}"' for key, minutes in watching.items()]
+    return _agent(site, region_url) + block + "\n".join(lines) + "\n" + _copying(site, city_url)
 
 
 def relay_settings(region_url: str, centre_url: str) -> str:
@@ -111,7 +113,22 @@ json_path = "sender"
 
 [stream.policy]
 sample_interval = "{_duration(sample_minutes)}"
-retire_after = "1h"
+"""
+
+
+def _copying(site: str, source_url: str) -> str:
+    return f"""
+[[stream]]
+name = "lifecycle"
+mode = "copy"
+
+[stream.source]
+servers = [{_text(source_url)}]
+stream = "LIFECYCLE"
+
+[stream.target]
+prefix = {_text(site)}
+remove = "choria"
 """
 
 

@@ -7,6 +7,11 @@ CITY_STREAMS = f"""
 name = "CHORIA_REGISTRATION"
 subjects = ["{REGISTRATION}.>"]
 max_age = "1d"
+
+[[stream]]
+name = "LIFECYCLE"
+subjects = ["choria.lifecycle.>"]
+max_age = "1d"
 """
 
 TREE_STREAMS = f"""
@@ -17,6 +22,13 @@ subjects = ["fleet.eu.>"]
 max_age = "14d"
 duplicate_window = "10m"
 allow_atomic = true
+
+[[stream]]                       # what is copied whole
+name = "LIFECYCLE"
+domain = "eu"
+subjects = ["dub1.lifecycle.>", "lon1.lifecycle.>"]
+storage = "memory"
+max_messages = 10_000
 
 [[stream]]                       # every sample once more, under the name that Choria's consumers know
 name = "CHORIA_REGISTRATION"

@@ -1,6 +1,6 @@
 """Hold the levels of a fleet's tree against each other: how fresh each is, who was counted, and who accused."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from enum import StrEnum
 
 import msgspec
@@ -62,8 +62,8 @@ class Levels(msgspec.Struct, frozen=True):
         ]
 
 
-async def freshness(levels: Levels, silent: str, telling: Telling) -> None:
-    """Wait until each node came to the centre twice more, and measure; ``silent`` is left out, whichever city's."""
+async def freshness(levels: Levels, but: set[NodeKey], telling: Telling) -> None:
+    """Wait until each node came to the centre twice more, and measure; those in ``but`` are left out."""
     telling.chapter("How old a node's newest registration gets on each level until the next one comes")
     since = max(record.stored_at for record in await read(levels.region.client, "FLEET"))
 
@@ -74,7 +74,7 @@ async def freshness(levels: Levels, silent: str, telling: Telling) -> None:
         found = await of_centre()
         return all(found.get((city, name)) for city, name in steady)
 
-    steady = [node for node in {each.node for each in await levels.city_arrivals()} if node[1] != silent]
+    steady = [node for node in {each.node for each in await levels.city_arrivals()} if node not in but]
     await telling.comes("every node came to the centre twice more", twice, True)
     measured = {
         Level.CITY: typical(ages(await levels.city_arrivals(), since)),
@@ -89,7 +89,7 @@ async def freshness(levels: Levels, silent: str, telling: Telling) -> None:
     telling.show(f"the centre hears of a living node more rarely than in {STALE_MINUTES} minutes", rarer, True)
 
 
-async def judge(levels: Levels, silent: str, telling: Telling) -> None:
+async def judge(levels: Levels, silent: NodeKey, gone: NodeKey, telling: Telling) -> None:
     """Say who was counted and who accused, now that nobody sends any more."""
     at_region = await read(levels.region.client, "FLEET")
     issued = [record for subject, record in ours(at_region) if subject.record_type is RecordType.ADVISORY]
@@ -114,8 +114,11 @@ async def judge(levels: Levels, silent: str, telling: Telling) -> None:
 
     telling.chapter("Nobody is accused from sampled data")
     told = await levels.kinds_at_centre()
-    told_of = told.pop(("dub1", silent))
-    telling.show("of the node that was silent", told_of, ["new", "stale", "recovered"])
+    there = Counter({"stale": "silent", "retired": "gone"}.get(kinds[-1], "there") for kinds in told.values())
+    counted = {"gone": 1, "there": len(told) - 1}
+    telling.show("nodes, as the advisories alone say", dict(sorted(there.items())), counted)
+    telling.show("of the node that was silent", told.pop(silent), ["new", "stale", "recovered"])
+    telling.show("of the node that never came back", told.pop(gone), ["new", "stale", "retired"])
     telling.show("of all others", sorted({kind for kinds in told.values() for kind in kinds}), ["new"])
     telling.show("sites that say so", sorted({each.site for each in found}), sorted(levels.cities))
     vouched = [decode_watermark(each.body) for subject, each in ours(archived) if subject.record_type == "watermark"]
@@ -148,20 +151,30 @@ async def _until_all_is_there(levels: Levels, issued: list[Stored], telling: Tel
     telling.chapter("Choria's consumers at the centre find the streams that they know")
     bodies = sorted(each.body for each in issued)
 
-    async def carried() -> bool:
-        records = await read(levels.centre.client, "CHORIA_REGISTRATION_ADVISORIES")
-        return sorted(each.body for each in records if b'"at_us"' in each.body) == bodies
+    upper = {Level.REGION.value: levels.region, Level.CENTRE.value: levels.centre}
 
-    await telling.comes("CHORIA_REGISTRATION_ADVISORIES: every advisory of the region, unsampled", carried, True)
+    async def carried() -> list[str]:
+        records = {
+            level: await read(jetstream.client, "CHORIA_REGISTRATION_ADVISORIES") for level, jetstream in upper.items()
+        }
+        # At the centre there are plain ones, too.
+        return [
+            level
+            for level, of in records.items()
+            if sorted(each.body for each in of if b'"at_us"' in each.body) == bodies
+        ]
+
+    await telling.comes(
+        "CHORIA_REGISTRATION_ADVISORIES: every advisory of the cities, unsampled, in", carried, list(upper)
+    )
     subjects = {each.subject for each in await read(levels.centre.client, "CHORIA_REGISTRATION_ADVISORIES")}
     telling.show("under the subject that they read", sorted(subjects), [ADVISORIES])
     await _consume(levels.centre, telling)
 
     async def offered() -> list[str]:
-        upper = {Level.REGION.value: levels.region, Level.CENTRE.value: levels.centre}
         return [level for level, jetstream in upper.items() if await _is_offered(jetstream)]
 
-    await telling.comes("CHORIA_REGISTRATION: every registration of", offered, [Level.REGION.value, Level.CENTRE.value])
+    await telling.comes("CHORIA_REGISTRATION: every registration of", offered, list(upper))
     records = await read(levels.centre.client, "CHORIA_REGISTRATION")
     telling.show(
         "one subject for each city",

@@ -1,41 +1,48 @@
 """A city that still runs Choria's own replicator: its advisories are told from ours, and read like ours."""
 
-import time
-from typing import Any
-
 import msgspec
 
 from aggregator.scenarios.fleet_nodes import ADVISORIES
 from aggregator.scenarios.fleet_records import read
 from aggregator.scenarios.stage import JetStream
 from aggregator.scenarios.telling import Telling
-from shared.wire import CHORIA_EVENTS, ChoriaAdvisory, decode_advisory
+from shared.wire import ChoriaAdvisory, decode_advisory
 
 CITY = "ber1"
-EVENTS = tuple(CHORIA_EVENTS.values())
+SAID = (
+    ("3MS9G8GXAqciLCjrHvfRpGgmWR5", 0, 1795333002, 1795333002, "new"),
+    ("3MS9IGKKAN1Mtg9r5EVmeXYVZWo", 17, 1795333002, 1795333019, "timeout"),
+    ("3MS9IooZF0gs35piBIt3ju4xgCJ", 22, 1795333002, 1795333024, "recover"),
+    ("3MS9Km4mNnU2My8nojHxXpXZUny", 15, 1795333024, 1795333039, "timeout"),
+    ("3MS9OV5iJAPu3vukSrCplfnK1ts", 45, 1795333024, 1795333069, "expire"),
+)
+"""What its replicator 0.9.0 said of one node: id, age, when it was seen, when it was said, and the event."""
 
 
-def plain_advisory(event: str, now: int) -> bytes:
-    """Write an advisory as Choria's replicator does (0.9.0): a drawn id, and instants in whole seconds."""
-    advisory: dict[str, Any] = {
-        "protocol": "io.choria.sr.v2.age_advisory",
-        "event_id": f"2DKHtQJ7vBvJ8GqzRzWmnR{event[:4]:x<5}",
-        "inspect_field": "sender",
-        "age": 0 if event == "new" else 660,
-        "seen": now if event == "new" else now - 660,
-        "replicator": CITY,
-        "timestamp": now,
-        "event": event,
-        "value": "db1.example.net",
-    }
-    return msgspec.json.encode(advisory)
+def plain_advisories() -> list[bytes]:
+    """Give the advisories, byte for byte as the replicator published them."""
+    return [
+        msgspec.json.encode(
+            {
+                "protocol": "io.choria.sr.v2.age_advisory",
+                "event_id": event_id,
+                "inspect_field": "sender",
+                "age": age,
+                "seen": seen,
+                "replicator": CITY,
+                "timestamp": timestamp,
+                "event": event,
+                "value": "db1.example.net",
+            }
+        )
+        for event_id, age, seen, timestamp, event in SAID
+    ]
 
 
 async def play(centre: JetStream, telling: Telling) -> None:
-    """Publish one advisory of each kind, as its replicator would, and read what becomes of it."""
-    telling.chapter("ber1 still runs Choria's own replicator, which publishes its advisories to the centre")
-    now = int(time.time())
-    bodies = [plain_advisory(event, now) for event in EVENTS]
+    """Publish what its replicator said, and read what becomes of it."""
+    telling.chapter("ber1 still runs Choria's own replicator, which copies its advisories to the centre")
+    bodies = plain_advisories()
     for body in bodies:
         await centre.client.jetstream().publish(ADVISORIES, body)
 
@@ -55,5 +62,5 @@ async def play(centre: JetStream, telling: Telling) -> None:
     telling.show(
         "each is an advisory without watermarks, of a kind that we know",
         [(each.replicator, each.kind.value) for each in plain],
-        [(CITY, kind.value) for kind in CHORIA_EVENTS],
+        [(CITY, kind) for kind in ("new", "stale", "recovered", "stale", "retired")],
     )

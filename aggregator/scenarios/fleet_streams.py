@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from aggregator.scenarios import fleet_levels, fleet_plain
+from aggregator.scenarios import fleet_copies, fleet_levels, fleet_plain
 from aggregator.scenarios.fleet_agents import (
     REGION,
     RELAY,
@@ -22,14 +22,15 @@ from aggregator.scenarios.fleet_agents import (
 from aggregator.scenarios.fleet_layout import CITY_STREAMS, TREE_STREAMS
 from aggregator.scenarios.fleet_levels import Levels
 from aggregator.scenarios.fleet_nodes import Nodes
-from aggregator.scenarios.fleet_records import read
-from aggregator.scenarios.stage import Topology, connected
+from aggregator.scenarios.fleet_records import NodeKey, read
+from aggregator.scenarios.stage import Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
 from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
 
 CITIES = ("dub1", "lon1")
 NODES = tuple(f"web{number}.example.net" for number in range(1, 9))
-SILENT = NODES[-1]
+SILENT = ("dub1", NODES[-1])
+GONE = ("lon1", NODES[0])
 _OFF_THE_LINK = 'deny_exports: "fleet.>", deny_imports: "fleet.>"'
 """Where two levels are one account, relayed records would else come back down, and the cities' go past the relay."""
 
@@ -52,7 +53,8 @@ async def play(directory: Path, telling: Telling) -> None:
         at_cities = [await stack.enter_async_context(connected(each.url)) for each in city_servers]
         levels = Levels(dict(zip(CITIES, at_cities, strict=True)), at_region, at_centre)
         await telling.comes("the centre reaches the region's JetStream", lambda: at_centre.reaches(REGION), True)
-        await _lay_out(directory, city_servers, centre, telling)
+        topology = await _lay_out(directory, city_servers, centre, telling)
+        await fleet_copies.publish(levels)
 
         crew = await stack.enter_async_context(agents(directory / "agents"))
         for city, server in zip(CITIES, city_servers, strict=True):
@@ -62,20 +64,29 @@ async def play(directory: Path, telling: Telling) -> None:
         for nodes in fleets.values():
             await stack.enter_async_context(nodes.registering())
         await _announce(levels, telling)
-        await _watch(levels, fleets["dub1"], crew, telling)
-        await fleet_levels.freshness(levels, SILENT, telling)
+        await _watch(levels, fleets, crew, telling)
+        await fleet_levels.freshness(levels, {SILENT, GONE}, telling)
+        retired = ["new", "stale", "retired"]
+        await telling.comes("the node that never came back is given up", _told_of(levels, GONE), retired)
+        await fleet_copies.judge(levels, telling)
         telling.show("told to end, the agents end well (exit codes)", await crew.end(), [0, 0, 0])
         await fleet_plain.play(at_centre, telling)
-        await fleet_levels.judge(levels, SILENT, telling)
+        await fleet_levels.judge(levels, SILENT, GONE, telling)
+        await telling.stay(
+            topology.way,
+            nats_command(centre.url, "stream report"),
+            nats_command(centre.url, "--js-domain eu stream report"),
+            *(nats_command(each.url, "stream report") for each in city_servers),
+        )
 
 
-async def _lay_out(directory: Path, cities: list[EmbeddedNats], centre: EmbeddedNats, telling: Telling) -> None:
+async def _lay_out(directory: Path, cities: list[EmbeddedNats], centre: EmbeddedNats, telling: Telling) -> Topology:
     telling.chapter("The streams: muster-aggregator apply, for each city and for the tree above")
     for city, server in zip(CITIES, cities, strict=True):
         head = f'[hub]\nservers = ["{server.url}"]\n'
-        await Topology(directory / f"topology-{city}.toml", head, telling.output).apply(CITY_STREAMS)
+        await Topology(directory / f"topology-{city}.toml", head, telling.sentence).apply(CITY_STREAMS)
     head = f'[hub]\nservers = ["{centre.url}"]\ndomain = "centre"\n'
-    topology = Topology(directory / "topology.toml", head, telling.output)
+    topology = Topology(directory / "topology.toml", head, telling.sentence)
     await topology.apply(TREE_STREAMS)
     telling.show("doing it again changes", len((await topology.apply()).changes), 0)
 
@@ -83,6 +94,7 @@ async def _lay_out(directory: Path, cities: list[EmbeddedNats], centre: Embedded
         return all(row.healthy for row in (await topology.report()).replication)
 
     await telling.comes("each copy hears from its origin", heard, True)
+    return topology
 
 
 async def _announce(levels: Levels, telling: Telling) -> None:
@@ -108,15 +120,23 @@ def _counted(ask: Any) -> Any:
     return count
 
 
-async def _watch(levels: Levels, nodes: Nodes, crew: Agents, telling: Telling) -> None:
-    telling.chapter(f"A node of dub1 falls silent for {STALE_MINUTES} minutes; the relay is killed (kill -9), and back")
-    nodes.silent.add(SILENT)
-    await crew.kill(RELAY)
-
+def _told_of(levels: Levels, node: NodeKey) -> Any:
     async def kinds() -> list[str]:
-        return (await levels.kinds_at_centre())["dub1", SILENT]
+        return (await levels.kinds_at_centre())[node]
 
+    return kinds
+
+
+async def _watch(levels: Levels, fleets: dict[str, Nodes], crew: Agents, telling: Telling) -> None:
+    telling.chapter(
+        f"A node of dub1 falls silent for {STALE_MINUTES} minutes, one of lon1 for good;"
+        " the relay is killed (kill -9), and back"
+    )
+    for city, name in (SILENT, GONE):
+        fleets[city].silent.add(name)
+    await crew.kill(RELAY)
+    kinds = _told_of(levels, SILENT)
     await telling.comes("the centre hears of it all the same: sources carry advisories", kinds, ["new", "stale"])
+    fleets[SILENT[0]].silent.clear()
     await crew.start_again(RELAY)
-    nodes.silent.clear()
     await telling.comes("and that it is back", kinds, ["new", "stale", "recovered"])

@@ -18,7 +18,7 @@ from aggregator.scenarios.server_reports import (
     meta_group,
     server_states,
 )
-from aggregator.scenarios.stage import JetStream, Topology, connected
+from aggregator.scenarios.stage import ACCEPTED, JetStream, Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
 from aggregator.topology.report import format_report
 from shared.embedded_cluster import EmbeddedCluster, Member
@@ -54,6 +54,7 @@ subjects = ["events.*"]
 replicas = 3
 duplicate_window = "2m"
 allow_rollup = true
+allow_direct = true
 placement = { tags = ["xr:123"] }
 
 [[stream]]
@@ -62,9 +63,29 @@ subjects = ["orders.*"]
 replicas = 3
 duplicate_window = "2m"
 allow_rollup = true
+allow_direct = true
 placement = { tags = ["rg:2"] }
 """
-_NO_SUITABLE_PEERS = 10005
+CROSS_REGION = ("xr:123", "xr:132", "xr:213", "xr:231", "xr:312", "xr:321")
+REGIONS = ("rg:1", "rg:2", "rg:3")
+OPTIONS = {
+    "retention": "limits",
+    "storage": "file",
+    "discard": "old",
+    "num_replicas": 3,
+    "duplicate_window": 120 * 10**9,
+    "allow_direct": True,
+    "allow_rollup_hdrs": True,
+    "deny_delete": False,
+    "deny_purge": False,
+    "max_age": 0,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_msg_size": -1,
+    "max_msgs_per_subject": -1,
+    "max_consumers": -1,
+}
+_NO_SUITABLE_PEERS = "error 10005"
 _ZONE = "STREAM.CREATE.ZONE"
 
 
@@ -80,13 +101,18 @@ async def play(directory: Path, telling: Telling) -> None:
 
     async with EmbeddedCluster("c1", directory, SERVERS, settled) as cluster:
         servers = ", ".join(f'"{url}"' for url in cluster.urls)
-        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", telling.output)
+        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", telling.sentence)
         # Of region 3, which stays.
         url = cluster.urls[-1]
-        async with connected(url) as jetstream, connected(url, system) as administrator:
+        async with connected(url) as jetstream, connected(url, auth=system) as administrator:
             await _reports(administrator, telling)
             await _place(topology, jetstream, telling)
             await _lose_region_2(cluster, jetstream, administrator, telling)
+            await telling.stay(
+                topology.way,
+                nats_command(cluster.urls[0], "stream report"),
+                nats_command(cluster.urls[0], "--user sys --password sys server report jetstream"),
+            )
 
 
 async def _reports(administrator: JetStream, telling: Telling) -> None:
@@ -96,7 +122,7 @@ async def _reports(administrator: JetStream, telling: Telling) -> None:
     telling.show("servers", [each.server.name for each in states], NAMES)
     telling.show("clusters", {each.name: each.nodes for each in clusters(states)}, {"c1": len(NAMES)})
     tags = {each.server.name: sorted(each.server.tags) for each in states}
-    telling.show("with the tags that they were given", tags == {each.name: sorted(each.tags) for each in SERVERS}, True)
+    telling.show("their tags", tags, {each.name: sorted(each.tags) for each in SERVERS})
     held = await jetstream_states(administrator.client, len(NAMES))
     telling.output(format_jetstream(held))
     telling.show("streams so far", sum(each.data.streams for each in held), 0)
@@ -126,13 +152,47 @@ async def _place(topology: Topology, jetstream: JetStream, telling: Telling) -> 
     )
     telling.show("doing it again changes", len((await topology.apply()).changes), 0)
     telling.output(format_report(await topology.report()))
+    configs = {name: (await jetstream.info(name))["config"] for name in ("EVENTS", "ORDERS")}
+    telling.show(
+        f"options that are not as documented, of {len(OPTIONS)}",
+        {name: [key for key in OPTIONS if config.get(key) != OPTIONS[key]] for name, config in configs.items()},
+        {name: [] for name in configs},
+    )
+    await _combine(jetstream, telling)
     five = {"name": "FIVE", "subjects": ["five"], "num_replicas": 5}
-    refused = await jetstream.refusal("STREAM.CREATE.FIVE", five)
-    telling.show("five replicas in three zones are refused (error)", refused, _NO_SUITABLE_PEERS)
+    refused = await jetstream.answer("STREAM.CREATE.FIVE", five)
+    telling.show("five replicas in three zones", refused, _NO_SUITABLE_PEERS)
     zone = {"name": "ZONE", "subjects": ["zone"], "num_replicas": 3, "placement": {"tags": ["az:1"]}}
-    telling.show("a tag that names a zone lifts the rule (error; 0: accepted)", await jetstream.refusal(_ZONE, zone), 0)
+    telling.show(
+        "three replicas, and a tag that names one zone",
+        await jetstream.answer(_ZONE, zone),
+        ACCEPTED,
+        note="unique_tag enforces different zones. A tag of the stream's own that names a zone lifts that",
+    )
     await jetstream.publish("events.one", "before")
     await jetstream.publish("orders.one", "before")
+
+
+async def _combine(jetstream: JetStream, telling: Telling) -> None:
+    """Place a stream by each tag there is, and say in how many regions and zones it lies."""
+    spread = {}
+    for tag in [*CROSS_REGION, *REGIONS]:
+        name = tag.replace(":", "")
+        config = {"name": name, "subjects": [name], "num_replicas": 3, "placement": {"tags": [tag]}}
+        placed = (await jetstream.request(f"STREAM.CREATE.{name}", config))["cluster"]
+        servers = [placed["leader"], *(each["name"] for each in placed["replicas"])]
+        spread[tag] = tuple(len({server.split("-")[part] for server in servers}) for part in (0, 1))
+        await jetstream.request(f"STREAM.DELETE.{name}")
+    telling.show(
+        "each combination that was written down lies in as many regions, and zones",
+        {tag: spread[tag] for tag in CROSS_REGION},
+        dict.fromkeys(CROSS_REGION, (3, 3)),
+    )
+    telling.show(
+        "and each region's",
+        {tag: spread[tag] for tag in REGIONS},
+        dict.fromkeys(REGIONS, (1, 3)),
+    )
 
 
 async def _lose_region_2(
@@ -145,9 +205,19 @@ async def _lose_region_2(
     async def present() -> list[str]:
         return [each.server.name for each in await server_states(administrator.client, len(NAMES) - len(REGION_2))]
 
-    await telling.comes("servers left", present, [name for name in NAMES if name not in REGION_2])
+    left = [name for name in NAMES if name not in REGION_2]
+    await telling.comes("servers left", present, left)
     await telling.comes("EVENTS takes writes", lambda: jetstream.stores("events.one", "meanwhile"), True)
     telling.show("ORDERS takes writes", await jetstream.stores("orders.one", "meanwhile"), False)
+
+    async def members() -> list[str]:
+        group = meta_group(await jetstream_states(administrator.client, len(left)))
+        return [member.name for member in group if member.current]
+
+    await telling.comes("current in the meta group", members, left)
+    telling.output(format_meta_group(meta_group(await jetstream_states(administrator.client, len(left)))))
+    third = {"name": "THIRD", "subjects": ["third"], "num_replicas": 3, "placement": {"tags": ["rg:3"]}}
+    telling.show("a stream in region 3 can be made", await jetstream.answer("STREAM.CREATE.THIRD", third), ACCEPTED)
 
     telling.chapter("Region 2 is back")
     await cluster.start(*REGION_2)

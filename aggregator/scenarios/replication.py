@@ -4,16 +4,18 @@ Source: "Data Replication" of the NATS documentation.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from aggregator.scenarios.stage import JetStream, Topology, connected
+from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
 from aggregator.topology.graph import replication_graph
-from aggregator.topology.report import Report, format_report
+from aggregator.topology.report import SILENT_AFTER, Report, format_report
 from shared.embedded_cluster import EmbeddedCluster, Member
+from shared.instants import SECOND, format_duration
 
 STREAMS = """
 [[stream]]
@@ -49,6 +51,8 @@ max_age = "30d"
 name = "ARCHIVE"
 """
 COUNT = 100
+_NAMES = ("ORDERS", "RETURNS", "ARCHIVE", "REPORT")
+_COPIES = ("ARCHIVE of ORDERS", "ARCHIVE of RETURNS", "REPORT of ARCHIVE")
 
 
 async def play(directory: Path, telling: Telling) -> None:
@@ -56,16 +60,18 @@ async def play(directory: Path, telling: Telling) -> None:
     telling.chapter("A cluster of three servers")
     async with EmbeddedCluster("c2", directory, [Member(f"n{number}-c2") for number in (1, 2, 3)]) as cluster:
         servers = ", ".join(f'"{url}"' for url in cluster.urls)
-        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", telling.output)
-        async with connected(cluster.urls[0]) as jetstream:
-            await _set_up(topology, telling)
+        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", telling.sentence)
+        async with connected(*cluster.urls) as jetstream:
+            await _set_up(jetstream, topology, telling)
             await _replicate(jetstream, topology, telling)
-            await _write_directly(jetstream, telling)
-            await _forget(jetstream, telling)
             await _draw(topology, directory / "replication.dot", telling)
+            await _write_directly(jetstream, telling)
+            await _expire(jetstream, topology, telling)
+            await _lose_a_server(cluster, jetstream, telling)
+            await telling.stay(topology.way, nats_command(cluster.urls[0], "stream report"))
 
 
-async def _set_up(topology: Topology, telling: Telling) -> None:
+async def _set_up(jetstream: JetStream, topology: Topology, telling: Telling) -> None:
     telling.chapter("Four streams are laid out: muster-aggregator apply")
     todo = await topology.apply(STREAMS)
     made = [change.stream for change in todo.changes if not change.consumer]
@@ -85,15 +91,22 @@ async def _set_up(topology: Topology, telling: Telling) -> None:
             "REPORT": ("mirror", "file", 1),
         },
     )
-
-    async def heard() -> list[bool]:
-        return [row.healthy for row in (await topology.report()).replication]
-
+    configs = {name: (await jetstream.info(name))["config"] for name in _NAMES}
+    telling.show(
+        "each keeps its messages for",
+        {name: _kept_for(config) for name, config in configs.items()},
+        {"ORDERS": "1h", "RETURNS": "1h", "ARCHIVE": "ever", "REPORT": "30d"},
+    )
+    telling.show(
+        "each listens on",
+        {name: config.get("subjects") or [] for name, config in configs.items()},
+        {"ORDERS": ["ORDERS.*"], "RETURNS": ["RETURNS.*"], "ARCHIVE": ["ARCHIVE"], "REPORT": []},
+    )
     await telling.comes(
-        "each copy has heard from its origin, before any message",
-        heard,
-        [True, True, True],
-        note='"never", until there is a message. Today idle heartbeats count',
+        f"each copy has heard from its origin within {format_duration(SILENT_AFTER)}, before any message",
+        _active(topology),
+        dict.fromkeys(_COPIES, True),
+        note='active "never", until there is a message. Today idle heartbeats count',
     )
 
 
@@ -122,6 +135,7 @@ async def _replicate(jetstream: JetStream, topology: Topology, telling: Telling)
             "REPORT of ARCHIVE": ("mirror", "$JS.API", 0, 0, ""),
         },
     )
+    await telling.comes("and all are active", _active(topology), dict.fromkeys(_COPIES, True))
     archived = await jetstream.messages("ARCHIVE")
     for name in ("ORDERS", "RETURNS"):
         origin = [message["data"] for message in await jetstream.messages(name)]
@@ -137,30 +151,6 @@ async def _replicate(jetstream: JetStream, topology: Topology, telling: Telling)
     telling.show("REPORT is ARCHIVE, with sequences and times", await jetstream.messages("REPORT") == archived, True)
 
 
-async def _write_directly(jetstream: JetStream, telling: Telling) -> None:
-    telling.chapter("Direct writes")
-    await jetstream.publish("ARCHIVE", "written directly")
-    await telling.comes("ARCHIVE takes them", lambda: jetstream.count("ARCHIVE"), 2 * COUNT + 1)
-    await telling.comes("and REPORT has them from it", lambda: jetstream.count("REPORT"), 2 * COUNT + 1)
-    telling.show("REPORT takes none of its own", await jetstream.takes("REPORT"), False)
-    config = (await jetstream.info("REPORT"))["config"]
-    asked = config | {"subjects": ["REPORT"]}
-    telling.show(
-        "the server gives a mirror no subjects (error)", await jetstream.refusal("STREAM.UPDATE.REPORT", asked), 10034
-    )
-    telling.show("REPORT keeps for days", config["max_age"] // (86_400 * 10**9), 30)
-
-
-async def _forget(jetstream: JetStream, telling: Telling) -> None:
-    telling.chapter("The two are short-lived: they are emptied")
-    for name in ("ORDERS", "RETURNS"):
-        await jetstream.request(f"STREAM.PURGE.{name}")
-    await jetstream.publish("ORDERS.new", "after")
-    await telling.comes("ARCHIVE goes on behind it", lambda: jetstream.count("ARCHIVE"), 2 * COUNT + 2)
-    telling.show("ORDERS holds", await jetstream.count("ORDERS"), 1)
-    await telling.comes("REPORT holds", lambda: jetstream.count("REPORT"), 2 * COUNT + 2)
-
-
 async def _draw(topology: Topology, path: Path, telling: Telling) -> None:
     telling.chapter(f"The reports, as JSON too, and the map: muster-aggregator report [--json] --dot {path.name}")
     report = await topology.report()
@@ -170,12 +160,70 @@ async def _draw(topology: Topology, path: Path, telling: Telling) -> None:
     graph = replication_graph(report)
     await asyncio.to_thread(path.write_text, graph, encoding="utf-8")
 
-    arrows = [line.split(" [")[0].strip() for line in graph.splitlines() if "->" in line]
+    arrows = [line.split(" [")[0].strip().replace('"', "") for line in graph.splitlines() if "->" in line]
     telling.show(
         "an arrow from each origin to its copy",
         arrows,
-        ['"hub/ORDERS" -> "hub/ARCHIVE"', '"hub/RETURNS" -> "hub/ARCHIVE"', '"hub/ARCHIVE" -> "hub/REPORT"'],
+        ["hub/ORDERS -> hub/ARCHIVE", "hub/RETURNS -> hub/ARCHIVE", "hub/ARCHIVE -> hub/REPORT"],
     )
+
+
+async def _write_directly(jetstream: JetStream, telling: Telling) -> None:
+    telling.chapter("Direct writes: ARCHIVE takes them, REPORT refuses them")
+    await jetstream.publish("ARCHIVE", "written directly")
+    await telling.comes("ARCHIVE holds", lambda: jetstream.count("ARCHIVE"), 2 * COUNT + 1)
+    await telling.comes("and REPORT, which has it from there", lambda: jetstream.count("REPORT"), 2 * COUNT + 1)
+    telling.show("what is published to REPORT is stored", await jetstream.takes("REPORT"), False)
+    config = (await jetstream.info("REPORT"))["config"]
+    listening = config | {"subjects": ["REPORT"]}
+    telling.show("a mirror that listens, too", await jetstream.answer("STREAM.UPDATE.REPORT", listening), "error 10034")
+    gathering = {"name": "BOTH", "mirror": {"name": "ARCHIVE"}, "sources": [{"name": "ORDERS"}]}
+    refused = await jetstream.answer("STREAM.CREATE.BOTH", gathering)
+    telling.show("a mirror that has a source, too", refused, "error 10031")
+
+
+async def _expire(jetstream: JetStream, topology: Topology, telling: Telling) -> None:
+    telling.chapter("Short-lived: ORDERS and RETURNS now keep for a second")
+    await topology.apply(STREAMS.replace('max_age = "1h"', 'max_age = "1s"\nduplicate_window = "1s"'))
+
+    async def counts() -> dict[str, int]:
+        return {name: await jetstream.count(name) for name in _NAMES}
+
+    left = {"ORDERS": 0, "RETURNS": 0, "ARCHIVE": 2 * COUNT + 1, "REPORT": 2 * COUNT + 1}
+    await telling.comes("what they held is gone, and its copies are not", counts, left)
+    await topology.apply(STREAMS)
+    await jetstream.publish("ORDERS.new", "after")
+    more = {"ORDERS": 1, "RETURNS": 0, "ARCHIVE": 2 * COUNT + 2, "REPORT": 2 * COUNT + 2}
+    await telling.comes("copies go on behind it", counts, more)
+
+
+async def _lose_a_server(cluster: EmbeddedCluster, jetstream: JetStream, telling: Telling) -> None:
+    held_by = (await jetstream.info("REPORT"))["cluster"]["leader"]
+    lost = next(name for name in cluster.servers if name != held_by)
+    telling.chapter(f"One of three servers is down: kill -9 of {lost}, which does not hold REPORT")
+    await cluster.servers[lost].kill()
+    await telling.comes("ORDERS takes writes", lambda: jetstream.stores("ORDERS.new", "meanwhile"), True)
+    telling.sentence("copies whose origin was led from there look for it after ten to twenty seconds")
+    await cluster.start(lost)
+
+    async def current() -> dict[str, int]:
+        infos = {name: (await jetstream.info(name))["cluster"] for name in _NAMES}
+        return {name: 1 + sum(each["current"] for each in info.get("replicas") or []) for name, info in infos.items()}
+
+    wanted = {"ORDERS": 3, "RETURNS": 3, "ARCHIVE": 3, "REPORT": 1}
+    await telling.comes("back again, it is current (servers that are)", current, wanted)
+
+
+def _active(topology: Topology) -> Callable[[], Awaitable[dict[str, bool]]]:
+    async def ask() -> dict[str, bool]:
+        rows = (await topology.report()).replication
+        return {f"{row.stream} of {row.source}": 0 <= row.silent_us <= SILENT_AFTER for row in rows}
+
+    return ask
+
+
+def _kept_for(config: dict[str, Any]) -> str:
+    return format_duration(config["max_age"] * SECOND // 10**9) if config["max_age"] else "ever"
 
 
 def _copies(report: Report) -> dict[str, Any]:
@@ -183,6 +231,3 @@ def _copies(report: Report) -> dict[str, Any]:
         f"{row.stream} of {row.source}": (row.kind, row.api, row.lag, row.behind, row.error)
         for row in report.replication
     }
-
-
-_NAMES = ("ORDERS", "RETURNS", "ARCHIVE", "REPORT")

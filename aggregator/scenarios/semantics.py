@@ -13,20 +13,20 @@ from aggregator.scenarios import (
     semantics_retention,
     semantics_sources,
 )
-from aggregator.scenarios.stage import Topology, connected
+from aggregator.scenarios.stage import Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
 from shared.nats_settings import AuthSettings
 from shared.settings import FilePath
 
-USERS = """
-authorization {
+USERS = f"""
+authorization {{
   users: [
-    { user: muster, password: muster }
-    { user: app, password: app, permissions: { publish: { deny: ["gathered.>"] } } }
+    {{ user: muster, password: muster }}
+    {{ user: app, password: app{semantics_sources.DENIED} }}
   ]
-}
+}}
 no_auth_user: muster
 """
 
@@ -46,14 +46,19 @@ async def play(directory: Path, telling: Telling) -> None:
         async with (
             EmbeddedNats(edge_settings) as edge,
             connected(hub.url) as at_hub,
-            connected(hub.url, app) as at_hub_as_app,
+            connected(hub.url, auth=app) as at_hub_as_app,
             connected(edge.url) as at_edge,
         ):
             await telling.comes("the hub reaches the edge's JetStream", lambda: at_hub.reaches("edge"), True)
             head = f'[hub]\nservers = ["{hub.url}"]\ndomain = "hub"\n'
-            topology = Topology(directory / "topology.toml", head, telling.output)
-            await semantics_sources.play(topology, at_hub, at_hub_as_app, telling)
+            topology = Topology(directory / "topology.toml", head, telling.sentence)
+            await semantics_sources.play(topology, hub, at_hub, at_hub_as_app, telling)
             await semantics_mirrors.play(topology, at_hub, telling)
             await semantics_retention.play(topology, at_hub, at_edge, telling)
             await semantics_durable.play(topology, at_hub, telling)
             await semantics_links.play(topology, at_hub, at_edge, link, telling)
+            await telling.stay(
+                topology.way,
+                nats_command(hub.url, "stream report"),
+                nats_command(hub.url, "--js-domain edge stream report"),
+            )

@@ -1,5 +1,7 @@
 """An origin that is reachable only now and then: copies across a leaf link that is cut."""
 
+import time
+
 from aggregator.scenarios.semantics_sources import ORIGIN
 from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.scenarios.telling import Telling
@@ -42,7 +44,7 @@ async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, link: 
         {"EDGE_COPY reads $JS.edge.API": 0, "AT_EDGE reads $JS.hub.API": 0},
     )
 
-    telling.chapter("The link is cut")
+    telling.chapter("The link is cut; at the edge a message is deleted, and a worker takes from a work queue")
     await link.cut()
     await at_edge.publish("edge.data", "3", "4")
     await at_hub.publish("o.a", "meanwhile")
@@ -53,12 +55,45 @@ async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, link: 
         "1",
     )
     telling.show("the hub has", await at_hub.bodies("EDGE_COPY"), ["1", "2"])
-    telling.show("nothing reaches the edge", await at_hub.reaches("edge"), False)
+    telling.show("the hub reaches the edge's JetStream now", await at_hub.reaches("edge"), False)
+    await at_edge.publish("edge.data", "deleted at once")
+    await at_edge.request("STREAM.MSG.DELETE.EDGE", {"seq": 5})
+    await _work(at_edge, telling)
 
     telling.chapter("The link is back")
     await link.restore()
-    await telling.comes("the hub catches up", lambda: at_hub.bodies("EDGE_COPY"), ["1", "2", "3", "4"])
+    back_at = time.monotonic()
+    await at_edge.publish("edge.data", "6")
+    await telling.comes(
+        "the hub catches up, without what was deleted meanwhile",
+        lambda: at_hub.bodies("EDGE_COPY"),
+        ["1", "2", "3", "4", "6"],
+        note="a copy of what is deleted soon may be inconsistent",
+    )
+    telling.sentence(f"after {time.monotonic() - back_at:.1f} s: a durable source")
+    await telling.comes(
+        "the copy of the work queue has what the worker took, too",
+        lambda: at_hub.bodies("EDGE_DONE"),
+        ["1", "2", "3", "4"],
+    )
+    telling.sentence(f"after {time.monotonic() - back_at:.1f} s: a plain source")
     await telling.comes("the edge catches up", lambda: at_edge.count("AT_EDGE"), len(origin) + 1)
 
     origin = await at_hub.messages("ORIGIN")
     telling.show("sequences and times are still the origin's", await at_edge.messages("AT_EDGE") == origin, True)
+
+
+async def _work(at_edge: JetStream, telling: Telling) -> None:
+    await at_edge.publish("edge.work", "3", "4")
+    await at_edge.request(
+        "CONSUMER.CREATE.EDGE_WORK.worker",
+        {"stream_name": "EDGE_WORK", "config": {"durable_name": "worker", "ack_policy": "explicit"}},
+    )
+    taken = await at_edge.fetch("EDGE_WORK", "worker", 2)
+    telling.show("a worker at the edge takes from the work queue", taken, ["3", "4"])
+    telling.show(
+        "which keeps for the copy",
+        await at_edge.bodies("EDGE_WORK"),
+        ["3", "4"],
+        note="meanwhile other clients may take and remove messages. Today they stay for the copy, 90 s at least",
+    )

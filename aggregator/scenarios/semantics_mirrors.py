@@ -1,8 +1,9 @@
 """What a mirror keeps of its origin, and what is its own."""
 
-from aggregator.scenarios.semantics_sources import COUNT, ORIGIN
+from aggregator.scenarios.semantics_sources import ORIGIN
 from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.scenarios.telling import Telling
+from shared.instants import format_instant, parse_instant
 
 MIRRORS = """
 [[stream]]
@@ -14,7 +15,13 @@ name = "ORIGIN"
 name = "MIRROR_FROM_SIX"
 [stream.mirror]
 name = "ORIGIN"
-start_sequence = 6
+start_sequence = {start}
+
+[[stream]]
+name = "MIRROR_FROM_TIME"
+[stream.mirror]
+name = "ORIGIN"
+start_time = {since}
 
 [[stream]]
 name = "MIRROR_OF_B"
@@ -30,14 +37,19 @@ max_messages = 3
 name = "ORIGIN"
 """
 
+START = 5
+_BOTH_FILTER_AND_TRANSFORMS = "error 10150"
+
 
 async def play(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
     """Mirror the origin of the sources, and change both sides."""
     telling.chapter("Mirrors")
-    await topology.apply(ORIGIN + MIRRORS)
     origin = await at_hub.messages("ORIGIN")
+    later = [message for message in origin if message["seq"] > START]
+    await topology.apply(ORIGIN + MIRRORS.format(start=later[0]["seq"], since=_instant(later[0])))
     await telling.comes("MIRROR: subjects, sequences and times are the origin's", at_hub.is_now("MIRROR", origin), True)
-    await telling.comes("MIRROR_FROM_SIX: start_sequence = 6", at_hub.is_now("MIRROR_FROM_SIX", origin[5:]), True)
+    await telling.comes("MIRROR_FROM_SIX: start_sequence = 6", at_hub.is_now("MIRROR_FROM_SIX", later), True)
+    await telling.comes("MIRROR_FROM_TIME: start_time of the sixth", at_hub.is_now("MIRROR_FROM_TIME", later), True)
     await telling.comes(
         "MIRROR_OF_B: a filter, the origin's sequences",
         at_hub.is_now("MIRROR_OF_B", [message for message in origin if message["subject"] == "o.b"]),
@@ -45,7 +57,10 @@ async def play(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
         note='elsewhere, that a mirror takes "no subject filter". Today it does',
     )
     await telling.comes("SHORT: a retention and storage of its own", at_hub.is_now("SHORT", origin[-3:]), True)
-    telling.show("clients cannot write to it", await at_hub.takes("MIRROR"), False)
+    telling.show("what clients write to MIRROR is stored", await at_hub.takes("MIRROR"), False)
+    both = {"name": "ORIGIN", "filter_subject": "o.a", "subject_transforms": [{"src": "o.b", "dest": "b"}]}
+    refused = await at_hub.answer("STREAM.CREATE.BOTH", {"name": "BOTH", "mirror": both})
+    telling.show("of a mirror, a filter together with transforms", refused, _BOTH_FILTER_AND_TRANSFORMS)
     await _delete(at_hub, telling)
     await _consume(at_hub, telling)
 
@@ -71,5 +86,9 @@ async def _consume(at_hub: JetStream, telling: Telling) -> None:
     telling.chapter("A mirror has consumers like any stream")
     config = {"durable_name": "reader", "ack_policy": "explicit", "filter_subject": "o.b"}
     await at_hub.request("CONSUMER.CREATE.MIRROR.reader", {"stream_name": "MIRROR", "config": config})
-    wanted = [str(number) for number in range(2, COUNT + 1, 2)]
+    wanted = await at_hub.bodies("MIRROR_OF_B")
     telling.show("a consumer with a filter gets", await at_hub.fetch("MIRROR", "reader", len(wanted)), wanted)
+
+
+def _instant(message: dict[str, str]) -> str:
+    return format_instant(parse_instant(message["time"]))

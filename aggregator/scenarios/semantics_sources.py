@@ -5,15 +5,18 @@ from typing import Any
 
 from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.scenarios.telling import Telling
+from shared.embedded_nats import EmbeddedNats
 from shared.instants import format_instant, parse_instant
 
 ORIGIN = '[[stream]]\nname = "ORIGIN"\nsubjects = ["o.>"]\n'
 COUNT = 10
+DENIED = ', permissions: { publish: { deny: ["gathered.>"] } }'
+"""What stands in the way of a user who shall not write directly."""
 _ALL = [str(number) for number in range(1, COUNT + 1)]
-_BOTH_FILTER_AND_TRANSFORMS = 10144
+_BOTH_FILTER_AND_TRANSFORMS = "error 10144"
 
 
-async def play(topology: Topology, at_hub: JetStream, as_app: JetStream, telling: Telling) -> None:
+async def play(topology: Topology, hub: EmbeddedNats, at_hub: JetStream, as_app: JetStream, telling: Telling) -> None:
     """Lay out an origin with ten messages on two subjects, and every sort of source of it."""
     telling.chapter("Ten messages, on o.a and o.b in turn")
     await topology.apply(ORIGIN)
@@ -21,7 +24,8 @@ async def play(topology: Topology, at_hub: JetStream, as_app: JetStream, telling
         await at_hub.publish("o.a" if int(number) % 2 else "o.b", number)
     await _options(topology, at_hub, telling)
     await _fan_out(at_hub, telling)
-    await _listening(at_hub, as_app, telling)
+    await _listening(hub, at_hub, as_app, telling)
+    await _own_changes(at_hub, telling)
     await _late(topology, at_hub, telling)
 
 
@@ -36,6 +40,7 @@ async def _options(topology: Topology, at_hub: JetStream, telling: Telling) -> N
         + _copy("RENAMED", 'transforms = [{ source = "o.a", destination = "new.a" }, { source = "o.b" }]')
         + _copy("PARTLY", 'transforms = [{ source = "o.b", destination = "new.b" }]')
         + _copy("GATHERED", "", 'subjects = ["gathered.>"]')
+        + _copy("TAKEN_OUT", "", 'retention = "workqueue"')
     )
     expected = {
         "FROM_SEQUENCE": ("start_sequence = 6", _ALL[5:]),
@@ -44,25 +49,29 @@ async def _options(topology: Topology, at_hub: JetStream, telling: Telling) -> N
         "RENAMED": ("transforms of o.a and o.b, in the origin's order", _ALL),
         "PARTLY": ("a transform of o.b alone filters", _ALL[1::2]),
         "GATHERED": ("everything", _ALL),
+        "TAKEN_OUT": ("everything, and a retention of its own", _ALL),
     }
     for name, (claim, bodies) in expected.items():
         await telling.comes(f"{name}: {claim}", _bodies(at_hub, name), bodies)
     telling.show("RENAMED: under the new names", await at_hub.subjects("RENAMED"), ["new.a", "o.b"] * (COUNT // 2))
     sequences = [message["seq"] for message in await at_hub.messages("FROM_SEQUENCE")]
     telling.show("FROM_SEQUENCE: sequences are its own", sequences, [1, 2, 3, 4, 5])
+    listening = (await at_hub.info("FROM_SEQUENCE"))["config"].get("subjects") or []
+    telling.show("FROM_SEQUENCE: a replica that is only read listens on", listening, [])
     both = {"name": "ORIGIN", "filter_subject": "o.a", "subject_transforms": [{"src": "o.b", "dest": "b"}]}
-    refused = await at_hub.refusal("STREAM.CREATE.BOTH", {"name": "BOTH", "sources": [both]})
-    telling.show("a filter together with transforms is refused (error)", refused, _BOTH_FILTER_AND_TRANSFORMS)
+    refused = await at_hub.answer("STREAM.CREATE.BOTH", {"name": "BOTH", "sources": [both]})
+    telling.show("of a source, a filter together with transforms", refused, _BOTH_FILTER_AND_TRANSFORMS)
 
 
 async def _fan_out(at_hub: JetStream, telling: Telling) -> None:
     consumers = (await at_hub.request("CONSUMER.NAMES.ORIGIN"))["consumers"] or []
     telling.show("the origin shows consumers of its copies", consumers, [])
     await at_hub.request("STREAM.DELETE.PARTLY")
-    telling.show("and after one copy is gone", (await at_hub.info("ORIGIN"))["state"]["consumer_count"], 0)
+    left = (await at_hub.info("ORIGIN"))["state"]["consumer_count"]
+    telling.show("and after one copy was deleted, with nothing to clean up", left, 0)
 
 
-async def _listening(at_hub: JetStream, as_app: JetStream, telling: Telling) -> None:
+async def _listening(hub: EmbeddedNats, at_hub: JetStream, as_app: JetStream, telling: Telling) -> None:
     telling.chapter("A stream with a source takes direct writes too, unless authorization takes the subject away")
     await at_hub.publish("gathered.x", "directly")
     await telling.comes("GATHERED: direct write", _last(at_hub, "GATHERED"), "directly")
@@ -75,7 +84,30 @@ async def _listening(at_hub: JetStream, as_app: JetStream, telling: Telling) -> 
     await telling.comes("a client without the permission is denied", denied, True)
     await at_hub.publish("o.a", "eleventh")
     await telling.comes("GATHERED: what is sourced still comes", _last(at_hub, "GATHERED"), "eleventh")
-    telling.show("GATHERED: nothing of the denied client", await at_hub.count("GATHERED"), COUNT + 2)
+    telling.show("GATHERED: nothing of the denied client, all else", await at_hub.count("GATHERED"), COUNT + 2)
+    hub.reload(hub.settings.extra_config.replace(DENIED, ""))
+    await telling.comes("for a time only: allowed again, it writes", lambda: as_app.stores("gathered.x", "again"), True)
+
+
+async def _own_changes(at_hub: JetStream, telling: Telling) -> None:
+    telling.chapter("What is done to a copy stays there, and deletes in the origin are not replicated")
+    origin = await at_hub.bodies("ORIGIN")
+    telling.show("ORIGIN has nothing of what GATHERED took directly", origin, [*_ALL, "eleventh"])
+    await at_hub.request("STREAM.MSG.DELETE.GATHERED", {"seq": 2})
+    await at_hub.request("STREAM.MSG.DELETE.ORIGIN", {"seq": 4})
+    await at_hub.publish("o.a", "twelfth")
+    await telling.comes("GATHERED: goes on", _last(at_hub, "GATHERED"), "twelfth")
+    both = {name: [await at_hub.has(name, sequence) for sequence in (2, 4)] for name in ("ORIGIN", "GATHERED")}
+    telling.show(
+        "who has message 2, deleted in GATHERED, and 4, deleted in ORIGIN",
+        both,
+        {"ORIGIN": [True, False], "GATHERED": [False, True]},
+    )
+    read = {"durable_name": "reader", "ack_policy": "explicit"}
+    await at_hub.request("CONSUMER.CREATE.TAKEN_OUT.reader", {"stream_name": "TAKEN_OUT", "config": read})
+    telling.show("TAKEN_OUT, a work queue, gives its reader", await at_hub.fetch("TAKEN_OUT", "reader", 3), _ALL[:3])
+    await telling.comes("which leaves there", _first(at_hub, "TAKEN_OUT"), 4)
+    telling.show("and in ORIGIN, which keeps all of it, still", await at_hub.has("ORIGIN", 1), True)
 
 
 async def _late(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
@@ -97,7 +129,8 @@ async def _late(topology: Topology, at_hub: JetStream, telling: Telling) -> None
         ["before", "after"],
         note="any message equal to or newer than the start time is included",
     )
-    whole = ["before", *_ALL, "eleventh", "after"]
+    held = [body for body in _ALL if body != "4"]
+    whole = ["before", *held, "eleventh", "twelfth", "after"]
     await telling.comes("by start_sequence: everything comes", _bodies(at_hub, "BY_SEQUENCE"), whole)
 
 
@@ -108,6 +141,13 @@ def _copy(name: str, takes: str, own: str = "") -> str:
 
 def _bodies(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:
     return lambda: jetstream.bodies(stream)
+
+
+def _first(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:
+    async def first() -> int:
+        return int((await jetstream.info(stream))["state"]["first_seq"])
+
+    return first
 
 
 def _last(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:

@@ -67,9 +67,10 @@ class Api(msgspec.Struct, frozen=True):
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """A follower in the meta group, as its leader sees it; ``active`` in nanoseconds."""
+    """A follower in the meta group, as its leader sees it; ``peer`` its id, ``active`` in nanoseconds."""
 
     name: str
+    peer: str = ""
     current: bool = False
     offline: bool = False
     active: int = 0
@@ -80,6 +81,7 @@ class MetaGroup(msgspec.Struct, frozen=True):
     """The group that decides where streams are; only its leader knows its followers."""
 
     leader: str = ""
+    peer: str = ""
     cluster_size: int = 0
     replicas: list[Peer] = []
 
@@ -108,6 +110,7 @@ class Member(msgspec.Struct, frozen=True):
     """A line of the meta group's report."""
 
     name: str
+    id: str
     leads: bool = False
     current: bool = True
     online: bool = True
@@ -138,16 +141,14 @@ def meta_group(states: list[JetStreamAnswer]) -> list[Member]:
     for each in states:
         meta = each.data.meta_cluster
         if _leads(each):
-            followers = [
-                Member(peer.name, False, peer.current, not peer.offline, peer.active, peer.lag)
-                for peer in meta.replicas
-            ]
-            return sorted([Member(meta.leader, True, True, True, 0, 0), *followers], key=lambda member: member.name)
+            leader = Member(meta.leader, meta.peer, leads=True)
+            return sorted([leader, *map(_follower, meta.replicas)], key=lambda member: member.name)
     return []
 
 
 def _follower(peer: Peer) -> Member:
-    return Member(peer.name, current=peer.current, online=not peer.offline, active=peer.active, lag=peer.lag)
+    online = not peer.offline
+    return Member(peer.name, peer.peer, current=peer.current, online=online, active=peer.active, lag=peer.lag)
 
 
 def format_servers(states: list[ServerState]) -> str:
@@ -203,7 +204,6 @@ _SERVER_COLUMNS: tuple[Column[ServerState], ...] = (
     Column("cluster", lambda each: each.server.cluster),
     Column("version", lambda each: each.server.ver),
     Column("js", lambda each: "yes" if each.server.jetstream else "no"),
-    Column("tags", lambda each: ", ".join(each.server.tags)),
     Column("conns", lambda each: f"{each.statsz.connections:,}", right=True),
     Column("subs", lambda each: f"{each.statsz.subscriptions:,}", right=True),
     Column("routes", lambda each: str(len(each.statsz.routes)), right=True),
@@ -235,6 +235,7 @@ _JETSTREAM_COLUMNS: tuple[Column[JetStreamAnswer], ...] = (
 )
 _META_COLUMNS: tuple[Column[Member], ...] = (
     Column("name", lambda each: each.name),
+    Column("id", lambda each: each.id),
     Column("leader", lambda each: "yes" if each.leads else ""),
     Column("current", lambda each: "yes" if each.current else "no"),
     Column("online", lambda each: "yes" if each.online else "no"),

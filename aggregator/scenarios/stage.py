@@ -11,8 +11,8 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from aggregator.topology.desired import desired
-from aggregator.topology.jetstream import apply, connections, observe
-from aggregator.topology.plan import Plan, plan
+from aggregator.topology.jetstream import ApplyFailed, apply, connections, observe
+from aggregator.topology.plan import Change, Plan, plan
 from aggregator.topology.plan_text import change_lines
 from aggregator.topology.report import Report, report
 from aggregator.topology.settings import TopologySettings
@@ -21,6 +21,7 @@ from shared.nats_connection import LinkEvent, LinkState, connect
 from shared.nats_settings import AuthSettings, ConnectionSettings
 from shared.settings import load_settings
 
+ACCEPTED = "accepted"
 NO_SUCH_MESSAGE = 10037
 REQUEST_DEADLINE = 20.0
 CONNECT_DEADLINE = 20.0
@@ -49,12 +50,32 @@ class Topology:
             return plan(wanted, await observe(wanted, opened, with_strays=True))
 
     async def apply(self, streams: str | None = None) -> Plan:
-        """Carry it out too, whatever that destroys; refused copies stay refused."""
-        todo = await self.plan(streams)
-        if not todo.refused:
-            async with connections(load_settings(self.path, TopologySettings)) as opened:
-                await apply(todo, opened, lambda change: self._tell(f"{change.place}: {next(change_lines(change))}"))
-        return todo
+        """Carry it out too, whatever that destroys; refused copies stay refused. Give the plan as it was at first.
+
+        A cluster that has just started, on a busy machine, may answer late: as a person would, do it again.
+        """
+        first = todo = await self.plan(streams)
+        for is_last in (False, False, True):
+            if todo.refused:
+                break
+            try:
+                async with connections(load_settings(self.path, TopologySettings)) as opened:
+                    await apply(todo, opened, self._tell_change)
+                break
+            except ApplyFailed as error:
+                if is_last:
+                    raise
+                self._tell(f"{error}: again")
+                todo = await self.plan()
+        return first
+
+    def _tell_change(self, change: Change) -> None:
+        self._tell(f"{change.place}: {next(change_lines(change))}")
+
+    @property
+    def way(self) -> str:
+        """Say how to look at it from elsewhere."""
+        return f"muster-aggregator report --config {self.path}"
 
     async def report(self) -> Report:
         """Give both tables."""
@@ -65,9 +86,9 @@ class Topology:
 
 
 @asynccontextmanager
-async def connected(url: str, auth: AuthSettings | None = None) -> AsyncIterator["JetStream"]:
-    """Connect to one server, as an application would."""
-    settings = ConnectionSettings(servers=(url,), auth=auth or AuthSettings())
+async def connected(*urls: str, auth: AuthSettings | None = None) -> AsyncIterator["JetStream"]:
+    """Connect to one of these servers, as an application would."""
+    settings = ConnectionSettings(servers=urls, auth=auth or AuthSettings())
     denials: list[str] = []
 
     def note(state: LinkState) -> None:
@@ -76,6 +97,11 @@ async def connected(url: str, auth: AuthSettings | None = None) -> AsyncIterator
 
     async with await connect(settings, name="muster-scenario", deadline=CONNECT_DEADLINE, on_state=note) as client:
         yield JetStream(client, denials)
+
+
+def nats_command(url: str, *command: str) -> str:
+    """Say how to ask a server with NATS's own command."""
+    return " ".join(["nats --server", url, *command])
 
 
 class JetStream:
@@ -89,13 +115,13 @@ class JetStream:
         """Ask ``$JS.API.<subject>``; raise ApiError, RequestFailed."""
         return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=REQUEST_DEADLINE)
 
-    async def refusal(self, subject: str, body: Mapping[str, Any] | None = None) -> int:
-        """Ask for what the server should refuse; give its error code, 0 where it did not."""
+    async def answer(self, subject: str, body: Mapping[str, Any] | None = None) -> str:
+        """Ask for what the server may refuse: ``error`` and its code where it does, else ``accepted``."""
         try:
             await self.request(subject, body)
         except ApiError as error:
-            return error.err_code
-        return 0
+            return f"error {error.err_code}"
+        return ACCEPTED
 
     async def publish(self, subject: str, *bodies: str) -> None:
         """Publish one after the other, each acknowledged."""
@@ -113,7 +139,7 @@ class JetStream:
 
     async def has(self, stream: str, sequence: int) -> bool:
         """Tell whether a stream holds a message."""
-        return await self.refusal(f"STREAM.MSG.GET.{stream}", {"seq": sequence}) == 0
+        return await self.answer(f"STREAM.MSG.GET.{stream}", {"seq": sequence}) == ACCEPTED
 
     def is_now(self, stream: str, messages: list[dict[str, Any]]) -> Callable[[], Awaitable[bool]]:
         """Give a question: whether a stream holds just these messages."""
@@ -132,9 +158,12 @@ class JetStream:
         return [message["subject"] for message in await self.messages(stream)]
 
     async def fetch(self, stream: str, consumer: str, count: int) -> list[str]:
-        """Give the bodies of the next messages of a pull consumer."""
+        """Give the bodies of the next messages of a pull consumer, and acknowledge them."""
         subscription = await self.client.jetstream().pull_subscribe_bind(consumer, stream)
-        return [message.data.decode() for message in await subscription.fetch(count, timeout=REQUEST_DEADLINE)]
+        messages = await subscription.fetch(count, timeout=REQUEST_DEADLINE)
+        for message in messages:
+            await message.ack_sync(timeout=REQUEST_DEADLINE)
+        return [message.data.decode() for message in messages]
 
     async def direct_get(self, stream: str, sequence: int) -> str:
         """Give the body of a message by direct get."""

@@ -4,6 +4,8 @@ A scenario never stops at a step that does not hold: the rest may still show why
 """
 
 import asyncio
+import signal
+import textwrap
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -31,31 +33,53 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Telling:
-    """What was shown so far; everything is told at once to whoever watches."""
+    """What was shown so far; everything is told at once to whoever watches.
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    Sentences are broken to ``width`` columns, tables never; 0: nothing is. With ``stays``, whoever watches may look
+    around on the servers before they end.
+    """
+
+    def __init__(self, tell: Callable[[str], None], *, width: int = 0, stays: bool = False) -> None:
         self.steps: list[Step] = []
         self._tell = tell
+        self._width = width
+        self._stays = stays
 
     @property
     def holds(self) -> bool:
         """Tell whether every step so far came as claimed."""
         return all(step.holds for step in self.steps)
 
+    def introduce(self, *lines: str) -> None:
+        """Say what is played."""
+        for line in lines:
+            self._say(line, "", "  ")
+
     def chapter(self, title: str) -> None:
         """Begin another part."""
-        self._tell(f"\n{title}")
+        self._tell("")
+        self._say(title, "", "  ")
 
     def output(self, text: str) -> None:
-        """Show what a command prints."""
+        """Show a table, or what else a command prints, as it is."""
         for line in text.splitlines():
             self._tell(f"    {line}".rstrip())
+
+    def sentence(self, text: str) -> None:
+        """Show a line that may be broken."""
+        self._say(text, "    ", "      ")
 
     def show(self, claim: str, found: Any, expected: Any, note: str = "") -> None:
         """Show one thing, as it is."""
         step = Step(claim, found, expected, note)
         self.steps.append(step)
-        self._tell(f"  {'+' if step.holds else '!'} {claim}: {_shown(found)}" + self._rest(step))
+        wrong = "" if step.holds else f", not {_shown(expected)}"
+        first, *further = f"{claim}: {_shown(found)}{wrong}".split("\n")
+        self._say(first, f"  {'+' if step.holds else '!'} ", "      ")
+        for line in further:
+            self._say(line, "      ", "        ")
+        if note:
+            self._say(f"(the documentation: {note})", "      ", "       ")
 
     async def comes(self, claim: str, ask: Callable[[], Awaitable[Any]], expected: Any, note: str = "") -> None:
         """Ask until the answer is as expected, for ``DEADLINE`` seconds at most, and show the last one.
@@ -69,9 +93,33 @@ class Telling:
             found = await _answer(ask)
         self.show(claim, found, expected, note)
 
-    def _rest(self, step: Step) -> str:
-        wrong = "" if step.holds else f", not {_shown(step.expected)}"
-        return wrong + (f"\n      (the documentation: {step.note})" if step.note else "")
+    async def stay(self, *ways: str) -> None:
+        """Where whoever watches wants to look around: say in which ways, and wait for Ctrl-C."""
+        if not self._stays:
+            return
+        self.chapter("The servers run until Ctrl-C. Look around in another terminal:")
+        for way in ways:
+            self._tell(f"    {way}")
+        enough, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, enough.set)
+        try:
+            await enough.wait()
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+    def _say(self, text: str, first: str, further: str) -> None:
+        if self._width <= 0:
+            self._tell((first + text).rstrip())
+            return
+        for line in textwrap.wrap(
+            text,
+            self._width,
+            initial_indent=first,
+            subsequent_indent=further,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            self._tell(line)
 
 
 async def _answer(ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -87,5 +135,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(_shown(each) for each in value if each != "") or "none"
     if isinstance(value, dict):
-        return "".join(f"\n      {key}: {_shown(each)}" for key, each in value.items())
+        return "".join(f"\n{key}: {_shown(each)}" for key, each in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -18,7 +18,7 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
     assert found["ten at spoke-1 too"] == {"spoke-1/test": 20, "spoke-2/test": 20}
     assert found["so the aggregate has each twice"] == 40
     assert found["spoke-1 still stores"] == 40
-    assert found["spoke-2 has what it had"] == 30
+    assert found["spoke-2's backup has what it had"] == 30
     assert found["the backup has caught up, and so has the aggregate; spoke-2 never heard the last ten"] == cnc | {
         "spoke-1/test": 40,
         "spoke-2/test": 30,
@@ -29,14 +29,20 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
     assert found["crossacc has what aggregate has"] == 70
     assert found["IMPORTER reads by the API prefix from.test.API"] == 70
     assert found["left for it: pending, not acknowledged"] == [0, 0]
-    assert not found["it cannot ask about the consumer"]
+    assert found["the first of them: how often delivered, sequences, pending"] == {
+        "tries": 1,
+        "sequence of the consumer": 1,
+        "sequence of the stream": 1,
+        "pending": 69,
+    }
+    assert not found["it may ask about the consumer"]
     isolated = {"LEAFACC-spoke-1/test": 10, "LEAFACC-spoke-2/test": 10}
     assert found["ten at each spoke stay there"] == isolated
     assert found["ten of LEAFACC at the hub reach neither"] == isolated
     assert found["HUBACC's aggregate has the spokes' twenty"] == isolated | {"HUBACC/aggregate": 20}
     assert found["all nine decide together, and the hub leads"] == {"hub": ("hub", 9)}
     assert found["when its leader steps down, the hub leads again"] == {"hub": ("hub", 9)}
-    assert not found["no stream can be made there"]
+    assert not found["a stream can be made there"]
 
     text = (tmp_path / "replication.dot").read_text()
     assert set(re.findall(r'label="([\w-]+)";', text)) == {
@@ -61,3 +67,16 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
             ("LEAFACC-spoke-2/test", "HUBACC/aggregate"),
         ]
     )
+
+    accounts = (tmp_path / "accounts.dot").read_text()
+    assert set(re.findall(r'^  "(\w+)" \[shape=box', accounts, re.MULTILINE)) == {
+        "SYS",
+        "TEST",
+        "IMPORTER",
+        "EXCACC",
+        "HUBACC",
+        "LEAFACC",
+    }
+    assert r'"EXCACC" [shape=box, label="EXCACC\nno JetStream\n' in accounts
+    assert r'"EXCACC" -> "HUBACC" [label="service $JS.leafacc.>\nstream deliver.leafacc.>"];' in accounts
+    assert r'"spoke-2" -> "hub" [dir=both, style=dashed, label="leaf nodes join\nSYS\nTEST\nEXCACC"];' in accounts

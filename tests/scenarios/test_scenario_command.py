@@ -1,17 +1,62 @@
 """A person can watch a scenario: a line for each step, and an exit code that says whether all of it held."""
 
+import asyncio
+import os
+import re
+import shutil
+import signal
+import sys
 from pathlib import Path
 
+from aggregator.scenarios.commands import SCENARIOS
 from aggregator.scenarios.telling import Telling
 from tests.support.aggregator_command import muster, ran, refused
 
+DEADLINE = 120.0
 
-async def test_each_step_is_told_and_the_files_stay(tmp_path: Path) -> None:
-    told = await ran("scenario", "data-replication", "--dir", tmp_path / "new")
+
+async def test_each_step_is_told_and_whoever_stays_may_look_around_until_ctrl_c(tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    command = ("-c", "from aggregator.cli import main; main()", "scenario", "data-replication", "--stay")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, "--dir", str(directory), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(DEADLINE):
+            told = await _told_until(process, b"stream report\n")
+            report = await ran("report", "--config", directory / "topology.toml")
+            assert re.search(r"^REPORT +mirror +hub +file", report, re.MULTILINE)
+            if shutil.which("nats") is not None:
+                at = re.findall(r"    (nats --server .*)", told)[0].split()
+                assert "Replication Report" in await _said_by(tmp_path, *at)
+            process.send_signal(signal.SIGINT)
+            told += (await process.communicate())[0].decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, told
     assert "\n100 messages into each of the two\n" in told
     assert "\n  + ARCHIVE has ORDERS whole and in order: yes\n" in told
-    assert told.endswith(" steps, all as described\n")
-    assert (tmp_path / "new" / "replication.dot").exists()
+    assert told.endswith(f" steps, all as described\n{directory} keeps settings, stores and maps\n")
+    assert (directory / "replication.dot").exists()
+
+
+async def _told_until(process: asyncio.subprocess.Process, end: bytes) -> str:
+    assert process.stdout is not None
+    told = b""
+    while not told.endswith(end):
+        line = await process.stdout.readline()
+        assert line, told.decode()
+        told += line
+    return told.decode()
+
+
+async def _said_by(home: Path, *command: str) -> str:
+    environment = os.environ | {"XDG_CONFIG_HOME": str(home / "config"), "HOME": str(home)}
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment)
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 0, said
+    return said
 
 
 async def test_a_directory_that_holds_something_is_not_touched(tmp_path: Path) -> None:
@@ -20,15 +65,33 @@ async def test_a_directory_that_holds_something_is_not_touched(tmp_path: Path) -
     assert answer.stderr == f"muster-aggregator: {tmp_path} is not empty: name another place with --dir\n"
 
 
-async def test_an_unknown_scenario_is_told_the_known_ones() -> None:
+async def test_an_unknown_scenario_is_told_the_known_ones_and_help_says_what_they_show() -> None:
     answer = await muster("scenario", "all")
     assert answer.returncode == 2
     assert "'data-replication'" in answer.stderr
+    shown = await ran("scenario", "--help")
+    assert all(f"    {name}\n      {each.shows}\n" in shown for name, each in SCENARIOS.items())
 
 
 def test_a_step_that_does_not_hold_is_marked_and_counted() -> None:
     lines: list[str] = []
     telling = Telling(lines.append)
     telling.show("two and two", 5, 4, note="four")
-    assert lines == ["  ! two and two: 5, not 4\n      (the documentation: four)"]
+    assert lines == ["  ! two and two: 5, not 4", "      (the documentation: four)"]
     assert not telling.holds
+
+
+def test_sentences_are_broken_where_the_terminal_ends_and_tables_are_not() -> None:
+    lines: list[str] = []
+    telling = Telling(lines.append, width=20)
+    telling.show("ten and ten are", {"in one word": "twenty"}, {"in one word": "twenty"})
+    telling.output("a table may be wider than that")
+    telling.sentence("a sentence may not be")
+    assert lines == [
+        "  + ten and ten are:",
+        "      in one word:",
+        "        twenty",
+        "    a table may be wider than that",
+        "    a sentence may",
+        "      not be",
+    ]
