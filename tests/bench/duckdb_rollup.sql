@@ -1,5 +1,6 @@
 -- What a rollup computes out of advisories and watermarks, by the same rules, as DuckDB would best be asked.
 -- Times are microseconds; ${known_through} ends known time, ${bound} is twice the registration interval.
+-- Sums are HUGEINT, which Parquet has not: it would keep them as DOUBLE, and not exactly.
 
 CREATE TABLE intervals AS
 WITH ranked AS (
@@ -119,9 +120,9 @@ seen AS (
     FROM parts LEFT JOIN known_days USING (region, site, block, moment)
 )
 SELECT moment, region, site, block, sender_id, least(moment + 86400000000, ${known_through}) - moment AS window_us,
-    sum(observed_us) FILTER (state = 'up') AS up_us, sum(observed_us) FILTER (state = 'down') AS down_us,
-    sum(piece_to - piece_from - observed_us) AS unknown_us,
-    least(moment + 86400000000, ${known_through}) - moment - sum(piece_to - piece_from) AS absent_us,
+    sum(observed_us) FILTER (state = 'up')::BIGINT AS up_us, sum(observed_us) FILTER (state = 'down')::BIGINT AS down_us,
+    sum(piece_to - piece_from - observed_us)::BIGINT AS unknown_us,
+    (least(moment + 86400000000, ${known_through}) - moment - sum(piece_to - piece_from))::BIGINT AS absent_us,
     count(*) FILTER (state = 'down') AS outage_count, ${bound} * count(*) FILTER (state = 'down') AS error_bound_us
 FROM seen GROUP BY moment, region, site, block, sender_id;
 
@@ -166,8 +167,10 @@ together AS (
     FROM filled
     UNION ALL SELECT region, site, moment, senders, up_us, down_us, lived_us, outages FROM cut
 )
-SELECT region, site, moment, sum(senders) AS sender_count, sum(up_us) AS up_us, sum(down_us) AS down_us,
-    sum(lived_us) - coalesce(sum(up_us), 0) - coalesce(sum(down_us), 0) AS unknown_us, sum(outages) AS outage_count
+SELECT region, site, moment, sum(senders)::BIGINT AS sender_count, sum(up_us)::BIGINT AS up_us,
+    sum(down_us)::BIGINT AS down_us,
+    (sum(lived_us) - coalesce(sum(up_us), 0) - coalesce(sum(down_us), 0))::BIGINT AS unknown_us,
+    sum(outages)::BIGINT AS outage_count
 FROM together GROUP BY region, site, moment;
 
 COPY intervals TO '${directory}/intervals.parquet';

@@ -115,7 +115,9 @@ def derive_in_duckdb(history: tuple[Path, Path], through: int, directory: Path) 
         bound=2 * LakehouseSettings(path=FilePath("-")).registration_interval,
         directory=directory,
     )
-    with duckdb.connect(str(directory / "work.duckdb")) as connection:
+    # In memory: in a file of its own it would take half as long again.
+    with duckdb.connect() as connection:
         connection.execute(f"SET threads = {THREADS}")
+        connection.execute(f"SET temp_directory = '{directory}/spill'")
         connection.execute("SET TimeZone = 'UTC'")
         return _measured(lambda: connection.execute(text), _own_seconds)

@@ -23,22 +23,48 @@ FLEETS = (10_000, 100_000, 1_000_000)
 YEAR = 365
 OUTAGES_A_YEAR = 2
 
+# Each asks for the number of rows and for a sum of their hashes, whatever their order.
 _OURS: Mapping[str, str] = {
-    "intervals": "SELECT count(*), count(ended_at) FROM sender_intervals",
-    "coverage": "SELECT count(*), sum(epoch_us(ended_at) - epoch_us(started_at)) FILTER (known) FROM site_coverage",
-    "sender days": "SELECT count(*), sum(up_us), sum(down_us), sum(unknown_us), sum(absent_us), sum(outage_count)"
-    " FROM sender_day_exceptions",
-    "site hours": "SELECT count(*), sum(sender_count), sum(up_us), sum(down_us), sum(unknown_us), sum(outage_count)"
-    " FROM site_availability_hourly",
+    "intervals": """
+        hash(region, site, block, sender_id, episode, epoch_us(episode_started_at), state, epoch_us(started_at),
+            epoch_us(ended_at), ended_by, epoch_us(advisory_at), advisory_kind, advisory_id) AS row_hash
+        FROM sender_intervals
+    """,
+    "coverage": """
+        hash(region, site, block, epoch_us(started_at), epoch_us(ended_at), known) AS row_hash FROM site_coverage
+    """,
+    "sender days": """
+        hash(epoch_us(day::TIMESTAMP), region, site, block, sender_id, window_us, up_us, down_us, unknown_us, absent_us,
+            outage_count, error_bound_us) AS row_hash
+        FROM sender_day_exceptions
+    """,
+    "site hours": """
+        hash(epoch_us(hour), region, site, sender_count, up_us::BIGINT, down_us::BIGINT, unknown_us::BIGINT,
+            outage_count) AS row_hash
+        FROM site_availability_hourly
+    """,
 }
 _THEIRS: Mapping[str, str] = {
-    "intervals": "SELECT count(*), count(ended) FROM '{0}/intervals.parquet'",
-    "coverage": "SELECT count(*), sum(ended - started) FILTER (known) FROM '{0}/coverage.parquet'",
-    "sender days": "SELECT count(*), sum(up_us), sum(down_us), sum(unknown_us), sum(absent_us), sum(outage_count)"
-    " FROM '{0}/sender_days.parquet'",
-    "site hours": "SELECT count(*), sum(sender_count), sum(up_us), sum(down_us), sum(unknown_us), sum(outage_count)"
-    " FROM '{0}/site_hours.parquet'",
+    "intervals": """
+        hash(region, site, block, sender_id, episode, episode_started, state, started, ended, ended_by, advisory_at,
+            advisory_kind, advisory_id) AS row_hash
+        FROM '{0}/intervals.parquet'
+    """,
+    "coverage": "hash(region, site, block, started, ended, known) AS row_hash FROM '{0}/coverage.parquet'",
+    "sender days": """
+        hash(moment, region, site, block, sender_id, window_us, coalesce(up_us, 0), coalesce(down_us, 0), unknown_us,
+            absent_us, outage_count, error_bound_us) AS row_hash
+        FROM '{0}/sender_days.parquet'
+    """,
+    "site hours": """
+        hash(moment, region, site, sender_count, coalesce(up_us, 0), coalesce(down_us, 0), unknown_us, outage_count)
+            AS row_hash
+        FROM '{0}/site_hours.parquet'
+    """,
 }
+
+
+_COUNTED = "SELECT count(*), sum(row_hash::HUGEINT)::VARCHAR FROM (SELECT {0})"
 
 
 async def history(options: Options) -> Table:
@@ -161,12 +187,12 @@ def _warm_up(options: Options) -> None:
 
 
 def _compare(ours: Path, theirs: Path) -> None:
-    """Raise RecordsLost where both did not find the same."""
+    """Raise RecordsLost where both did not find the same rows."""
     with open_tables(ours) as tables, duckdb.connect() as connection:
-        for what, query in _OURS.items():
-            found = [int(figure) for figure in tables.rows(query)[0]]
-            wanted = [int(figure) for figure in connection.execute(_THEIRS[what].format(theirs)).fetchall()[0]]
-            if found != wanted:
+        for what, rows in _OURS.items():
+            found = tables.rows(_COUNTED.format(rows))
+            wanted = connection.execute(_COUNTED.format(_THEIRS[what].format(theirs))).fetchall()
+            if list(map(tuple, found)) != wanted:
                 raise RecordsLost(f"{what}: {found}, DuckDB has {wanted}")
 
 
