@@ -14,10 +14,12 @@ from aggregator.lakehouse.accounting_check import check
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.changes import windows_begin
 from aggregator.lakehouse.ground import Ground
+from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.import_schemas import IMPORT_AVAILABILITY, IMPORT_SENDER_AVAILABILITY, IMPORTS
 from aggregator.lakehouse.imports.availability import import_availability, import_sender_availability
 from aggregator.lakehouse.imports.intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.intervals import sender_intervals, words
+from aggregator.lakehouse.lives import lost_stores
 from aggregator.lakehouse.planned import Declared, Planned, begin_with, declared
 from aggregator.lakehouse.renewal import Before, Records, Renewal
 from aggregator.lakehouse.schemas import (
@@ -81,7 +83,7 @@ class Derivation:
         nothing, pages = self._read(CONTINUATIONS).limit(0), vouching.ledger(records.advisories)
         self._write(vouching.continuations(records.watermarks, pages, nothing, known_through), CONTINUATIONS)
         after = self._read(CONTINUATIONS)
-        lives = sender_intervals(words(records.advisories), vouching.rebuilds(after), known_through)
+        lives = sender_intervals(words(records.advisories), lost_stores(after), known_through)
         spans = (
             vouching.vouched(records.watermarks, pages, nothing)
             .unionByName(vouching.assumed_spans(after))
@@ -130,7 +132,10 @@ class Derivation:
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
         lives = availability.spans_since(intervals, begins, known_through)
         spans = planned.cut_spans(lives)
-        self._write(planned.sender_days(lives, begins), SENDER_MAINTENANCE_DAYS, where)
+        if windows or Iceberg(self._spark).row_count(SENDER_MAINTENANCE_DAYS):
+            self._write(planned.sender_days(lives, begins), SENDER_MAINTENANCE_DAYS, where)
+        else:
+            catalog.advance(self._spark, SENDER_MAINTENANCE_DAYS, self._position)
         self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)
         exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
         self._write(exceptions, SENDER_DAY_EXCEPTIONS, where)

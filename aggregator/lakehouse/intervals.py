@@ -9,6 +9,8 @@ Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id
 - Where a store was lost, whoever had an open episode is unknown from then on, until its next advisory.
 """
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
@@ -21,6 +23,10 @@ SENDER = (*BLOCK, "sender_id")
 
 UP, DOWN, UNKNOWN, MAINTENANCE = "up", "down", "unknown", "maintenance"
 REBUILT, LOST_STORE = "rebuilt", "lost_store"
+
+_KINDS = {kind.rank: str(kind) for kind in AdvisoryKind}
+_REBUILT_WORD = len(_KINDS)
+_WORDS = {**_KINDS, _REBUILT_WORD: REBUILT}
 
 
 def words(advisories: DataFrame) -> DataFrame:
@@ -53,34 +59,85 @@ def place(kind: Column, occurred_at: Column, event_id: Column) -> Column:
     return f.struct(occurred_at.alias("occurred_at"), _rank(kind).alias("rank"), event_id.alias("event_id"))
 
 
-def sender_intervals(words: DataFrame, rebuilds: DataFrame, known_through: int) -> DataFrame:
+def sender_intervals(words: DataFrame, rebuilds: DataFrame | None, known_through: int) -> DataFrame:
     """Give the rows of the table ``sender_intervals``, of all senders that any of ``words`` is about.
 
     ``rebuilds`` has (region, site, block, rebuilt_at): since when a block's store, after one was lost, learns its
-    senders anew. ``known_through`` (microseconds) cuts the last day, for ``last_whole_day`` only.
+    senders anew; None where none was lost. ``known_through`` (microseconds) cuts the last day, for ``last_whole_day``
+    only.
+    """
+    following = _following(words)
+    cut = following.withColumn("state", _state()) if rebuilds is None else _split_at_lost_stores(following, rebuilds)
+    return with_whole_days(cut.where("ended_at IS NULL OR started_at < ended_at"), known_through)
+
+
+def _following(words: DataFrame) -> DataFrame:
+    """Give each advisory that starts a state, with when that starts and ends, and which episode it is part of.
+
+    What is sorted and looked at from row to row is narrow: a kind is its rank, and instants stand for whole rows.
     """
     # The hash settles nearly every comparison of the sort, of which the names, long and alike, would settle few.
-    ordered = Window.partitionBy("sender_hash", *SENDER).orderBy("occurred_at", _rank(f.col("kind")), "event_id")
+    ordered = Window.partitionBy("sender_hash", *SENDER).orderBy("occurred_at", "rank", "event_id")
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    word = f.when(f.col("rebuilt") & (f.col("kind") == AdvisoryKind.NEW), REBUILT).otherwise(f.col("kind"))
-    opening = f.coalesce("opened_by", f.when(_opens(), f.col("event_id")))
-    opened_at = f.coalesce("opened_at", f.when(_opens(), f.col("started_at")))
-
-    following = (
-        words.withColumn("sender_hash", f.xxhash64(*SENDER))
-        .withColumn("word", word)
-        .withColumn("kind_before", f.lag("kind").over(ordered))
-        .withColumn("heard_again_at", f.lead("occurred_at").over(ordered))
-        .withColumn("ended_by", f.lead("word").over(ordered))
-        # A sighting before the one that the last state rests on cannot take that state back.
-        .withColumn("started_at", f.max(_starts_at()).over(so_far))
-        .withColumn("ended_at", f.lead("started_at").over(ordered))
-        .withColumn("episode", f.last(opening, ignorenulls=True).over(so_far))
-        .withColumn("episode_started_at", f.last(opened_at, ignorenulls=True).over(so_far))
-        .where(f.col("kind") != AdvisoryKind.RETIRED)
+    rank, before, following = f.col("rank"), f.col("rank_before"), f.col("word_after")
+    is_stale, is_retired = f.col("kind") == AdvisoryKind.STALE, f.col("kind") == AdvisoryKind.RETIRED
+    by_operator = is_retired & f.coalesce("by_operator", f.lit(False))
+    nothing_open = before.isNull() | (before == AdvisoryKind.RETIRED.rank)
+    opens = (rank != AdvisoryKind.RETIRED.rank) & (nothing_open | (f.col("word") == AdvisoryKind.NEW.rank))
+    ends_at = f.when(rank == AdvisoryKind.STALE.rank, f.col("after_stale_at")).otherwise(f.col("after_other_at"))
+    started_at = f.when(before == AdvisoryKind.STALE.rank, f.col("in_order_at")).otherwise(f.col("early_at"))
+    return (
+        words.select(
+            f.xxhash64(*SENDER).alias("sender_hash"),
+            *SENDER,
+            "event_id",
+            "occurred_at",
+            "opened_by",
+            "opened_at",
+            _rank(f.col("kind")).alias("rank"),
+            f.when((f.col("kind") == AdvisoryKind.NEW) & f.col("rebuilt"), _REBUILT_WORD)
+            .otherwise(_rank(f.col("kind")))
+            .alias("word"),
+            # When it ends the state before it and starts its own: behind a stale one, and behind any other.
+            f.when(is_stale | by_operator, f.col("last_seen_at")).otherwise(f.col("occurred_at")).alias("in_order_at"),
+            f.when(is_stale | is_retired, f.col("last_seen_at")).otherwise(f.col("occurred_at")).alias("early_at"),
+        )
+        .withColumns(
+            {
+                "rank_before": f.lag("rank").over(ordered),
+                "word_after": f.lead("word").over(ordered),
+                "heard_again_at": f.lead("occurred_at").over(ordered),
+                "after_stale_at": f.lead("in_order_at").over(ordered),
+                "after_other_at": f.lead("early_at").over(ordered),
+            }
+        )
+        .withColumns(
+            {
+                # A sighting before the one that the last state rests on cannot take that state back.
+                "started_at": f.max(started_at).over(so_far),
+                "episode": f.last(f.coalesce("opened_by", f.when(opens, f.col("event_id"))), ignorenulls=True).over(
+                    so_far
+                ),
+            }
+        )
+        .withColumn(
+            "opened_at",
+            f.last(f.coalesce("opened_at", f.when(opens, f.col("started_at"))), ignorenulls=True).over(so_far),
+        )
+        .where(rank != AdvisoryKind.RETIRED.rank)
+        .select(
+            *SENDER,
+            "episode",
+            f.col("opened_at").alias("episode_started_at"),
+            "started_at",
+            f.when(following.isNotNull(), f.greatest("started_at", ends_at)).alias("ended_at"),
+            _named(following, _WORDS).alias("ended_by"),
+            "heard_again_at",
+            f.col("occurred_at").alias("advisory_at"),
+            _named(rank, _KINDS).alias("advisory_kind"),
+            f.col("event_id").alias("advisory_id"),
+        )
     )
-    split = _split_where_a_store_was_lost(following, rebuilds)
-    return with_whole_days(split.where("ended_at IS NULL OR started_at < ended_at"), known_through)
 
 
 def with_whole_days(intervals: DataFrame, known_through: int) -> DataFrame:
@@ -118,32 +175,29 @@ def _rank(kind: Column) -> Column:
     return ranks
 
 
-def _opens() -> Column:
-    kind, before = f.col("kind"), f.col("kind_before")
-    nothing_open = before.isNull() | (before == AdvisoryKind.RETIRED)
-    return (kind != AdvisoryKind.RETIRED) & (nothing_open | ((kind == AdvisoryKind.NEW) & ~f.col("rebuilt")))
+def _named(number: Column, names: Mapping[int, str]) -> Column:
+    (first, name), *others = names.items()
+    named = f.when(number == first, name)
+    for each, name in others:
+        named = named.when(number == each, name)
+    return named
 
 
-def _starts_at() -> Column:
-    """Say when an advisory ends the state before it and starts its own."""
-    kind = f.col("kind")
-    is_early = ~f.col("kind_before").eqNullSafe(AdvisoryKind.STALE)
-    by_operator = (kind == AdvisoryKind.RETIRED) & (is_early | f.coalesce("by_operator", f.lit(False)))
-    return f.when((kind == AdvisoryKind.STALE) | by_operator, f.col("last_seen_at")).otherwise(f.col("occurred_at"))
+def _state() -> Column:
+    return f.when(f.col("advisory_kind") == AdvisoryKind.STALE, DOWN).otherwise(UP)
 
 
-def _split_where_a_store_was_lost(following: DataFrame, rebuilds: DataFrame) -> DataFrame:
+def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFrame:
     """Cut each interval in which a store was lost and its sender not heard since: what follows the cut is unknown."""
     lost = rebuilds.groupBy(*BLOCK).agg(f.sort_array(f.collect_set("rebuilt_at")).alias("lost_at"))
     unheard = f.filter(
         "lost_at",
         lambda at: (
-            (at > f.col("occurred_at"))
+            (at > f.col("advisory_at"))
             & (f.col("heard_again_at").isNull() | (at < f.col("heard_again_at")))
             & (f.col("ended_at").isNull() | (at < f.col("ended_at")))
         ),
     )
-    state = f.when(f.col("kind") == AdvisoryKind.STALE, DOWN).otherwise(UP)
     cut = f.get("unheard", f.lit(0))
 
     def part(state: Column, started_at: Column, ended_at: Column, ended_by: Column) -> Column:
@@ -155,8 +209,8 @@ def _split_where_a_store_was_lost(following: DataFrame, rebuilds: DataFrame) -> 
         )
 
     started_at, ended_at, ended_by = f.col("started_at"), f.col("ended_at"), f.col("ended_by")
-    whole = f.array(part(state, started_at, ended_at, ended_by))
-    parts = f.array(part(state, started_at, cut, f.lit(LOST_STORE)), part(f.lit(UNKNOWN), cut, ended_at, ended_by))
+    whole = f.array(part(_state(), started_at, ended_at, ended_by))
+    parts = f.array(part(_state(), started_at, cut, f.lit(LOST_STORE)), part(f.lit(UNKNOWN), cut, ended_at, ended_by))
     return (
         following.join(f.broadcast(lost), [*BLOCK], "left")
         .withColumn("unheard", unheard)
@@ -164,9 +218,9 @@ def _split_where_a_store_was_lost(following: DataFrame, rebuilds: DataFrame) -> 
             *SENDER,
             "episode",
             "episode_started_at",
-            f.col("occurred_at").alias("advisory_at"),
-            f.col("kind").alias("advisory_kind"),
-            f.col("event_id").alias("advisory_id"),
+            "advisory_at",
+            "advisory_kind",
+            "advisory_id",
             f.inline(f.when(cut.isNull(), whole).otherwise(parts)),
         )
     )

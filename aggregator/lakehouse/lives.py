@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse import vouching
 from aggregator.lakehouse.intervals import SENDER, UNKNOWN, last_words, place, sender_intervals, with_whole_days, words
 from aggregator.lakehouse.windows import within
 from shared.identifiers import AdvisoryKind
@@ -29,7 +30,7 @@ class Turn(StrEnum):
 class Renewed(NamedTuple):
     """What to write: ``rows`` in the place of those ``where``; ``old`` and ``new`` are the lives that changed.
 
-    ``new`` is persisted: it is used more than once.
+    ``new`` is persisted, and ``old`` where it is small: they are used more than once.
     """
 
     rows: DataFrame
@@ -60,6 +61,16 @@ def turns(advisories: DataFrame, going_on: DataFrame) -> DataFrame:
     )
 
 
+def lost_stores(continuations: DataFrame) -> DataFrame | None:
+    """Give (region, site, block, ``rebuilt_at``) of the stores that were lost; None where none was, as nearly always.
+
+    To provide for what is not there would take each row apart and put it together again.
+    """
+    if continuations.where(f.size("lost_at") > 0).isEmpty():
+        return None
+    return vouching.rebuilds(continuations)
+
+
 def said_after(born: DataFrame, old_advisories: DataFrame) -> DataFrame:
     """Give the senders among ``born``, as of ``turns``, of whom an old advisory comes after their first new one."""
     said = place(f.col("kind"), f.col("occurred_at"), f.col("event_id")).alias("said")
@@ -68,11 +79,11 @@ def said_after(born: DataFrame, old_advisories: DataFrame) -> DataFrame:
 
 
 def continued(
-    touched: DataFrame, advisories: DataFrame, going_on: DataFrame, rebuilds: DataFrame, known_through: int
+    touched: DataFrame, advisories: DataFrame, going_on: DataFrame, rebuilds: DataFrame | None, known_through: int
 ) -> Renewed:
     """Bring ``touched``, as of ``turns``, up to date with the new ``advisories``: none is to be read anew."""
     senders = touched.select(*SENDER)
-    old = going_on.join(senders, [*SENDER], "left_semi")
+    old = going_on.join(senders, [*SENDER], "left_semi").persist()
     new = sender_intervals(last_words(old).unionAll(words(advisories)), rebuilds, known_through).persist()
     others = with_whole_days(going_on.join(senders, [*SENDER], "left_anti"), known_through)
     return Renewed(new.unionByName(others), goes_on(), old, new)
@@ -82,7 +93,7 @@ def partly_anew(
     touched: tuple[DataFrame, DataFrame],
     advisories: tuple[DataFrame, DataFrame],
     intervals: DataFrame,
-    rebuilds: DataFrame,
+    rebuilds: DataFrame | None,
     known_through: int,
 ) -> Renewed:
     """Bring senders up to date of which some are read anew.

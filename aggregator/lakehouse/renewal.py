@@ -54,7 +54,8 @@ class Renewal:
         is_ahead = f.col("observed_through") > f.timestamp_micros(f.lit(before.known_through))
         self._ahead = records.watermarks.where(~is_new & is_ahead)
         self._going_on = before.intervals.where(lives.goes_on() & f.col("advisory_kind").isNotNull())
-        self._touched = lives.turns(self._new.advisories, self._going_on)
+        # Looked at more than once, as much as there is that is new; and what is kept is not planned again.
+        self._touched = lives.turns(self._new.advisories, self._going_on).persist()
         self._disordered = vouching.out_of_order(
             self._new.watermarks, self._ahead, self._new.advisories, before.continuations
         )
@@ -82,7 +83,7 @@ class Renewal:
 
     def lives(self, continuations: DataFrame) -> Renewed:
         """Say what becomes of ``sender_intervals``; ``continuations`` as this made them."""
-        rebuilds = vouching.rebuilds(continuations)
+        rebuilds = lives.lost_stores(continuations)
         anew = self._anew()
         if anew is None:
             return lives.continued(self._touched, self._new.advisories, self._going_on, rebuilds, self._known_through)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse import availability, coverage, effort, vouching
 from aggregator.lakehouse.accounting_check import AccountingError, check
 from aggregator.lakehouse.intervals import sender_intervals, words
+from aggregator.lakehouse.lives import lost_stores
 from aggregator.lakehouse.planned import Declared, Planned
 from aggregator.lakehouse.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
 from aggregator.lakehouse.views import spark_queries
@@ -61,7 +62,7 @@ class Derived:
         nothing = advisories.sparkSession.createDataFrame([], CONTINUATION_TYPES)
         pages = vouching.ledger(advisories)
         after = vouching.continuations(watermarks, pages, nothing, through).persist()
-        self.intervals = sender_intervals(words(advisories), vouching.rebuilds(after), through).persist()
+        self.intervals = sender_intervals(words(advisories), lost_stores(after), through).persist()
         said = vouching.vouched(watermarks, pages, nothing)
         said = said.unionByName(vouching.assumed_spans(after)).unionByName(vouching.first_words(after))
         planned = Planned(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
@@ -156,6 +157,14 @@ def test_the_check_refuses_days_that_are_not_their_hours(spark: SparkSession) ->
     unbalanced = derived.days.withColumn("absent_us", f.col("absent_us") + 1)
     with pytest.raises(AccountingError, match=r"eu-west\.site, the times of a day do not add up to it: "):
         check(derived.spans, unbalanced, derived.hours, START + 3 * DAY)
+    crowded = derived.hours.withColumns(
+        {"sender_count": f.col("sender_count") + 9, "absent_us": f.col("absent_us") + 9 * f.col("window_us")}
+    )
+    with pytest.raises(AccountingError, match=r"eu-west\.site, an hour has more senders than its day: "):
+        check(derived.spans, derived.days, crowded, START + 3 * DAY)
+    longer = derived.spans.withColumn("started_at", f.col("started_at") - 1)
+    with pytest.raises(AccountingError, match=r"eu-west\.site, senders lived for another time than is published: "):
+        check(longer, derived.days, derived.hours, START + 3 * DAY)
 
 
 def published(windows: DataFrame, at: Any) -> dict[tuple[str, int], tuple[int, ...]]:
