@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from aggregator.lakehouse.direct_headers import recognize, status_of
+from aggregator.lakehouse.direct_headers import recognize, recognize_all, status_of
 from shared.instants import parse_instant
 from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, api_prefix, connect, request_json
 from shared.nats_direct import DirectClient
@@ -232,10 +232,10 @@ class _Batches:
         await self._client.publish(self._subject, msgspec.json.encode(request), reply=reply)
         outcome = await self._outcome()
         headers, payloads = self._headers, self._payloads
-        found = [match.groups() for match in map(recognize, headers) if match is not None]
-        if not found or len(found) < len(headers):
+        found = recognize_all(headers)
+        if not found:
             # What is neither a message nor an end: nothing of it is taken.
-            return None, outcome if len(found) == len(headers) else _LOST
+            return None, outcome if found is not None else _LOST
         streams, subjects, sequences, archived_at, before = zip(*found, strict=True)
         if streams.count(self._stream) < len(streams):
             return None, _ANOTHER_STREAM
