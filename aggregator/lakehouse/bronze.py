@@ -4,13 +4,14 @@ A table takes what lies beyond its own position, so a job killed between two com
 record that is there already is recognized by its identity. Its day, which a duplicate shares however late it comes, is
 the table's partition, so that only the days touched are compared.
 
-Most messages are advisories, which are in data files already when their slice has been read (``staging``). Files in
-which every record is new are added to their table as they are. Otherwise, and where there are other advisories beside
-them, they are read and what is new is written anew.
+Most messages are advisories, which are in data files already when their chunk has been read (``staging``). Files in
+which every record is new are added to their table as they are, and Spark sees none of their rows. Otherwise, and where
+there are other advisories beside them, they are read and what is new is written anew.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
+from functools import reduce
 from typing import NamedTuple
 
 import msgspec
@@ -20,15 +21,14 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.chunk_reading import Chunk
 from aggregator.lakehouse.decode import TABLES as DECODED
 from aggregator.lakehouse.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.policy_rows import given_at
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
-from aggregator.lakehouse.staged_files import NOTHING_STAGED, StagedFiles
-from aggregator.lakehouse.staging import Place
+from aggregator.lakehouse.staged_files import StagedFiles
 from aggregator.lakehouse.windows import within
 
-_STAGED = "staged"
 _DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}
 
 
@@ -56,55 +56,56 @@ class MiscountError(RuntimeError):
 
 
 class Arrivals(NamedTuple):
-    """What is new to one table: ``row_count`` rows that happened on ``days``; those in ``staged`` files come on top."""
+    """What is new to one table: ``row_count`` ``rows`` that happened on ``days``; those of ``staged`` come on top."""
 
-    rows: DataFrame
-    row_count: int
-    days: list[date]
-    staged: StagedFiles
+    rows: DataFrame | None = None
+    row_count: int = 0
+    days: Collection[date] = ()
+    staged: StagedFiles | None = None
 
 
 def take(
-    raw: DataFrame,
+    spark: SparkSession,
+    chunk: Chunk,
     range_end: HubPosition,
     positions: Mapping[str, HubPosition],
     choria_region: str = "",
-    place: Place | None = None,
 ) -> tuple[Counts, HubPosition]:
-    """Write the messages ``raw``, which go through ``range_end.sequence``, and advance every bronze table to there.
+    """Write the messages of ``chunk``, and advance every bronze table to ``range_end.sequence``, where it ends.
 
-    ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before; ``place`` is where
-    ``raw`` stages advisories. Give what became of the messages, and the position committed. Raise MiscountError.
+    ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before. Give what became
+    of the messages, and the position committed. Raise MiscountError.
     """
-    decoded = decode(raw, choria_region).persist(StorageLevel.MEMORY_AND_DISK)
+    decoded = None if chunk.raw is None else decode(chunk.raw, choria_region).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         done = {table.name: positions[table.name].sequence for table in BRONZE}
-        found = _read(decoded, done, place)
-        last_archived = max((row.last_archived for row in found.values()), default=0)
-        known_through = max(last_archived, range_end.known_through)
+        found = {} if decoded is None else _read(decoded, done, chunk.staged)
+        archived = [row.last_archived for row in found.values()]
+        known_through = max([*archived, chunk.staged.last_archived if chunk.staged else 0, range_end.known_through])
         position = msgspec.structs.replace(range_end, known_through=known_through)
         total = Counts(ahead=sum(row.ahead_count for row in found.values()))
-        staged = StagedFiles.read(raw.sparkSession, place, found[_STAGED].manifests if _STAGED in found else [])
         for table in BRONZE:
             if done[table.name] < position.sequence:
-                rows = _rows(decoded, table, position.created_at).where(f.col("hub_sequence") > done[table.name])
-                row = found.get(table.name)
-                new_count, days = (row.new_count, row.days) if row else (0, [])
-                mine = staged if table is ADVISORIES else NOTHING_STAGED
-                total += _take_table(Arrivals(rows, new_count, days, mine), table, position)
+                new = Arrivals(staged=chunk.staged if table is ADVISORIES else None)
+                if decoded is not None and table.name in found:
+                    rows = _rows(decoded, table, position.created_at).where(f.col("hub_sequence") > done[table.name])
+                    row = found[table.name]
+                    new = new._replace(rows=rows, row_count=row.new_count, days=row.days)
+                total += _take_table(spark, new, table, position)
     finally:
-        decoded.unpersist()
+        if decoded is not None:
+            decoded.unpersist()
     return total, position
 
 
-def _read(decoded: DataFrame, done: Mapping[str, int], place: Place | None) -> dict[str, Row]:
-    """Read the messages, and sum up what they are by the table that they belong to."""
+def _read(decoded: DataFrame, done: Mapping[str, int], staged: StagedFiles | None) -> dict[str, Row]:
+    """Sum up what messages are by the table that they belong to."""
     try:
         return {row.target: row for row in _summary(decoded, done).collect()}
     except BaseException:
-        # Nothing was committed, and nobody will ask for what some of the slices have staged.
-        if place is not None:
-            place.forget()
+        # Nothing was committed, and nobody will ask for what was staged.
+        if staged is not None:
+            staged.remove()
         raise
 
 
@@ -127,7 +128,7 @@ def duplicate_arrivals(rows: DataFrame, present: DataFrame, table: Table) -> Dat
 
 def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
     """Count, for each table, what is new to it, and name the days on which that happened."""
-    target = f.when(f.col("staged").isNotNull(), _STAGED).otherwise(f.coalesce("table_name", f.lit(QUARANTINE.name)))
+    target = f.coalesce("table_name", f.lit(QUARANTINE.name))
     done_there = f.element_at(f.create_map(*(f.lit(part) for pair in done.items() for part in pair)), f.col("target"))
     happened_at = (
         f.when(f.col("target") == ADVISORIES.name, f.timestamp_micros("at_us"))
@@ -146,35 +147,24 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
             f.collect_set(f.when(is_new, f.to_date(happened_at))).alias("days"),
             f.max(f.unix_micros("archived_at")).alias("last_archived"),
             f.count_if(is_new & ahead).alias("ahead_count"),
-            f.collect_list("staged").alias("manifests"),
         )
     )
 
 
-def _take_table(new: Arrivals, table: Table, position: HubPosition) -> Counts:
+def _take_table(spark: SparkSession, new: Arrivals, table: Table, position: HubPosition) -> Counts:
     """Write what of ``new`` is not there yet."""
-    spark, staged = new.rows.sparkSession, new.staged
-    count = new.row_count + staged.row_count
+    staged = new.staged
+    staged_count = staged.row_count if staged else 0
+    count = new.row_count + staged_count
     if not count:
         catalog.advance(spark, table, position)
         return Counts()
-    days = sorted({*new.days, *staged.days})
     seen = catalog.snapshots(spark, (table,)).get(table.name)
-    present = spark.table(table.identifier).where(within(days, _DAY_OF[table.name]))
-    rows = staged.rows(table).unionByName(new.rows) if staged.row_count else new.rows
     duplicate_count = 0
-    if not _are_all_different(rows, present, table):
-        duplicates = duplicate_arrivals(rows, present, table).persist()
-        duplicate_count = duplicates.count()
-        fresh = rows.join(duplicates, rows["hub_sequence"] == duplicates["arrival"], "left_anti")
-        added = catalog.append(fresh, table, position, seen)
-        duplicates.unpersist()
-        staged.remove()
-    elif staged.row_count == count:
-        added = staged.add(table, position, seen)
+    if staged and not new.row_count and staged.are_all_new(spark, table, seen):
+        added = staged.add(spark, table, position, seen)
     else:
-        added = catalog.append(rows, table, position, seen)
-        staged.remove()
+        added, duplicate_count = _write(spark, new, table, position, seen)
     if added + duplicate_count != count:
         raise MiscountError(
             f"{table.name}: of {count} messages {added} were written and {duplicate_count} left out as"
@@ -182,6 +172,30 @@ def _take_table(new: Arrivals, table: Table, position: HubPosition) -> Counts:
         )
     quarantined_count = added if table is QUARANTINE else 0
     return Counts(count, added - quarantined_count, duplicate_count, quarantined_count)
+
+
+def _write(
+    spark: SparkSession, new: Arrivals, table: Table, position: HubPosition, seen: int | None
+) -> tuple[int, int]:
+    """Have Spark compare and write ``new``; give how many rows were added, and how many were there already."""
+    some = [new.rows] if new.rows is not None and new.row_count else []
+    if new.staged and new.staged.row_count:
+        some.append(new.staged.rows(spark, table))
+    rows = reduce(DataFrame.unionByName, some)
+    days = sorted({*new.days, *(new.staged.days if new.staged else ())})
+    present = spark.table(table.identifier).where(within(days, _DAY_OF[table.name]))
+    duplicate_count = 0
+    if _are_all_different(rows, present, table):
+        added = catalog.append(rows, table, position, seen)
+    else:
+        duplicates = duplicate_arrivals(rows, present, table).persist()
+        duplicate_count = duplicates.count()
+        fresh = rows.join(duplicates, rows["hub_sequence"] == duplicates["arrival"], "left_anti")
+        added = catalog.append(fresh, table, position, seen)
+        duplicates.unpersist()
+    if new.staged:
+        new.staged.remove()
+    return added, duplicate_count
 
 
 def _are_all_different(rows: DataFrame, present: DataFrame, table: Table) -> bool:

@@ -36,8 +36,6 @@ _SENDER_PATH = "$.sender"
 def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
     """Add to the data source's columns ``table_name`` and ``reason``, one of them null, and what was decoded.
 
-    Both are null in rows that have no message, but tell what was staged.
-
     ``choria_region`` is the region of plain Choria advisories on subjects outside ``fleet.>``; with "" they are
     quarantined as unknown subjects.
     """
@@ -49,7 +47,6 @@ def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
         "source",
         f.col("reason").alias("forward_reason"),
         "payload",
-        "staged",
         f.col("payload").cast("string").alias("text"),
         f.split("subject", r"\.").alias("token"),
     ).withColumn("record", _record_type(choria_region))
@@ -61,8 +58,8 @@ def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
     )
     return (
         _with_identity(read, choria_region)
-        .withColumn("reason", f.when(f.col("staged").isNull(), reason(policy_rows.reason())))
-        .withColumn("table_name", f.when(f.coalesce("reason", "staged").isNull(), _table_name()))
+        .withColumn("reason", reason(policy_rows.reason()))
+        .withColumn("table_name", f.when(f.col("reason").isNull(), _table_name()))
         # What is decoded is kept by the caller until every table is written: no byte of it twice.
         .withColumn("payload", f.when(f.col("reason").isNotNull(), f.col("payload")))
         .withColumn("text", f.when(f.col("table_name") == REGISTRATIONS.name, f.col("text")))

@@ -1,6 +1,7 @@
 """Reach Iceberg's own Java interface: to make, look at and advance tables without a Spark job for each."""
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -10,6 +11,7 @@ from aggregator.lakehouse.catalog_access import CATALOG
 from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.table import NAMESPACE, Table
 
+_EPOCH = date(1970, 1, 1)
 _OF_JDBC_CLIENTS = "default"
 """What a JDBC client enters first where its URL names nothing: without it, it is turned away."""
 
@@ -88,6 +90,25 @@ class Iceberg:
             commit.set(name, value)
         commit.commit()
         return int(self.load(table).currentSnapshot().summary().get("added-records") or 0)
+
+    def files_on(self, table: Table, snapshot: int, days: Sequence[date]) -> list[str]:
+        """Name the data files that a table partitioned by day has, at a snapshot, for ``days``."""
+        loaded = self.load(table)
+        (field,) = loaded.spec().fields()
+        column = loaded.schema().findColumnName(field.sourceId())
+        of_rows = self._class("expressions.Expressions")
+        numbers = java_class(self._spark, "java.util.ArrayList")()
+        for day in days:
+            numbers.add((day - _EPOCH).days)
+        wanted = getattr(of_rows, "in")(of_rows.day(column), numbers)
+        files = loaded.newScan().useSnapshot(snapshot).filter(wanted).planFiles()
+        try:
+            tasks, found = files.iterator(), list[str]()
+            while tasks.hasNext():
+                found.append(str(tasks.next().file().location()))
+            return found
+        finally:
+            files.close()
 
     def row_count(self, table: Table) -> int:
         """Say how many rows a table has."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -15,12 +16,12 @@ from aggregator.lakehouse.bronze import Counts
 from aggregator.lakehouse.caches import default_cache
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.catalog_reading import check_reachable
+from aggregator.lakehouse.chunk_reading import read_chunks
 from aggregator.lakehouse.derive import Derivation, derive_from_imports
 from aggregator.lakehouse.ground import ground_of, recipe_of
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.jars import iceberg_jars, jars_for
 from aggregator.lakehouse.java import java_home
-from aggregator.lakehouse.jetstream_source import load
 from aggregator.lakehouse.job_lock import alone, wait_until_free
 from aggregator.lakehouse.maintain import Upkeep, is_due, maintain
 from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
@@ -31,12 +32,12 @@ from aggregator.lakehouse.spark_master import check_master
 from aggregator.lakehouse.staged_files import place_of
 from aggregator.lakehouse.stopping import Check, unstoppable, until_stopped
 from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader, StreamState
+from aggregator.lakehouse.stream_slices import StreamSlices
 from shared.instants import parse_instant
 
 LOCK_DEADLINE = 60.0
 CHUNK_BYTES = 512 << 20
 CHUNK_MESSAGES = 1_000_000
-SLICE_MESSAGES = 100_000
 
 _RECORDS = (ADVISORIES, WATERMARKS, IMPORTS)
 
@@ -253,25 +254,19 @@ def _take_what_is_new(
     if plan.wanted.count:
         progress(f"reading {plan.wanted.count:,} new messages")
     counts, began = Counts(), time.monotonic()
-    for chunk in _chunks(plan, hub.report):
-        place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
-        raw = load(
-            spark,
-            settings.hub,
-            (hub.report.name, hub.archive.name),
-            (chunk.first, chunk.last),
-            slices=-(-chunk.count // SLICE_MESSAGES),
-            place=place,
-        )
-        end = msgspec.structs.replace(position, sequence=chunk.last)
-        taken, position = bronze.take(raw, end, done, settings.lakehouse.choria_region, place)
-        done = {name: max(stood, position, key=lambda each: each.sequence) for name, stood in done.items()}
-        counts += taken
-        read = chunk.last - plan.wanted.first + 1
-        progress(
-            f"read {read:,} of {plan.wanted.count:,} ({100 * read // plan.wanted.count} %),"
-            f" {read / (time.monotonic() - began):,.0f} a second"
-        )
+    place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
+    source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name)
+    with closing(read_chunks(spark, source, _chunks(plan, hub.report), place)) as chunks:
+        for chunk in chunks:
+            end = msgspec.structs.replace(position, sequence=chunk.span.last)
+            taken, position = bronze.take(spark, chunk, end, done, settings.lakehouse.choria_region)
+            done = {name: max(stood, position, key=lambda each: each.sequence) for name, stood in done.items()}
+            counts += taken
+            read = chunk.span.last - plan.wanted.first + 1
+            progress(
+                f"read {read:,} of {plan.wanted.count:,} ({100 * read // plan.wanted.count} %),"
+                f" {read / (time.monotonic() - began):,.0f} a second"
+            )
     return counts, position
 
 

@@ -98,6 +98,8 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(("-Duser.timezone=UTC -Dderby.system.home=/nonexistent", *_JAVA)),
         "spark.log.level": "ERROR",
+        # What is read ahead and what is committed meanwhile share the cores (``chunk_reading``).
+        "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "true",

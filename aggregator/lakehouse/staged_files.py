@@ -4,17 +4,19 @@ from collections.abc import Sequence
 from datetime import date
 from typing import NamedTuple
 
-import msgspec
+import numpy as np
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.fingerprints import have_any
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.java_class import java_class
+from aggregator.lakehouse.jetstream_source import SCHEMA
 from aggregator.lakehouse.schemas import Table
-from aggregator.lakehouse.staging import Place, StagedFile
+from aggregator.lakehouse.staging import Place, StagedFile, StagedSlice, local_path
 
 
 def place_of(spark: SparkSession, table: Table, after: int) -> Place | None:
@@ -26,17 +28,15 @@ def place_of(spark: SparkSession, table: Table, after: int) -> Place | None:
 
 
 class StagedFiles(NamedTuple):
-    """Files of one table that no snapshot knows yet."""
+    """Files of the table of advisories that no snapshot knows yet, and messages that are to be judged."""
 
-    spark: SparkSession | None
-    place: Place | None
-    files: Sequence[StagedFile]
+    place: Place
+    slices: Sequence[StagedSlice]
 
-    @classmethod
-    def read(cls, spark: SparkSession, place: Place | None, manifests: Sequence[str]) -> "StagedFiles":
-        """Read what the tasks tell of their files."""
-        found = [file for text in manifests for file in msgspec.json.decode(text, type=list[StagedFile])]
-        return cls(spark, place, found)
+    @property
+    def files(self) -> list[StagedFile]:
+        """Give the data files."""
+        return [file for each in self.slices for file in each.files]
 
     @property
     def row_count(self) -> int:
@@ -48,29 +48,64 @@ class StagedFiles(NamedTuple):
         """Name the days that files are of."""
         return {date.fromisoformat(file.day) for file in self.files}
 
-    def rows(self, table: Table) -> DataFrame:
-        """Read the files as rows of ``table``."""
-        assert self.spark is not None
-        assert self.place is not None
-        paths = [f"file://{self.place.path(file)}" for file in self.files]
-        schema = self.spark.table(table.identifier).schema
-        return self.spark.read.schema(schema).parquet(*paths).select(*table.column_names)
+    @property
+    def last_archived(self) -> int:
+        """Give the hub's time (microseconds) of the last advisory; 0 where there is none."""
+        return max((each.last_archived for each in self.slices), default=0)
 
-    def add(self, table: Table, position: HubPosition, seen: int | None) -> int:
+    def others(self, spark: SparkSession) -> DataFrame | None:
+        """Read the messages that are to be judged, as the data source gives them; None where there are none."""
+        names = [each.others for each in self.slices if each.others]
+        return self._parquet(spark.read.schema(SCHEMA), names) if names else None
+
+    def rows(self, spark: SparkSession, table: Table) -> DataFrame:
+        """Read the files as rows of ``table``."""
+        schema = spark.table(table.identifier).schema
+        names = [file.name for file in self.files]
+        return self._parquet(spark.read.schema(schema), names).select(*table.column_names)
+
+    def are_all_new(self, spark: SparkSession, table: Table, seen: int | None) -> bool:
+        """Tell whether no two rows are the same record, and ``table`` at the snapshot ``seen`` has none of them.
+
+        Where the answer is True, that is so; it may be False because two records that differ look alike.
+        """
+        wanted = np.sort(np.frombuffer(b"".join(each.fingerprints for each in self.slices), np.uint64))
+        if (wanted[1:] == wanted[:-1]).any():
+            return False
+        present = [] if seen is None else Iceberg(spark).files_on(table, seen, sorted(self.days))
+        if not present:
+            return True
+        paths = [path for path in map(local_path, present) if path is not None]
+        if len(paths) < len(present):
+            return False
+        context = spark.sparkContext
+        sent = context.broadcast(wanted)
+        try:
+            tasks = context.parallelize(paths, min(len(paths), context.defaultParallelism))
+            return not any(tasks.mapPartitions(lambda some: have_any(sent.value, some)).collect())
+        finally:
+            sent.destroy()
+
+    def add(self, spark: SparkSession, table: Table, position: HubPosition, seen: int | None) -> int:
         """Add the files to ``table`` and advance it to ``position``, in one commit; give how many rows came to it.
 
         ``seen`` is the snapshot that they were compared with, None where there was none.
         """
-        assert self.spark is not None
-        assert self.place is not None
         named = [(f"{self.place.location}/{file.name}", file.day) for file in self.files]
-        return catalog.add_files(self.spark, table, named, position, seen)
+        return catalog.add_files(spark, table, named, position, seen)
 
     def remove(self) -> None:
-        """Remove the files, whose rows were written otherwise."""
+        """Remove the data files, whose rows were written otherwise."""
         for file in self.files:
-            assert self.place is not None
-            self.place.path(file).unlink(missing_ok=True)
+            self.place.path(file.name).unlink(missing_ok=True)
 
+    def remove_others(self) -> None:
+        """Remove the messages that were judged."""
+        for each in self.slices:
+            if each.others:
+                self.place.path(each.others).unlink(missing_ok=True)
 
-NOTHING_STAGED = StagedFiles(None, None, ())
+    def _parquet(self, reader: DataFrameReader, names: Sequence[str]) -> DataFrame:
+        paths = [f"file://{self.place.path(name)}" for name in names]
+        # Names are names, whatever characters they have.
+        return reader.option("__globPaths__", "false").parquet(*paths)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
+from aggregator.lakehouse import compact_advisories
 from aggregator.lakehouse.quarantine import CHORIA_FIELDS, EARLIEST, LATEST, OWN_FIELDS
 from aggregator.lakehouse.stream_reader import Messages
 from shared.identifiers import AdvisoryKind
@@ -47,12 +48,12 @@ def take(messages: Messages, schema: pa.Schema) -> Taken:
     for places, bodies in _read([messages.payloads[index] for index in ours], ours):
         read = messages if len(places) == count else messages.at(places)
         good = _is_whole(bodies, read)
-        kept = [index for index, is_good in enumerate(good.to_pylist()) if is_good]
-        if len(kept) == len(places):
+        if pc.all(good).as_py():
             rows.append(_rows(bodies, read, schema))
-        elif kept:
+            taken.update(places)
+        elif kept := [index for index, is_good in enumerate(good.to_pylist()) if is_good]:
             rows.append(_rows(bodies.filter(good), read.at(kept), schema))
-        taken.update(places[index] for index in kept)
+            taken.update(places[index] for index in kept)
     return Taken(rows, [index for index in range(count) if index not in taken] if len(taken) < count else [])
 
 
@@ -75,6 +76,9 @@ def _read(payloads: list[bytes], places: list[int]) -> Iterator[tuple[list[int],
 def _parsed(payloads: list[bytes]) -> pa.Table | None:
     """Read payloads, each one JSON object and nothing else; None where any is something else."""
     text = b"\n".join(payloads)
+    compact = compact_advisories.read(text, len(payloads))
+    if compact is not None:
+        return compact
     # Lines that begin and end as objects do, as many as there are objects, are one object each.
     if text.count(b"\n") != len(payloads) - 1 or text.count(b"}\n{") != len(payloads) - 1:
         return None

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from aggregator.lakehouse import decode, jetstream_source, policy_rows, whole_advisories
-from aggregator.lakehouse.jetstream_source import SCHEMA
+from aggregator.lakehouse import compact_advisories, decode, policy_rows, whole_advisories
+from aggregator.lakehouse.jetstream_source import SCHEMA, rows_of
 from aggregator.lakehouse.quarantine import QuarantineReason as Reason
 from aggregator.lakehouse.schemas import ADVISORIES as ADVISORIES_TABLE
 from aggregator.lakehouse.stream_reader import Messages
@@ -140,7 +140,7 @@ def decoded(spark: SparkSession) -> DataFrame:
     for number, case in enumerate(CASES, start=1):
         subject, body, headers = case.message
         read = [(headers or {}).get(name) for name in ("Muster-Origin", "Choria-SR-Source", "Muster-Reason")]
-        rows.append((str(number), subject, ARCHIVED, *read, bytearray(body), None))
+        rows.append((str(number), subject, ARCHIVED, *read, bytearray(body)))
     return decode.decode(spark.createDataFrame(rows, SCHEMA), choria_region="eu-west").persist()
 
 
@@ -172,7 +172,8 @@ def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(de
         [b""] * count,
         [message.body for message in messages],
     )
-    taken = whole_advisories.take(batch, pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns]))
+    schema = pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns])
+    taken = whole_advisories.take(batch, schema)
     rows = [row for part in taken.rows for row in part.to_pylist()]
     wanted = decode.advisories(decoded).where("NOT assumed").orderBy("hub_sequence").collect()
     for row in rows:
@@ -180,6 +181,29 @@ def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(de
     assert rows == [row.asDict() for row in wanted]
     assert {*taken.left, *(row["hub_sequence"] - 1 for row in rows)} == set(range(count))
     assert len(taken.left) + len(rows) == count
+    # Each of them read alone, so that none is read otherwise for what comes with it.
+    alone = [whole_advisories.take(batch.at([index]), schema) for index in range(count)]
+    assert [part for each in alone for part in each.rows] == [
+        part.slice(index, 1) for part in taken.rows for index in range(part.num_rows)
+    ]
+
+
+def test_an_advisory_in_the_form_of_our_agents_is_read_without_json_and_any_other_is_not() -> None:
+    body = DUB1.stale("n1", AT).body + b"\n" + DUB1.recovered("zürich", AT + DAY).body
+    found = compact_advisories.read(body, 2)
+    assert found is not None
+    assert found.to_pylist() == [{**json.loads(line), "by_operator": None} for line in body.splitlines()]
+    for form, other in (
+        (b'"sequence":', b'"sequence":0'), (b'"sequence":', b'"sequence": '), (b'"age":', b'"age":+'),
+        (b'"value":"n1"', b'"value":"n\\u0031"'), (b'"value":"n1"', b'"value":"\tn1"'), (b"n1", b"\xff"),
+        (b'"value":"n1"', b'"value":1'), (b'"value":"n1",', b""),
+        (b'"site":"dub1","block":"nodes"', b'"block":"nodes","site":"dub1"'),
+        (b"false}", b"true }"), (b"false}", b'false,"by_operator":true}'),
+        (b"}\n", b"}\n\n"), (b"}\n", b"}\r"), (b"}\n", b"} "),
+        (b'{"protocol', b'\xef\xbb\xbf{"protocol'), (b'"sequence":', b'"sequence":9999999999999999999'),
+    ):  # fmt: skip
+        assert form in body
+        assert compact_advisories.read(body.replace(form, other, 1), 2) is None
 
 
 def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFrame) -> None:
@@ -200,7 +224,7 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     """
     bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
     read = [
-        (str(number), ADVISORIES, "2026-11-22T08:00:00Z", None, None, None, bytearray(body), None)
+        (str(number), ADVISORIES, "2026-11-22T08:00:00Z", None, None, None, bytearray(body))
         for number, body in enumerate(bodies, start=1)
     ]
     rows = decode.advisories(decode.decode(spark.createDataFrame(read, SCHEMA), choria_region="eu-west"))
@@ -236,7 +260,6 @@ def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSess
         None,
         None,
         bytearray(json.dumps(CHORIA).encode()),
-        None,
     )
     assert decode.decode(spark.createDataFrame([row], SCHEMA)).collect()[0].reason == Reason.UNKNOWN_SUBJECT
 
@@ -258,4 +281,4 @@ def test_a_subject_that_is_no_text_is_read_as_what_its_bytes_are() -> None:
     for subject in (b"fleet.eu-west.\xff.nodes.advisory.new", b"fleet.eu-west.dub1.nodes.copy.\xff"):
         hostile = Messages([1], [subject], [ARCHIVED.encode()], [b""], [DUB1.stale("n1", AT).body])
         assert whole_advisories.take(hostile, schema) == whole_advisories.Taken([], [0])
-        assert "\\xff" in jetstream_source._arrow(hostile).column("subject")[0].as_py()
+        assert "\\xff" in rows_of(hostile).column("subject")[0].as_py()

@@ -78,10 +78,12 @@ def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
     in_two_runs = Lakehouse(hub, tmp_path / "two")
     first = in_two_runs.roll_up().counts
     assert (first.read, first.written, first.duplicates, first.quarantined) == (12, 11, 0, 1)
+    assert writers_of_advisories(in_two_runs) == {"reader"}
     hub.publish(published)
     second = in_two_runs.roll_up().counts
     # Eleven again, one of them twice; three new records; one advisory on the subject of another kind.
     assert (second.read, second.written, second.duplicates, second.quarantined) == (16, 3, 12, 1)
+    assert writers_of_advisories(in_two_runs) == {"reader", "Spark"}
     check_that_nothing_new_is_found_without_spark(in_two_runs)
 
     straight = Lakehouse(hub, tmp_path / "straight")
@@ -100,6 +102,12 @@ def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
     stands = killed.rows("SELECT table_name, sequence FROM positions")
     assert {sequence for _, sequence in stands} == {28}
     assert {name for name, _ in stands} >= {table.name for table in DERIVED}
+
+
+def writers_of_advisories(lakehouse: Lakehouse) -> set[str]:
+    """Say who wrote the data files that lie there: Spark begins their names with the number of its task."""
+    files = (lakehouse.warehouse / "muster" / "advisories" / "data").rglob("*.parquet")
+    return {"Spark" if file.name.startswith("00000-") else "reader" for file in files}
 
 
 def check_that_nothing_new_is_found_without_spark(lakehouse: Lakehouse) -> None:

@@ -3,16 +3,20 @@
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from aggregator.lakehouse.chunk_reading import read_chunks
 from aggregator.lakehouse.commands import rollup
 from aggregator.lakehouse.failures import explained
-from aggregator.lakehouse.jetstream_source import load
 from aggregator.lakehouse.job import RollupRequest
 from aggregator.lakehouse.reading_plan import Refused, Span
+from aggregator.lakehouse.staging import Place
+from aggregator.lakehouse.stream_slices import StreamSlices
 from shared.instants import DAY, HOUR, SECOND
 from tests.lakehouse.conftest import Lakehouse
 from tests.support.hub import Block, Hub
@@ -53,12 +57,15 @@ def test_a_failure_in_a_worker_is_one_line_too(spark: SparkSession, tmp_path: Pa
         hub.publish(Block("eu-west", "dub1").watermark(FIRST, FIRST + hour) for hour in range(3))
         hub.request("STREAM.PURGE.ARCHIVE", {"seq": 3})
         hub.request("STREAM.DELETE.REPORT")
-        with pytest.raises(PySparkException) as failed:
-            load(spark, hub.connection, ("ARCHIVE", "ARCHIVE"), (1, 3), slices=1).collect()
+        source = StreamSlices.of(hub.connection, "ARCHIVE")
+        for place in (None, Place.of(f"file://{tmp_path}/advisories", pa.schema([]), 0)):
+            with pytest.raises((PySparkException, Py4JError)) as failed:
+                [chunk.raw.collect() for chunk in read_chunks(spark, source, [Span(1, 3)], place) if chunk.raw]
+            said = "stream ARCHIVE: retention removed 1 to 2 before they were read; run again to be told what to do"
+            assert explained(failed.value) == said
+        assert not list(tmp_path.glob("advisories/**/*.parquet"))
     finally:
         hub.stop()
-    said = "stream ARCHIVE: retention removed 1 to 2 before they were read; run again to be told what to do"
-    assert explained(failed.value) == said
 
 
 def test_an_empty_hub_gives_empty_tables(lakehouse: Lakehouse) -> None:

@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
-import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from aggregator.lakehouse.jetstream_source import JetStreamReader, Slice, decoded_connection, encoded_connection
-from aggregator.lakehouse.staging import Place, StagedFile
+from aggregator.lakehouse.fingerprints import have_any
+from aggregator.lakehouse.jetstream_source import rows_of
+from aggregator.lakehouse.staging import Place, stage_slice
 from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
+from aggregator.lakehouse.stream_slices import StreamSlices, cut, decoded_connection, encoded_connection
 from shared.instants import SECOND, parse_instant
 from shared.nats_connection import AuthSettings, ConnectionSettings, TlsSettings
 from shared.settings import FilePath
@@ -30,28 +31,17 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     hub.stop()
 
 
-def reader_of(
-    hub: Hub, first: int, last: int, slices: int = 1, *, stream: str = REPORT, place: str = ""
-) -> JetStreamReader:
-    return JetStreamReader(
-        {
-            "connection": encoded_connection(hub.connection),
-            "stream": stream,
-            "fallback": ARCHIVE,
-            "first": str(first),
-            "last": str(last),
-            "slices": str(slices),
-            "place": place,
-        }
-    )
+def source_of(hub: Hub) -> StreamSlices:
+    return StreamSlices.of(hub.connection, REPORT, ARCHIVE)
 
 
 def read(hub: Hub, first: int, last: int, slices: int = 1) -> dict[int, bytes]:
-    reader = reader_of(hub, first, last, slices)
-    batches = chain.from_iterable(reader.read(part) for part in reader.partitions())
-    rows = [(int(row["hub_sequence"]), row["payload"]) for batch in batches for row in batch.to_pylist()]
-    assert len(rows) == len(dict(rows))
-    return dict(rows)
+    found: dict[int, bytes] = {}
+    for part in cut(first, last, slices):
+        for messages in source_of(hub).read(*part):
+            assert not found.keys() & set(messages.sequences)
+            found |= zip(messages.sequences, messages.payloads, strict=True)
+    return found
 
 
 def test_what_the_report_has_let_go_is_read_from_the_archive_although_the_report_answers_for_it(hub: Hub) -> None:
@@ -71,25 +61,31 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
         [
             pa.field("sender_id", pa.string(), metadata={"PARQUET:field_id": "4"}),
             pa.field("occurred_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "6"}),
+            pa.field("event_id", pa.string(), metadata={"PARQUET:field_id": "8"}),
             pa.field("hub_sequence", pa.int64(), metadata={"PARQUET:field_id": "18"}),
+            pa.field("archived_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "19"}),
         ]
     )
     place = Place.of(f"file://{tmp_path}/advisories", schema, after=1)
     assert place is not None
-    reader = reader_of(hub, 1, 7, place=msgspec.json.encode(place).decode())
-    rows = [row for batch in reader.read(Slice(1, 7)) for row in batch.to_pylist()]
-    *handed_on, manifest = rows
-    assert [(row["hub_sequence"], row["payload"], row["staged"]) for row in handed_on] == [
-        ("6", b"?", None), ("7", b"?", None),
-    ]  # fmt: skip
-    files = msgspec.json.decode(manifest["staged"], type=list[StagedFile])
-    found = {file.day: parquet.read_table(place.path(file)) for file in files}
+    staged = stage_slice(source_of(hub), place, (1, 7))
+    others = parquet.read_table(place.path(staged.others)).to_pylist()
+    assert [(row["hub_sequence"], row["payload"]) for row in others] == [("6", b"?"), ("7", b"?")]
+    files = staged.files
+    found = {file.day: parquet.read_table(place.path(file.name)) for file in files}
     assert {day: table["sender_id"].to_pylist() for day, table in found.items()} == {
         "2026-01-31": ["n2"], "2026-02-01": ["n3", "n4", "n5"],
     }  # fmt: skip
+    of_all = np.sort(np.frombuffer(staged.fingerprints, np.uint64))
+    assert len(set(of_all)) == 4
+    paths = [str(place.path(file.name)) for file in files]
+    one = of_all[:1]
+    assert list(have_any(of_all, paths)) == [True, True]
+    assert sum(have_any(one, paths)) == 1
+    assert list(have_any(one + np.uint64(1), paths)) == [False, False]
     assert [file.row_count for file in files] == [table.num_rows for table in found.values()]
     for table in found.values():
-        assert [field.metadata[b"PARQUET:field_id"] for field in table.schema] == [b"4", b"6", b"18"]
+        assert [field.metadata[b"PARQUET:field_id"] for field in table.schema] == [b"4", b"6", b"8", b"18", b"19"]
     assert Place.of("s3://lake/advisories", schema, 0) is None
 
 
@@ -117,7 +113,7 @@ def test_headers_of_a_publisher_cannot_pass_for_the_servers(hub: Hub) -> None:
         "Status": "404",
     }
     hub.publish([Message(WHOLE, b"1", forged), Message(WHOLE, b"2")])
-    rows = next(iter(reader_of(hub, 1, 2).read(Slice(1, 2)))).to_pylist()
+    rows = [row for messages in source_of(hub).read(1, 2) for row in rows_of(messages).to_pylist()]
     assert [(row["hub_sequence"], row["subject"], row["payload"]) for row in rows] == [
         ("1", WHOLE, b"1"), ("2", WHOLE, b"2"),
     ]  # fmt: skip
