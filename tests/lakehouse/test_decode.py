@@ -16,7 +16,6 @@ from aggregator.lakehouse.quarantine import QuarantineReason as Reason
 from aggregator.lakehouse.schemas import ADVISORIES as ADVISORIES_TABLE
 from aggregator.lakehouse.stream_reader import Messages
 from aggregator.scenarios.fleet_nodes import ADVISORIES
-from aggregator.scenarios.fleet_plain import EVENTS, plain_advisory
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
 from shared.thresholds import Thresholds
@@ -81,10 +80,6 @@ def cases() -> Iterator[Case]:
     yield Case("plain advisory with half of ours", changed(plain, at_us=AT), Reason.NOT_DECODABLE)
     yield Case("plain advisory beyond all time", changed(plain, timestamp=2**60), Reason.IMPLAUSIBLE_INSTANT)
     yield Case("plain advisory on Choria's subject", plain._replace(subject="choria.advisories"), "advisories")
-    for event in EVENTS:
-        yield Case(
-            f"plain {event} of the scenario", Message(ADVISORIES, plain_advisory(event, AT // 10**6)), "advisories"
-        )
     strange = changed(plain, replicator="a.b")._replace(subject="choria.advisories")
     yield Case("plain advisory of no site's name", strange, Reason.NOT_DECODABLE)
 
