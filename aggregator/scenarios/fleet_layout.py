@@ -1,7 +1,21 @@
-"""The streams of a fleet's tree, as topology.toml has them: one part for each city, one for region and centre."""
+"""The streams of a fleet's tree, as topology.toml has them: one part for each city, one for region and centre.
+
+``LAKEHOUSE`` is the aggregator.toml with which a rollup reads the centre.
+"""
 
 from aggregator.scenarios.fleet_nodes import ADVISORIES, REGISTRATION
 
+LAKEHOUSE = """\
+[hub]
+servers = ["{centre}"]
+domain = "centre"
+
+[lakehouse]
+path = "tables"
+report_stream = "ARCHIVE"        # there is no mirror of it here
+registration_interval = "{interval}ms"
+choria_region = "eu"             # where plain advisories are from
+"""
 CITY_STREAMS = f"""
 [[stream]]
 name = "CHORIA_REGISTRATION"

@@ -19,9 +19,9 @@ from aggregator.scenarios.fleet_agents import (
     city_settings,
     relay_settings,
 )
-from aggregator.scenarios.fleet_layout import CITY_STREAMS, TREE_STREAMS
+from aggregator.scenarios.fleet_layout import CITY_STREAMS, LAKEHOUSE, TREE_STREAMS
 from aggregator.scenarios.fleet_levels import Levels
-from aggregator.scenarios.fleet_nodes import Nodes
+from aggregator.scenarios.fleet_nodes import INTERVAL, Nodes, here
 from aggregator.scenarios.fleet_records import NodeKey, read
 from aggregator.scenarios.stage import Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
@@ -36,7 +36,7 @@ _OFF_THE_LINK = 'deny_exports: "fleet.>", deny_imports: "fleet.>"'
 
 
 async def play(directory: Path, telling: Telling) -> None:
-    """Play it in ``directory``: the settings of streams and agents, and the agents' stores, stay there."""
+    """Play it in ``directory``: the settings of streams, agents and a rollup, and the agents' stores, stay there."""
     telling.chapter("Two cities, their region, and the centre, of which the region is a leaf node")
     async with AsyncExitStack() as stack:
 
@@ -72,7 +72,11 @@ async def play(directory: Path, telling: Telling) -> None:
         telling.show("told to end, the agents end well (exit codes)", await crew.end(), [0, 0, 0])
         await fleet_plain.play(at_centre, telling)
         await fleet_levels.judge(levels, SILENT, GONE, telling)
+        lakehouse = directory / "aggregator.toml"
+        interval = here(INTERVAL) // 1000
+        lakehouse.write_text(LAKEHOUSE.format(centre=centre.url, interval=interval), encoding="utf-8")
         await telling.stay(
+            f"muster-aggregator rollup --config {lakehouse}",
             topology.way,
             nats_command(centre.url, "stream report"),
             nats_command(centre.url, "--js-domain eu stream report"),

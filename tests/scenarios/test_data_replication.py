@@ -44,12 +44,7 @@ async def test_orders_and_returns_reach_archive_and_report_and_the_map_shows_it(
     assert found["what they held is gone, and its copies are not"] == gone
     assert found["copies go on behind it"] == {"ORDERS": 1, "RETURNS": 0, "ARCHIVE": 202, "REPORT": 202}
     assert found["ORDERS takes writes"]
-    assert found["back again, it is current (servers that are)"] == {
-        "ORDERS": 3,
-        "RETURNS": 3,
-        "ARCHIVE": 3,
-        "REPORT": 1,
-    }
+    assert found["and it comes through"] == ["ORDERS", "ARCHIVE", "REPORT"]
 
     told = json.loads((tmp_path / "replication.json").read_text())
     assert {row["name"]: (row["storage"], row["replicas"], row["messages"]) for row in told["streams"]} == {

@@ -17,28 +17,32 @@ DEADLINE = 120.0
 
 async def test_each_step_is_told_and_whoever_stays_may_look_around_until_ctrl_c(tmp_path: Path) -> None:
     directory = tmp_path / "new"
-    command = ("-c", "from aggregator.cli import main; main()", "scenario", "data-replication", "--stay")
+    command = ("-c", "from aggregator.cli import main; main()", "scenario", "sources-and-mirrors", "--stay")
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, "--dir", str(directory), stdout=asyncio.subprocess.PIPE
     )
     try:
         async with asyncio.timeout(DEADLINE):
-            told = await _told_until(process, b"stream report\n")
+            told = await _told_until(process, b"--js-domain edge stream report\n")
             report = await ran("report", "--config", directory / "topology.toml")
-            assert re.search(r"^REPORT +mirror +hub +file", report, re.MULTILINE)
+            assert re.search(r"^AT_EDGE +mirror +edge +file", report, re.MULTILINE)
             if shutil.which("nats") is not None:
-                at = re.findall(r"    (nats --server .*)", told)[0].split()
-                assert "Replication Report" in await _said_by(tmp_path, *at)
+                for line, copy in zip(
+                    re.findall(r"    (nats --server .*)", told), ("EDGE_COPY", "AT_EDGE"), strict=True
+                ):
+                    said = await _said_by(tmp_path, *line.split())
+                    assert "Replication Report" in said
+                    assert copy in said
             process.send_signal(signal.SIGINT)
             told += (await process.communicate())[0].decode()
     finally:
         if process.returncode is None:
             process.kill()
     assert process.returncode == 0, told
-    assert "\n100 messages into each of the two\n" in told
-    assert "\n  + ARCHIVE has ORDERS whole and in order: yes\n" in told
+    assert "\nThe link is back\n" in told
+    assert "\n  + the hub catches up, without what was deleted meanwhile: 1, 2, 3, 4, 6\n" in told
     assert told.endswith(f" steps, all as described\n{directory} keeps settings, stores and maps\n")
-    assert (directory / "replication.dot").exists()
+    assert (directory / "topology.toml").exists()
 
 
 async def _told_until(process: asyncio.subprocess.Process, end: bytes) -> str:
