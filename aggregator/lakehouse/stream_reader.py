@@ -28,7 +28,7 @@ ATTEMPTS = 5
 PAUSE = 1.0
 TURNS = 200
 """Answers of other streams in a row after which we stop asking: each time one of those that hold a copy is drawn."""
-BATCH_MESSAGES = 5_000
+BATCH_MESSAGES = 10_000
 BATCH_BYTES = 8 << 20
 _NO_MESSAGE = 10037
 _NOTHING_LEFT = "404"
