@@ -191,19 +191,34 @@ SENDER_RELIABILITY = Table(
     ),
     identity=("month", "region", "site", "block", "sender_id"),
 )
-# Not of the view outages: what incidents cost is nothing to a sender's figures.
+# Not of the view outages: what incidents cost is nothing to a sender's figures. An outage is listed in the month in which
+# it began and where an hour after its end lies in, so that whoever asks for one month has engines look at that alone. And
+# not of the view of days: days that a sender was up throughout are summed up as those of its block, all of a month at once.
+# DuckDB takes a microsecond to find the month of an instant, by the calendars of all time zones: none to find a date's.
 SENDER_RELIABILITY_QUERY = """
 WITH {covered},
-spans AS (
-  SELECT region, site, block, sender_id, CAST(date_trunc('month', started_at) AS DATE) AS month,
-    {micros}(ended_at) - {micros}(started_at) AS duration_us,
-    {micros}(started_at) - {micros}(lag(ended_at) OVER (
-      PARTITION BY region, site, block, sender_id ORDER BY started_at)) AS since_us
+unplanned AS (
+  SELECT region, site, block, sender_id, started_at, ended_at,
+    CAST(date_trunc('month', DATE '1970-01-01' + CAST(floor(started_us / 86400000000) AS INT)) AS DATE) AS month,
+    CAST(date_trunc('month', DATE '1970-01-01' + CAST(floor(({micros}(ended_at) + 3600000000) / 86400000000) AS INT))
+      AS DATE) AS month_after
   FROM downs
   WHERE NOT EXISTS (
     SELECT 1 FROM covered c
     WHERE c.region = downs.region AND c.site = downs.site AND c.block = downs.block
       AND c.sender_id = downs.sender_id AND c.started_at = downs.started_at)
+),
+by_month AS (
+  SELECT month, region, site, block, sender_id, started_at, ended_at, true AS began FROM unplanned
+  UNION ALL
+  SELECT month_after AS month, region, site, block, sender_id, started_at, ended_at, false AS began FROM unplanned
+  WHERE month_after > month
+),
+spans AS (
+  SELECT month, region, site, block, sender_id, began, {micros}(ended_at) - {micros}(started_at) AS duration_us,
+    {micros}(started_at) - {micros}(lag(ended_at) OVER (
+      PARTITION BY month, region, site, block, sender_id ORDER BY started_at)) AS since_us
+  FROM by_month
 ),
 failures AS (
   SELECT region, site, block, sender_id, month, count(*) AS outage_count,
@@ -211,14 +226,59 @@ failures AS (
     avg(duration_us) AS mttr_us, {percentile}(duration_us, 0.5) AS median_outage_us,
     {percentile}(duration_us, 0.95) AS p95_outage_us, max(duration_us) AS longest_outage_us
   FROM spans
+  WHERE began
   GROUP BY region, site, block, sender_id, month
 ),
+block_days AS (
+  SELECT *, sum(known_us) OVER so_far AS known_so_far_us, sum(unknown_us) OVER so_far AS unknown_so_far_us
+  FROM (
+    SELECT region, site, block, day, CAST(date_trunc('month', day) AS DATE) AS month, known_us,
+      window_us - known_us - maintenance_us AS unknown_us
+    FROM {prefix}site_coverage_daily) coverage_days
+  WINDOW so_far AS (
+    PARTITION BY month, region, site, block ORDER BY day ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+block_months AS (
+  SELECT month, region, site, block, min(day) AS first_day, max(day) AS last_day
+  FROM block_days
+  GROUP BY month, region, site, block
+),
+up_months AS (
+  SELECT b.month, b.region, b.site, b.block, i.sender_id, greatest(i.first_whole_day, b.first_day) AS from_day,
+    least(i.last_whole_day, b.last_day) AS to_day
+  FROM block_months b
+  JOIN {prefix}sender_intervals i
+    ON i.region = b.region AND i.site = b.site AND i.block = b.block
+    AND i.first_whole_day <= b.last_day AND i.last_whole_day >= b.first_day
+  WHERE i.state = 'up'
+),
+parts AS (
+  SELECT u.month, u.region, u.site, u.block, u.sender_id, t.known_so_far_us - s.known_so_far_us + s.known_us AS up_us,
+    0 AS down_us, t.unknown_so_far_us - s.unknown_so_far_us + s.unknown_us AS unknown_us, 0 AS error_bound_us
+  FROM up_months u
+  JOIN block_days s ON s.month = u.month AND s.region = u.region AND s.site = u.site AND s.block = u.block
+    AND s.day = u.from_day
+  JOIN block_days t ON t.month = u.month AND t.region = u.region AND t.site = u.site AND t.block = u.block
+    AND t.day = u.to_day
+  UNION ALL
+  SELECT d.month, i.region, i.site, i.block, i.sender_id, -d.known_us, 0, -d.unknown_us, 0
+  FROM {prefix}sender_maintenance_days m
+  JOIN {prefix}sender_intervals i
+    ON i.region = m.region AND i.site = m.site AND i.block = m.block AND i.sender_id = m.sender_id
+    AND m.day BETWEEN i.first_whole_day AND i.last_whole_day
+  JOIN block_days d ON d.region = m.region AND d.site = m.site AND d.block = m.block AND d.day = m.day
+  WHERE i.state = 'up'
+  UNION ALL
+  SELECT CAST(date_trunc('month', day) AS DATE) AS month, region, site, block, sender_id, up_us, down_us, unknown_us,
+    error_bound_us
+  FROM {prefix}sender_day_exceptions
+),
 months AS (
-  SELECT CAST(date_trunc('month', day) AS DATE) AS month, region, site, block, sender_id,
+  SELECT month, region, site, block, sender_id,
     CAST(sum(up_us) AS BIGINT) AS up_us, CAST(sum(down_us) AS BIGINT) AS down_us,
     CAST(sum(unknown_us) AS BIGINT) AS unknown_us, CAST(sum(error_bound_us) AS BIGINT) AS error_bound_us
-  FROM {prefix}sender_availability_daily
-  GROUP BY CAST(date_trunc('month', day) AS DATE), region, site, block, sender_id
+  FROM parts
+  GROUP BY month, region, site, block, sender_id
 )
 SELECT m.month, m.region, m.site, m.block, m.sender_id, up_us, down_us, unknown_us,
   {ratios},
