@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from math import log10
 from pathlib import Path
 
 import duckdb
@@ -122,7 +123,7 @@ def _one_day_more(options: Options, fleet: Fleet) -> Cost:
 
 async def fleets(options: Options) -> Table:
     """Measure a year of fleets that are mostly up, and what is asked of the largest."""
-    rows = []
+    rows, drawn = [], {}
     _warm_up(options)
     for senders in map(options.scaled, FLEETS):
         fleet = Fleet(senders, max(4, senders // 1_000), YEAR, OUTAGES_A_YEAR, mark_every=HOUR)
@@ -141,6 +142,12 @@ async def fleets(options: Options) -> Table:
             Row("  for each thousand days of senders", "s", 1_000 * cost.processor_seconds / (senders * YEAR)),
             Row("  rows stored of sender days", "rows", exceptions, days),
         ]
+        drawn[senders] = {
+            "days of senders": days,
+            "advisories": fleet.advisory_count,
+            "rows of days": exceptions,
+            "processor time": cost.processor_seconds,
+        }
     with open_tables(options.directory / "lake") as tables:
         rows += [Row(what, "s", _asked(tables, query), must=2, better="less") for what, query in _QUESTIONS.items()]
     SparkContext.getOrCreate().stop()
@@ -150,7 +157,18 @@ async def fleets(options: Options) -> Table:
         command=options.command("lakehouse-fleets"),
         yardstick="all there are",
         rows=rows,
+        notes=_plot(drawn),
     )
+
+
+def _plot(fleets: Mapping[int, Mapping[str, float]]) -> list[str]:
+    """Draw what each fleet has and costs against the smallest, on a scale of powers of ten."""
+    least = fleets[min(fleets)]
+    return ["against the smallest fleet, 20 # for each ten times as much:"] + [
+        f"{senders:>9,} senders  {what:16}{'#' * round(20 * log10(figure / least[what]))}"
+        for senders, figures in fleets.items()
+        for what, figure in figures.items()
+    ]
 
 
 _QUESTIONS = {
