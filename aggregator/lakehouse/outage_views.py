@@ -191,10 +191,10 @@ SENDER_RELIABILITY = Table(
     ),
     identity=("month", "region", "site", "block", "sender_id"),
 )
-# Not of the view outages: what incidents cost is nothing to a sender's figures. An outage is listed in the month in which
-# it began and where an hour after its end lies in, so that whoever asks for one month has engines look at that alone. And
-# not of the view of days: days that a sender was up throughout are summed up as those of its block, all of a month at once.
-# DuckDB takes a microsecond to find the month of an instant, by the calendars of all time zones: none to find a date's.
+# Not of the view outages: what incidents cost is nothing to a sender's figures. An outage is listed in the month in
+# which it began, and in the one that an hour after its end lies in: whoever asks for one month has engines look at that
+# alone. And not of the view of days: days that a sender was up throughout are those of its block, all of a month at
+# once. DuckDB takes a microsecond to find the month of an instant, by the calendars of all time zones; of a date, none.
 SENDER_RELIABILITY_QUERY = """
 WITH {covered},
 unplanned AS (
