@@ -24,7 +24,7 @@ async def play(directory: Path, telling: Telling) -> None:
         # The others start while these are at work.
         async with network(directory / "merged", operator, credentials, [test], domains=False) as merged:
             await _across_domains(scene)
-            telling.chapter("Meanwhile: as many servers without domains, from nothing")
+            telling.chapter("Meanwhile: as many other servers, without domains, whose JetStreams are one")
             await merged.started()
             without = Scene(directory / "merged", operator, credentials, merged, test, telling)
             await edge_system.without_domains(without, operator.system)

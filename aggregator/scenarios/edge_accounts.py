@@ -184,8 +184,9 @@ async def _draw(scene: Scene) -> None:
     report = await topology.report()
     telling.output(format_report(report))
     topology.path.with_name("replication.dot").write_text(replication_graph(report), encoding="utf-8")
-    heard = [row.stream for row in report.replication if row.healthy]
-    telling.show("copies that hear from their origins", heard, _COPIES)
+    # Mirrors that have nothing to take may not hear from the hub for a while after it was down.
+    whole = [row.stream for row in report.replication if row.behind == 0 and not row.error]
+    telling.show("copies that have all of their origins", whole, _COPIES)
 
     telling.chapter("A map of the accounts, too: who lends what to whom, and what leaf nodes join (accounts.dot)")
     joined = [account.name for account in scene.net.joined]

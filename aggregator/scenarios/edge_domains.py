@@ -133,13 +133,13 @@ async def _back_up(scene: Scene, at_spoke: JetStream, at_other: JetStream) -> No
     await telling.comes("spoke-1 still stores", lambda: at_spoke.count("test"), 40)
     telling.show("spoke-2's backup has what it had", await at_other.count("backup-test-spoke-1"), 30)
 
-    telling.chapter("The hub is back")
+    telling.sentence("its servers are started again; copies look for a silent origin every ten seconds")
     await net.start_cluster(HUB)
 
 
 async def catch_up(scene: Scene) -> None:
     """Show that the copies have come to what was missed while the hub was down."""
-    scene.telling.chapter("Copies look for an origin that is silent every ten seconds")
+    scene.telling.chapter("Back to the domains, whose hub was started again")
     await scene.telling.comes(
         "the backup has caught up, and so has the aggregate; spoke-2 never heard the last ten",
         counts_in(scene.topology),

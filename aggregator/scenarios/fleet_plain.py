@@ -61,6 +61,6 @@ async def play(centre: JetStream, telling: Telling) -> None:
     plain = [each for each in accepted if isinstance(each, ChoriaAdvisory)]
     telling.show(
         "each is an advisory without watermarks, of a kind that we know",
-        [(each.replicator, each.kind.value) for each in plain],
-        [(CITY, kind) for kind in ("new", "stale", "recovered", "stale", "retired")],
+        [f"{each.replicator} {each.kind}" for each in plain],
+        [f"{CITY} {kind}" for kind in ("new", "stale", "recovered", "stale", "retired")],
     )

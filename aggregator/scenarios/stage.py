@@ -1,5 +1,6 @@
 """What every scenario needs: Muster's own plan, apply and report on a ``topology.toml``, and a few raw requests."""
 
+import asyncio
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ NO_SUCH_MESSAGE = 10037
 REQUEST_DEADLINE = 20.0
 CONNECT_DEADLINE = 20.0
 _STORE_DEADLINE = 5.0
+_ATTEMPTS = 20
+_PAUSE = 1.0
 
 
 class Topology:
@@ -52,10 +55,11 @@ class Topology:
     async def apply(self, streams: str | None = None) -> Plan:
         """Carry it out too, whatever that destroys; refused copies stay refused. Give the plan as it was at first.
 
-        A cluster that has just started, on a busy machine, may answer late: as a person would, do it again.
+        A cluster that has just started may answer late, or not know yet which of its servers are there: as a person
+        would, do it again a little later.
         """
         first = todo = await self.plan(streams)
-        for is_last in (False, False, True):
+        for attempt in range(1, _ATTEMPTS + 1):
             if todo.refused:
                 break
             try:
@@ -63,9 +67,10 @@ class Topology:
                     await apply(todo, opened, self._tell_change)
                 break
             except ApplyFailed as error:
-                if is_last:
+                if attempt == _ATTEMPTS:
                     raise
-                self._tell(f"{error}: again")
+                self._tell(f"{error}: once more in {_PAUSE:g} s")
+                await asyncio.sleep(_PAUSE)
                 todo = await self.plan()
         return first
 

@@ -18,7 +18,7 @@ async def test_a_tree_is_as_fresh_as_designed_and_counts_everybody_once(tmp_path
     assert found["city 5 minutes, region 30, centre an hour"] == {"city": True, "region": True, "centre": True}
     assert found["ARCHIVE has them as they are"]
     assert found["each is an advisory without watermarks, of a kind that we know"] == [
-        ("ber1", kind) for kind in ("new", "stale", "recovered", "stale", "retired")
+        f"ber1 {kind}" for kind in ("new", "stale", "recovered", "stale", "retired")
     ]
     assert found["CHORIA_REGISTRATION_ADVISORIES has them beside ours"]
     levels = ["region", "centre"]

@@ -40,8 +40,8 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
     assert found["ten at each spoke stay there"] == isolated
     assert found["ten of LEAFACC at the hub reach neither"] == isolated
     assert found["HUBACC's aggregate has the spokes' twenty"] == isolated | {"HUBACC/aggregate": 20}
-    assert found["all nine decide together, and the hub leads"] == {"hub": ("hub", 9)}
-    assert found["when its leader steps down, the hub leads again"] == {"hub": ("hub", 9)}
+    assert found["all nine decide together, and the hub leads"] == {"hub": 9}
+    assert found["when its leader steps down, the hub leads again"] == {"hub": 9}
     assert not found["a stream can be made there"]
 
     text = (tmp_path / "replication.dot").read_text()
