@@ -18,6 +18,17 @@ def confined_to(region: str) -> list[Config]:
     return [{"src": src, "dest": f"{own}.>" if src.endswith(">") else own} for src in _EVERY_LENGTH]
 
 
+def confined_anew(source: Config) -> list[Config]:
+    """Give other transforms of the same effect: to the server another source, which counts nothing as taken.
+
+    They are numbered: of one that it has known before it would find in the copy what that took.
+    """
+    *rest, last = source["subject_transforms"]
+    own = confinement_of(source)
+    number = int(str(last["dest"]).removeprefix(own).removeprefix(".") or 1)
+    return [*rest, {**last, "dest": f"{own}.{number + 1}"}]
+
+
 def is_confined(source: Config) -> bool:
     """Tell whether a source's transforms take everything, and store all of it below one region."""
     return tuple(each["src"] for each in source.get("subject_transforms") or ()) == _EVERY_LENGTH

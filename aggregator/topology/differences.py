@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.topology.confinement import confinement_of, is_confined
+from aggregator.topology.confinement import is_confined
 from aggregator.topology.found import FoundStream, api_of, is_same_source, taken_subjects
 from aggregator.topology.words import Config
 from shared.instants import parse_instant
@@ -94,11 +94,11 @@ def _is_as_wanted(new: Config, old: Config) -> bool:
 
 
 def confines(new: Config, old: Config) -> bool:
-    """Tell whether a source shall be confined to other subjects than it is, or for the first time.
+    """Tell whether a source shall be confined otherwise than it is, or for the first time.
 
     To the server that makes another source of it, which would take everything once more.
     """
-    return is_confined(new) and confinement_of(new) != confinement_of(old)
+    return is_confined(new) and new["subject_transforms"] != (old.get("subject_transforms") or [])
 
 
 def title(source: Config) -> str:

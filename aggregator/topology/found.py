@@ -143,6 +143,23 @@ class Found(msgspec.Struct, frozen=True):
                 sequences.append(consumer.config.get("opt_start_seq", 1) - 1 if consumer is not None else 0)
         return max(sequences, default=0)
 
+    def ahead(self, copier: StreamKey, source: Config) -> int:
+        """Count the sequences by which what a source has taken is ahead of its origin: of what that was before.
+
+        Whatever such an origin stores up to there the server takes for old, and leaves out, without an error. Of one
+        that is empty it has left out nothing yet.
+        """
+        if api_of(source) and not domain_of(api_of(source)):
+            return 0
+        origin = self.streams.get((origin_place(copier[0], source), source["name"]))
+        held = origin.state.last_seq if origin is not None else 0
+        taken = [each.seq for each in self.streams[copier].sources if is_same_source(source, each.source)]
+        return max(0, max(taken, default=0) - held) if held else 0
+
+    def resumes_behind(self, copier: StreamKey, source: Config) -> int:
+        """Give the origin's sequence behind which another source shall go on in the place of one that was found."""
+        return 0 if self.ahead(copier, source) else self.taken(copier, source)
+
 
 def beyond(mirror: FoundStream, origin: FoundStream | None) -> int:
     """Count the sequences by which a mirror is ahead of its origin: of what that was before.

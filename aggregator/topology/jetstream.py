@@ -148,13 +148,16 @@ async def _consumer_names(client: Client, place: Place, stream: str) -> list[str
 
 
 def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
-    """List the origins that mirrors are beyond: what was asked for after them may have moved on, which is no fault."""
+    """List the origins that copies are beyond: what was asked for after them may have moved on, which is no fault."""
     for each in wanted:
         current = found.streams.get((each.place, each.name)) if isinstance(each, DesiredStream) else None
-        if isinstance(each, DesiredStream) and current is not None and current.mirror is not None:
-            for origin in each.origins:
-                if beyond(current, found.streams.get((origin.place, origin.name))):
-                    yield origin
+        if not isinstance(each, DesiredStream) or current is None:
+            continue
+        is_ahead = any(found.ahead((each.place, each.name), source) for source in sources_of(current))
+        for origin in each.origins:
+            at = found.streams.get((origin.place, origin.name))
+            if is_ahead or (current.mirror is not None and beyond(current, at)):
+                yield origin
 
 
 def _asked(wanted: Iterable[Desired]) -> Iterator[Desired | Origin]:

@@ -22,6 +22,7 @@ from aggregator.topology.found import (
     sources_of,
 )
 from aggregator.topology.refusals import refusals
+from aggregator.topology.regained import regained
 from aggregator.topology.sourcing import OURS, settled
 from aggregator.topology.strays import strays
 from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
@@ -77,7 +78,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
-    wanted = settled(wanted, found)
+    wanted = settled(regained(wanted, found), found)
     anew, left = _made_anew(wanted, found), strays(wanted, found)
     problems = dict(found.unreachable)
     changes: list[Change] = []
@@ -311,7 +312,7 @@ def _start(wanted: DesiredConsumer, source: Config, found: Found) -> Config:
     A source that gets a consumer, or another one, is a new one to the server: it would take everything once more.
     """
     assert wanted.copying is not None
-    taken = found.taken(wanted.copying.key, source)
+    taken = found.resumes_behind(wanted.copying.key, source)
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": taken + 1} if taken else wanted.start
 
 
@@ -331,7 +332,7 @@ def _merged_sources(wanted: DesiredStream, current: FoundStream, found: Found) -
         elif before is not None:
             new = {name: value for name, value in new.items() if name not in _STARTS}
             if old.pop("consumer", None) or confines(source, before):
-                old["opt_start_seq"] = found.taken((wanted.place, wanted.name), before) + 1
+                old["opt_start_seq"] = found.resumes_behind((wanted.place, wanted.name), before) + 1
         external = (old.get("external") or {}) | (new.get("external") or {})
         merged.append(old | new | ({"external": external} if external else {}))
     return merged

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from aggregator.topology.confinement import is_confined
 from aggregator.topology.differences import source_pairs
 from aggregator.topology.found import (
     Cluster,
@@ -71,7 +72,8 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
 
     ``silent_us``: microseconds since the origin was last heard of, -1 for never. ``taken`` and ``origin_last`` are the
     origin's sequences, the latter of its last message that this copying takes; ``behind`` their difference; None where
-    the origin did not answer. ``beyond``: by how much a mirror is ahead of its origin, whose past it then holds.
+    the origin did not answer. ``beyond``: by how much a copy is ahead of its origin, whose past it then holds.
+    ``confined``: what it brings is stored below its region, whatever its subjects.
     ``takes`` says which of the origin's subjects, where not all. ``missing``: it should be, but the stream knows
     nothing of it, nor how far it had come; so an ``apply`` leaves it that ended before it took up what it set aside.
     """
@@ -88,6 +90,7 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     origin_last: int | None
     behind: int | None
     beyond: int = 0
+    confined: bool = False
     missing: bool = False
     takes: tuple[str, ...] = ()
     error: str = ""
@@ -155,7 +158,13 @@ def format_report(report: Report) -> str:
 
 
 def another_past(row: ReplicationRow) -> str:
-    """Say of a mirror that is beyond its origin what that means, and what helps."""
+    """Say of a copy that is beyond its origin what that means, and what helps."""
+    if row.kind != "mirror":
+        helps = "apply takes all of it once more" if row.confined else "with another filter apply --force takes it anew"
+        return (
+            f"{row.stream} has taken {row.source} of {row.source_place} up to {row.taken:,}, it ends at"
+            f" {row.taken - row.beyond:,}: made anew or restored, what it stores up to there is left out: {helps}"
+        )
     return (
         f"{row.stream} holds what {row.source} of {row.source_place} was before it was made anew or restored"
         f" (up to {row.taken:,}, it ends at {row.taken - row.beyond:,}) and takes nothing from it: apply makes it again"
@@ -254,7 +263,10 @@ def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, k
         taken=taken,
         origin_last=last,
         behind=None if last is None else max(0, last - taken),
-        beyond=beyond(copier, origin[1] if origin is not None else None) if kind == "mirror" else 0,
+        beyond=beyond(copier, origin[1] if origin is not None else None)
+        if kind == "mirror"
+        else found.ahead((wanted.place, wanted.name), copied.source),
+        confined=is_confined(copied.source),
         takes=copied.subjects,
         error=copied.error.description if copied.error is not None else "",
     )

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.archiving import RETRIED, applied, archived_sequences, holds_sequence, publish
 from tests.support.dying_apply import DEATH
-from tests.support.regions import client_of, federation, holds, stream
+from tests.support.regions import answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
 
@@ -217,3 +218,39 @@ async def test_a_region_that_is_added_brings_all_that_it_held_before_once(tmp_pa
             for name in ("ARCHIVE", "GATHER"):
                 await until(partial(holds, hub, name, 10), f"{name} holds what was there before, too", RETRIED)
                 assert await archived_sequences(hub, name) == [1, 2, 3, *range(1, 8)]
+
+
+async def test_a_region_that_was_restored_from_an_older_copy_is_noticed_and_taken_whole_after_apply(
+    tmp_path: Path,
+) -> None:
+    """It uses sequences again that the archive has taken: the server leaves out what stands there, without an error."""
+    async with federation(tmp_path, ("us-east",)) as servers:
+        config, region = ("--config", servers.topology_path), servers.regions["us-east"]
+        store, copy = tmp_path / "us-east" / "jetstream", tmp_path / "copy"
+        await applied(servers)
+        async with await client_of(servers.hub) as hub, await client_of(region) as agent:
+
+            async def restarted(*, restored: bool) -> None:
+                await region.stop()
+                if restored:
+                    shutil.rmtree(store)
+                shutil.copytree(*((copy, store) if restored else (store, copy)))
+                await region.start()
+                await until(lambda: agent.is_connected, "the agent is back")
+                await until(partial(answers, hub, "us-east"), "the hub reaches the region")
+
+            await publish(agent, "us-east", 3, b"before")
+            await until(partial(holds, hub, "ARCHIVE", 3), "the first are archived")
+            await restarted(restored=False)
+            await publish(agent, "us-east", 3, b"lost in the region")
+            await until(partial(holds, hub, "ARCHIVE", 6), "the next are archived", RETRIED)
+            await restarted(restored=True)
+            await publish(agent, "us-east", 2, b"after")
+            checked = await muster("check", *config)
+            said = "hub: ARCHIVE has taken FLEET of us-east up to 6, it ends at 5: made anew or restored"
+            assert (checked.returncode, said in checked.stdout) == (2, True), checked.stdout
+            assert "applied 3 changes" in await ran("apply", *config)
+            await until(partial(archive_ends, hub, 5), "all that the region holds is archived", RETRIED)
+            assert await archived_sequences(hub) == [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5]
+            assert (await hub.jetstream().get_msg("ARCHIVE", 11)).data == b"after"
+            assert await ran("plan", *config) == "nothing to do\n"

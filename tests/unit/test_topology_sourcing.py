@@ -283,3 +283,22 @@ def test_what_is_to_be_removed_where_nobody_answers_is_told_and_not_tried() -> N
         (Action.DELETE, US, "muster-archive")
     ]
     assert "us-east: does not answer, so muster-archive on FLEET stays: once it is back, nats --js" in format_plan(todo)
+
+
+def test_each_restore_of_a_region_makes_another_source_of_it_that_begins_from_the_start() -> None:
+    """One that the server has known before would go on where it was."""
+    wanted = desired(topology())
+    found = as_applied(wanted)
+    for number in (2, 3):
+        with_state(found, EU, "FLEET", StreamState(last_seq=50))
+        sources = found.streams[HUB_PLACE, "ARCHIVE"].config["sources"]
+        taken = Replication("FLEET", External(EU.api), subject_transforms=sources[0]["subject_transforms"], seq=57)
+        with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=57), taken)
+        aside, made, changed = plan(wanted, found).changes
+        assert [each["external"]["api"] for each in aside.config["sources"]] == [US.api]
+        assert (made.action, made.config["deliver_policy"]) == (Action.REPLACE, "all")
+        assert changed.config["sources"][0]["subject_transforms"][2] == {"src": "*", "dest": f"fleet.eu-west.{number}"}
+        found.streams[HUB_PLACE, "ARCHIVE"] = msgspec.structs.replace(
+            found.streams[HUB_PLACE, "ARCHIVE"], config=changed.config, sources=[]
+        )
+        assert plan(wanted, found).changes == ()
