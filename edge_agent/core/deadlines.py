@@ -7,7 +7,8 @@ queue is the committed list, less the touched, followed by the draft's own; its 
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
-from edge_agent.core.senders import NOBODY, DueOrder, SenderList, SenderState, SenderTable
+from edge_agent.core.sender_list import NOBODY, DueOrder, SenderList
+from edge_agent.core.senders import SenderState, SenderTable
 
 NEVER = 1 << 62
 

@@ -20,7 +20,8 @@ from edge_agent.core.ledger import Ledger
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.sampling import reason_to_forward
-from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
+from edge_agent.core.sender_list import NOBODY
+from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.wire import ForwardReason
 

@@ -19,7 +19,8 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Forward
 from edge_agent.core.observation import Rejected, SourceMessage
 from edge_agent.core.progress import ProgressDraft
-from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
+from edge_agent.core.sender_list import NOBODY
+from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
 from shared.identifiers import Incarnation
 from shared.wire import ForwardReason
 

@@ -8,17 +8,20 @@ Columns, not objects: a million senders as objects took 457 MB, as columns 207 M
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import count, pairwise
+from itertools import count
+from operator import attrgetter, eq
 
 import msgspec
 
+from edge_agent.core.sender_list import SenderList
 from shared.identifiers import Incarnation
 
-NOBODY = -1
 INCARNATIONS_KEPT = 1_024
 """How many incarnations a table holds before it looks for those that no sender has any more."""
+
+_slot_of = attrgetter("slot")
 
 
 class SenderPhase(IntEnum):
@@ -74,77 +77,6 @@ class SenderPage(msgspec.Struct, frozen=True):
     forwarded_digests: Sequence[int]
     first_intervals: Sequence[int]
     stale_observed_at: Sequence[int]
-
-
-class DueOrder:
-    """Senders whose deadlines fall on one instant, in the order in which they are settled; ``first`` is not yet."""
-
-    def __init__(self, at: int, sender_ids: list[str]) -> None:
-        self.at = at
-        self.sender_ids = sender_ids
-        self.first = 0
-
-    def skip(self, is_settled: Callable[[str], bool]) -> None:
-        """Leave those behind that commits have settled: always the first."""
-        while self.first < len(self.sender_ids) and is_settled(self.sender_ids[self.first]):
-            self.first += 1
-
-
-class SenderList:
-    """A doubly linked list of slots; its links live in two columns that the lists of a table share."""
-
-    def __init__(self, previous: "array[int]", following: "array[int]") -> None:
-        self._previous = previous
-        self._following = following
-        self.head = NOBODY
-        self._tail = NOBODY
-        self.count = 0
-        # Not state: what drafts have found out about it, and the next one would again.
-        self.order: DueOrder | None = None
-
-    def append(self, slot: int) -> None:
-        """Put a slot that is in no list at the end."""
-        self._previous[slot] = self._tail
-        self._following[slot] = NOBODY
-        if self._tail == NOBODY:
-            self.head = slot
-        else:
-            self._following[self._tail] = slot
-        self._tail = slot
-        self.count += 1
-
-    def remove(self, slot: int) -> None:
-        """Take a slot out of this list."""
-        before, after = self._previous[slot], self._following[slot]
-        if before == NOBODY:
-            self.head = after
-        else:
-            self._following[before] = after
-        if after == NOBODY:
-            self._tail = before
-        else:
-            self._previous[after] = before
-        self.count -= 1
-
-    def fill(self, slots: Sequence[int]) -> None:
-        """Make slots that are in no list all of an empty one, in their order."""
-        if not slots:
-            return
-        for before, slot in pairwise(slots):
-            self._following[before] = slot
-            self._previous[slot] = before
-        self.head, self._tail, self.count = slots[0], slots[-1], len(slots)
-        self._previous[self.head] = self._following[self._tail] = NOBODY
-
-    def after(self, slot: int) -> int:
-        """Give the slot that follows, or NOBODY."""
-        return self._following[slot]
-
-    def __iter__(self) -> Iterator[int]:
-        slot = self.head
-        while slot != NOBODY:
-            yield slot
-            slot = self._following[slot]
 
 
 class SenderTable:
@@ -219,11 +151,14 @@ class SenderTable:
         yield from reversed(self._free)
         yield from count(len(self.sender_ids))
 
-    def adopt(self, heard: Sequence[SenderState], stale: Sequence[SenderState], retired: Iterable[SenderState]) -> None:
+    def adopt(self, heard: Sequence[SenderState], stale: Sequence[SenderState], retired: Sequence[SenderState]) -> None:
         """Replace what a committed draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
         if len(self._incarnations) >= self._most_incarnations:
             self._forget_incarnations()
         known = len(self.sender_ids)
+        if heard and not (stale or retired) and all(map(eq, map(_slot_of, heard), count(known))):
+            self._take_new(heard)
+            return
         reused = sum(
             state.slot < known and state.sender_id not in self.slots for states in (heard, stale) for state in states
         )
@@ -283,6 +218,27 @@ class SenderTable:
         stale.sort(key=self.stale_observed_at.__getitem__)
         self.heard.fill(heard)
         self.stale.fill(stale)
+
+    def _take_new(self, states: Sequence[SenderState]) -> None:
+        """Adopt senders that are heard and get the slots behind all others, column by column."""
+        first = len(self.sender_ids)
+        slots = range(first, first + len(states))
+        page = SenderPage(
+            slots=slots,
+            sender_ids=[state.sender_id for state in states],
+            phases=[state.phase for state in states],
+            last_seen_at=[state.last_seen_at for state in states],
+            last_sequences=[state.last_sequence for state in states],
+            opening_incarnations=[state.opening_incarnation for state in states],
+            opening_sequences=[state.opening_sequence for state in states],
+            last_forwarded_at=[state.last_forwarded_at for state in states],
+            forwarded_sizes=[state.forwarded_size for state in states],
+            forwarded_digests=[state.forwarded_digest for state in states],
+            first_intervals=[state.first_interval for state in states],
+            stale_observed_at=[state.stale_observed_at for state in states],
+        )
+        self.take_page(page)
+        self.heard.extend(slots)
 
     def _write(self, state: SenderState) -> None:
         slot = state.slot
