@@ -1,7 +1,7 @@
 """Turn decisions into outbox rows: subject, headers, body and message id, ready to be published as they are."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, partial
 
@@ -61,6 +61,11 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def size(self) -> int:
         """Give about what the row takes on the wire and on disk, in bytes."""
         return len(self.payload) + RECORD_OVERHEAD
+
+
+def size_of(rows: Sequence[OutboxRow]) -> int:
+    """Add up the sizes of many rows."""
+    return sum([len(row.payload) for row in rows]) + RECORD_OVERHEAD * len(rows)
 
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:

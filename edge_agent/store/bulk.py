@@ -1,14 +1,14 @@
 """Write many rows in few statements.
 
 A statement lets go of the interpreter's lock and takes it back for every step; with a busy event loop beside it each of
-them may wait for 5 ms. Of many rows in one statement there is one step.
+them may wait for 1 ms (``edge_agent/daemon.py``). Of many rows in one statement there is one step.
 """
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-ROWS_PER_STATEMENT = (400, 40, 1)
+ROWS_PER_STATEMENT = (2_000, 400, 100, 25, 5, 1)
 
 Row = Sequence[object]
 

@@ -8,11 +8,11 @@ records alone (a newer sample, the limit, an operator) unpacks it first, into ro
 import sqlite3
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import accumulate, islice
 
 import msgspec
 
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.outgoing import Lane, OutboxRow, size_of
 from edge_agent.ports import EVERYTHING
 from edge_agent.store import schema
 
@@ -41,8 +41,8 @@ def put_chunks(database: sqlite3.Connection, lane: Lane, rows: Sequence[OutboxRo
     """Append rows of one block to a lane, each with its id; give those of each chunk."""
     pieces = list(_pieces(rows))
     for piece in pieces:
-        size = sum([row.size for row in piece])
-        values = (piece[-1].row_id, piece[0].row_id, piece[0].block, len(piece), size, _encode(piece))
+        values = (piece[-1].row_id, piece[0].row_id, piece[0].block, len(piece), size_of(piece), _encode(piece))
+        # One at a time: a statement keeps what was bound to it, and this is large.
         database.execute(schema.put_chunk(lane), values)
     return pieces
 
@@ -90,10 +90,11 @@ def _rows_behind(database: sqlite3.Connection, lane: Lane, after_row_id: int) ->
 
 
 def _pieces(rows: Sequence[OutboxRow]) -> Iterator[Sequence[OutboxRow]]:
-    first = size = 0
-    for place, row in enumerate(rows):
-        if place - first == CHUNK_ROWS or (size and size + row.size > CHUNK_BYTES):
-            yield rows[first:place]
-            first, size = place, 0
-        size += row.size
-    yield rows[first:]
+    first = 0
+    while first < len(rows):
+        piece = rows[first : first + CHUNK_ROWS]
+        if size_of(piece) > CHUNK_BYTES:
+            sizes = accumulate([row.size for row in piece])
+            piece = piece[: max(sum([size <= CHUNK_BYTES for size in sizes]), 1)]
+        yield piece
+        first += len(piece)

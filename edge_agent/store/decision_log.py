@@ -7,7 +7,7 @@ decisions, which are JSON there: SQLite reads them as rows.
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from itertools import chain
+from functools import partial
 from typing import Self
 
 import aiosqlite
@@ -53,11 +53,15 @@ class DecisionLog:
 
         ``block`` is the block's number, ``incarnation`` that of the forwarded messages.
         """
-        numbered = list(enumerate(decisions, first_row_id))
-        advised = [(row_id, each) for row_id, each in numbered if isinstance(each, Advise)]
-        forwarded = [(row_id, each) for row_id, each in numbered if isinstance(each, Forward) and each.sender_id]
-        named = chain.from_iterable((each.incarnation, each.opening_incarnation) for _, each in advised)
-        number_of = self._incarnations.number_all(database, chain((incarnation,), named))
+        advised: list[tuple[int, Advise]] = []
+        forwarded: list[tuple[int, Forward]] = []
+        for row_id, each in enumerate(decisions, first_row_id):
+            if isinstance(each, Advise):
+                advised.append((row_id, each))
+            elif isinstance(each, Forward) and each.sender_id:
+                forwarded.append((row_id, each))
+        named = [each.incarnation for _, each in advised] + [each.opening_incarnation for _, each in advised]
+        number_of = self._incarnations.number_all(database, [incarnation, *named])
         number = number_of(incarnation)
         advisories = [
             (
@@ -107,10 +111,9 @@ class DecisionLog:
         if len(rows) < WORTH_A_CHUNK:
             put_rows(database, statement, rows)
         else:
-            for first in range(0, len(rows), CHUNK_ROWS):
-                piece = rows[first : first + CHUNK_ROWS]
-                values = (piece[-1][0], piece[0][0], len(piece), _encode(piece))
-                database.execute(log_statements.put_log_chunk(log), values)
+            pieces = [rows[first : first + CHUNK_ROWS] for first in range(0, len(rows), CHUNK_ROWS)]
+            chunks = [(piece[-1][0], piece[0][0], len(piece), _encode(piece)) for piece in pieces]
+            put_rows(database, partial(log_statements.put_log_chunks, log), chunks)
         self._uncommitted[log] += len(rows)
         if self._uncommitted[log] > log_statements.DECISIONS_KEPT:
             self._forget(database, log)
@@ -118,14 +121,19 @@ class DecisionLog:
     def _forget(self, database: sqlite3.Connection, log: str) -> None:
         """Delete the oldest decisions beyond those that are kept; of those in one chunk all or none."""
         while (excess := self._uncommitted[log] - log_statements.DECISIONS_KEPT) > 0:
-            chunk = database.execute(log_statements.first_log_chunk(log)).fetchone()
-            last_row_id, first_row_id, count = chunk or (0, schema.EVERY_ROW, 0)
+            chunks = database.execute(log_statements.first_log_chunks(log)).fetchall()
+            first_row_id = chunks[0][1] if chunks else schema.EVERY_ROW
             gone = database.execute(log_statements.forget_decisions(log), (first_row_id, excess)).rowcount
-            self._uncommitted[log] -= gone
-            if gone < excess:
-                if count > excess - gone:
+            ((next_row_id,),) = database.execute(log_statements.first_decision(log))
+            through = 0
+            for last_row_id, _, count in chunks:
+                if last_row_id > next_row_id or gone + count > excess:
                     break
-                database.execute(log_statements.delete_log_chunk(log), (last_row_id,))
-                self._uncommitted[log] -= count
+                gone, through = gone + count, last_row_id
+            if through:
+                database.execute(log_statements.delete_log_chunks(log), (through,))
+            if not gone:
+                break
+            self._uncommitted[log] -= gone
         if log == log_statements.FORWARD_LOG:
             database.execute(log_statements.FORGET_FATES)

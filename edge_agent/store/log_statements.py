@@ -85,16 +85,22 @@ def forget_decisions(log: str) -> str:
     return f"DELETE FROM {log} WHERE row_id IN (SELECT row_id FROM {log} WHERE row_id < ? ORDER BY row_id LIMIT ?)"
 
 
-def put_log_chunk(log: str) -> str:
-    """Log many decisions as one row."""
-    return f"INSERT INTO {LOG_CHUNKS[log]} (last_row_id, first_row_id, count, body) VALUES (?,?,?,CAST(? AS TEXT))"
+def put_log_chunks(log: str, count: int) -> str:
+    """Log many decisions as ``count`` rows."""
+    columns = "(last_row_id, first_row_id, count, body)"
+    return f"INSERT INTO {LOG_CHUNKS[log]} {columns} VALUES " + schema.rows("(?,?,?,CAST(? AS TEXT))", count)
 
 
-def first_log_chunk(log: str) -> str:
-    """Name a log's oldest chunk."""
-    return f"SELECT last_row_id, first_row_id, count FROM {LOG_CHUNKS[log]} ORDER BY last_row_id LIMIT 1"
+def first_log_chunks(log: str) -> str:
+    """Name a log's oldest chunks."""
+    return f"SELECT last_row_id, first_row_id, count FROM {LOG_CHUNKS[log]} ORDER BY last_row_id LIMIT 100"
 
 
-def delete_log_chunk(log: str) -> str:
-    """Delete one chunk of a log."""
-    return f"DELETE FROM {LOG_CHUNKS[log]} WHERE last_row_id = ?"
+def first_decision(log: str) -> str:
+    """Name the oldest decision that stands in a row of its own."""
+    return f"SELECT COALESCE(MIN(row_id), {schema.EVERY_ROW}) FROM {log}"
+
+
+def delete_log_chunks(log: str) -> str:
+    """Delete a log's chunks up to and including one."""
+    return f"DELETE FROM {LOG_CHUNKS[log]} WHERE last_row_id <= ?"

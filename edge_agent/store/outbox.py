@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from edge_agent.core.block_state import Counters
-from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow
+from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow, size_of
 from edge_agent.ports import LaneDepth
 from edge_agent.store import chunks, log_statements, schema
 from edge_agent.store.bulk import put_rows
@@ -74,10 +74,11 @@ class OutboxChange:
         for lane, row_id in self._deletable_through.items():
             if row_id == self._deleted_through[lane]:
                 continue
-            ((rows, size),) = self._database.execute(schema.rows_through(lane), (row_id,))
-            self._database.execute(schema.delete_through(lane), (row_id,))
-            self._resize(lane, -rows, -size)
-            if self._chunked.get(lane):
+            if self._depths[lane].size > self._chunked[lane]:
+                ((rows, size),) = self._database.execute(schema.rows_through(lane), (row_id,))
+                self._database.execute(schema.delete_through(lane), (row_id,))
+                self._resize(lane, -rows, -size)
+            if self._chunked[lane]:
                 ((rows, size),) = self._database.execute(schema.chunks_through(lane), (row_id,))
                 self._database.execute(schema.delete_chunks_through(lane), (row_id,))
                 self._resize(lane, -rows, -size)
@@ -90,8 +91,10 @@ class OutboxChange:
         Give the first one's row id; the others' follow.
         """
         first = max(self._last_row_ids.values()) + 1
-        numbered = [_numbered(row, row_id) for row_id, row in enumerate(rows, first)]
-        advisories, registrations, copies = ([row for row in numbered if row.lane is lane] for lane in Lane)
+        lanes: tuple[list[OutboxRow], ...] = ([], [], [])
+        for row_id, row in enumerate(rows, first):
+            lanes[row.lane].append(_numbered(row, row_id))
+        advisories, registrations, copies = lanes
         registrations = self._newest_by_sender(registrations)
         self._unpack_replaced(registrations)
         self._delete_replaced(registrations)
@@ -127,8 +130,7 @@ class OutboxChange:
         chunk = chunks.first_chunk_behind(self._database, Lane.REGISTRATIONS, row.row_id - 1)
         if chunk and chunk.first_row_id <= row.row_id:
             self._unpack(Lane.REGISTRATIONS, chunk)
-        cursor = self._database.execute(schema.DELETE_REGISTRATION, (row.row_id,))
-        if cursor.rowcount:
+        if self._database.execute(schema.DELETE_REGISTRATION, (row.row_id,)).rowcount:
             self._count(row.block, "dropped", cause)
             self._fates.append((cause, row.row_id))
             self._resize(Lane.REGISTRATIONS, -1, -row.size)
@@ -279,11 +281,10 @@ class OutboxChange:
         last = rows[-1]
         self._last_row_ids[lane] = last.row_id
         self._appended[lane] = rows
-        is_chunked = self._is_worth_chunks(lane, rows)
-        if is_chunked:
+        if self._is_worth_chunks(lane, rows):
             pieces = chunks.put_chunks(self._database, lane, rows)
             self._placed += pieces if lane is Lane.REGISTRATIONS else ()
-            size = sum([row.size for row in rows])
+            size = size_of(rows)
             self._resize(lane, len(rows), size)
             self._chunked[lane] += size
         else:
@@ -296,10 +297,9 @@ class OutboxChange:
     def _is_worth_chunks(self, lane: Lane, rows: list[OutboxRow]) -> bool:
         if len(rows) < chunks.WORTH_A_CHUNK or lane is Lane.COPIES:
             return False
-        if lane is Lane.REGISTRATIONS:
-            return self._chunked[lane] <= self._books.max_chunked
-        # A watermark at the end may be replaced by the next.
-        return not rows[-1].is_watermark
+        # A watermark may be replaced by the next, and people are told how many wait.
+        is_small = lane is not Lane.REGISTRATIONS or self._chunked[lane] <= self._books.max_chunked
+        return is_small and not any(row.watermark_since for row in rows)
 
     def _insert(self, lane: Lane, rows: list[OutboxRow]) -> None:
         values = [
@@ -316,7 +316,7 @@ class OutboxChange:
             for row in rows
         ]
         put_rows(self._database, partial(schema.put_in_outbox, lane), values)
-        self._resize(lane, len(rows), sum([row.size for row in rows]))
+        self._resize(lane, len(rows), size_of(rows))
 
     def _drop(self, block: str, cause: str, rows: int, size: int) -> None:
         self._count(block, "dropped", cause, rows)

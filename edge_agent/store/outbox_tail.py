@@ -5,7 +5,7 @@ Bounded in bytes: a lane that waits longer is forgotten here, and read from the 
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.outgoing import Lane, OutboxRow, size_of
 
 MOST_BYTES = 16 << 20
 
@@ -33,8 +33,8 @@ class OutboxTail:
     def append(self, lane: Lane, rows: Sequence[OutboxRow]) -> None:
         """Keep rows that were committed, each with its id."""
         tail = self._lanes[lane]
-        tail.rows.update([(row.row_id, row) for row in rows])
-        tail.size += sum([row.size for row in rows])
+        tail.rows |= {row.row_id: row for row in rows}
+        tail.size += size_of(rows)
         if tail.size > MOST_BYTES:
             tail.forget(rows[-1].row_id)
 

@@ -294,13 +294,16 @@ class SqliteStore:
     async def _flush_deletions(self) -> None:
         told, through, still = "", dict(self._books.deletable_through), 0
         while True:
+            deleted = self._books.deleted_through
             await asyncio.sleep(FLUSH_INTERVAL)
             still = still + 1 if self._books.deletable_through == through else 0
             through = dict(self._books.deletable_through)
             try:
                 with contextlib.suppress(StoreFull):
                     unpacks = still == STANDS_STILL and any(self._books.chunked.values())
-                    if unpacks or self._books.has_deletions:
+                    # Where batches are committed, they delete: another transaction would wait for the disk in vain.
+                    is_left = self._books.has_deletions and self._books.deleted_through == deleted
+                    if unpacks or is_left:
                         await self._transact(_Batch(unpacks=unpacks))
                     await self._answer_operator()
                 async with self._lock:

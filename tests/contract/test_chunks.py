@@ -262,14 +262,19 @@ async def test_what_can_never_be_delivered_is_taken_out_of_its_chunk(tmp_path: P
     assert depths_in(path)[Lane.REGISTRATIONS].rows == 5
 
 
-async def test_a_watermark_that_may_be_replaced_is_in_no_chunk(tmp_path: Path, small_chunks: None) -> None:
+async def test_a_watermark_is_in_no_chunk_and_is_shown_as_one(tmp_path: Path, small_chunks: None) -> None:
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store.commit(batch_of(1, [*(advisory_row(str(number)) for number in range(5)), watermark("w1")]))
         await store.commit(batch_of(2, [watermark("w2")]))
         await store.commit(batch_of(3, [advisory_row(str(number)) for number in range(5, 9)]))
         assert chunk_count(path, Lane.ADVISORIES) == 1
-        assert await waiting(store, Lane.ADVISORIES) == [*"01234", "w2", *"5678"]
+        between = [advisory_row("9"), advisory_row("10"), watermark("w3"), advisory_row("11")]
+        await store.commit(batch_of(4, between))
+        with reading(path) as database:
+            shown = {records: count for _, records, count, *_ in database.execute(WAITING[Lane.ADVISORIES])}
+        assert shown == {"advisories": 12, "watermarks": 2}
+        assert await waiting(store, Lane.ADVISORIES) == [*"01234", "w2", *"5678", "9", "10", "w3", "11"]
 
 
 async def test_an_export_holds_what_stands_in_chunks(tmp_path: Path, small_chunks: None) -> None:
