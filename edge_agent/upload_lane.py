@@ -3,8 +3,8 @@
 Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
 which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on.
 
-While reading is behind the stream, registrations let it go first: a batch of them leaves with each commit. Whoever
-knows the present sooner says sooner who is silent now; and advisories, which say it, wait for nobody.
+While reading is behind the stream, registrations let it go first: a batch of them leaves each second. Whoever knows the
+present sooner says sooner who is silent now; and advisories, which say it, wait for nobody.
 
 Rows may pass each other when a publish fails. A watermark may not: it leaves only when everything before it in its
 lane is acknowledged, or stands before it in the same batch, which is stored in its order or not at all.
@@ -33,7 +33,10 @@ TOO_LARGE = "too_large"
 FIRST_RETRY = 0.25
 LONGEST_RETRY = 5.0
 BUSY_PAUSE = 2.0
-LONGEST_YIELD = 0.1
+BATCH_EVERY = 1.0
+"""How often, in seconds, a batch of registrations leaves while reading goes first."""
+
+LOOK_AGAIN_AFTER = 0.1
 
 
 class Terms:
@@ -88,8 +91,8 @@ class UploadLane:
         self._batches_from = 0.0
         self._retry_after = FIRST_RETRY
         self._waits_since = 0.0
-        self._appends_seen = self._left_since = 0
-        self._yields_until = 0.0
+        self._left_since = 0
+        self._left_from = self._yields_until = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -112,7 +115,7 @@ class UploadLane:
         Where it is kept back a while before it leaves, left() has to follow.
         """
         now = loop_time()
-        if now < self._rests_until or self._yields(appends, now):
+        if now < self._rests_until or self._yields(now):
             return None
         await self._read_ahead(appends)
         shipment = self._chosen()
@@ -123,12 +126,12 @@ class UploadLane:
             self._left_since += len(shipment.rows)
         return shipment
 
-    def _yields(self, appends: int, now: float) -> bool:
-        """Tell whether registrations let reading go before them until the next commit."""
-        if appends != self._appends_seen:
-            self._appends_seen, self._left_since = appends, 0
+    def _yields(self, now: float) -> bool:
+        """Tell whether registrations let reading go before them: for the rest of a second in which a batch has left."""
+        if now - self._left_from >= BATCH_EVERY:
+            self._left_from, self._left_since = now, 0
         yields = self.lane is Lane.REGISTRATIONS and self._left_since >= BATCH_ROWS and self._store.is_filling()
-        self._yields_until = now + LONGEST_YIELD if yields else 0.0
+        self._yields_until = now + LOOK_AGAIN_AFTER if yields else 0.0
         return yields
 
     def left(self, shipment: Shipment) -> None:

@@ -23,8 +23,11 @@ LONGEST_WAIT_FOR_UPLOADS = 0.5
 CHUNKED_UP_TO = 0.25
 """How much of the limit registrations may take in chunks, as a part of it."""
 FILLS_WITHIN = 0.25
+"""Registrations that come faster, in seconds, are a backlog's."""
 FILLS_UP_TO = 0.5
-"""Registrations that come faster, in seconds, are a backlog's; how full an outbox may be that is to take them in."""
+BATCHES_UNDER_WAY = 32 << 20
+"""How full an outbox may be that is to take them in, as a part of its limit; and what must fit in beside that, in
+bytes: what is being committed and what is read meanwhile."""
 
 
 class LastWatermark(msgspec.Struct, frozen=True):
@@ -99,6 +102,10 @@ class OutboxBooks:
         return self.deletable_through != self.deleted_through
 
     @property
+    def _size(self) -> int:
+        return sum(depth.size for depth in self.depths.values())
+
+    @property
     def _unloseable(self) -> int:
         return self.depths[Lane.ADVISORIES].size + self.depths[Lane.COPIES].size
 
@@ -116,9 +123,9 @@ class OutboxBooks:
 
     @property
     def is_filling(self) -> bool:
-        """Tell whether registrations come by the hundred, and there is room for many more."""
-        has_room = sum(depth.size for depth in self.depths.values()) < self.max_outbox * FILLS_UP_TO
-        return has_room and time.monotonic() - self._came_at < FILLS_WITHIN
+        """Tell whether registrations come by the hundred, and there is room for many more: none is dropped for it."""
+        room = min(self.max_outbox * FILLS_UP_TO, self.max_outbox - BATCHES_UNDER_WAY)
+        return self._size < room and time.monotonic() - self._came_at < FILLS_WITHIN
 
     def registrations_came(self) -> None:
         """Note that many were appended at once."""
