@@ -17,6 +17,8 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "write.parquet.compression-codec": "zstd",
+    # Ids and instants hardly repeat: with room for all of a file's, each is looked up for nothing and written twice.
+    "write.parquet.dict-size-bytes": "65536",
 }
 _VIEW_TEXT = "muster.query"
 DEFINITION = "muster.tables"

@@ -116,6 +116,8 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(min(max(2 * cores, 4), 64)),
+            # A few rows may be a few hundred files: what takes time is the files, and one core would write them all.
+            "spark.sql.adaptive.coalescePartitions.minPartitionSize": "16k",
             # Sites by the thousand, each with a list, are no reason to sort all rows; all cores' lists fit in memory.
             "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(max(100_000 // cores, 1_000)),
         }
