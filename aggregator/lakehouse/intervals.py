@@ -72,71 +72,76 @@ def sender_intervals(words: DataFrame, rebuilds: DataFrame | None, known_through
 
 
 def _following(words: DataFrame) -> DataFrame:
-    """Give each advisory that starts a state, with when that starts and ends, and which episode it is part of.
-
-    What is sorted and looked at from row to row is narrow: a kind is its rank, and instants stand for whole rows.
-    """
-    # The hash settles nearly every comparison of the sort, of which the names, long and alike, would settle few.
+    """Give each advisory that starts a state, with when that starts and ends, and which episode it is part of."""
+    # The hash settles nearly every comparison of the sort, of which the names, long and alike, would settle few. All of
+    # them are columns: where the order has an expression in it, Spark sorts anew for each window.
     ordered = Window.partitionBy("sender_hash", *SENDER).orderBy("occurred_at", "rank", "event_id")
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    rank, before, following = f.col("rank"), f.col("rank_before"), f.col("word_after")
-    is_stale, is_retired = f.col("kind") == AdvisoryKind.STALE, f.col("kind") == AdvisoryKind.RETIRED
-    by_operator = is_retired & f.coalesce("by_operator", f.lit(False))
+    rank, before, after = f.col("rank"), f.col("rank_before"), f.col("word_after")
+    starts_at = f.when(before == AdvisoryKind.STALE.rank, f.col("after_stale_at")).otherwise(f.col("after_other_at"))
+    ends_at = f.when(rank == AdvisoryKind.STALE.rank, f.col("next_after_stale_at")).otherwise(
+        f.col("next_after_other_at")
+    )
     nothing_open = before.isNull() | (before == AdvisoryKind.RETIRED.rank)
     opens = (rank != AdvisoryKind.RETIRED.rank) & (nothing_open | (f.col("word") == AdvisoryKind.NEW.rank))
-    ends_at = f.when(rank == AdvisoryKind.STALE.rank, f.col("after_stale_at")).otherwise(f.col("after_other_at"))
-    started_at = f.when(before == AdvisoryKind.STALE.rank, f.col("in_order_at")).otherwise(f.col("early_at"))
+    episode = f.coalesce("opened_by", f.when(opens, f.col("event_id")))
+    opened_at = f.coalesce("opened_at", f.when(opens, f.col("started_at")))
     return (
-        words.select(
-            f.xxhash64(*SENDER).alias("sender_hash"),
-            *SENDER,
-            "event_id",
-            "occurred_at",
-            "opened_by",
-            "opened_at",
-            _rank(f.col("kind")).alias("rank"),
-            f.when((f.col("kind") == AdvisoryKind.NEW) & f.col("rebuilt"), _REBUILT_WORD)
-            .otherwise(_rank(f.col("kind")))
-            .alias("word"),
-            # When it ends the state before it and starts its own: behind a stale one, and behind any other.
-            f.when(is_stale | by_operator, f.col("last_seen_at")).otherwise(f.col("occurred_at")).alias("in_order_at"),
-            f.when(is_stale | is_retired, f.col("last_seen_at")).otherwise(f.col("occurred_at")).alias("early_at"),
-        )
+        _narrow(words)
         .withColumns(
             {
                 "rank_before": f.lag("rank").over(ordered),
                 "word_after": f.lead("word").over(ordered),
                 "heard_again_at": f.lead("occurred_at").over(ordered),
-                "after_stale_at": f.lead("in_order_at").over(ordered),
-                "after_other_at": f.lead("early_at").over(ordered),
+                "next_after_stale_at": f.lead("after_stale_at").over(ordered),
+                "next_after_other_at": f.lead("after_other_at").over(ordered),
             }
         )
         .withColumns(
             {
                 # A sighting before the one that the last state rests on cannot take that state back.
-                "started_at": f.max(started_at).over(so_far),
-                "episode": f.last(f.coalesce("opened_by", f.when(opens, f.col("event_id"))), ignorenulls=True).over(
-                    so_far
-                ),
+                "started_at": f.max(starts_at).over(so_far),
+                "episode": f.last(episode, ignorenulls=True).over(so_far),
             }
         )
-        .withColumn(
-            "opened_at",
-            f.last(f.coalesce("opened_at", f.when(opens, f.col("started_at"))), ignorenulls=True).over(so_far),
-        )
+        .withColumn("episode_started_at", f.last(opened_at, ignorenulls=True).over(so_far))
         .where(rank != AdvisoryKind.RETIRED.rank)
         .select(
             *SENDER,
             "episode",
-            f.col("opened_at").alias("episode_started_at"),
+            "episode_started_at",
             "started_at",
-            f.when(following.isNotNull(), f.greatest("started_at", ends_at)).alias("ended_at"),
-            _named(following, _WORDS).alias("ended_by"),
+            f.when(after.isNotNull(), f.greatest("started_at", ends_at)).alias("ended_at"),
+            _named(after, _WORDS).alias("ended_by"),
             "heard_again_at",
             f.col("occurred_at").alias("advisory_at"),
             _named(rank, _KINDS).alias("advisory_kind"),
             f.col("event_id").alias("advisory_id"),
         )
+    )
+
+
+def _narrow(words: DataFrame) -> DataFrame:
+    """Give of each word what is sorted and looked at from row to row: kinds are numbers.
+
+    ``after_stale_at`` and ``after_other_at`` say when it ends the state before it and starts its own, where that was
+    stale, and where not.
+    """
+    kind, last_seen_at, occurred_at = f.col("kind"), f.col("last_seen_at"), f.col("occurred_at")
+    is_stale, is_retired = kind == AdvisoryKind.STALE, kind == AdvisoryKind.RETIRED
+    by_operator = is_retired & f.coalesce("by_operator", f.lit(False))
+    is_rebuilt = (kind == AdvisoryKind.NEW) & f.col("rebuilt")
+    return words.select(
+        f.xxhash64(*SENDER).alias("sender_hash"),
+        *SENDER,
+        "event_id",
+        "occurred_at",
+        "opened_by",
+        "opened_at",
+        _rank(kind).alias("rank"),
+        f.when(is_rebuilt, _REBUILT_WORD).otherwise(_rank(kind)).alias("word"),
+        f.when(is_stale | by_operator, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
+        f.when(is_stale | is_retired, last_seen_at).otherwise(occurred_at).alias("after_other_at"),
     )
 
 
