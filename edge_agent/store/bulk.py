@@ -1,14 +1,15 @@
 """Write many rows in few statements.
 
 A statement lets go of the interpreter's lock and takes it back for every step; with a busy event loop beside it each of
-them may wait for 1 ms (``edge_agent/daemon.py``). Of many rows in one statement there is one step.
+them may wait for 1 ms (``edge_agent/daemon.py``). Of many rows in one statement there is one step. But a statement,
+and what was bound to it, stays in memory until it is used again: of 400 senders 0.9 MB, of 2,000 it would be 4.6.
 """
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-ROWS_PER_STATEMENT = (2_000, 400, 100, 25, 5, 1)
+ROWS_PER_STATEMENT = (400, 100, 25, 5, 1)
 
 Row = Sequence[object]
 
