@@ -39,6 +39,14 @@ def differences(wanted: Config, current: Config) -> Iterator[FieldChange]:
             yield FieldChange(field, before or ([] if isinstance(after, list) else before), after)
 
 
+def fitting(wanted: Config, current: Config) -> Config:
+    """Shorten, with ``max_age``, the duplicate window that nobody asked for: the server refuses one that is longer."""
+    max_age = wanted.get("max_age", 0)
+    if "duplicate_window" in wanted or not 0 < max_age < current.get("duplicate_window", 0):
+        return wanted
+    return wanted | {"duplicate_window": max_age}
+
+
 def source_pairs(wanted: list[Config], current: list[Config]) -> list[tuple[Config | None, Config | None]]:
     """Pair found sources with wanted ones, (found, wanted): None where there is no such one."""
     left = list(current)

@@ -7,7 +7,7 @@ Every request has a deadline; a place that does not answer is reported, and does
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from nats.aio.client import Client
@@ -31,8 +31,10 @@ from shared.nats_connection import ApiError, ConnectFailed, RequestFailed, conne
 
 CONNECT_DEADLINE = 5.0
 REQUEST_DEADLINE = 5.0
+_FIRST_DEADLINE = 2.0
 NO_SUCH_MESSAGE = 10037
 
+T = TypeVar("T")
 Connections = dict[str, Client | str]
 
 
@@ -212,7 +214,7 @@ async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Co
         found.unreachable[place] = client
         return
     try:
-        info = await request_json(client, f"{place.api}.INFO", None, _AccountInfo, deadline=REQUEST_DEADLINE)
+        info = await _asked_again(client, f"{place.api}.INFO", None, _AccountInfo)
         found.levels[place] = info.api.level
         for each in asked:
             if isinstance(each, DesiredConsumer):
@@ -228,7 +230,7 @@ async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Co
 async def _observe_stream(client: Client, asked: DesiredStream | Origin, found: Found) -> None:
     subject = f"{asked.place.api}.STREAM.INFO.{asked.name}"
     try:
-        answer = await request_json(client, subject, None, FoundStream, deadline=REQUEST_DEADLINE)
+        answer = await _asked_again(client, subject, None, FoundStream)
     except ApiError as error:
         if error.err_code != NO_SUCH_STREAM:
             raise
@@ -243,7 +245,7 @@ async def _observe_last_matching(client: Client, asked: Origin, found: Found) ->
         request = {"last_by_subj": subject}
         api = f"{asked.place.api}.STREAM.MSG.GET.{asked.name}"
         try:
-            answer = await request_json(client, api, request, _MessageAnswer, deadline=REQUEST_DEADLINE)
+            answer = await _asked_again(client, api, request, _MessageAnswer)
         except ApiError as error:
             if error.err_code != NO_SUCH_MESSAGE:
                 raise
@@ -255,12 +257,23 @@ async def _observe_last_matching(client: Client, asked: Origin, found: Found) ->
 async def _observe_consumer(client: Client, asked: DesiredConsumer, found: dict[ConsumerKey, FoundConsumer]) -> None:
     subject = f"{asked.place.api}.CONSUMER.INFO.{asked.stream}.{asked.name}"
     try:
-        answer = await request_json(client, subject, None, FoundConsumer, deadline=REQUEST_DEADLINE)
+        answer = await _asked_again(client, subject, None, FoundConsumer)
     except ApiError as error:
         if error.err_code not in (NO_SUCH_CONSUMER, NO_SUCH_STREAM):
             raise
     else:
         found[asked.place, asked.stream, asked.name] = answer
+
+
+async def _asked_again(client: Client, subject: str, body: Config | None, model: type[T]) -> T:
+    """Ask what changes nothing, and once more where no answer came: a stream that had no leader then may have one now.
+
+    Raise ApiError, RequestFailed.
+    """
+    try:
+        return await request_json(client, subject, body, model, deadline=_FIRST_DEADLINE)
+    except RequestFailed:
+        return await request_json(client, subject, body, model, deadline=REQUEST_DEADLINE)
 
 
 async def _delete_stream(client: Client, change: Change) -> None:

@@ -9,7 +9,16 @@ from enum import StrEnum
 
 import msgspec
 
-from aggregator.topology.differences import ASIDE, FieldChange, confines, differences, losses, source_pairs, title
+from aggregator.topology.differences import (
+    ASIDE,
+    FieldChange,
+    confines,
+    differences,
+    fitting,
+    losses,
+    source_pairs,
+    title,
+)
 from aggregator.topology.found import (
     Found,
     FoundStream,
@@ -136,7 +145,8 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
         fields = tuple(FieldChange(key, None, value) for key, value in config.items() if key != "name")
         yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config)
         return
-    fields = tuple(differences(wanted.config, current.config))
+    managed = fitting(wanted.config, current.config)
+    fields = tuple(differences(managed, current.config))
     if anew and not any(map(_needs_another_stream, fields)):
         # A mirror goes on at its own last sequence, whatever its new origin holds before that.
         fields = (*fields, FieldChange("holds", "what its origin was before", "its origin"))
@@ -150,8 +160,8 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
             loss += f", also what {', '.join(away)} will not send again: wait until it answers"
         yield Change(Action.REPLACE, wanted.place, wanted.name, "", fields, config, loss)
         return
-    config = current.config | wanted.config
-    if "sources" in wanted.config:
+    config = current.config | managed
+    if "sources" in managed:
         config["sources"] = _merged_sources(wanted, current, found)
     lost = ", ".join(losses(fields, current))
     again = any(change.field.startswith("source ") and change.before and change.after for change in fields)

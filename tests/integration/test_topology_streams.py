@@ -82,6 +82,12 @@ async def test_free_streams_are_made_once_origins_first(tmp_path: Path) -> None:
         assert '"hub/ALL" -> "hub/COPY" [label="mirror' in drawn
         assert (await ran("report", "--dot", drawing, "--config", path)).startswith("STREAM")
         assert drawing.read_text() == drawn
+        # The server's own duplicate window, two minutes, must not be longer than messages are kept.
+        path.write_text(path.read_text().replace('max_age = "1h"', 'max_age = "1m"'))
+        assert await ran("apply", "--force", "--config", path) != "nothing to do\n"
+        config = (await stream(client, "ORDERS"))["config"]
+        assert config["max_age"] == config["duplicate_window"] == 60 * 10**9
+        assert await ran("plan", "--config", path) == "nothing to do\n"
 
 
 async def test_a_changed_source_asks_for_force_since_it_takes_everything_again(tmp_path: Path) -> None:
