@@ -26,7 +26,7 @@ def state(name: str, cluster: str = "c1") -> ServerState:
 
 
 def answer(name: str, leader: str, *replicas: Peer) -> JetStreamAnswer:
-    meta = MetaGroup(leader, 1 + len(replicas), list(replicas))
+    meta = MetaGroup(leader, f"id-{leader}", 1 + len(replicas), list(replicas))
     return JetStreamAnswer(Server(name, "c1"), JetStreamState(streams=2, messages=1_200, meta_cluster=meta))
 
 
@@ -35,21 +35,24 @@ def test_servers_are_listed_and_counted_by_cluster() -> None:
     assert clusters(states) == [ClusterSize("c1", 2, 6), ClusterSize("c2", 1, 3)]
     lines = format_servers(states).splitlines()
     assert lines[1].split() == [
-        *("a", "c1", "2.15.1", "yes", "az:1", "3", "0", "0", "20", "MiB", "1.5", "2", "0", "1h", "2m", "1.5ms")
+        *("a", "c1", "2.15.1", "yes", "3", "0", "0", "20", "MiB", "1.5", "2", "0", "1h", "2m", "1.5ms")
     ]
     assert lines[-2].split() == ["c1", "2", "6"]
 
 
 def test_the_meta_group_is_told_by_its_leader() -> None:
-    peers = (Peer("c", current=False, offline=True, active=5_000_000_000, lag=7), Peer("a", current=True, active=1_000))
+    peers = (
+        Peer("c", "id-c", current=False, offline=True, active=5_000_000_000, lag=7),
+        Peer("a", "id-a", current=True, active=1_000),
+    )
     states = [answer("a", "b"), answer("b", "b", *peers), answer("c", "b")]
     members = meta_group(states)
     assert members == [
-        Member("a", current=True, online=True, active=1_000),
-        Member("b", leads=True),
-        Member("c", current=False, online=False, active=5_000_000_000, lag=7),
+        Member("a", "id-a", current=True, online=True, active=1_000),
+        Member("b", "id-b", leads=True),
+        Member("c", "id-c", current=False, online=False, active=5_000_000_000, lag=7),
     ]
-    assert format_meta_group(members).splitlines()[3].split() == ["c", "no", "no", "5s", "7"]
+    assert format_meta_group(members).splitlines()[3].split() == ["c", "id-c", "no", "no", "5s", "7"]
     assert "b*" in format_jetstream(states)
 
 
