@@ -266,6 +266,7 @@ class Ingest:
                         draft.recorded,
                         draft.decisions,
                         self._oldest_forwarded,
+                        self._source.is_behind,
                     )
                 )
         elif self._journal is not None:

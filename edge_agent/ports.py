@@ -46,7 +46,7 @@ class BatchCommit(msgspec.Struct, frozen=True):
     """Everything that one batch changes: committed together or not at all.
 
     ``decisions``, where there are any, are what ``rows`` say, one each, for the log. What was stored before
-    ``oldest_forwarded`` was too old to be forwarded.
+    ``oldest_forwarded`` was too old to be forwarded. ``is_behind``: much more waits to be read.
     """
 
     block_id: BlockId
@@ -56,6 +56,7 @@ class BatchCommit(msgspec.Struct, frozen=True):
     recorded: Sequence[RecordedInput] = ()
     decisions: Sequence[Decision] = ()
     oldest_forwarded: int = 0
+    is_behind: bool = False
 
 
 class LaneDepth(msgspec.Struct, frozen=True):
@@ -194,6 +195,10 @@ class Source(Protocol):
     @property
     def delivered_sequence(self) -> int:
         """Give the last sequence that was delivered, read or not."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether much waits behind what was read."""
 
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         """Give the stream's facts and the last sequence before the configured start."""

@@ -20,6 +20,7 @@ from edge_agent.core.resume import PastChange, StreamFacts, past_change
 from edge_agent.core.resume import is_gap as outran
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from edge_agent.probe import Probe
+from edge_agent.pull_status import pull_status
 from edge_agent.source_api import SourceApi, delivery_numbers
 from shared.identifiers import SourcePosition
 from shared.nats_direct import DirectClient
@@ -35,12 +36,8 @@ BATCH_MESSAGES = 2_000
 BATCH_BYTES = 8 << 20
 LINGER = 0.2
 GATHER = 0.02
-
-_HEARTBEAT_STATUS = "100"
-_ENDED_STATUSES = ("404", "408")
-# With max_bytes set, a pull that was served whole ends with a 409 as well.
-_TOO_LARGE = "Message Size Exceeds MaxBytes"
-_ENDED_DESCRIPTIONS = ("Batch Completed", _TOO_LARGE)
+MUCH = 1_000
+"""Messages from which on reading is behind, and not just gathering what has come meanwhile."""
 
 
 class JetStreamSource:
@@ -109,6 +106,11 @@ class JetStreamSource:
         """Give the last sequence that was delivered, read or not."""
         return self._read_sequence
 
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether much waits behind what was read."""
+        return len(self._buffer) + self._pending >= MUCH
+
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         """Give the stream's facts and the last sequence before the configured start."""
         return await self._api.resolve_start()
@@ -144,18 +146,17 @@ class JetStreamSource:
 
     async def read(self, patience: float) -> Sequence[SourceMessage]:
         """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""
-        loop = asyncio.get_running_loop()
-        patient_until = loop.time() + patience
+        patient_until = self._time() + patience
         await self._request()
-        while not self._buffer and not self._broken and loop.time() < patient_until:
+        while not self._buffer and not self._broken and self._time() < patient_until:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(patient_until, self._heard_at + SILENCE_LIMIT)):
                     await self._next_arrival()
-            if loop.time() - self._heard_at >= SILENCE_LIMIT:
+            if self._time() - self._heard_at >= SILENCE_LIMIT:
                 self.break_off(f"the server has been silent for {SILENCE_LIMIT:g} s")
         if self._buffer:
             # A batch is a transaction: behind the stream, wait for a large one; at its end, not for long.
-            await self._gather(loop.time() + (GATHER if self._pending else LINGER))
+            await self._gather(self._time() + (GATHER if self._pending else LINGER))
         if self._hole_after is not None:
             await self._look_into_hole(self._hole_after)
         if self._broken:
@@ -242,9 +243,8 @@ class JetStreamSource:
     async def _subscribe(self) -> None:
         self._inbox = self._client.new_inbox()
         try:
-            self._subscription = await self._client.subscribe_directly(
-                self._inbox, partial(self._receive, self._generation)
-            )
+            receive = partial(self._receive, self._generation)
+            self._subscription = await self._client.subscribe_directly(self._inbox, receive)
         except nats.errors.Error as error:
             raise SourceUnavailable(f"cannot listen for messages: {error}") from error
 
@@ -267,7 +267,7 @@ class JetStreamSource:
             and self._buffered_bytes < PULL_BYTES * PULLS
         ):
             if not self._requested:
-                self._heard_at = asyncio.get_running_loop().time()
+                self._heard_at = self._time()
             # What no pull of the usual size can carry is asked for alone.
             messages, size = (1, 0) if self._is_oversized else (PULL_MESSAGES, PULL_BYTES)
             self._is_oversized = False
@@ -317,16 +317,14 @@ class JetStreamSource:
             self._continuous_through = sequence
 
     def _receive_status(self, headers: Mapping[str, str]) -> None:
-        status, description = headers.get("Status", ""), headers.get("Description", "")
-        if status == _HEARTBEAT_STATUS:
-            if int(headers.get("Nats-Last-Consumer", self._consumer_sequence)) > self._consumer_sequence:
-                self.break_off("the server counts deliveries that did not arrive")
-        elif status in _ENDED_STATUSES or description in _ENDED_DESCRIPTIONS:
-            left = int(headers.get("Nats-Pending-Messages", 0))
-            self._requested -= left
-            self._is_oversized = self._is_oversized or (description == _TOO_LARGE and left == PULL_MESSAGES)
-        else:
-            self.break_off(f"the server ended the pull: {status} {description}")
+        status = pull_status(headers)
+        if status.is_end:
+            self._requested -= status.left
+            self._is_oversized = self._is_oversized or (status.is_too_large and status.left == PULL_MESSAGES)
+        elif not status.is_heartbeat:
+            self.break_off(f"the server ended the pull: {status.text}")
+        elif status.delivered > self._consumer_sequence:
+            self.break_off("the server counts deliveries that did not arrive")
 
     def _take(self) -> list[SourceMessage]:
         taken: list[SourceMessage] = []

@@ -33,8 +33,8 @@ class OutboxChange:
 
     _database: sqlite3.Connection
 
-    def __init__(self, books: OutboxBooks) -> None:
-        self._books = books
+    def __init__(self, books: OutboxBooks, *, is_behind: bool) -> None:
+        self._books, self._is_behind = books, is_behind
         # As it is now: what the uploader does goes on while the transaction is written.
         self._deletable_through = dict(books.deletable_through)
         self._unsent_after = {lane: books.unsent_after(lane) for lane in Lane}
@@ -63,7 +63,7 @@ class OutboxChange:
             self._books.tail.remove(lane, row_ids)
         if self._has_dropped_unsent:
             self._books.tail.forget(Lane.REGISTRATIONS, self._last_row_ids[Lane.REGISTRATIONS])
-        if len(self._appended.get(Lane.REGISTRATIONS, ())) >= chunks.WORTH_A_CHUNK:
+        if self._is_behind and len(self._appended.get(Lane.REGISTRATIONS, ())) >= chunks.WORTH_A_CHUNK:
             self._books.registrations_came()
         if self._appended:
             self._books.announce_rows()

@@ -23,7 +23,7 @@ LONGEST_WAIT_FOR_UPLOADS = 0.5
 CHUNKED_UP_TO = 0.25
 """How much of the limit registrations may take in chunks, as a part of it."""
 FILLS_WITHIN = 0.25
-"""Registrations that come faster, in seconds, are a backlog's."""
+"""How long, in seconds, registrations of a backlog let those after them go first, if no more of it come."""
 FILLS_UP_TO = 0.5
 BATCHES_UNDER_WAY = 32 << 20
 """How full an outbox may be that is to take them in, as a part of its limit; and what must fit in beside that, in
@@ -123,12 +123,12 @@ class OutboxBooks:
 
     @property
     def is_filling(self) -> bool:
-        """Tell whether registrations come by the hundred, and there is room for many more: none is dropped for it."""
+        """Tell whether a backlog brings registrations by the hundred, and there is room for many more."""
         room = min(self.max_outbox * FILLS_UP_TO, self.max_outbox - BATCHES_UNDER_WAY)
         return self._size < room and time.monotonic() - self._came_at < FILLS_WITHIN
 
     def registrations_came(self) -> None:
-        """Note that many were appended at once."""
+        """Note that many of a backlog's were appended at once."""
         self._came_at = time.monotonic()
 
     def copies_move(self) -> None:

@@ -244,7 +244,7 @@ class SqliteStore:
                 return await self._transact_locked(batch)
 
     async def _transact_locked(self, batch: "BatchCommit | _Batch") -> OutboxChange:
-        outbox = OutboxChange(self._books)
+        outbox = OutboxChange(self._books, is_behind=isinstance(batch, BatchCommit) and batch.is_behind)
 
         def write(database: sqlite3.Connection) -> None:
             outbox.begin(database)

@@ -245,8 +245,10 @@ async def test_the_reader_is_caught_up_only_once_it_has_read_everything_stored(s
         assert (await reader.source.check()).caught_up_through == 0
         await reader.take(await reader.source.read(1))
         assert reader.position.sequence < last
+        was_behind = reader.source.is_behind
         assert (await reader.source.check()).caught_up_through == 0
         await reader.read_on(last)
+        assert (was_behind, reader.source.is_behind) == (True, False)
         read = await reader.source.check()
         assert read.caught_up_through > parse_instant((await site.stored(last)).time) - SETTLE
         assert read.examined_sequence == last

@@ -66,6 +66,10 @@ class ScriptedStream:
     def delivered_sequence(self) -> int:
         return self._read_through
 
+    @property
+    def is_behind(self) -> bool:
+        return self._read_through < self._facts().last_sequence
+
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         return self._facts(), self._first_sequence - 1
 

@@ -49,10 +49,11 @@ def batch(
     retired: Sequence[SenderState] = (),
     recorded: Sequence[RecordedInput] = (),
     block_id: BlockId = BLOCK_ID,
+    is_behind: bool = False,
 ) -> BatchCommit:
     """Make a batch that takes the block to ``sequence``."""
     changes = SenderChanges(list(heard), list(stale), list(retired))
-    return BatchCommit(block_id, state_at(sequence), changes, rows, recorded)
+    return BatchCommit(block_id, state_at(sequence), changes, rows, recorded, is_behind=is_behind)
 
 
 def state_at(sequence: int) -> BlockState:
