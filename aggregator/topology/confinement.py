@@ -5,10 +5,13 @@ could write as any other region, or as the policy (tried on 2.15.1). Transforms 
 name was, what is stored stands below ``fleet.<region>``. What the region's FLEET really holds keeps its subject.
 """
 
+import re
+
 from aggregator.topology.words import Config
 from shared.subjects import ROOT
 
 _EVERY_LENGTH = ("*.*.>", "*.*", "*")
+_NUMBER = re.compile(r"(\.[1-9][0-9]*)?")
 
 
 def confined_to(region: str) -> list[Config]:
@@ -18,22 +21,32 @@ def confined_to(region: str) -> list[Config]:
     return [{"src": src, "dest": f"{own}.>" if src.endswith(">") else own} for src in _EVERY_LENGTH]
 
 
-def confined_anew(source: Config) -> list[Config]:
-    """Give other transforms of the same effect: to the server another source, which counts nothing as taken.
+def numbered(source: Config, number: int) -> list[Config]:
+    """Give a confined source's transforms with a number: to the server another source, which counts nothing as taken.
 
-    They are numbered: of one that it has known before it would find in the copy what that took.
+    They take the same and store it the same. Of a number that the server has known before it would find in the copy
+    what that took. The first has none.
     """
     *rest, last = source["subject_transforms"]
     own = confinement_of(source)
-    number = int(str(last["dest"]).removeprefix(own).removeprefix(".") or 1)
-    return [*rest, {**last, "dest": f"{own}.{number + 1}"}]
+    return [*rest, {**last, "dest": f"{own}.{number}" if number > 1 else own}]
+
+
+def number_of(source: Config) -> int:
+    """Give the number of a confined source."""
+    last = str(source["subject_transforms"][-1]["dest"])
+    return int(last.removeprefix(confinement_of(source)).removeprefix(".") or 1)
 
 
 def is_confined(source: Config) -> bool:
     """Tell whether a source's transforms take everything, and store all of it below one region."""
-    return tuple(each["src"] for each in source.get("subject_transforms") or ()) == _EVERY_LENGTH
+    transforms = source.get("subject_transforms") or ()
+    if tuple(each["src"] for each in transforms) != _EVERY_LENGTH:
+        return False
+    whole, own, last = (each.get("dest") or "" for each in transforms)
+    return whole == f"{own}.>" and last.startswith(own) and _NUMBER.fullmatch(last, len(own)) is not None
 
 
 def confinement_of(source: Config) -> str:
     """Name the subject below which a source is confined, "" where it is not."""
-    return str(source["subject_transforms"][0]["dest"]).removesuffix(".>") if is_confined(source) else ""
+    return str(source["subject_transforms"][1]["dest"]) if is_confined(source) else ""

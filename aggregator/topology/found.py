@@ -147,18 +147,28 @@ class Found(msgspec.Struct, frozen=True):
         """Count the sequences by which what a source has taken is ahead of its origin: of what that was before.
 
         Whatever such an origin stores up to there the server takes for old, and leaves out, without an error. Of one
-        that is empty it has left out nothing yet.
+        that is empty it has left out nothing yet; of one that stopped answering nothing can be done about it now.
         """
-        if api_of(source) and not domain_of(api_of(source)):
-            return 0
-        origin = self.streams.get((origin_place(copier[0], source), source["name"]))
+        origin = self.origin(copier, source)
         held = origin.state.last_seq if origin is not None else 0
+        if not held or origin_place(copier[0], source) in self.unreachable:
+            return 0
         taken = [each.seq for each in self.streams[copier].sources if is_same_source(source, each.source)]
-        return max(0, max(taken, default=0) - held) if held else 0
+        return max(0, max(taken, default=0) - held)
 
     def resumes_behind(self, copier: StreamKey, source: Config) -> int:
-        """Give the origin's sequence behind which another source shall go on in the place of one that was found."""
-        return 0 if self.ahead(copier, source) else self.taken(copier, source)
+        """Give the origin's sequence behind which another source shall go on in the place of one that was found.
+
+        0 where the origin ends before that: it counts anew. A purge leaves it its last sequence.
+        """
+        origin, taken = self.origin(copier, source), self.taken(copier, source)
+        return 0 if origin is not None and origin.state.last_seq < taken else taken
+
+    def origin(self, copier: StreamKey, source: Config) -> FoundStream | None:
+        """Give the stream that a source reads, None where it was not found or is another account's."""
+        if api_of(source) and not domain_of(api_of(source)):
+            return None
+        return self.streams.get((origin_place(copier[0], source), source["name"]))
 
 
 def beyond(mirror: FoundStream, origin: FoundStream | None) -> int:

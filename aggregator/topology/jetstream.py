@@ -155,7 +155,8 @@ def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
         current = found.streams.get((each.place, each.name)) if isinstance(each, DesiredStream) else None
         if not isinstance(each, DesiredStream) or current is None:
             continue
-        is_ahead = any(found.ahead((each.place, each.name), source) for source in sources_of(current))
+        key, sources = (each.place, each.name), sources_of(current)
+        is_ahead = any(found.resumes_behind(key, source) < found.taken(key, source) for source in sources)
         for origin in each.origins:
             at = found.streams.get((origin.place, origin.name))
             if is_ahead or (current.mirror is not None and beyond(current, at)):

@@ -32,15 +32,14 @@ from aggregator.topology.found import (
 )
 from aggregator.topology.refusals import refusals
 from aggregator.topology.regained import regained
+from aggregator.topology.sent import created, merged_sources, sent
 from aggregator.topology.sourcing import OURS, settled
 from aggregator.topology.strays import strays
 from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
 from shared.jetstream_api import domain_of
 
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
-_STARTS = ("opt_start_seq", "opt_start_time")
 _TWICE = "what comes in while this is applied may be taken twice"
-_BELONGS_TO_A_CONSUMER = (*_STARTS, "filter_subject", "subject_transforms")
 
 
 class Action(StrEnum):
@@ -141,7 +140,7 @@ def _made_anew(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
 def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Iterator[Change]:
     current = found.streams.get((wanted.place, wanted.name))
     if current is None:
-        config = _created(wanted.config)
+        config = created(wanted.config)
         fields = tuple(FieldChange(key, None, value) for key, value in config.items() if key != "name")
         yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config)
         return
@@ -153,7 +152,7 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
     if not fields:
         return
     if anew:
-        config = _created(wanted.config)
+        config = created(wanted.config)
         loss = f"deletes its {current.state.messages:,} messages" if current.state.messages else ""
         away = [str(origin.place) for origin in wanted.origins if origin.place in found.unreachable]
         if loss and away:
@@ -162,11 +161,11 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
         return
     config = current.config | managed
     if "sources" in managed:
-        config["sources"] = _merged_sources(wanted, current, found)
+        config["sources"] = merged_sources(wanted, current, found)
     lost = ", ".join(losses(fields, current))
     again = any(change.field.startswith("source ") and change.before and change.after for change in fields)
     remark = _TWICE if again and current.state.messages else ""
-    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, _sent(config), lost, remark)
+    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, sent(config), lost, remark)
     yield from _consumers_left(wanted, current)
 
 
@@ -211,25 +210,6 @@ def _needs_another_stream(change: FieldChange) -> bool:
     if change.field in ("deny_delete", "deny_purge"):
         return not change.after
     return change.field in ("storage", "retention")
-
-
-def _created(config: Config) -> Config:
-    return {key: value for key, value in _sent(config).items() if value != []}
-
-
-def _sent(config: Config) -> Config:
-    """Leave out what is not set, in the stream and in what it copies."""
-    given = _given(config)
-    for key in ("mirror", "placement"):
-        if key in given:
-            given[key] = _given(given[key])
-    if "sources" in given:
-        given["sources"] = [_given(source) for source in given["sources"]]
-    return given
-
-
-def _given(config: Config) -> Config:
-    return {key: value for key, value in config.items() if value is not None}
 
 
 def _taken_up_again(
@@ -324,25 +304,3 @@ def _start(wanted: DesiredConsumer, source: Config, found: Found) -> Config:
     assert wanted.copying is not None
     taken = found.resumes_behind(wanted.copying.key, source)
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": taken + 1} if taken else wanted.start
-
-
-def _merged_sources(wanted: DesiredStream, current: FoundStream, found: Found) -> list[Config]:
-    """Lay the wanted sources over the found ones, keeping what an operator added to them, and where they started.
-
-    A source that loses its consumer, or is confined, starts behind what it had taken; one that gets a consumer must not
-    say where to start.
-    """
-    merged = []
-    for before, source in source_pairs(wanted.config["sources"], sources_of(current)):
-        if source is None:
-            continue
-        old, new = dict(before or {}), dict(source)
-        if new.get("consumer"):
-            old = {name: value for name, value in old.items() if name not in _BELONGS_TO_A_CONSUMER}
-        elif before is not None:
-            new = {name: value for name, value in new.items() if name not in _STARTS}
-            if old.pop("consumer", None) or confines(source, before):
-                old["opt_start_seq"] = found.resumes_behind((wanted.place, wanted.name), before) + 1
-        external = (old.get("external") or {}) | (new.get("external") or {})
-        merged.append(old | new | ({"external": external} if external else {}))
-    return merged

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.confinement import confined_anew, confinement_of
+from aggregator.topology.confinement import confinement_of, number_of, numbered
 from aggregator.topology.found import Found, StreamKey, is_same_source, sources_of
 from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream
 
@@ -31,7 +31,6 @@ def _laid_down(copier: StreamKey, source: Config, found: Found) -> Config:
     for current in sources_of(found.streams[copier]) if copier in found.streams else ():
         is_confined_alike = confinement_of(current) == confinement_of(source) != ""
         if is_confined_alike and is_same_source(source, current):
-            is_ahead = found.ahead(copier, current)
-            transforms = confined_anew(current) if is_ahead else current["subject_transforms"]
-            return source | {"subject_transforms": transforms}
+            number = number_of(current) + bool(found.ahead(copier, current))
+            return source | {"subject_transforms": numbered(source, number)}
     return source

@@ -85,7 +85,8 @@ def _is_durable(wanted: DesiredConsumer, copying: Copying, made: set[StreamKey],
     """Tell whether a copy is to be durable; what cannot be decided now stays as it is."""
     if not wanted.wanted:
         return False
-    levels = [found.levels[place] for place in (wanted.place, copying.place) if place in found.levels]
+    answered = found.levels.keys() - found.unreachable.keys()
+    levels = [found.levels[place] for place in (wanted.place, copying.place) if place in answered]
     if any(level < LEVEL for level in levels):
         return False
     current = next(iter(_found_forms(copying, found)), None)

@@ -113,6 +113,7 @@ def test_the_consumers_of_an_archive_that_does_not_answer_are_left_alone() -> No
 def test_becoming_durable_starts_behind_what_was_taken() -> None:
     found = as_applied(desired(topology('[archive]\nsourcing = "plain"\n')))
     source = Replication("FLEET", External(EU.api), active=5, seq=41)
+    with_state(found, EU, "FLEET", StreamState(last_seq=41))
     with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=41), source)
     todo = plan(desired(topology()), found)
     consumers = [change for change in todo.changes if change.consumer]
@@ -126,6 +127,7 @@ def test_becoming_durable_starts_behind_what_was_taken() -> None:
 def test_becoming_plain_starts_behind_what_was_taken_and_drops_the_consumers_last() -> None:
     found = as_applied(desired(topology()))
     source = Replication("FLEET", External(EU.api), active=5, seq=41)
+    with_state(found, EU, "FLEET", StreamState(last_seq=41))
     with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=41), source)
     todo = plan(desired(topology('[archive]\nsourcing = "plain"\n')), found)
     assert [change.action for change in todo.changes] == [Action.UPDATE, Action.DELETE, Action.DELETE]
@@ -144,6 +146,7 @@ def test_becoming_durable_again_before_any_message_came_still_starts_behind_what
     wanted = desired(topology('[archive]\nsourcing = "plain"\n'))
     sources = [{"name": "FLEET", "external": {"api": EU.api}, "opt_start_seq": 42}]
     found = as_applied(wanted, ARCHIVE={"sources": sources})
+    with_state(found, EU, "FLEET", StreamState(last_seq=41))
     with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=41), Replication("FLEET", External(EU.api)))
     todo = plan(desired(topology()), found)
     assert todo.changes[0].config["opt_start_seq"] == 42

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.topology.confinement import confined_to
+from aggregator.topology.confinement import confined_to, is_confined
 from aggregator.topology.desired import desired
-from aggregator.topology.found import External, FoundConsumer, Replication, StreamState
+from aggregator.topology.found import External, Found, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan import Action, plan
 from aggregator.topology.plan_text import format_plan
 from aggregator.topology.settings import TopologySettings
@@ -53,11 +53,13 @@ def test_a_filtered_source_becomes_durable_and_plain_again_behind_what_it_has_ta
     durable = ORDERS + GATHER + FILTERED
     plain = durable + 'sourcing = "plain"\n'
     found = applied(plain)
+    with_state(found, HUB_PLACE, "ORDERS", StreamState(last_seq=60))
     with_state(found, HUB_PLACE, "ALL", StreamState(), Replication("ORDERS", filter_subject="ORDERS.new", seq=41))
     made, _ = changes(durable, found)
     assert (made.consumer, made.config["opt_start_seq"]) == (durable_name(durable), 42)
     found = applied(durable)
     taken = Replication("ORDERS", subject_transforms=[{"src": "ORDERS.new", "dest": ""}], seq=57)
+    with_state(found, HUB_PLACE, "ORDERS", StreamState(last_seq=60))
     with_state(found, HUB_PLACE, "ALL", StreamState(), taken)
     changed, gone = changes(plain, found)
     assert changed.config["sources"] == [{"name": "ORDERS", "filter_subject": "ORDERS.new", "opt_start_seq": 58}]
@@ -104,6 +106,7 @@ def test_a_copy_that_was_left_aside_is_taken_up_without_force_and_listens_to_not
 
 def test_a_consumer_that_was_made_by_an_apply_that_was_killed_then_starts_behind_what_was_taken_since() -> None:
     found = applied(ORDERS + GATHER + 'sourcing = "plain"\n')
+    with_state(found, HUB_PLACE, "ORDERS", StreamState(last_seq=60))
     with_state(found, HUB_PLACE, "ALL", StreamState(), Replication("ORDERS", seq=41))
     made, durable = changes(ORDERS + GATHER, found)
     assert (made.action, made.config["opt_start_seq"]) == (Action.CREATE, 42)
@@ -121,6 +124,7 @@ def test_a_renamed_place_gives_its_copies_other_consumers_and_nothing_is_taken_t
     text = ORDERS + GATHER
     found = applied(text)
     taken = Replication("ORDERS", seq=57)
+    with_state(found, HUB_PLACE, "ORDERS", StreamState(last_seq=60))
     with_state(found, HUB_PLACE, "ALL", StreamState(), taken)
     main = Place(HUB, "main")
     found.levels[main] = found.levels.pop(HUB_PLACE)
@@ -225,6 +229,8 @@ def test_an_archive_that_was_laid_out_without_is_confined_behind_what_it_has_tak
     ]
     taken = [Replication("FLEET", External(place.api), seq=seq) for place, seq in ((EU, 57), (US, 41))]
     with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=98), *taken)
+    for place in (EU, US):
+        with_state(found, place, "FLEET", StreamState(last_seq=60))
     todo = plan(wanted, found)
     assert not todo.destructive
     made = [change for change in todo.changes if change.consumer]
@@ -302,3 +308,51 @@ def test_each_restore_of_a_region_makes_another_source_of_it_that_begins_from_th
             found.streams[HUB_PLACE, "ARCHIVE"], config=changed.config, sources=[]
         )
         assert plan(wanted, found).changes == ()
+
+
+def test_a_region_that_stops_answering_half_way_is_not_taken_anew_without_its_consumer() -> None:
+    found = restored(50)
+    found.unreachable[EU] = "timeout"
+    assert plan(desired(topology()), found).changes == ()
+
+
+@pytest.mark.parametrize("sourcing", ["durable", "plain"])
+def test_a_source_of_what_is_empty_again_is_confined_from_the_start(sourcing: str) -> None:
+    """A memory store that was restarted counts from 1: behind what was taken nothing would come for long."""
+    wanted = desired(topology(f'[archive]\nsourcing = "{sourcing}"\n'))
+    found = as_applied(wanted)
+    archive = found.streams[HUB_PLACE, "ARCHIVE"].config
+    archive["sources"] = [source | {"subject_transforms": []} for source in archive["sources"]]
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=57), Replication("FLEET", External(EU.api), seq=57))
+    starts = {}
+    for last_seq in (0, 57):
+        with_state(found, EU, "FLEET", StreamState(last_seq=last_seq))
+        todo = plan(wanted, found).changes
+        at = todo[1].config if sourcing == "durable" else todo[-1].config["sources"][0]
+        starts[last_seq] = at.get("opt_start_seq")
+    assert starts == {0: None if sourcing == "durable" else 1, 57: 58}
+
+
+def test_where_nothing_that_counts_was_taken_a_source_that_turns_plain_starts_as_it_is_told() -> None:
+    text = ORDERS + GATHER + "start_sequence = 100\n"
+    found = applied(text)
+    with_state(found, HUB_PLACE, "ORDERS", StreamState(last_seq=50))
+    (changed, _) = changes(text + 'sourcing = "plain"\n', found)
+    assert changed.config["sources"] == [{"name": "ORDERS", "opt_start_seq": 100}]
+
+
+@pytest.mark.parametrize("last", ["archive", "fleet.eu-west.x", "fleet.eu-west.02", "fleet.eu-west2", ""])
+def test_transforms_that_store_elsewhere_too_do_not_confine(last: str) -> None:
+    *rest, _ = confined_to("eu-west")
+    assert not is_confined({"subject_transforms": [*rest, {"src": "*", "dest": last}]})
+    assert is_confined({"subject_transforms": [*rest, {"src": "*", "dest": "fleet.eu-west.2"}]})
+
+
+def restored(last_seq: int) -> Found:
+    """Answer as the servers of an archive do that has taken more of a region than that holds."""
+    found = as_applied(desired(topology()))
+    with_state(found, EU, "FLEET", StreamState(last_seq=last_seq))
+    transforms = found.streams[HUB_PLACE, "ARCHIVE"].config["sources"][0]["subject_transforms"]
+    taken = Replication("FLEET", External(EU.api), subject_transforms=transforms, seq=57)
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=57), taken)
+    return found
