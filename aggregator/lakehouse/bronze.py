@@ -26,7 +26,7 @@ from aggregator.lakehouse.decode import TABLES as DECODED
 from aggregator.lakehouse.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.policy_rows import given_at
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
-from aggregator.lakehouse.staged_files import StagedFiles
+from aggregator.lakehouse.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.windows import within
 
 _DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}
@@ -100,13 +100,8 @@ def take(
 
 def _read(decoded: DataFrame, done: Mapping[str, int], staged: StagedFiles | None) -> dict[str, Row]:
     """Sum up what messages are by the table that they belong to."""
-    try:
+    with removed_on_failure(staged):
         return {row.target: row for row in _summary(decoded, done).collect()}
-    except BaseException:
-        # Nothing was committed, and nobody will ask for what was staged.
-        if staged is not None:
-            staged.remove()
-        raise
 
 
 def begin(spark: SparkSession, start: HubPosition, positions: Mapping[str, HubPosition]) -> dict[str, HubPosition]:
@@ -161,10 +156,13 @@ def _take_table(spark: SparkSession, new: Arrivals, table: Table, position: HubP
         return Counts()
     seen = catalog.snapshots(spark, (table,)).get(table.name)
     duplicate_count = 0
-    if staged and not new.row_count and staged.are_all_new(spark, table, seen):
+    with removed_on_failure(staged):
+        are_all_new = staged and not new.row_count and staged.are_all_new(spark, table, seen)
+    if staged and are_all_new:
         added = staged.add(spark, table, position, seen)
     else:
-        added, duplicate_count = _write(spark, new, table, position, seen)
+        with removed_on_failure(staged):
+            added, duplicate_count = _write(spark, new, table, position, seen)
     if added + duplicate_count != count:
         raise MiscountError(
             f"{table.name}: of {count} messages {added} were written and {duplicate_count} left out as"

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aggregator.lakehouse.jetstream_source import load
 from aggregator.lakehouse.reading_plan import Span
-from aggregator.lakehouse.staged_files import StagedFiles
+from aggregator.lakehouse.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.staging import Place, stage_slice
 from aggregator.lakehouse.stream_slices import StreamSlices, cut
 
@@ -51,7 +51,9 @@ def read_chunks(
             if following is not None:
                 ahead.begin(following)
             try:
-                yield Chunk(span, staged.others(spark), staged)
+                with removed_on_failure(staged):
+                    others = staged.others(spark)
+                yield Chunk(span, others, staged)
             finally:
                 staged.remove_others()
 
@@ -69,15 +71,17 @@ class _Ahead:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._reading is not None:
-            # A JVM that is gone reads nothing any more.
-            with suppress(Py4JError):
-                self._spark.sparkContext.cancelJobGroup(self._group)
-            if not self._reading.exception():
-                staged = self._reading.result()
-                staged.remove()
-                staged.remove_others()
-        self._thread.shutdown()
+        try:
+            if self._reading is not None:
+                # A JVM that is gone reads nothing any more.
+                with suppress(Py4JError):
+                    self._spark.sparkContext.cancelJobGroup(self._group)
+                if not self._reading.exception():
+                    staged = self._reading.result()
+                    staged.remove()
+                    staged.remove_others()
+        finally:
+            self._thread.shutdown()
 
     def begin(self, span: Span) -> None:
         """Begin to read ``span``."""
@@ -88,8 +92,9 @@ class _Ahead:
         if self._reading is None:
             self.begin(span)
         assert self._reading is not None
-        reading, self._reading = self._reading, None
-        return reading.result()
+        staged = self._reading.result()
+        self._reading = None
+        return staged
 
     def _read(self, span: Span, place: Place) -> StagedFiles:
         context = self._spark.sparkContext

@@ -47,15 +47,16 @@ def read(text: bytes, count: int) -> pa.Table | None:
     """
     if b"\\" in text or np.count_nonzero(np.frombuffer(text, np.uint8) < _SPACE) != count - 1:
         return None
-    whole = csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=len(text) + 1)
+    lines = text + b"\n"
+    whole = csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=len(lines) + 1)
     try:
-        found = csv.read_csv(pa.BufferReader(text), whole, _BETWEEN_QUOTES, _READ)
+        found = csv.read_csv(pa.BufferReader(lines), whole, _BETWEEN_QUOTES, _READ)
         values = [_value(name, column) for name, column in zip(_FIELDS, found.columns, strict=True)]
     except pa.ArrowException:
         return None
     pieces = [piece for pair in zip(_BEFORE, map(_written, values), strict=True) for piece in pair]
     again = pc.binary_join_element_wise(*pieces, "}\n", "").combine_chunks()
-    if not again.buffers()[2].equals(pa.py_buffer(text + b"\n")):
+    if not again.buffers()[2].equals(pa.py_buffer(lines)):
         return None
     return pa.table([*values, pa.nulls(count, pa.bool_())], names=[*_FIELDS, _LEFT_OUT])
 

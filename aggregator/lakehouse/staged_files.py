@@ -1,6 +1,7 @@
 """Add data files that were staged while they were read to their table, in one commit with the position."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.jetstream_source import SCHEMA
 from aggregator.lakehouse.schemas import Table
-from aggregator.lakehouse.staging import Place, StagedFile, StagedSlice, local_path
+from aggregator.lakehouse.staging import Place, StagedFile, StagedSlice, local_path, remove
 
 
 def place_of(spark: SparkSession, table: Table, after: int) -> Place | None:
@@ -97,15 +98,26 @@ class StagedFiles(NamedTuple):
     def remove(self) -> None:
         """Remove the data files, whose rows were written otherwise."""
         for file in self.files:
-            self.place.path(file.name).unlink(missing_ok=True)
+            remove(self.place.path(file.name))
 
     def remove_others(self) -> None:
         """Remove the messages that were judged."""
         for each in self.slices:
             if each.others:
-                self.place.path(each.others).unlink(missing_ok=True)
+                remove(self.place.path(each.others))
 
     def _parquet(self, reader: DataFrameReader, names: Sequence[str]) -> DataFrame:
         paths = [f"file://{self.place.path(name)}" for name in names]
         # Names are names, whatever characters they have.
         return reader.option("__globPaths__", "false").parquet(*paths)
+
+
+@contextmanager
+def removed_on_failure(staged: StagedFiles | None) -> Iterator[None]:
+    """Remove what was staged where this fails, since nobody will ask for it. Not around a commit that may be there."""
+    try:
+        yield
+    except BaseException:
+        if staged is not None:
+            staged.remove()
+        raise

@@ -8,7 +8,7 @@ elsewhere Spark reads and writes, which knows every kind of store.
 
 import base64
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
@@ -88,7 +88,13 @@ class Place(msgspec.Struct, frozen=True):
     def forget(self) -> None:
         """Remove what tasks have written, where no commit can know of it."""
         for path in Path(self.directory).glob(f"data/*/{self.reading}-*.parquet"):
-            path.unlink(missing_ok=True)
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file that no snapshot knows; where that cannot be done, it is an orphan, which upkeep removes."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def local_path(location: str) -> str | None:
@@ -153,6 +159,7 @@ def _write(rows: pa.Table, day: str, place: Place) -> StagedFile:
     name = place.name_in(f"occurred_at_day={day}")
     # A dictionary of what differs in nearly every row takes more time, and more room, than to write it down.
     differ = ("sender_id", "event_id")
-    repeated = [field.name for field in rows.schema if field.type == pa.string() and field.name not in differ]
+    texts = [field.name for field in rows.schema if field.type in (pa.string(), pa.large_string())]
+    repeated = [name for name in texts if name not in differ]
     parquet.write_table(rows, place.path(name), compression="zstd", use_dictionary=repeated)
     return StagedFile(name, day, rows.num_rows)

@@ -186,7 +186,10 @@ def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(de
 def test_an_advisory_in_the_form_of_our_agents_is_read_without_json_and_any_other_is_not() -> None:
     body = DUB1.stale("n1", AT).body + b"\n" + DUB1.recovered("zürich", AT + DAY).body
     found = compact_advisories.read(body, 2)
+    alone = compact_advisories.read(body.splitlines()[0], 1)
     assert found is not None
+    assert alone is not None
+    assert alone.equals(found.slice(0, 1))
     assert found.to_pylist() == [{**json.loads(line), "by_operator": None} for line in body.splitlines()]
     for form, other in (
         (b'"sequence":', b'"sequence":0'), (b'"sequence":', b'"sequence": '), (b'"age":', b'"age":+'),

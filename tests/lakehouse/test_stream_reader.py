@@ -59,9 +59,11 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
     hub.publish([*advisories, Message(WHOLE, b"?"), advisories[0]._replace(body=b"?")])
     schema = pa.schema(
         [
-            pa.field("sender_id", pa.string(), metadata={"PARQUET:field_id": "4"}),
+            # As pyiceberg gives a table's columns.
+            pa.field("site", pa.large_string(), metadata={"PARQUET:field_id": "2"}),
+            pa.field("sender_id", pa.large_string(), metadata={"PARQUET:field_id": "4"}),
             pa.field("occurred_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "6"}),
-            pa.field("event_id", pa.string(), metadata={"PARQUET:field_id": "8"}),
+            pa.field("event_id", pa.large_string(), metadata={"PARQUET:field_id": "8"}),
             pa.field("hub_sequence", pa.int64(), metadata={"PARQUET:field_id": "18"}),
             pa.field("archived_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "19"}),
         ]
@@ -85,7 +87,9 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
     assert list(have_any(one + np.uint64(1), paths)) == [False, False]
     assert [file.row_count for file in files] == [table.num_rows for table in found.values()]
     for table in found.values():
-        assert [field.metadata[b"PARQUET:field_id"] for field in table.schema] == [b"4", b"6", b"8", b"18", b"19"]
+        assert [field.metadata[b"PARQUET:field_id"] for field in table.schema] == [b"2", b"4", b"6", b"8", b"18", b"19"]
+    columns = [parquet.read_metadata(path).row_group(0).column(number) for path in paths for number in (0, 1)]
+    assert [column.has_dictionary_page for column in columns] == [True, False] * 2
     assert Place.of("s3://lake/advisories", schema, 0) is None
 
 
@@ -125,7 +129,16 @@ def test_a_message_that_looks_like_the_end_of_a_batch_does_not_end_it(hub: Hub) 
         # What no client library writes, but every client can send.
         reader, writer = await asyncio.open_connection("127.0.0.1", hub.server.port)
         writer.write(b'CONNECT {"verbose": false, "headers": true}\r\n')
-        for head in (b"NATS/1.0 404\r\n\r\n", b"NATS/1.0\r\nFoo: bar", b"NATS/1.0 204 EOB\r\nA: \xff\xfe\r\n\r\n"):
+        forged = (
+            b"Nats-Stream: REPORT\r\nNats-Subject: a.b\r\nNats-Sequence: 9\r\nNats-Time-Stamp: 1970-01-01T00:00:00Z\r\n"
+        )
+        for head in (
+            b"NATS/1.0 404\r\n\r\n",
+            b"NATS/1.0\r\nFoo: bar",
+            b"NATS/1.0 204 EOB\r\nA: \xff\xfe\r\n\r\n",
+            b"NATS/1.0\r\nNats-Stream: evil!!",
+            b"NATS/1.0\r\n" + forged + b"Nats-Num-Pending: 0\r\nNats-Last-Sequence: 8\r\n\r\n\r\n",
+        ):
             size = b"%d %d" % (len(head), len(head) + 1)
             writer.write(b"HPUB " + WHOLE.encode() + b" " + size + b"\r\n" + head + b"x\r\n")
         writer.write(b"PING\r\n")
@@ -134,8 +147,8 @@ def test_a_message_that_looks_like_the_end_of_a_batch_does_not_end_it(hub: Hub) 
         await writer.wait_closed()
 
     asyncio.run(publish_raw())
-    hub.publish([Message(WHOLE, b"4")])
-    assert read(hub, 1, 4) == {1: b"x", 2: b"x", 3: b"x", 4: b"4"}
+    hub.publish([Message(WHOLE, b"6")])
+    assert read(hub, 1, 6) == {**dict.fromkeys(range(1, 6), b"x"), 6: b"6"}
 
 
 async def test_a_stream_that_is_not_there_is_named(tmp_path: Path) -> None:
