@@ -4,11 +4,13 @@ A change that would lose messages, or cut a flow, says so in ``destroys``; whoev
 unless told otherwise. Only managed fields are compared; an update carries everything else back as it was found.
 """
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
 
+from aggregator.topology.confinement import is_confined, number_of
 from aggregator.topology.differences import (
     ASIDE,
     FieldChange,
@@ -20,6 +22,7 @@ from aggregator.topology.differences import (
     title,
 )
 from aggregator.topology.found import (
+    ConsumerKey,
     Found,
     FoundStream,
     StreamKey,
@@ -31,7 +34,7 @@ from aggregator.topology.found import (
     sources_of,
 )
 from aggregator.topology.refusals import refusals
-from aggregator.topology.regained import regained
+from aggregator.topology.regained import mark_of, marked, regained, unmarked
 from aggregator.topology.sent import created, merged_sources, sent
 from aggregator.topology.sourcing import OURS, settled
 from aggregator.topology.strays import strays
@@ -104,8 +107,13 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
             changes.extend(todo)
             made.extend(each for change in todo if change.action in (Action.CREATE, Action.REPLACE))
     aside, back = _taken_up_again(made, changes, found)
+    kept = {
+        (each.place, each.stream, each.name) for each in wanted if isinstance(each, DesiredConsumer) and each.wanted
+    }
+    # What a source that goes reads through may be wanted for the one that comes in its place.
+    changes = [each for each in changes if each.action is not Action.DELETE or _key(each) not in kept]
     changes = [*aside, *changes, *back]
-    gone = {(each.place, each.stream, each.consumer) for each in changes if each.action is Action.DELETE}
+    gone = {_key(each) for each in changes if each.action is Action.DELETE}
     changes.extend(
         Change(Action.DELETE, each.place, each.stream, each.name, (), {}, each.destroys)
         for each in left
@@ -119,6 +127,10 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         tuple(refusals(wanted, found)),
         tuple(change for change in in_order if change.place in silent),
     )
+
+
+def _key(change: Change) -> ConsumerKey:
+    return change.place, change.stream, change.consumer
 
 
 def _made_anew(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
@@ -162,6 +174,8 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
     config = current.config | managed
     if "sources" in managed:
         config["sources"] = merged_sources(wanted, current, found)
+        if current.config.get("metadata"):
+            config["metadata"] = unmarked(current.config["metadata"], config["sources"])
     lost = ", ".join(losses(fields, current))
     again = any(change.field.startswith("source ") and change.before and change.after for change in fields)
     remark = _TWICE if again and current.state.messages else ""
@@ -228,14 +242,17 @@ def _taken_up_again(
     for key, own in copied.items():
         current = found.streams.get(key)
         todo = {change.action for change in changes if (change.place, change.stream, change.consumer) == (*key, "")}
-        through = [source for each in own if (source := _found_source(each, found)) and _reads_through(each, source)]
-        again = [each for each in sources_of(current) if each in through] if current else []
+        sources = sources_of(current) if current else []
+        again = [each for each in sources if any(_reads_through(consumer, each) for consumer in own)]
         if current is None or not again or todo - {Action.UPDATE}:
             continue
         rest = [each for each in sources_of(current) if each not in again]
         gone = (FieldChange(title(each), "through the old consumer", "set aside") for each in again)
         listening = current.config.get("subjects") or ([] if rest else [f"{ASIDE}.{key[0]}.{key[1]}"])
         alone = current.config | {"sources": rest, "subjects": listening}
+        marks = [mark_of(each.copying.source) for each in own if each.copying and _is_to_be_marked(each, found)]
+        if marks:
+            alone["metadata"] = dict(ChainMap(*marks, current.config.get("metadata") or {}))
         aside.append(Change(Action.UPDATE, *key, "", tuple(gone), alone))
         if not todo:
             there = (FieldChange(title(each), "set aside", "through the new consumer") for each in again)
@@ -251,8 +268,29 @@ def _found_source(wanted: DesiredConsumer, found: Found) -> Config | None:
     return next((each for each in sources_of(stream) if is_same_source(wanted.copying.source, each)), None)
 
 
+def _is_to_be_marked(wanted: DesiredConsumer, found: Found) -> bool:
+    """Tell whether what is taken up again is not simply the source that was set aside, or the first of its region."""
+    assert wanted.copying is not None
+    source = wanted.copying.source
+    return is_confined(source) and (number_of(source) > 1 or _found_source(wanted, found) is None)
+
+
 def _reads_through(wanted: DesiredConsumer, source: Config) -> bool:
-    return consumer_name_of(source) == wanted.name
+    assert wanted.copying is not None
+    key = origin_place(wanted.copying.place, source), source["name"], consumer_name_of(source)
+    return key == (wanted.place, wanted.stream, wanted.name)
+
+
+def _begins_whole(wanted: DesiredConsumer, found: Found) -> bool:
+    """Tell whether a source that is not there comes with everything, where its consumer is there and was read through.
+
+    By one in whose place it comes, or by one that an apply had set aside when it ended.
+    """
+    stream = found.streams.get(wanted.copying.key) if wanted.copying is not None else None
+    if wanted.copying is None or stream is None:
+        return False
+    is_read = any(_reads_through(wanted, each) for each in sources_of(stream))
+    return is_read or marked(stream, wanted.copying.source) > 0
 
 
 def _begins_through(wanted: DesiredConsumer, source: Config) -> bool:
@@ -270,7 +308,7 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
     """
     current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
     source = None if anew else _found_source(wanted, found)
-    waits = source is not None and _begins_through(wanted, source)
+    waits = _begins_through(wanted, source) if source is not None else not anew and _begins_whole(wanted, found)
     start = _start(wanted, source, found) if source is not None and waits else wanted.start
     if current is None:
         if wanted.wanted:

@@ -348,6 +348,59 @@ def test_transforms_that_store_elsewhere_too_do_not_confine(last: str) -> None:
     assert is_confined({"subject_transforms": [*rest, {"src": "*", "dest": "fleet.eu-west.2"}]})
 
 
+def test_an_apply_that_ends_before_a_restored_region_is_taken_up_is_ended_by_the_next_one() -> None:
+    """The server knows the source under its old number, and goes on where it was: only the archive can tell."""
+    found, wanted = restored(50), desired(topology())
+    found.streams[HUB_PLACE, "ARCHIVE"].config["metadata"] = {"owner": "ops"}
+    aside, made, back = plan(wanted, found).changes
+    assert aside.config["metadata"] == {"owner": "ops", "muster.anew.eu-west": "2"}
+    assert back.config["metadata"] == {"owner": "ops"}
+    archive = found.streams[HUB_PLACE, "ARCHIVE"]
+    found.streams[HUB_PLACE, "ARCHIVE"] = msgspec.structs.replace(archive, config=aside.config, sources=[])
+    # Killed behind the first step, within the second, behind the second.
+    key = EU, "FLEET", made.consumer
+    for there in (found.consumers[key], None, FoundConsumer(made.config, "2026-01-01T00:00:00Z")):
+        found.consumers.pop(key, None)
+        found.consumers.update({key: there} if there is not None else {})
+        again, taken_up = plan(wanted, found).changes
+        assert (again.config, again.action is Action.REPLACE) == (made.config, there is not None)
+        assert (taken_up.destroys, taken_up.config["metadata"]) == ("", {"owner": "ops"})
+        assert sorted(taken_up.config["sources"], key=repr) == sorted(back.config["sources"], key=repr)
+    found.unreachable[EU] = "nobody answers"
+    assert plan(wanted, found).changes == ()
+
+
+def test_the_only_region_that_is_set_aside_stays_so_while_it_does_not_answer() -> None:
+    one = TWO_REGIONS.replace('[[region]]\n    name = "us-east"', "")
+    wanted = desired(parse_settings(one, TopologySettings, Path("t")))
+    found = as_applied(wanted)
+    config = found.streams[HUB_PLACE, "ARCHIVE"].config
+    found.unreachable[EU] = "nobody answers"
+    config |= {"sources": [], "subjects": ["muster.aside.hub.ARCHIVE"], "metadata": {"muster.anew.eu-west": "2"}}
+    assert plan(wanted, found).changes == ()
+    del found.unreachable[EU]
+    _, taken_up = plan(wanted, found).changes
+    assert taken_up.config["sources"][0]["subject_transforms"][2]["dest"] == "fleet.eu-west.2"
+    assert (taken_up.config["subjects"], taken_up.config["metadata"]) == ([], {})
+
+
+def test_a_source_with_a_filter_of_the_operators_gives_way_to_one_that_begins_from_the_start() -> None:
+    """Both read through one consumer: it is made again while neither does, and stays."""
+    wanted = desired(topology())
+    found = as_applied(wanted)
+    sources = found.streams[HUB_PLACE, "ARCHIVE"].config["sources"]
+    filtered = sources[0] | {"subject_transforms": [{"src": "fleet.eu-west.dub1.>", "dest": ""}]}
+    found.streams[HUB_PLACE, "ARCHIVE"].config["sources"] = [filtered, sources[1]]
+    aside, made, changed = plan(wanted, found).changes
+    assert [each["external"]["api"] for each in aside.config["sources"]] == [US.api]
+    assert (made.action, made.place, made.config["deliver_policy"]) == (Action.REPLACE, EU, "all")
+    assert changed.destroys == "takes nothing more from FLEET of $JS.eu-west.API (fleet.eu-west.dub1.>)"
+    archive = found.streams[HUB_PLACE, "ARCHIVE"]
+    found.streams[HUB_PLACE, "ARCHIVE"] = msgspec.structs.replace(archive, config=aside.config, sources=[])
+    again, taken_up = plan(wanted, found).changes
+    assert (again, taken_up.config["sources"]) == (made, changed.config["sources"])
+
+
 def restored(last_seq: int) -> Found:
     """Answer as the servers of an archive do that has taken more of a region than that holds."""
     found = as_applied(desired(topology()))
