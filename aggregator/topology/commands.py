@@ -15,7 +15,7 @@ from aggregator.topology.jetstream import ApplyFailed, Connections, connections,
 from aggregator.topology.jetstream import apply as apply_plan
 from aggregator.topology.plan import Change, Plan
 from aggregator.topology.plan import plan as make_plan
-from aggregator.topology.plan_text import change_lines, format_plan, left_lines, named, plan_as_json, summary
+from aggregator.topology.plan_text import format_plan, left_lines, named, plan_as_json, step_lines, summary
 from aggregator.topology.report import format_report
 from aggregator.topology.report import report as make_report
 from aggregator.topology.settings import TopologySettings
@@ -63,7 +63,7 @@ def apply(config_path: Path, force: bool, as_json: bool) -> None:
 
     def tell(change: Change) -> None:
         if not as_json:
-            click.echo(f"{change.place}: {next(change_lines(change))}")
+            click.echo(f"{change.place}: " + "\n".join(step_lines(change)))
 
     async def applied(opened: Connections) -> Plan:
         todo = make_plan(wanted, await observe(wanted, opened, with_strays=True))

@@ -93,11 +93,12 @@ def _source_differences(wanted: list[Config], current: list[Config]) -> Iterator
     Where it starts counts for new ones alone.
     """
     for old, new in source_pairs(wanted, current):
-        if old is None or new is None or not _is_as_wanted(new, old):
+        if old is None or new is None or not is_as_wanted(new, old):
             yield FieldChange(f"source {title(new or old or {})}", old, new)
 
 
-def _is_as_wanted(new: Config, old: Config) -> bool:
+def is_as_wanted(new: Config, old: Config) -> bool:
+    """Tell whether a found source needs no change: where it starts is nothing that could be changed."""
     return (old.get("consumer") or None) == new.get("consumer") and not confines(new, old)
 
 

@@ -104,11 +104,18 @@ class FoundStream(msgspec.Struct, frozen=True):
     ts: str = ""
 
 
+class AckFloor(msgspec.Struct, frozen=True):
+    """How far a consumer was acknowledged without a gap, by its stream's sequence."""
+
+    stream_seq: int = 0
+
+
 class FoundConsumer(msgspec.Struct, frozen=True):
     """A consumer as CONSUMER.INFO describes it."""
 
     config: Config
     created: str
+    ack_floor: AckFloor = AckFloor()
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -130,17 +137,21 @@ class Found(msgspec.Struct, frozen=True):
     def taken(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.
 
-        What it was told to start behind counts as taken: until its first message the server reports 0.
+        What it was told to start behind counts as taken: until its first message the server reports 0, and before
+        2.15 always; then what its consumer was acknowledged counts, too.
         """
         stream = self.streams[copier]
         sequences = [each.seq for each in stream.sources if is_same_source(source, each.source)]
+        is_reported = any(sequences) or not stream.state.messages
         for each in sources_of(stream):
             if is_same_source(source, each):
                 sequences.append(each.get("opt_start_seq", 1) - 1)
                 place = origin_place(copier[0], each)
                 key = place, each["name"], consumer_name_of(each)
                 consumer = self.consumers.get(key) or self.strays.get(key)
-                sequences.append(consumer.config.get("opt_start_seq", 1) - 1 if consumer is not None else 0)
+                if consumer is not None:
+                    sequences.append(consumer.config.get("opt_start_seq", 1) - 1)
+                    sequences.append(0 if is_reported else consumer.ack_floor.stream_seq)
         return max(sequences, default=0)
 
     def ahead(self, copier: StreamKey, source: Config) -> int:

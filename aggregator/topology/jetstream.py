@@ -31,6 +31,7 @@ from shared.nats_connection import ApiError, ConnectFailed, RequestFailed, conne
 
 CONNECT_DEADLINE = 5.0
 REQUEST_DEADLINE = 5.0
+_SCAN_DEADLINE = 60.0
 _FIRST_DEADLINE = 2.0
 NO_SUCH_MESSAGE = 10037
 
@@ -283,7 +284,9 @@ async def _delete_stream(client: Client, change: Change) -> None:
 
 async def _apply_to_stream(client: Client, change: Change) -> None:
     action = "UPDATE" if change.action is Action.UPDATE else "CREATE"
-    await _request(client, f"{change.place.api}.STREAM.{action}.{change.stream}", change.config)
+    # For where a source goes on the server looks through all that the stream holds before it answers.
+    deadline = _SCAN_DEADLINE if change.config.get("sources") else REQUEST_DEADLINE
+    await _request(client, f"{change.place.api}.STREAM.{action}.{change.stream}", change.config, deadline)
 
 
 async def _apply_to_consumer(client: Client, change: Change) -> None:
@@ -301,5 +304,5 @@ async def _apply_to_consumer(client: Client, change: Change) -> None:
         await _request(client, f"{api}.CREATE.{name}", body)
 
 
-async def _request(client: Client, subject: str, body: Config | None) -> None:
-    await request_json(client, subject, body, dict[str, Any], deadline=REQUEST_DEADLINE)
+async def _request(client: Client, subject: str, body: Config | None, deadline: float = REQUEST_DEADLINE) -> None:
+    await request_json(client, subject, body, dict[str, Any], deadline=deadline)

@@ -35,6 +35,7 @@ from aggregator.topology.found import (
 )
 from aggregator.topology.refusals import refusals
 from aggregator.topology.regained import mark_of, marked, regained, unmarked
+from aggregator.topology.remarks import remarks
 from aggregator.topology.sent import created, merged_sources, sent
 from aggregator.topology.sourcing import OURS, settled
 from aggregator.topology.strays import strays
@@ -42,7 +43,6 @@ from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredS
 from shared.jetstream_api import domain_of
 
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
-_TWICE = "what comes in while this is applied may be taken twice"
 
 
 class Action(StrEnum):
@@ -177,8 +177,7 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
         if current.config.get("metadata"):
             config["metadata"] = unmarked(current.config["metadata"], config["sources"])
     lost = ", ".join(losses(fields, current))
-    again = any(change.field.startswith("source ") and change.before and change.after for change in fields)
-    remark = _TWICE if again and current.state.messages else ""
+    remark = remarks(wanted, current, found)
     yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, sent(config), lost, remark)
     yield from _consumers_left(wanted, current)
 

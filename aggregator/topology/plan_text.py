@@ -42,10 +42,7 @@ def format_plan(plan: Plan) -> str:
 
 def change_lines(change: Change) -> Iterator[str]:
     """Write one step: what is done, and each field that it changes."""
-    what = f"consumer {change.consumer} on {change.stream}" if change.consumer else f"stream {change.stream}"
-    yield f"{_SIGNS[change.action]} {change.action} {what}" + (f", which {change.destroys}" if change.destroys else "")
-    if change.remark:
-        yield f"    {change.remark}"
+    yield from step_lines(change)
     for field in change.fields:
         if change.action is Action.CREATE and _is_unremarkable(field):
             continue
@@ -55,6 +52,14 @@ def change_lines(change: Change) -> Iterator[str]:
             yield f"    {field.field}: {_shown(field.field, field.after)}"
         else:
             yield f"    {field.field}: {_shown(field.field, field.before)} -> {_shown(field.field, field.after)}"
+
+
+def step_lines(change: Change) -> Iterator[str]:
+    """Write what one step does, and what else to know of it."""
+    what = f"consumer {change.consumer} on {change.stream}" if change.consumer else f"stream {change.stream}"
+    yield f"{_SIGNS[change.action]} {change.action} {what}" + (f", which {change.destroys}" if change.destroys else "")
+    if change.remark:
+        yield f"    {change.remark}"
 
 
 def left_lines(plan: Plan) -> Iterator[str]:

@@ -89,7 +89,9 @@ async def test_an_archive_that_was_laid_out_without_is_confined_and_takes_nothin
             await until(partial(holds, hub, "ARCHIVE", 5), "all are archived")
             shown = await ran("plan", *config)
             assert "durable through muster-archive -> durable through muster-archive, all below fleet.us-east" in shown
-            assert "applied 3 changes" in await ran("apply", *config)
+            told = await ran("apply", *config)
+            assert "~ update stream ARCHIVE\n    what comes in while this is applied may be taken twice\n" in told
+            assert "applied 3 changes" in told
             assert await ran("plan", *config) == "nothing to do\n"
             await publish(agent, "us-east", 5)
             await until(partial(holds_sequence, hub, 10), "all are archived", RETRIED)
@@ -258,6 +260,7 @@ async def test_a_region_that_was_restored_from_an_older_copy_is_noticed_and_take
             checked = await muster("check", *config)
             said = "hub: ARCHIVE has taken FLEET of us-east up to 6, it ends at 5: made anew or restored"
             assert (checked.returncode, said in checked.stdout) == (2, True), checked.stdout
+            assert "FLEET of us-east was restored: all that it holds comes once more" in await ran("plan", *config)
             await killed(servers.topology_path, drawn)
             await ran("apply", *config)
             await until(partial(archive_ends, hub, 5), "all that the region holds is archived", RETRIED)

@@ -21,13 +21,15 @@ def mortal() -> None:
     number, when = os.environ[DEATH].split()
     asked, request = 0, jetstream._request
 
-    async def dying(client: Client, subject: str, body: dict[str, Any] | None) -> None:
+    async def dying(
+        client: Client, subject: str, body: dict[str, Any] | None, deadline: float = jetstream.REQUEST_DEADLINE
+    ) -> None:
         nonlocal asked
         asked += 1
         is_time = asked == int(number)
         if is_time and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        await request(client, subject, body)
+        await request(client, subject, body, deadline)
         if is_time:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -7,7 +7,7 @@ import pytest
 
 from aggregator.topology.confinement import confined_to, is_confined
 from aggregator.topology.desired import desired
-from aggregator.topology.found import External, Found, FoundConsumer, Replication, StreamState
+from aggregator.topology.found import AckFloor, External, Found, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan import Action, plan
 from aggregator.topology.plan_text import format_plan
 from aggregator.topology.settings import TopologySettings
@@ -272,10 +272,36 @@ def test_a_relay_that_is_gone_takes_its_consumer_along_and_an_agents_own_stays()
 @pytest.mark.parametrize("messages", [0, 41])
 def test_the_plan_says_where_something_may_be_taken_twice(messages: int) -> None:
     found = applied(ORDERS + GATHER + 'sourcing = "plain"\n')
+    with_state(found, HUB_PLACE, "ORDERS", StreamState(last_seq=messages))
     with_state(found, HUB_PLACE, "ALL", StreamState(messages=messages), Replication("ORDERS", seq=messages))
     shown = format_plan(plan(desired(topology(ORDERS + GATHER)), found))
     said = "  ~ update stream ALL\n      what comes in while this is applied may be taken twice\n"
     assert (said in shown) == bool(messages)
+
+
+@pytest.mark.parametrize("sourcing", ["durable", "plain"])
+def test_where_a_server_before_2_15_does_not_say_what_was_taken_its_consumer_does(sourcing: str) -> None:
+    wanted = desired(topology(f'[archive]\nsourcing = "{sourcing}"\n'))
+    found = as_applied(wanted)
+    archive = found.streams[HUB_PLACE, "ARCHIVE"].config
+    archive["sources"] = [source | {"subject_transforms": []} for source in archive["sources"]]
+    for place in (EU, US):
+        with_state(found, place, "FLEET", StreamState(last_seq=60))
+    taken = [Replication("FLEET", External(place.api), active=5) for place in (EU, US)]
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=98), *taken)
+    for key, consumer in found.consumers.items():
+        found.consumers[key] = msgspec.structs.replace(consumer, ack_floor=AckFloor(57))
+    todo = plan(wanted, found)
+    unknown = [
+        f"it is not known how much of FLEET of {place} was taken: all that it holds comes once more"
+        for place in (EU, US)
+    ]
+    if sourcing == "durable":
+        assert [each.config["opt_start_seq"] for each in todo.changes if each.consumer] == [58, 58]
+        assert todo.changes[-1].remark == "what comes in while this is applied may be taken twice"
+    else:
+        assert [source["opt_start_seq"] for source in todo.changes[-1].config["sources"]] == [1, 1]
+        assert todo.changes[-1].remark == "; ".join(unknown)
 
 
 def test_what_is_to_be_removed_where_nobody_answers_is_told_and_not_tried() -> None:
@@ -303,6 +329,7 @@ def test_each_restore_of_a_region_makes_another_source_of_it_that_begins_from_th
         aside, made, changed = plan(wanted, found).changes
         assert [each["external"]["api"] for each in aside.config["sources"]] == [US.api]
         assert (made.action, made.config["deliver_policy"]) == (Action.REPLACE, "all")
+        assert changed.remark == "FLEET of eu-west was restored: all that it holds comes once more"
         assert changed.config["sources"][0]["subject_transforms"][2] == {"src": "*", "dest": f"fleet.eu-west.{number}"}
         found.streams[HUB_PLACE, "ARCHIVE"] = msgspec.structs.replace(
             found.streams[HUB_PLACE, "ARCHIVE"], config=changed.config, sources=[]
@@ -365,6 +392,7 @@ def test_an_apply_that_ends_before_a_restored_region_is_taken_up_is_ended_by_the
         again, taken_up = plan(wanted, found).changes
         assert (again.config, again.action is Action.REPLACE) == (made.config, there is not None)
         assert (taken_up.destroys, taken_up.config["metadata"]) == ("", {"owner": "ops"})
+        assert taken_up.remark == back.remark != ""
         assert sorted(taken_up.config["sources"], key=repr) == sorted(back.config["sources"], key=repr)
     found.unreachable[EU] = "nobody answers"
     assert plan(wanted, found).changes == ()

@@ -1,0 +1,37 @@
+"""Say, of sources that are to be changed, what of their origins comes once more. Pure."""
+
+from aggregator.topology.confinement import is_confined, number_of
+from aggregator.topology.differences import is_as_wanted, source_pairs
+from aggregator.topology.found import Found, FoundStream, api_of, sources_of
+from aggregator.topology.words import Config, DesiredStream
+from shared.jetstream_api import domain_of
+
+_TWICE = "what comes in while this is applied may be taken twice"
+
+
+def remarks(wanted: DesiredStream, current: FoundStream, found: Found) -> str:
+    """Put them into one line, "" where nothing was taken yet."""
+    pairs = source_pairs(wanted.config.get("sources") or [], sources_of(current)) if current.state.messages else ()
+    said = (_remark(wanted, old, new, found) for old, new in pairs if new is not None)
+    return "; ".join(dict.fromkeys(filter(None, said)))
+
+
+def _remark(wanted: DesiredStream, old: Config | None, new: Config, found: Found) -> str:
+    origin_name = f"{new['name']} of {domain_of(api_of(new)) or api_of(new) or wanted.place}"
+    restored = f"{origin_name} was restored: all that it holds comes once more"
+    if _number(new) > (_number(old) if old is not None else 1):
+        return restored
+    if old is None or is_as_wanted(new, old):
+        return ""
+    key = wanted.place, wanted.name
+    origin = found.origin(key, old)
+    is_empty = origin is not None and not origin.state.last_seq
+    if is_empty or found.resumes_behind(key, old):
+        return _TWICE
+    if found.taken(key, old):
+        return restored
+    return f"it is not known how much of {origin_name} was taken: all that it holds comes once more"
+
+
+def _number(source: Config) -> int:
+    return number_of(source) if is_confined(source) else 1
