@@ -98,6 +98,25 @@ async def test_an_archive_that_was_laid_out_without_is_confined_and_takes_nothin
             assert await archived_sequences(hub) == list(range(1, 11))
 
 
+async def test_a_source_that_was_changed_by_hand_is_put_right_by_one_apply_and_brings_what_it_left_out(
+    tmp_path: Path,
+) -> None:
+    """The one that goes and the one that comes read through the same consumer."""
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            await publish(agent, "us-east", 3)
+            await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
+            changed = (await stream(hub, "ARCHIVE"))["config"]
+            changed["sources"][0]["subject_transforms"] = [{"src": "fleet.us-east.elsewhere.>", "dest": ""}]
+            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", changed, dict[str, Any], deadline=5)
+            await publish(agent, "us-east", 3)
+            assert "applied 3 changes" in await ran("apply", "--force", "--config", servers.topology_path)
+            await publish(agent, "us-east", 2)
+            await until(partial(archive_ends, hub, 8), "the last is archived", RETRIED)
+            assert set(await archived_sequences(hub)) == set(range(1, 9))
+
+
 async def test_a_consumer_that_is_missing_is_made_again_and_messages_flow_on(tmp_path: Path) -> None:
     async with federation(tmp_path, ("us-east",)) as servers:
         await applied(servers)
