@@ -230,13 +230,15 @@ failures AS (
   GROUP BY region, site, block, sender_id, month
 ),
 block_days AS (
-  SELECT *, sum(known_us) OVER so_far AS known_so_far_us, sum(unknown_us) OVER so_far AS unknown_so_far_us
+  SELECT *,
+    sum(known_us) OVER (PARTITION BY month, region, site, block ORDER BY day
+      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS known_so_far_us,
+    sum(unknown_us) OVER (PARTITION BY month, region, site, block ORDER BY day
+      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS unknown_so_far_us
   FROM (
     SELECT region, site, block, day, CAST(date_trunc('month', day) AS DATE) AS month, known_us,
       window_us - known_us - maintenance_us AS unknown_us
     FROM {prefix}site_coverage_daily) coverage_days
-  WINDOW so_far AS (
-    PARTITION BY month, region, site, block ORDER BY day ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 ),
 block_months AS (
   SELECT month, region, site, block, min(day) AS first_day, max(day) AS last_day
