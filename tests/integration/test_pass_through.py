@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
@@ -18,7 +19,8 @@ from tests.support.mode_settings import ABOVE_BLOCKS, block
 from tests.support.waiting import until
 
 PATIENCE = 60.0
-COPYING = ABOVE_BLOCKS + block("all", "copy")
+# What is seen is committed once only, at the beginning: a commit that has to wait lets nothing pass.
+COPYING = ABOVE_BLOCKS.replace('interval = "300ms"', 'interval = "1h"') + block("all", "copy")
 OTHERS = block("others", "copy", stream="OTHERS")
 
 
@@ -62,6 +64,20 @@ class Copying:
         with self._database() as database:
             row = database.execute("SELECT state ->> '$.position.sequence' FROM block").fetchone()
             return int(row[0]) if row else 0
+
+    async def nothing_more_is_committed(self) -> None:
+        """Wait until the block has stood where it stands for a second."""
+        stood, since = "", time.monotonic()
+
+        def stands() -> bool:
+            nonlocal stood, since
+            with self._database() as database:
+                (state,) = database.execute("SELECT state FROM block").fetchone()
+            if state != stood:
+                stood, since = state, time.monotonic()
+            return time.monotonic() - since >= 1
+
+        await until(stands, "the block stands still", PATIENCE)
 
     async def everything_is_committed(self) -> None:
         """Wait until the agent has committed everything."""
@@ -110,6 +126,7 @@ async def begin(copies: Copying) -> None:
     copies.agent.start()
     await copies.everything_is_copied()
     await copies.everything_is_committed()
+    await copies.nothing_more_is_committed()
 
 
 async def test_copies_pass_the_store_by_and_are_stored_while_the_link_answers_nothing(
