@@ -78,6 +78,24 @@ class SenderPage(msgspec.Struct, frozen=True):
     first_intervals: Sequence[int]
     stale_observed_at: Sequence[int]
 
+    @classmethod
+    def of(cls, states: Sequence[SenderState], slots: Sequence[int]) -> "SenderPage":
+        """Put senders, who get ``slots``, into columns."""
+        return cls(
+            slots=slots,
+            sender_ids=[state.sender_id for state in states],
+            phases=[state.phase for state in states],
+            last_seen_at=[state.last_seen_at for state in states],
+            last_sequences=[state.last_sequence for state in states],
+            opening_incarnations=[state.opening_incarnation for state in states],
+            opening_sequences=[state.opening_sequence for state in states],
+            last_forwarded_at=[state.last_forwarded_at for state in states],
+            forwarded_sizes=[state.forwarded_size for state in states],
+            forwarded_digests=[state.forwarded_digest for state in states],
+            first_intervals=[state.first_interval for state in states],
+            stale_observed_at=[state.stale_observed_at for state in states],
+        )
+
 
 class SenderTable:
     """All senders of one block. Only adopt() changes it, and only by what has been committed."""
@@ -223,21 +241,7 @@ class SenderTable:
         """Adopt senders that are heard and get the slots behind all others, column by column."""
         first = len(self.sender_ids)
         slots = range(first, first + len(states))
-        page = SenderPage(
-            slots=slots,
-            sender_ids=[state.sender_id for state in states],
-            phases=[state.phase for state in states],
-            last_seen_at=[state.last_seen_at for state in states],
-            last_sequences=[state.last_sequence for state in states],
-            opening_incarnations=[state.opening_incarnation for state in states],
-            opening_sequences=[state.opening_sequence for state in states],
-            last_forwarded_at=[state.last_forwarded_at for state in states],
-            forwarded_sizes=[state.forwarded_size for state in states],
-            forwarded_digests=[state.forwarded_digest for state in states],
-            first_intervals=[state.first_interval for state in states],
-            stale_observed_at=[state.stale_observed_at for state in states],
-        )
-        self.take_page(page)
+        self.take_page(SenderPage.of(states, slots))
         self.heard.extend(slots)
 
     def _write(self, state: SenderState) -> None:

@@ -1,6 +1,6 @@
 """The table of senders: slots are used again, lists stay in the order of deadlines, and a restart changes nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 
 import msgspec
@@ -33,29 +33,12 @@ def free_slots(table: SenderTable, count: int) -> list[int]:
     return list(islice(table.free_slots(), count))
 
 
-def page_of(states: Sequence[SenderState]) -> SenderPage:
-    """Write senders as a store gives them back."""
-    return SenderPage(
-        slots=[state.slot for state in states],
-        sender_ids=[state.sender_id for state in states],
-        phases=[int(state.phase) for state in states],
-        last_seen_at=[state.last_seen_at for state in states],
-        last_sequences=[state.last_sequence for state in states],
-        opening_incarnations=[state.opening_incarnation for state in states],
-        opening_sequences=[state.opening_sequence for state in states],
-        last_forwarded_at=[state.last_forwarded_at for state in states],
-        forwarded_sizes=[state.forwarded_size for state in states],
-        forwarded_digests=[state.forwarded_digest for state in states],
-        first_intervals=[int(state.first_interval) for state in states],
-        stale_observed_at=[state.stale_observed_at for state in states],
-    )
-
-
 def table_of(*states: SenderState, page_size: int = 2) -> SenderTable:
     """Read senders back as a store would: page by page, by slot."""
     table = SenderTable()
     for first in range(0, len(states), page_size):
-        table.take_page(page_of(states[first : first + page_size]))
+        page = states[first : first + page_size]
+        table.take_page(SenderPage.of(page, [state.slot for state in page]))
     table.put_in_order()
     return table
 
