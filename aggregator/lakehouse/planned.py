@@ -1,7 +1,8 @@
 """Know which time was declared maintenance, and cut coverage and lives there.
 
 Maintenance of whole blocks is looked at as coverage is: once for a block, however many senders it has. Of senders that
-are named, the lives themselves are cut, where they or their blocks are in maintenance, and their days are listed.
+are named, the lives themselves are cut on the days that they are named for, where they or their blocks are in
+maintenance, and these days are listed. What else is declared changes nothing on such a day, nor they on any other.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -168,7 +169,7 @@ class Planned:
         return _gathered(blocks.select(*BLOCK).distinct(), windows, BLOCK)
 
     def _spans_of_senders(self, spans: DataFrame) -> DataFrame | None:
-        """Give (sender, ``planned``) for those that are named: their own spans, and those of their blocks."""
+        """Give (sender, ``planned``) for those that are named: their own spans, and their blocks' on the same days."""
         if not self._of_senders:
             return None
         if self._found is None:
@@ -185,8 +186,8 @@ class Planned:
         if of_blocks is None:
             return own
         together = own.join(of_blocks.withColumnRenamed("planned", "of_block"), [*BLOCK], "left")
-        both = f.array_union("planned", f.coalesce("of_block", f.array().cast(_SPAN)))
-        return together.select(*SENDER, both.alias("planned"))
+        of_block = _on_days_of(f.col("planned"), f.coalesce("of_block", f.array().cast(_SPAN)))
+        return together.select(*SENDER, f.array_union("planned", of_block).alias("planned"))
 
     def _frame(self, windows: list[tuple[Declared, str]]) -> DataFrame:
         rows = [
@@ -208,6 +209,23 @@ def _gathered(of: DataFrame, windows: DataFrame, keys: tuple[str, ...]) -> DataF
         .groupBy(*keys)
         .agg(f.collect_set(f.struct("started_at", "ended_at")).cast(_SPAN).alias("planned"))
     )
+
+
+def _on_days_of(named: Column, spans: Column) -> Column:
+    """Give of ``spans`` what lies on the days that ``named`` ones touch."""
+
+    def on_days_of(one: Column) -> Column:
+        begin_at, end_at = floor_to(one["started_at"], DAY_US), floor_to(one["ended_at"] - 1, DAY_US) + DAY_US
+        within = f.transform(
+            spans,
+            lambda span: f.struct(
+                f.greatest(span["started_at"], begin_at).alias("started_at"),
+                f.least(span["ended_at"], end_at).alias("ended_at"),
+            ),
+        )
+        return f.filter(within, lambda span: span["started_at"] < span["ended_at"])
+
+    return f.flatten(f.transform(named, on_days_of))
 
 
 def _pieces(started_at: Column, ended_at: Column, planned: Column) -> Column:

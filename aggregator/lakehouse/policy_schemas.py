@@ -38,7 +38,7 @@ POLICY = Table(
 
 SENDER_MAINTENANCE_DAYS = Table(
     "sender_maintenance_days",
-    "The days on which a sender that maintenance names was in maintenance: sender_day_exceptions has all of them.",
+    "The days on which a sender was in maintenance that names it: what it did then is in sender_day_exceptions.",
     (
         Column("day", "DATE", "UTC day"),
         Column("region", "STRING", "region"),

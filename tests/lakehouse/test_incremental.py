@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from aggregator.lakehouse.schemas import (
     POLICY,
     SENDER_DAY_EXCEPTIONS,
     SENDER_INTERVALS,
+    SENDER_MAINTENANCE_DAYS,
     SITE_AVAILABILITY_DAILY,
     SITE_AVAILABILITY_HOURLY,
     SITE_COVERAGE_DAILY,
@@ -32,7 +33,8 @@ from tests.lakehouse.conftest import say, settings_for
 from tests.support.random_fleet import advisory_rows, draw_block, policy_rows, watermark_rows
 from tests.support.small_rollup import bucket_of
 
-START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
+FIRST_DAY = date(2026, 2, 27)
+START = int(datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp()) * SECOND
 BY_DAY = (
     SENDER_INTERVALS,
     SENDER_DAY_EXCEPTIONS,
@@ -97,8 +99,7 @@ class Archive:
         rows = self.spark.table(f"{table.identifier}.files").selectExpr(
             "file_path", f"{day} AS day", "partition.site_bucket", "file_size_in_bytes"
         )
-        first = datetime.fromtimestamp(START // SECOND, tz=UTC).date()
-        return {path: ((day - first).days, bucket, size) for path, day, bucket, size in rows.collect()}
+        return {path: ((day - FIRST_DAY).days, bucket, size) for path, day, bucket, size in rows.collect()}
 
     def _frame(self, table: Table, rows: Sequence[Row]) -> DataFrame:
         types = {column.name: column.type.replace("TIMESTAMP", "BIGINT") for column in table.columns}
@@ -187,6 +188,40 @@ def test_late_data_of_one_site_rewrites_its_days_in_its_bucket(spark: SparkSessi
         assert {each[:2] for each in written} == {(day, bucket_of("site3")) for day in days}
         held = sum(size for *_, size in files.values())
         assert sum(size for *_, size in written) < held / 4
+
+
+def test_who_is_named_for_one_day_is_not_for_others(spark: SparkSession, tmp_path: Path) -> None:
+    told = [record for record in week_of("site3") if record[1].get("occurred_at", 0) <= START + 6 * DAY]
+    named = maintenance(1, ("site3-4", "site3-5"), (10, 12)), maintenance(2, ("site3-7",), (4 * 24 + 1, 4 * 24 + 2))
+    of_block = maintenance(3, None, (20, 30)), maintenance(4, None, (3 * 24 + 5, 3 * 24 + 30))
+    taken_back = {**maintenance(5, None, (0, 1)), "kind": "cancel", "cancelled_revision": 2}
+    records = [*told, *((POLICY, row) for row in (*named, *of_block, taken_back))]
+    archive = Archive(
+        tmp_path, [(table, row | ARRIVED | {"hub_sequence": n}) for n, (table, row) in enumerate(records, 1)]
+    )
+    archive.take(len(records) - 1, START + 3 * DAY)
+    archive.derive()
+    archive.take(0, START + 5 * DAY)
+    archive.derive()
+    assert named_days(archive) == [(0, "site3-4"), (0, "site3-5"), (4, "site3-7")]
+    archive.take(1, START + 5 * DAY + HOUR)
+    archive.derive()
+    assert named_days(archive) == [(0, "site3-4"), (0, "site3-5")]
+    found = archive.tables()
+    archive.derive(full=True)
+    assert found == archive.tables()
+
+
+def named_days(archive: Archive) -> list[tuple[int, str]]:
+    rows = archive.spark.table(SENDER_MAINTENANCE_DAYS.identifier).select("day", "sender_id").collect()
+    return sorted(((day - FIRST_DAY).days, sender_id) for day, sender_id in rows)
+
+
+def maintenance(revision: int, sender_ids: tuple[str, ...] | None, hours: tuple[int, int]) -> Row:
+    began, ended = (START + hour * HOUR for hour in hours)
+    scope = {"stream_created_at": 1, "region": "eu", "site": "site3", "block": "nodes"}
+    what = {"revision": revision, "kind": "maintenance", "given_at": START, "sender_ids": sender_ids}
+    return {**scope, **what, "started_at": began, "ended_at": ended}
 
 
 def week_of(site: str) -> Iterator[tuple[Table, Row]]:
