@@ -92,10 +92,10 @@ def set_(voice: _Voice, unset: tuple[str, ...], **given: str | None) -> None:
     """Set thresholds of a region, a site or a block: what is said of the smaller one outranks the larger's."""
     changes = {name: _duration(name, text) for name, text in given.items() if text is not None}
     if not changes and not unset:
-        raise click.UsageError(f"say what to set: {', '.join(map(_option, _KEYS))}, or --unset")
+        raise click.ClickException(f"say what to set: {', '.join(map(_option, _KEYS))}, or --unset")
     both = sorted(set(changes) & set(unset))
     if both:
-        raise click.UsageError(f"{both[0]} cannot be set and unset at once")
+        raise click.ClickException(f"{both[0]} cannot be set and unset at once")
     _say_to(voice, lambda scope, held: rules.changed_thresholds(held, scope, changes, unset))
 
 
@@ -172,9 +172,9 @@ def history(config_path: Path, as_json: bool) -> None:
 
 def _say_of_sender(voice: _Voice, order: ForwardSender | RetireSender) -> None:
     if not voice.site:
-        raise click.UsageError("say at which site the sender is: --site")
+        raise click.ClickException("say at which site the sender is: --site")
     if not order.sender_id:
-        raise click.UsageError("a sender's name is not empty")
+        raise click.ClickException("a sender's name is not empty")
     _say_to(voice, lambda *_: order)
 
 
