@@ -15,7 +15,7 @@ What an earlier connection, or an earlier run of the agent, has delivered withou
 anything is sent: the rows that the region knows are the first ones of their block that wait.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from edge_agent.core.flight_limit import FlightLimit
@@ -45,8 +45,10 @@ class CopyLane(UploadLane):
     last one was not refused for that.
     """
 
-    def __init__(self, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
-        super().__init__(Lane.COPIES, store, terms, flight_limit, publishes)
+    def __init__(
+        self, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally, wake: Callable[[], None]
+    ) -> None:
+        super().__init__(Lane.COPIES, store, terms, flight_limit, publishes, wake)
         self._longest_turn = 1
         self._turns = 0
         self._busy_since = 0.0

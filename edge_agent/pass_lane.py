@@ -4,6 +4,8 @@ What is refused here closes the passage. Its rows are stored then, and the lane 
 and waits.
 """
 
+from collections.abc import Callable
+
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
@@ -16,17 +18,19 @@ from edge_agent.upload_lane import Terms
 class PassLane(CopyLane):
     """The lane whose rows are in the passage, for as long as that is open."""
 
-    def __init__(self, passage: Passage, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
-        super().__init__(passage, terms, flight_limit, publishes)
+    def __init__(
+        self, passage: Passage, terms: Terms, flight_limit: FlightLimit, publishes: Tally, wake: Callable[[], None]
+    ) -> None:
+        super().__init__(passage, terms, flight_limit, publishes, wake)
         self._passage = passage
         self._closed_count = passage.closed_count
 
-    async def next_shipment(self, _appends: int) -> Shipment | None:
+    def next_shipment(self, _appends: int) -> Shipment | None:
         """Give what may leave now; what was read of a passage that has closed since no longer may."""
         if self._closed_count != self._passage.closed_count:
             self._closed_count = self._passage.closed_count
             self.rewind()
-        return await super().next_shipment(self._passage.handed_count)
+        return super().next_shipment(self._passage.handed_count)
 
     def _refuse(self, _row: OutboxRow, _answer: Answer) -> None:
         self._passage.close()

@@ -109,14 +109,18 @@ class Passage:
 
     # As an outbox
 
-    async def pending(
-        self, _lane: Lane, after_row_id: int, row_limit: int, _byte_limit: int = EVERYTHING
-    ) -> list[OutboxRow]:
+    def at_hand(self, _lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
         """Give the rows after one, in order; none of a closed passage."""
         if not self._is_open or not self._rows:
             return []
         known = max(after_row_id - self._rows[0].row_id + 1, 0)
         return list(islice(self._rows, known, known + row_limit))
+
+    async def pending(
+        self, lane: Lane, after_row_id: int, row_limit: int, _byte_limit: int = EVERYTHING
+    ) -> list[OutboxRow]:
+        """Give the same."""
+        return self.at_hand(lane, after_row_id, row_limit)
 
     def delete_through(self, _lane: Lane, row_id: int) -> None:
         """Let rows go that were acknowledged."""

@@ -69,6 +69,9 @@ class LaneDepth(msgspec.Struct, frozen=True):
 class LaneRows(Protocol):
     """What a lane needs of where its rows are."""
 
+    def at_hand(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow] | None:
+        """Give what ``pending`` does where that takes no time; None where it may take some."""
+
     async def pending(
         self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
     ) -> list[OutboxRow]:

@@ -3,8 +3,9 @@
 Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
 which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on.
 
-While reading is behind the stream, registrations let it go first: a batch of them leaves each second. Whoever knows the
-present sooner says sooner who is silent now; and advisories, which say it, wait for nobody.
+While a backlog brings records by the hundred, they let reading go first: a batch of registrations leaves each second,
+and five of advisories, of which there are as many only when everybody is new. Whoever knows the present sooner says
+sooner who is silent now.
 
 Rows may pass each other when a publish fails. A watermark may not: it leaves only when everything before it in its
 lane is acknowledged, or stands before it in the same batch, which is stored in its order or not at all.
@@ -13,12 +14,13 @@ lane is acknowledged, or stands before it in the same batch, which is stored in 
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.core.upload_window import UploadWindow
+from edge_agent.lane_reader import LaneReader
 from edge_agent.ports import LaneRows
 from edge_agent.tallies import Tally
 
@@ -27,14 +29,12 @@ BATCH_ROWS = 1_000
 WORTH_A_BATCH = 100
 """From how many rows on: a server makes files for every batch, which takes as long as to store some dozens of rows."""
 
-READ_ROWS = 1_000
-READ_BYTES = 4 << 20
 TOO_LARGE = "too_large"
 FIRST_RETRY = 0.25
 LONGEST_RETRY = 5.0
 BUSY_PAUSE = 2.0
-BATCH_EVERY = 1.0
-"""How often, in seconds, a batch of registrations leaves while reading goes first."""
+YIELDING_ROWS = {Lane.ADVISORIES: 5 * BATCH_ROWS, Lane.REGISTRATIONS: BATCH_ROWS, Lane.COPIES: 0}
+"""How many leave each second while reading goes first; 0: copies go as ever."""
 
 LOOK_AGAIN_AFTER = 0.1
 
@@ -70,9 +70,17 @@ class Terms:
 
 
 class UploadLane:
-    """One lane, whose rows may pass each other when a publish fails."""
+    """One lane, whose rows may pass each other when a publish fails. ``wake`` is called when more of them were read."""
 
-    def __init__(self, lane: Lane, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        store: LaneRows,
+        terms: Terms,
+        flight_limit: FlightLimit,
+        publishes: Tally,
+        wake: Callable[[], None],
+    ) -> None:
         self.lane = lane
         self.problem = ""
         self._store = store
@@ -80,13 +88,11 @@ class UploadLane:
         self._flight_limit = flight_limit
         self._publishes = publishes
         self._window = UploadWindow(WINDOW_MESSAGES, flight_limit.limit)
-        self._ready: deque[OutboxRow] = deque()
+        self._reader = LaneReader(lane, store, wake)
+        self._ready = self._reader.ready
         self._again: deque[OutboxRow] = deque()
         self._in_flight: dict[int, tuple[Shipment, float]] = {}
-        self._read_through = 0
         self._acknowledged_through = 0
-        self._read_rows = READ_ROWS // 10
-        self._appends_read = -1
         self._rests_until = 0.0
         self._batches_from = 0.0
         self._retry_after = FIRST_RETRY
@@ -100,6 +106,11 @@ class UploadLane:
         return len(self._in_flight)
 
     @property
+    def is_reading(self) -> bool:
+        """Tell whether more rows are being read from the file."""
+        return self._reader.is_reading
+
+    @property
     def rests_until(self) -> float:
         """Give the instant of the loop's clock until which nothing leaves: it was refused, or lets reading go first."""
         return max(self._rests_until, self._yields_until)
@@ -109,7 +120,7 @@ class UploadLane:
         """Give when the last answer came, or the first shipment behind it left."""
         return self._waits_since
 
-    async def next_shipment(self, appends: int) -> Shipment | None:
+    def next_shipment(self, appends: int) -> Shipment | None:
         """Give what may leave now, noted as sent; ``appends`` tells whether reading again is worth it.
 
         Where it is kept back a while before it leaves, left() has to follow.
@@ -117,7 +128,9 @@ class UploadLane:
         now = loop_time()
         if now < self._rests_until or self._yields(now):
             return None
-        await self._read_ahead(appends)
+        has_read_all = self._reader.read_on(appends)
+        if has_read_all and self._reader.through == self._acknowledged_through:
+            self.problem = ""
         shipment = self._chosen()
         if shipment is not None:
             if not self._in_flight:
@@ -127,10 +140,11 @@ class UploadLane:
         return shipment
 
     def _yields(self, now: float) -> bool:
-        """Tell whether registrations let reading go before them: for the rest of a second in which a batch has left."""
-        if now - self._left_from >= BATCH_EVERY:
+        """Tell whether reading goes first: for the rest of a second in which enough have left."""
+        if now - self._left_from >= 1:
             self._left_from, self._left_since = now, 0
-        yields = self.lane is Lane.REGISTRATIONS and self._left_since >= BATCH_ROWS and self._store.is_filling()
+        most = YIELDING_ROWS[self.lane]
+        yields = 0 < most <= self._left_since and self._store.is_filling()
         self._yields_until = now + LOOK_AGAIN_AFTER if yields else 0.0
         return yields
 
@@ -160,10 +174,9 @@ class UploadLane:
         self._flight_limit.restart(is_lost=bool(self._in_flight))
         self._window.rewind()
         self._window.byte_limit = self._flight_limit.limit
-        self._ready.clear()
+        self._reader.rewind(self._acknowledged_through)
         self._again.clear()
         self._in_flight.clear()
-        self._read_through, self._appends_read = self._acknowledged_through, -1
         self._store.release(self.lane)
 
     # For lanes of other rules
@@ -254,20 +267,6 @@ class UploadLane:
 
     def _shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
         return Shipment(self._terms.next_number(), self.lane, rows, form, behind)
-
-    async def _read_ahead(self, appends: int) -> None:
-        if len(self._ready) < self._read_rows // 2 and appends != self._appends_read:
-            rows = await self._store.pending(self.lane, self._read_through, self._read_rows, READ_BYTES)
-            if rows:
-                # As many as are of use, and no more than memory should hold: what waits may be large.
-                usual_size = sum([row.size for row in rows]) // len(rows)
-                self._read_rows = max(min(READ_BYTES // usual_size, READ_ROWS), 2)
-                self._read_through = rows[-1].row_id
-                self._ready.extend(rows)
-            else:
-                self._appends_read = appends
-                if self._read_through == self._acknowledged_through:
-                    self.problem = ""
 
 
 def loop_time() -> float:

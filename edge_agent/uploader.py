@@ -66,10 +66,10 @@ class Uploader:
             return FlightLimit(bytes_per_second or MOST)
 
         self._lanes = (
-            UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes),
-            UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes),
-            CopyLane(store, self._terms, limit(), self.publishes),
-            PassLane(passage, self._terms, limit(), self.publishes),
+            UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes, self._wake),
+            UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes, self._wake),
+            CopyLane(store, self._terms, limit(), self.publishes, self._wake),
+            PassLane(passage, self._terms, limit(), self.publishes, self._wake),
         )
         self._lane_of: dict[int, UploadLane] = {}
         self._appends = self._wakes = 0
@@ -166,7 +166,7 @@ class Uploader:
         sent = 0
         while sent < SEND_ROWS:
             for lane in self._lanes:
-                shipment = await lane.next_shipment(self._appends)
+                shipment = lane.next_shipment(self._appends)
                 if shipment is not None:
                     self._lane_of[shipment.number] = lane
                     await self._pace.wait(shipment.size)

@@ -3,17 +3,19 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from typing import Self
 
 import aiosqlite
 import msgspec
 
 from edge_agent.core.block_state import Counters, counted
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.ports import LaneDepth
 from edge_agent.store import schema
 from edge_agent.store.chunked_senders import ChunkedSenders
 from edge_agent.store.outbox_tail import OutboxTail
+from edge_agent.store.schema import EVERY_ROW
 from edge_agent.store.transaction import in_thread
 
 RESUMES_AT = 0.95
@@ -152,6 +154,27 @@ class OutboxBooks:
     def unsent_after(self, lane: Lane) -> int:
         """Give the last row id that may be in flight: those behind it are not."""
         return max(self.in_flight_through[lane], self.deletable_through[lane])
+
+    def take(self, lane: Lane, after_row_id: int, row_limit: int, *, is_changing: bool) -> list[OutboxRow] | None:
+        """Hand out rows after one that are kept here, in flight from now on; None where the file must be asked.
+
+        ``is_changing``: a transaction is under way, which may replace registrations, and a watermark at the end.
+        """
+        if after_row_id >= self.last_row_ids[lane]:
+            return []
+        if is_changing and lane is Lane.REGISTRATIONS:
+            return None
+        replaceable = self.last_watermark if is_changing and lane is Lane.ADVISORIES else None
+        rows = self.tail.take(lane, after_row_id, row_limit, replaceable.row_id if replaceable else EVERY_ROW)
+        self.leave(lane, rows or ())
+        return rows or None if replaceable else rows
+
+    def leave(self, lane: Lane, rows: Sequence[OutboxRow]) -> None:
+        """Note that rows are in flight: they are not replaced from now on."""
+        if rows:
+            self.in_flight_through[lane] = max(self.in_flight_through[lane], rows[-1].row_id)
+            if lane is Lane.COPIES:
+                self.copies_move()
 
     async def wait_for_rows(self, seen: int) -> int:
         """Wait until the count of appends differs from ``seen``; give the new count."""

@@ -6,6 +6,7 @@ Bounded in bytes: a lane that waits longer is forgotten here, and read from the 
 from collections.abc import Iterable, Mapping, Sequence
 
 from edge_agent.core.outgoing import Lane, OutboxRow, size_of
+from edge_agent.store.schema import EVERY_ROW
 
 MOST_BYTES = 16 << 20
 
@@ -57,8 +58,8 @@ class OutboxTail:
         """Keep nothing of a lane whose last row is ``last_row_id``."""
         self._lanes[lane].forget(last_row_id)
 
-    def take(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow] | None:
-        """Hand out the rows after one, at most so many; None where the file must be read.
+    def take(self, lane: Lane, after_row_id: int, row_limit: int, before: int = EVERY_ROW) -> list[OutboxRow] | None:
+        """Hand out the rows between two, at most so many; None where the file must be read.
 
         What is handed out is not kept: should it have to be sent again, it is read.
         """
@@ -68,7 +69,7 @@ class OutboxTail:
         taken: list[OutboxRow] = []
         gone: list[OutboxRow] = []
         for row_id, row in tail.rows.items():
-            if len(taken) == row_limit:
+            if len(taken) == row_limit or row_id >= before:
                 break
             # What the file was read for before it began here is kept in vain.
             (taken if row_id > after_row_id else gone).append(row)

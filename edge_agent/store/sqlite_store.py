@@ -171,6 +171,10 @@ class SqliteStore:
         """Give what was compacted and dropped, by cause."""
         return self._books.counters.get(block, {})
 
+    def at_hand(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow] | None:
+        """Give what pending() does where that takes no time; None where a file, or a transaction, takes some."""
+        return self._books.take(lane, after_row_id, row_limit, is_changing=self._lock.locked())
+
     async def pending(
         self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
     ) -> list[OutboxRow]:
@@ -178,19 +182,11 @@ class SqliteStore:
 
         Out of the file no more than the row that reaches ``byte_limit``.
         """
-        if lane is Lane.COPIES and (kept := self._books.tail.take(lane, after_row_id, row_limit)) is not None:
-            # No transaction that is under way replaces a copy.
-            if kept:
-                self._books.copies_move()
-            return kept
         async with self._lock:
-            rows = self._books.tail.take(lane, after_row_id, row_limit)
+            rows = self._books.take(lane, after_row_id, row_limit, is_changing=False)
             if rows is None:
                 rows = await self._read_pending(lane, after_row_id, row_limit, byte_limit)
-            if rows:
-                self._books.in_flight_through[lane] = max(self._books.in_flight_through[lane], rows[-1].row_id)
-                if lane is Lane.COPIES:
-                    self._books.copies_move()
+                self._books.leave(lane, rows)
         return rows
 
     async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int) -> list[OutboxRow]:

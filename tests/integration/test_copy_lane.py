@@ -11,9 +11,11 @@ from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
+from edge_agent.lane_reader import READ_BYTES
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import READ_BYTES, Terms
+from edge_agent.upload_lane import Terms
+from tests.support.asked_lane import next_of, woken
 from tests.support.fleet_region import EMPTY, running_region, uploading
 from tests.support.store_batches import batch, copy, opened
 from tests.support.waiting import until
@@ -26,13 +28,13 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 def lane_of(store: SqliteStore) -> CopyLane:
-    return CopyLane(store, Terms(), FlightLimit(), Tally())
+    return CopyLane(store, Terms(), FlightLimit(), Tally(), woken)
 
 
 async def sent(lane: CopyLane) -> Shipment:
     """Give the next shipment; a lane that was refused something rests before."""
     await until(lambda: asyncio.get_running_loop().time() >= lane.rests_until, "the lane has rested")
-    shipment = await lane.next_shipment(1)
+    shipment = await next_of(lane)
     assert shipment is not None
     return shipment
 
@@ -73,7 +75,7 @@ async def test_a_batch_follows_one_in_flight_of_its_own_block_alone(store: Sqlit
     in_flight: list[Shipment] = []
     sequence = followers = 0
     while True:
-        shipment = await lane.next_shipment(1)
+        shipment = await next_of(lane)
         if shipment is not None:
             if shipment.behind is not None:
                 assert shipment.rows[0].block == in_flight[-1].rows[0].block

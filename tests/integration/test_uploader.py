@@ -306,15 +306,15 @@ async def test_an_advisory_that_is_committed_while_other_lanes_are_read_leaves_a
     monkeypatch.setattr(uploader, "IDLE_PATIENCE", 60.0)
     await region.make_stream()
     store._flusher.cancel()
-    async with uploading(region, store) as told:
-        await until(lambda: told, "the uploader runs")
-        async with store._lock:
-            store._books.announce_rows()
-            await until(lambda: readers_waiting(store) == 1, "the uploader waits to read its first lane")
-            committing = asyncio.create_task(fill(store, [advisory("late")]))
-            await until(lambda: readers_waiting(store) == 2, "an advisory waits to be committed")
+    await fill(store, [registration("node", "early")])
+    await store._lock.acquire()
+    async with uploading(region, store):
+        await until(lambda: readers_waiting(store) == 1, "the uploader waits to read its lane of registrations")
+        committing = asyncio.create_task(fill(store, [advisory("late")]))
+        await until(lambda: readers_waiting(store) == 2, "an advisory waits to be committed")
+        store._lock.release()
         await committing
-        await until(partial(has_stored, region, 1), "the advisory has arrived", deadline=30)
+        await until(partial(has_stored, region, 2), "both have arrived", deadline=30)
 
 
 def readers_waiting(store: SqliteStore) -> int:
