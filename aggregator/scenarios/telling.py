@@ -35,8 +35,8 @@ class Step(msgspec.Struct, frozen=True):
 class Telling:
     """What was shown so far; everything is told at once to whoever watches.
 
-    Sentences are broken to ``width`` columns, tables never; 0: nothing is. With ``stays``, whoever watches may look
-    around on the servers before they end.
+    Sentences are broken to ``width`` columns. Tables never are: where one is too wide, its columns move together. 0: as
+    wide as need be. With ``stays``, whoever watches may look around on the servers before they end.
     """
 
     def __init__(self, tell: Callable[[str], None], *, width: int = 0, stays: bool = False) -> None:
@@ -61,8 +61,9 @@ class Telling:
         self._say(title, "", "  ")
 
     def output(self, text: str) -> None:
-        """Show a table, or what else a command prints, as it is."""
-        for line in text.splitlines():
+        """Show tables, or what else a command prints, a line for a line."""
+        tables = [self._narrowed(table.splitlines()) for table in text.split("\n\n")]
+        for line in "\n\n".join("\n".join(lines) for lines in tables).splitlines():
             self._tell(f"    {line}".rstrip())
 
     def sentence(self, text: str) -> None:
@@ -106,6 +107,15 @@ class Telling:
             await enough.wait()
         finally:
             loop.remove_signal_handler(signal.SIGINT)
+
+    def _narrowed(self, lines: list[str]) -> list[str]:
+        """Where a table is too wide, take one blank out of each gap of two or more between its columns."""
+        widest = max(map(len, lines), default=0)
+        if self._width <= 0 or widest + len("    ") <= self._width:
+            return lines
+        blank = [all(line[at : at + 1] in ("", " ") for line in lines) for at in range(widest)]
+        gaps = {at for at in range(1, widest) if blank[at] and blank[at - 1] and not (at > 1 and blank[at - 2])}
+        return ["".join(letter for at, letter in enumerate(line) if at not in gaps) for line in lines]
 
     def _say(self, text: str, first: str, further: str) -> None:
         if self._width <= 0:
