@@ -3,13 +3,17 @@
 Source: "JetStream-LeafNodes-Demo" of Matthias Hanel, the script of "Persistence at the Edge".
 """
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from aggregator.scenarios import edge_accounts, edge_domains, edge_system
+from aggregator.scenarios import edge_accounts, edge_domains, edge_outages, edge_system
 from aggregator.scenarios.edge_network import HUB, SPOKES, network
 from aggregator.scenarios.edge_scene import Credentials, Scene
 from aggregator.scenarios.edge_tokens import Account, Operator
+from aggregator.scenarios.stage import JetStream
 from aggregator.scenarios.telling import Telling
+
+Part = Callable[[Scene, JetStream, tuple[JetStream, JetStream]], Awaitable[None]]
 
 
 async def play(directory: Path, telling: Telling) -> None:
@@ -23,22 +27,23 @@ async def play(directory: Path, telling: Telling) -> None:
         await edge_system.with_domains(scene, operator.system)
         # The others start while these are at work.
         async with network(directory / "merged", operator, credentials, [test], domains=False) as merged:
-            await _across_domains(scene)
+            await _across_domains(scene, edge_domains.play, edge_outages.links_cut, edge_outages.hub_down)
             telling.chapter("Meanwhile: as many other servers, without domains, whose JetStreams are one")
             await merged.started()
             without = Scene(directory / "merged", operator, credentials, merged, test, telling)
             await edge_system.without_domains(without, operator.system)
-        await edge_domains.catch_up(scene)
+        await edge_outages.catch_up(scene)
         await edge_accounts.play(scene)
         at_each = (scene.nats_command(test, cluster, "stream report") for cluster in (HUB, *SPOKES))
         servers = scene.nats_command(operator.system, HUB, "server list")
         await telling.stay(scene.topology.way, servers, *at_each)
 
 
-async def _across_domains(scene: Scene) -> None:
+async def _across_domains(scene: Scene, *parts: Part) -> None:
     async with (
         scene.connected(scene.test) as at_hub,
         scene.connected(scene.test, SPOKES[0]) as at_first,
         scene.connected(scene.test, SPOKES[1]) as at_second,
     ):
-        await edge_domains.play(scene, at_hub, (at_first, at_second))
+        for part in parts:
+            await part(scene, at_hub, (at_first, at_second))

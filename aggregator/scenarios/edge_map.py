@@ -8,7 +8,13 @@ from aggregator.scenarios.edge_tokens import Account
 def account_graph(accounts: Sequence[Account], hub: str, spokes: Iterable[str], joined: Iterable[str]) -> str:
     """Write an arrow from each account to those that take something of it, and one for each spoke's leaf nodes."""
     names = {account.key.public: account.name for account in accounts}
-    lines = ["digraph accounts {", "  rankdir=LR;", '  node [fontname="sans-serif"];', '  edge [fontsize="10"];']
+    lines = [
+        "digraph accounts {",
+        "  rankdir=LR;",
+        "  nodesep=0.6;",
+        '  node [fontname="sans-serif"];',
+        '  edge [fontsize="10"];',
+    ]
     lines += [f"  {_quoted(account.name)} [shape=box, label={_label(account)}];" for account in accounts]
     for account in accounts:
         for lender in dict.fromkeys(each["account"] for each in account.imports):

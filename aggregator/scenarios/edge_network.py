@@ -39,6 +39,7 @@ class Network:
         self._credentials = credentials
         self._domains = domains
         self._joined: Sequence[Account] = ()
+        self._is_cut = False
         self.starting: asyncio.Task[None] | None = None
         self.clusters: dict[str, EmbeddedCluster] = {}
 
@@ -78,11 +79,15 @@ class Network:
 
     def join(self, joined: Sequence[Account]) -> None:
         """Let the spokes' leaf nodes join other accounts than before, without a restart."""
-        for spoke in SPOKES:
-            for server in self.clusters[spoke].servers.values():
-                before, after = self._remotes(self._joined), self._remotes(joined)
-                server.reload(server.settings.extra_config.replace(before, after))
-        self._joined = joined
+        self._link(joined, is_cut=False)
+
+    def cut(self) -> None:
+        """Take every spoke's leaf nodes off the hub, without a restart, until they are restored."""
+        self._link(self._joined, is_cut=True)
+
+    def restore(self) -> None:
+        """Let the spokes' leaf nodes join what they joined before."""
+        self._link(self._joined, is_cut=False)
 
     async def close(self) -> None:
         """Kill whatever runs."""
@@ -93,15 +98,23 @@ class Network:
 
     def _spoke_settings(self, settings: ServerSettings) -> ServerSettings:
         spoke = settings.name.rpartition("-")[0]
-        leaves = f"leafnodes {{ no_advertise: true, reconnect: 1s, remotes: [\n{self._remotes(self._joined)}\n] }}"
-        return self._settled(settings, spoke, leaves)
+        return self._settled(settings, spoke, self._leaves)
 
-    def _remotes(self, joined: Iterable[Account]) -> str:
+    def _link(self, joined: Sequence[Account], *, is_cut: bool) -> None:
+        before = self._leaves
+        self._joined, self._is_cut = joined, is_cut
+        for spoke in SPOKES:
+            for server in self.clusters[spoke].servers.values():
+                server.reload(server.settings.extra_config.replace(before, self._leaves))
+
+    @property
+    def _leaves(self) -> str:
         urls = _listed(server.leaf_url for server in self.clusters[HUB].servers.values())
-        accounts = {each.key.public: self._credentials.path(each) for each in (self._operator.system, *joined)}
-        return "\n".join(
+        accounts = {} if self._is_cut else {each.key.public: self._credentials.path(each) for each in self.joined}
+        remotes = "\n".join(
             f"  {{ urls: {urls}, account: {key}, credentials: {_quoted(path)} }}" for key, path in accounts.items()
         )
+        return f"leafnodes {{ no_advertise: true, reconnect: 1s, remotes: [\n{remotes}\n] }}"
 
     def _settled(self, settings: ServerSettings, domain: str, leaves: str) -> ServerSettings:
         preload = "\n".join(f"  {each.key.public}: {self._operator.vouch(each)}" for each in self.joined)

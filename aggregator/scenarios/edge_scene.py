@@ -7,8 +7,11 @@ from aggregator.scenarios.edge_network import HUB, Network, push, server_names
 from aggregator.scenarios.edge_tokens import Account, Operator
 from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
-from shared.nats_settings import AuthSettings
+from shared.nats_connection import ConnectFailed, connect
+from shared.nats_settings import AuthSettings, ConnectionSettings
 from shared.settings import FilePath
+
+_ANSWERS_WITHIN = 1.0
 
 
 class Credentials:
@@ -58,6 +61,17 @@ class Scene:
     def connected(self, account: Account, cluster: str = HUB) -> AbstractAsyncContextManager[JetStream]:
         """Log in to an account at the first server of a cluster."""
         return connected(self.net.urls(cluster)[0], auth=self._credentials.of(account))
+
+    async def answers(self, account: Account, cluster: str) -> bool:
+        """Tell whether any server of a cluster lets an account in, now."""
+        settings = ConnectionSettings(servers=self.net.urls(cluster), auth=self._credentials.of(account))
+        try:
+            client = await connect(settings, name="muster-scenario", deadline=_ANSWERS_WITHIN)
+        except ConnectFailed as error:
+            self.telling.sentence(str(error))
+            return False
+        await client.close()
+        return True
 
     def nats_command(self, account: Account, cluster: str, *command: str) -> str:
         """Say how to ask for an account at a cluster with NATS's own command."""

@@ -13,23 +13,35 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
     found = await found_by(edge.play, tmp_path)
     assert found["the hub's system account sees"] == dict.fromkeys(CLUSTERS, 3)
     cnc = {"hub/cnc": 10, "spoke-1/recv-cnc": 10, "spoke-2/recv-cnc": 10}
-    assert found["each spoke has what the hub was told, in a stream of one name in two domains"] == cnc
+    assert found["each spoke has what the hub was told before, in a stream of one name in two domains"] == cnc
     assert found["ten at the hub are stored in both"] == {"spoke-1/test": 10, "spoke-2/test": 10}
     assert found["ten at spoke-1 too"] == {"spoke-1/test": 20, "spoke-2/test": 20}
     assert found["so the aggregate has each twice"] == 40
+    assert not found["whoever asks the hub gets an answer"]
     assert found["spoke-1 still stores"] == 40
     assert found["spoke-2's backup has what it had"] == 30
-    assert found["the backup has caught up, and so has the aggregate; spoke-2 never heard the last ten"] == cnc | {
+    assert found[
+        "the backup has caught up, and so has the aggregate; spoke-2 never heard the last ten"
+    ] == dict.fromkeys(cnc, 20) | {
         "spoke-1/test": 40,
         "spoke-2/test": 30,
         "hub/aggregate": 70,
         "spoke-2/backup-test-spoke-1": 40,
     }
+    mirrors = ["spoke-1/recv-cnc", "spoke-2/recv-cnc", "spoke-2/backup-test-spoke-1"]
+    assert found["copies have not heard from their origins for 3s"] == dict.fromkeys(mirrors, True)
+    assert found["their lag, which is what they last heard"] == dict.fromkeys(mirrors, 0)
+    assert found["spokes that the hub reaches"] == []
+    assert found["ten more stay with the hub"] == {"hub": 20, "spoke-1": 10, "spoke-2": 10}
+    assert found["and come to the spokes when they are back"] == dict.fromkeys(CLUSTERS, 20)
     assert found["servers that took the accounts' tokens, without a restart"] == {"TEST": 9, "IMPORTER": 9}
     assert found["crossacc has what aggregate has"] == 70
     assert found["IMPORTER reads by the API prefix from.test.API"] == 70
     assert found["left for it: pending, not acknowledged"] == [0, 0]
-    assert found["the first of them: how often delivered, sequences, pending"] == {
+    assert found["the first of them"] == {
+        "subject": "test",
+        "body": "hello world",
+        "taken from": "test",
         "tries": 1,
         "sequence of the consumer": 1,
         "sequence of the stream": 1,
