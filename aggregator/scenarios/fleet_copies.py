@@ -13,8 +13,7 @@ async def publish(levels: Levels) -> None:
     for jetstream in levels.cities.values():
         for number in range(COUNT):
             subject = f"choria.lifecycle.{('startup', 'alive', 'shutdown')[number % 3]}"
-            await jetstream.client.publish(subject, b'{"number":%d}' % number)
-        await jetstream.client.flush()
+            await jetstream.publish(subject, f'{{"number":{number}}}')
 
 
 async def judge(levels: Levels, telling: Telling) -> None:

@@ -112,6 +112,8 @@ async def judge(levels: Levels, silent: NodeKey, gone: NodeKey, telling: Telling
     telling.show("what the relay passed on is what it was, byte for byte", whole, True)
     telling.show("and less than it was", 0 < len(registrations) < len(sent), True)
 
+    await _read_all(levels, archived, telling)
+
     telling.chapter("Nobody is accused from sampled data")
     told = await levels.kinds_at_centre()
     there = Counter({"stale": "silent", "retired": "gone"}.get(kinds[-1], "there") for kinds in told.values())
@@ -126,6 +128,19 @@ async def judge(levels: Levels, silent: NodeKey, gone: NodeKey, telling: Telling
     ordinals = {site: sorted(each.ordinal for each in found if each.site == site) for site in last}
     whole = all(ordinals[site] == list(range(1, last[site] + 1)) for site in levels.cities)
     telling.show(f"their watermarks vouch for just these, none of {RELAY}'s", whole and RELAY not in last, True)
+
+
+async def _read_all(levels: Levels, archived: list[Stored], telling: Telling) -> None:
+    """Hold what each city's agent says it has read, in its last watermark, against the city's stream."""
+    vouched = [decode_watermark(each.body) for subject, each in ours(archived) if subject.record_type == "watermark"]
+    of_nodes = [each for each in vouched if each.block == "nodes"]
+    last = {each.site: each for each in sorted(of_nodes, key=lambda each: each.observed_through_us)}
+    read_by = {city: last[city].counters["valid"]["registrations"] for city in levels.cities}
+    stored = {
+        city: sum(each.sequence <= last[city].sequence for each in await read(jetstream.client, "CHORIA_REGISTRATION"))
+        for city, jetstream in levels.cities.items()
+    }
+    telling.show("and all that nodes sent was read (registrations, to the agents' last word)", read_by, stored)
 
 
 async def _consume(centre: JetStream, telling: Telling) -> None:

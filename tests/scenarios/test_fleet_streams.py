@@ -28,6 +28,7 @@ async def test_a_tree_is_as_fresh_as_designed_and_counts_everybody_once(tmp_path
     assert found["CHORIA_REGISTRATION: every registration of"] == ["region", "centre"]
     assert found["one subject for each city"] == [f"{CHORIA}.registration.{city}" for city in ("dub1", "lon1")]
     assert set(found["how many came twice, a killed relay notwithstanding"].values()) == {0}
+    assert set(found["and all that nodes sent was read (registrations, to the agents' last word)"]) == {"dub1", "lon1"}
     assert found["what the relay passed on is what it was, byte for byte"]
     assert found["of the node that was silent"] == ["new", "stale", "recovered"]
     assert found["of the node that never came back"] == ["new", "stale", "retired"]
