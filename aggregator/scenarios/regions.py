@@ -216,6 +216,7 @@ async def _lose_region_2(
 
     await telling.comes("current in the meta group", members, left)
     telling.output(format_meta_group(meta_group(await jetstream_states(administrator.client, len(left)))))
+    telling.sentence("a server that was killed did not say so, and is called online for a while: see current")
     third = {"name": "THIRD", "subjects": ["third"], "num_replicas": 3, "placement": {"tags": ["rg:3"]}}
     telling.show("a stream in region 3 can be made", await jetstream.answer("STREAM.CREATE.THIRD", third), ACCEPTED)
 
