@@ -19,7 +19,13 @@ def replication_graph(report: Report) -> str:
     nodes = {(row.place, row.name): _stream_node(row) for row in report.streams}
     for copied in report.replication:
         nodes.setdefault((copied.source_place, copied.source), _foreign_node(copied))
-    lines = ["digraph replication {", "  rankdir=LR;", '  node [fontname="sans-serif"];', '  edge [fontsize="10"];']
+    lines = [
+        "digraph replication {",
+        "  rankdir=LR;",
+        "  nodesep=0.6;",
+        '  node [fontname="sans-serif"];',
+        '  edge [fontsize="10"];',
+    ]
     for number, place in enumerate(dict.fromkeys(place for place, _ in nodes)):
         lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(place)};"]
         lines += [f"    {node}" for (node_place, _), node in nodes.items() if node_place == place]
