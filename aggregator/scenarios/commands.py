@@ -77,7 +77,10 @@ def scenario(name: str, directory: Path | None, stay: bool) -> None:
         with tempfile.TemporaryDirectory(prefix="muster-") as made:
             _play(name, Path(made), telling)
     else:
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.ClickException(f"{directory}: cannot be made: {error.strerror}") from error
         if any(directory.iterdir()):
             raise click.ClickException(f"{directory} is not empty: name another place with --dir")
         _play(name, directory, telling)

@@ -63,8 +63,10 @@ async def _said_by(home: Path, *command: str) -> str:
     return said
 
 
-async def test_a_directory_that_holds_something_is_not_touched(tmp_path: Path) -> None:
+async def test_a_directory_that_holds_something_is_not_touched_and_one_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
+    answer = await refused("scenario", "data-replication", "--dir", tmp_path / "mine" / "below")
+    assert answer.stderr == f"muster-aggregator: {tmp_path}/mine/below: cannot be made: Not a directory\n"
     answer = await refused("scenario", "data-replication", "--dir", tmp_path)
     assert answer.stderr == f"muster-aggregator: {tmp_path} is not empty: name another place with --dir\n"
 
