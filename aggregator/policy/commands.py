@@ -89,7 +89,7 @@ def policy() -> None:
 @click.option("--blind-after", help="Time without proof after which the stream was not seen.")
 @click.option("--unset", multiple=True, type=click.Choice(_KEYS), help="Say nothing of this any more; repeatable.")
 def set_(voice: _Voice, unset: tuple[str, ...], **given: str | None) -> None:
-    """Set thresholds of a region, a site or a block: what is said of the smaller one outranks the larger's."""
+    """Set thresholds of a region, a site or a block. What is said of the smaller one outranks the larger's."""
     changes = {name: _duration(name, text) for name, text in given.items() if text is not None}
     if not changes and not unset:
         raise click.ClickException(f"say what to set: {', '.join(map(_option, _KEYS))}, or --unset")
@@ -104,7 +104,7 @@ def set_(voice: _Voice, unset: tuple[str, ...], **given: str | None) -> None:
 @_to_somebody
 @_sender_option
 def forward(voice: _Voice, sender_id: str) -> None:
-    """Let a sender's next registration be forwarded, whenever its sample would be due."""
+    """Let a sender's next registration be forwarded. When its sample would be due does not matter."""
     _say_of_sender(voice, ForwardSender(sender_id))
 
 
@@ -113,7 +113,7 @@ def forward(voice: _Voice, sender_id: str) -> None:
 @_to_somebody
 @_sender_option
 def retire(voice: _Voice, sender_id: str) -> None:
-    """Say that a sender is gone for good: its life ends at its last word, and nobody waits for it."""
+    """Say that a sender is gone for good. Its life ends at its last word, and nobody waits for it."""
     _say_of_sender(voice, RetireSender(sender_id))
 
 
@@ -125,7 +125,7 @@ def retire(voice: _Voice, sender_id: str) -> None:
 @click.option("--reason", required=True, help="Why, for whoever reads the tables.")
 @click.option("--sender", "sender_ids", multiple=True, help="Of these senders alone; repeatable.")
 def maintenance(voice: _Voice, started: str, ended: str, reason: str, sender_ids: tuple[str, ...]) -> None:
-    """Declare maintenance, before it or after: its time is neither up nor down, and counts in no availability."""
+    """Declare maintenance, before it or after. Its time is neither up nor down, and counts in no availability."""
     started_at, ended_at = (_instant(name, text) for name, text in (("--from", started), ("--to", ended)))
     _say_to(voice, lambda *_: rules.declared_maintenance(started_at, ended_at, reason, sender_ids))
 
@@ -134,7 +134,7 @@ def maintenance(voice: _Voice, started: str, ended: str, reason: str, sender_ids
 @_spoken
 @click.argument("revision", type=click.IntRange(min=1))
 def cancel(voice: _Voice, revision: int) -> None:
-    """Take back the maintenance that REVISION declared, as if it had never been."""
+    """Take back the maintenance that REVISION declared. It is then as if it had never been."""
     _say(voice, lambda held: rules.cancelled_maintenance(held, revision))
 
 
@@ -142,7 +142,7 @@ def cancel(voice: _Voice, revision: int) -> None:
 @config_option
 @json_option
 def show(config_path: Path, as_json: bool) -> None:
-    """Show what holds, what is planned, and which revision each block has taken."""
+    """Show what holds, what is planned, and who has taken it. Each block has its last revision beside it."""
     topology = _with_policy(config_path)
 
     async def asked(client: Client, hub: Place) -> tuple[Held, list[Run]]:
@@ -162,7 +162,7 @@ def show(config_path: Path, as_json: bool) -> None:
 @config_option
 @json_option
 def history(config_path: Path, as_json: bool) -> None:
-    """List every revision: when, by whom, for whom, and what it says."""
+    """List every revision. Each has its time, who said it, for whom, and what."""
     held = _at_hub(_with_policy(config_path), read_policy)
     if as_json:
         _print(shown.history_as_json(held.book))
