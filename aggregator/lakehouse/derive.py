@@ -133,7 +133,7 @@ class Derivation:
         lives = availability.spans_since(intervals, begins, known_through)
         spans = planned.cut_spans(lives)
         if windows or Iceberg(self._spark).row_count(SENDER_MAINTENANCE_DAYS):
-            self._write(planned.sender_days(lives, begins), SENDER_MAINTENANCE_DAYS, where)
+            self._write(planned.sender_days(lives), SENDER_MAINTENANCE_DAYS, where)
         else:
             catalog.advance(self._spark, SENDER_MAINTENANCE_DAYS, self._position)
         self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)

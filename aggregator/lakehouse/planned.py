@@ -17,7 +17,7 @@ from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.intervals import BLOCK, MAINTENANCE, SENDER, site_bucket
 from aggregator.lakehouse.policy_schemas import CANCEL_KIND, MAINTENANCE_KIND, POLICY
 from aggregator.lakehouse.schemas import SITE_BUCKETS
-from aggregator.lakehouse.windows import DAY_US, begin_of_bucket, floor_to
+from aggregator.lakehouse.windows import DAY_US, floor_to
 
 _FOR_EVER = 1 << 62
 _SPAN = "array<struct<started_at: bigint, ended_at: bigint>>"
@@ -142,22 +142,24 @@ class Planned:
         )
         return others.drop("is_named").unionByName(cut)
 
-    def sender_days(self, spans: DataFrame, begins: Mapping[int, int]) -> DataFrame:
-        """Give the rows of the table ``sender_maintenance_days``, since the midnights of ``begins``."""
+    def sender_days(self, spans: DataFrame) -> DataFrame:
+        """Give the rows of the table ``sender_maintenance_days``, since where ``spans`` begin."""
         planned = self._spans_of_senders(spans)
         if planned is None:
             return self._spark.sql(
                 "SELECT CAST(NULL AS DATE) AS day, '' AS region, '' AS site, '' AS block, '' AS sender_id,"
                 " 0 AS site_bucket WHERE false"
             )
-        listed = planned.withColumn("site_bucket", site_bucket()).select(*SENDER, "site_bucket", f.inline("planned"))
-        begin_at = begin_of_bucket(begins)
-        since = floor_to(f.greatest("started_at", begin_at), DAY_US)
-        through = f.least("ended_at", f.lit(self._known_through)) - 1
+        ended_at = f.least(f.coalesce("ended_at", f.lit(_FOR_EVER)), f.lit(self._known_through))
+        lived = spans.select(*SENDER, f.col("started_at").alias("lived_from"), ended_at.alias("lived_until"))
+        since, until = f.greatest("lived_from", "started_at"), f.least("lived_until", "ended_at")
+        days = f.sequence(floor_to(since, DAY_US), until - 1, f.lit(DAY_US))
         return (
-            listed.where((f.col("ended_at") > begin_at) & (f.col("started_at") < self._known_through))
-            .select(*SENDER, "site_bucket", f.explode(f.sequence(since, through, f.lit(DAY_US))).alias("at"))
-            .select(f.to_date(f.timestamp_micros("at")).alias("day"), *SENDER, "site_bucket")
+            lived.join(f.broadcast(planned), [*SENDER])
+            .select(*SENDER, "lived_from", "lived_until", f.inline("planned"))
+            .where(since < until)
+            .select(*SENDER, f.explode(days).alias("at"))
+            .select(f.to_date(f.timestamp_micros("at")).alias("day"), *SENDER, site_bucket().alias("site_bucket"))
             .distinct()
         )
 

@@ -71,7 +71,7 @@ class Derived:
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, through)
         lives = availability.spans_since(self.intervals, begins, through)
         self.spans = planned.cut_spans(lives)
-        self.maintenance_days = planned.sender_days(lives, begins)
+        self.maintenance_days = planned.sender_days(lives)
         self.coverage_daily = coverage.site_coverage_daily(by_day)
         self.exceptions = availability.sender_day_exceptions(self.spans, by_day, through, interval).persist()
         self.hours = availability.site_availability_hourly(
