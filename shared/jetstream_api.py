@@ -95,9 +95,12 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
         raise RequestFailed(f"{subject}: nobody answers there (domain down, wrong name, or no permission)") from error
     except (nats.errors.Error, TimeoutError) as error:
         cause = "no answer" if isinstance(error, TimeoutError) else str(error).removeprefix("nats: ")
-        if not client.is_connected:
-            cause += ", the connection is down"
-        raise RequestFailed(f"{subject}: {cause} within {deadline:g} s") from error
+        cause += "" if client.is_connected else ", the connection is down"
+        # A server that forbids to ask gives no answer, too.
+        remedy = (
+            " (stalled, cut off, or no permission)" if client.is_connected and isinstance(error, TimeoutError) else ""
+        )
+        raise RequestFailed(f"{subject}: {cause} within {deadline:g} s{remedy}") from error
     try:
         failure = _envelope.decode(reply.data).error
         if failure is not None:

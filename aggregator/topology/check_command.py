@@ -28,6 +28,8 @@ def _limits(_context: click.Context, _parameter: click.Parameter, value: str) ->
         warning, critical = (parse_duration(part) for part in value.split(","))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not two durations such as 1m,15m") from None
+    if warning > critical:
+        raise click.BadParameter(f"{value!r} would be critical before it is a warning: the shorter one comes first")
     return warning, critical
 
 

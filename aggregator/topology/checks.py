@@ -10,11 +10,12 @@ from enum import IntEnum
 import msgspec
 
 from aggregator.topology.evidence import Block, Evidence, Waiting
-from aggregator.topology.found import Found, FoundStream
+from aggregator.topology.found import Found, FoundStream, silence
+from aggregator.topology.refusals import refusals
 from aggregator.topology.report import ReplicationRow, Report, another_past, not_copied, report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.sourcing import settled
-from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream
+from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream, told
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.policy import STREAM as POLICY
 
@@ -59,6 +60,7 @@ def check(
     findings = [
         *_places(found),
         *_streams(wanted, found),
+        *_refused(wanted, found),
         *(each for row in shown.replication for each in _copying(row, evidence, limits)),
         *_watermarks(topology, evidence, limits),
         *_ordinals(evidence),
@@ -69,8 +71,7 @@ def check(
 def summary(findings: list[Finding], shown: Report, evidence: Evidence) -> str:
     """Say all of it in one line, as monitors show it."""
     if findings:
-        told = "; ".join(f"{each.place}: {each.text}" for each in findings)
-        return f"{findings[0].severity.name} - {told}"
+        return f"{findings[0].severity.name} - {'; '.join(told((each.place, each.text) for each in findings))}"
     behind = max((row.behind or 0 for row in shown.replication), default=0)
     watched = f", {len(evidence.blocks)} blocks watched" if evidence.blocks else ""
     copies = f"{len(shown.replication)} copies, at most {behind:,} messages behind"
@@ -89,20 +90,31 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
             continue
         if isinstance(each, DesiredConsumer):
             key = each.place, each.stream, each.name
-            if each.wanted and (each.place, each.stream) in found.streams and key not in found.consumers:
+            is_answered = (each.place, each.stream) in found.streams.keys() - found.silent.keys()
+            if each.wanted and is_answered and key not in found.consumers:
                 text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
                 yield Finding(Severity.CRITICAL, place, text)
             continue
-        stream = found.streams.get((each.place, each.name))
-        if stream is None:
+        stream_key = each.place, each.name
+        stream, silent = found.streams.get(stream_key), silence(stream_key, found)
+        if silent:
+            yield Finding(Severity.CRITICAL, place, silent)
+        elif stream is None:
             yield Finding(Severity.CRITICAL, place, f"{each.name} is missing: apply creates it")
-        else:
+        if stream is not None:
             yield from _health(each, stream)
+
+
+def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
+    """Tell of copies that apply would not make, and that somebody else made or made so."""
+    for line in refusals(wanted, found):
+        place, _, text = line.partition(": ")
+        yield Finding(Severity.WARNING, place, text)
 
 
 def _lost_without(consumer: DesiredConsumer) -> str:
     if consumer.copying is not None:
-        return f"{consumer.copying.stream} takes nothing from it"
+        return f"{consumer.copying.stream} of {consumer.copying.place} takes nothing from it"
     return "its site hears nothing of it" if consumer.stream == POLICY else "its relay passes nothing on"
 
 
@@ -141,7 +153,7 @@ def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterato
 
 def _retention(row: ReplicationRow, origin: str, waiting: Waiting, limits: Limits) -> Iterator[Finding]:
     """Compare what a copy lacks with what its origin lets go of, by time or by room."""
-    gone = waiting.first_sequence - row.taken - 1
+    gone = waiting.first_sequence - (row.taken or 0) - 1
     if row.taken and gone > 0:
         yield Finding(Severity.CRITICAL, row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
     share = waiting.age / waiting.max_age if waiting.max_age else 0.0

@@ -19,6 +19,7 @@ from aggregator.topology.plan_text import format_plan, left_lines, named, plan_a
 from aggregator.topology.report import format_report
 from aggregator.topology.report import report as make_report
 from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import told
 from shared.settings import SettingsError, load_settings
 
 DEFAULT_PATH = Path("topology.toml")
@@ -82,9 +83,7 @@ def apply(config_path: Path, force: bool, as_json: bool) -> None:
     if as_json:
         click.echo(_json(plan_as_json(done)))
     else:
-        for place, reason in done.problems.items():
-            click.echo(f"{place}: {reason}")
-        for line in left_lines(done):
+        for line in (*told(done.problems.items()), *left_lines(done)):
             click.echo(line)
         count = len(done.changes)
         click.echo(f"applied {count} change{'s' * (count != 1)}" if count else summary(done))

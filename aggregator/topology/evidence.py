@@ -104,7 +104,8 @@ async def gather(
     for row in shown.replication:
         for (place, name), origin in found.streams.items():
             client = opened.get(place.connection)
-            if (str(place), name) == (row.source_place, row.source) and row.behind and isinstance(client, Client):
+            is_lacking = row.behind and row.taken is not None
+            if (str(place), name) == (row.source_place, row.source) and is_lacking and isinstance(client, Client):
                 lacking = await _waiting(client, (place, name), origin, row)
                 if lacking is not None:
                     waiting[row.key] = lacking
@@ -154,7 +155,7 @@ async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: Rep
     """Find the oldest message that the copy lacks; None where there is none after all."""
     oldest = []
     for subject in row.takes or (">",):
-        request = {"seq": max(row.taken + 1, 1), "next_by_subj": subject}
+        request = {"seq": (row.taken or 0) + 1, "next_by_subj": subject}
         message = await _message(client, key, request)
         if message is not None:
             oldest.append(parse_instant(message.time))

@@ -9,6 +9,9 @@ from shared.jetstream_api import domain_of
 StreamKey = tuple[Place, str]
 ConsumerKey = tuple[Place, str, str]
 
+_REPORTS_SEQUENCES = 5
+"""JetStream's API level that says how far each source has come (nats-server 2.15)."""
+
 
 class LostMessages(msgspec.Struct, frozen=True):
     """What the server found missing in its own store."""
@@ -121,6 +124,7 @@ class FoundConsumer(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What there is. What is not there has no entry; ``unreachable`` places say why in one line.
 
+    ``silent``: streams about which no answer came, at places that did answer; why, in one line.
     ``away``: places that only a source or a consumer names, and that do not answer; why, in one line.
     ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
     ``strays``: consumers with names such as we give, beside those that are wanted.
@@ -133,6 +137,7 @@ class Found(msgspec.Struct, frozen=True):
     last_matching: dict[tuple[StreamKey, str], int] = {}
     strays: dict[ConsumerKey, FoundConsumer] = {}
     away: dict[Place, str] = {}
+    silent: dict[StreamKey, str] = {}
 
     def taken(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.
@@ -154,15 +159,23 @@ class Found(msgspec.Struct, frozen=True):
                     sequences.append(0 if is_reported else consumer.ack_floor.stream_seq)
         return max(sequences, default=0)
 
-    def ahead(self, copier: StreamKey, source: Config) -> int:
+    def is_taken_known(self, copier: StreamKey, source: Config) -> bool:
+        """Tell whether anybody knows how far a source has come: before 2.15 only the consumer that it reads through."""
+        stream = self.streams[copier]
+        reports = self.levels.get(copier[0], _REPORTS_SEQUENCES) >= _REPORTS_SEQUENCES
+        said = any(each.seq for each in stream.sources if is_same_source(source, each.source))
+        return reports or said or bool(consumer_name_of(source)) or not stream.state.messages
+
+    def ahead(self, copier: StreamKey, source: Config, at: tuple[StreamKey, FoundStream] | None = None) -> int:
         """Count the sequences by which what a source has taken is ahead of its origin: of what that was before.
 
         Whatever such an origin stores up to there the server takes for old, and leaves out, without an error. Of one
         that is empty it has left out nothing yet; of one that stopped answering nothing can be done about it now.
+        ``at`` is the origin where it is in another account.
         """
-        origin = self.origin(copier, source)
+        origin = at[1] if at is not None else self.origin(copier, source)
         held = origin.state.last_seq if origin is not None else 0
-        if not held or origin_place(copier[0], source) in self.unreachable:
+        if not held or (at[0][0] if at is not None else origin_place(copier[0], source)) in self.unreachable:
             return 0
         taken = [each.seq for each in self.streams[copier].sources if is_same_source(source, each.source)]
         return max(0, max(taken, default=0) - held)
@@ -180,6 +193,11 @@ class Found(msgspec.Struct, frozen=True):
         if api_of(source) and not domain_of(api_of(source)):
             return None
         return self.streams.get((origin_place(copier[0], source), source["name"]))
+
+
+def silence(stream: StreamKey, found: Found) -> str:
+    """Say that nothing is known of a stream, and why; "" where it was answered for."""
+    return f"{stream[1]} is not available: {found.silent[stream]}" if stream in found.silent else ""
 
 
 def beyond(mirror: FoundStream, origin: FoundStream | None) -> int:

@@ -20,6 +20,7 @@ from aggregator.topology.found import (
     api_of,
     beyond,
     consumer_name_of,
+    silence,
     sources_of,
 )
 from aggregator.topology.plan import Action, Change, Plan
@@ -33,6 +34,7 @@ CONNECT_DEADLINE = 5.0
 REQUEST_DEADLINE = 5.0
 _SCAN_DEADLINE = 60.0
 _FIRST_DEADLINE = 2.0
+_AT_ONCE = 32
 NO_SUCH_MESSAGE = 10037
 
 T = TypeVar("T")
@@ -96,6 +98,8 @@ async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays
     overtaken = list(_overtaken(wanted, found))
     await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in overtaken))
     if with_strays:
+        # What a plan does not know of one stream may be what its other steps rest upon.
+        found.unreachable.update({key[0]: silence(key, found) for key in found.silent})
         await asyncio.gather(*(_observe_strays(place, asked, opened, found) for place, asked in by_place.items()))
         await _observe_named_places(opened, found)
         copiers = {copier_of(each.config, list(found.levels)) for each in found.strays.values()} - {None}
@@ -160,7 +164,10 @@ def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
         is_ahead = any(found.resumes_behind(key, source) < found.taken(key, source) for source in sources)
         for origin in each.origins:
             at = found.streams.get((origin.place, origin.name))
-            if is_ahead or (current.mirror is not None and beyond(current, at)):
+            held = at.state.last_seq if at is not None and origin.api else None
+            elsewhere = [each for each in sources if (each["name"], api_of(each)) == (origin.name, origin.api)]
+            is_behind = held is not None and any(found.taken(key, each) > held for each in elsewhere)
+            if is_ahead or is_behind or (current.mirror is not None and beyond(current, at)):
                 yield origin
 
 
@@ -217,16 +224,29 @@ async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Co
         return
     try:
         info = await _asked_again(client, f"{place.api}.INFO", None, _AccountInfo)
-        found.levels[place] = info.api.level
-        for each in asked:
-            if isinstance(each, DesiredConsumer):
-                await _observe_consumer(client, each, found.consumers)
-            else:
-                await _observe_stream(client, each, found)
-            if isinstance(each, Origin):
-                await _observe_last_matching(client, each, found)
     except (ApiError, RequestFailed) as error:
         found.unreachable[place] = str(error)
+        return
+    found.levels[place] = info.api.level
+    turns = asyncio.Semaphore(_AT_ONCE)
+    await asyncio.gather(*(_observe_one(client, each, found, turns) for each in asked))
+
+
+async def _observe_one(client: Client, asked: Desired | Origin, found: Found, turns: asyncio.Semaphore) -> None:
+    """Ask for one stream or consumer: one that has no leader gives no answer, and says nothing of the others."""
+    async with turns:
+        try:
+            if isinstance(asked, DesiredConsumer):
+                await _observe_consumer(client, asked, found.consumers)
+            else:
+                await _observe_stream(client, asked, found)
+            if isinstance(asked, Origin):
+                await _observe_last_matching(client, asked, found)
+        except (ApiError, RequestFailed) as error:
+            if isinstance(asked, DesiredConsumer):
+                found.silent.setdefault((asked.place, asked.stream), str(error))
+            else:
+                found.silent[asked.place, asked.name] = str(error)
 
 
 async def _observe_stream(client: Client, asked: DesiredStream | Origin, found: Found) -> None:

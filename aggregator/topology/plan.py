@@ -35,7 +35,7 @@ from aggregator.topology.found import (
 )
 from aggregator.topology.refusals import refusals
 from aggregator.topology.regained import mark_of, marked, regained, unmarked
-from aggregator.topology.remarks import remarks
+from aggregator.topology.remarks import absences, remarks
 from aggregator.topology.sent import created, merged_sources, sent
 from aggregator.topology.sourcing import OURS, settled
 from aggregator.topology.strays import strays
@@ -94,11 +94,13 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     problems = dict(found.unreachable)
     changes: list[Change] = []
     made: list[DesiredConsumer] = []
+    absent = dict(absences(wanted, found))
     for each in wanted:
         if each.place in problems:
             continue
         if isinstance(each, DesiredStream):
-            changes.extend(_stream_changes(each, found, anew=(each.place, each.name) in anew))
+            steps = _stream_changes(each, found, anew=(each.place, each.name) in anew)
+            changes.extend(_remarked(step, absent.get((step.place, step.stream), "")) for step in steps)
         else:
             # A stream that is made again takes its consumers with it.
             copier = each.copying.key if each.copying is not None else None
@@ -127,6 +129,11 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         tuple(refusals(wanted, found)),
         tuple(change for change in in_order if change.place in silent),
     )
+
+
+def _remarked(change: Change, remark: str) -> Change:
+    said = "; ".join(filter(None, (change.remark, remark)))
+    return change if change.consumer else msgspec.structs.replace(change, remark=said)
 
 
 def _key(change: Change) -> ConsumerKey:

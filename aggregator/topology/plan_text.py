@@ -7,6 +7,7 @@ from aggregator.topology.confinement import confinement_of
 from aggregator.topology.differences import FieldChange
 from aggregator.topology.found import api_of, consumer_name_of
 from aggregator.topology.plan import Action, Change, Plan
+from aggregator.topology.words import told
 from shared.instants import format_duration
 from shared.sizes import format_size
 
@@ -34,7 +35,7 @@ def format_plan(plan: Plan) -> str:
             place = str(change.place)
             lines.append(place)
         lines.extend(f"  {line}" for line in change_lines(change))
-    lines.extend(f"{place}: {reason}" for place, reason in plan.problems.items())
+    lines.extend(told(plan.problems.items()))
     lines.extend(left_lines(plan))
     lines.extend(f"refused: {reason}" for reason in plan.refused)
     return "\n".join([*lines, summary(plan)])
@@ -80,12 +81,12 @@ def _is_unremarkable(field: FieldChange) -> bool:
 
 def summary(plan: Plan) -> str:
     """Count the steps in one line."""
-    if not plan.changes:
-        return "nothing to do" + (" where there was an answer" if plan.problems else "")
     counts = {action: sum(change.action is action for change in plan.changes) for action in Action}
     text = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
+    text = text or "nothing to do" + (" where there was an answer" if plan.problems else "")
     if plan.refused:
-        text += f"; {len(plan.refused)} copies are refused: apply changes nothing"
+        count = len(plan.refused)
+        text += f"; {count} {'copies are' if count > 1 else 'copy is'} refused: apply changes nothing"
     if plan.destructive:
         text += f"; {len(plan.destructive)} of them destructive: apply asks for --force"
     return text

@@ -1,9 +1,11 @@
-"""Say, of sources that are to be changed, what of their origins comes once more. Pure."""
+"""Say what else to know before a stream is changed: what comes once more, what it copies that is not there. Pure."""
+
+from collections.abc import Iterable, Iterator
 
 from aggregator.topology.confinement import is_confined, number_of
 from aggregator.topology.differences import is_as_wanted, source_pairs
-from aggregator.topology.found import Found, FoundStream, api_of, sources_of
-from aggregator.topology.words import Config, DesiredStream
+from aggregator.topology.found import Found, FoundStream, StreamKey, api_of, sources_of
+from aggregator.topology.words import Config, Desired, DesiredStream
 from shared.jetstream_api import domain_of
 
 _TWICE = "what comes in while this is applied may be taken twice"
@@ -14,6 +16,21 @@ def remarks(wanted: DesiredStream, current: FoundStream, found: Found) -> str:
     pairs = source_pairs(wanted.config.get("sources") or [], sources_of(current)) if current.state.messages else ()
     said = (_remark(wanted, old, new, found) for old, new in pairs if new is not None)
     return "; ".join(dict.fromkeys(filter(None, said)))
+
+
+def absences(wanted: Iterable[Desired], found: Found) -> Iterator[tuple[StreamKey, str]]:
+    """List the streams that shall copy what nobody has or makes: servers accept that, and a name may be mistyped."""
+    streams = [each for each in wanted if isinstance(each, DesiredStream)]
+    answered = found.levels.keys() - found.unreachable.keys()
+    known = found.streams.keys() | {(each.place, each.name) for each in streams}
+    for stream in streams:
+        absent = [
+            f"there is no {origin.name} at {origin.place}"
+            for origin in stream.origins
+            if origin.place in answered and (origin.place, origin.name) not in known
+        ]
+        if absent:
+            yield (stream.place, stream.name), f"{', '.join(absent)}: it takes nothing from there until there is"
 
 
 def _remark(wanted: DesiredStream, old: Config | None, new: Config, found: Found) -> str:

@@ -21,10 +21,11 @@ from aggregator.topology.found import (
     api_of,
     beyond,
     is_same_source,
+    silence,
     sources_of,
     taken_subjects,
 )
-from aggregator.topology.words import Config, Desired, DesiredStream
+from aggregator.topology.words import Config, Desired, DesiredStream, told
 from shared.instants import format_duration, format_instant, parse_instant
 from shared.jetstream_api import api_prefix, domain_of
 from shared.sizes import format_size
@@ -71,8 +72,10 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     """One copying of one stream into another.
 
     ``silent_us``: microseconds since the origin was last heard of, -1 for never. ``taken`` and ``origin_last`` are the
-    origin's sequences, the latter of its last message that this copying takes; ``behind`` their difference; None where
-    the origin did not answer. ``beyond``: by how much a copy is ahead of its origin, whose past it then holds.
+    origin's sequences, the latter of its last message that this copying takes; ``behind`` their difference. The latter
+    two are None where the origin did not answer; ``taken`` is where the server does not tell (before 2.15, of what is
+    not durable), and ``behind`` is ``lag`` then. ``beyond``: by how much a copy is
+    ahead of its origin, whose past it then holds.
     ``confined``: what it brings is stored below its region, whatever its subjects.
     ``takes`` says which of the origin's subjects, where not all. ``missing``: it should be, but the stream knows
     nothing of it, nor how far it had come; so an ``apply`` leaves it that ended before it took up what it set aside.
@@ -86,7 +89,7 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
     source_place: str
     silent_us: int
     lag: int
-    taken: int
+    taken: int | None
     origin_last: int | None
     behind: int | None
     beyond: int = 0
@@ -143,31 +146,29 @@ def format_report(report: Report) -> str:
         takes = Column[ReplicationRow]("takes", lambda row: ", ".join(row.takes) if row in alike else "")
         parts.append(format_table((*_COPY_COLUMNS, takes, *_PROGRESS_COLUMNS), report.replication))
     remarks = [
-        f"{row.place}: {row.stream} takes only {', '.join(row.takes)} of {row.source}"
+        (row.place, f"{row.stream} takes only {', '.join(row.takes)} of {row.source}")
         for row in filtered
         if row not in alike
     ]
-    remarks += [f"{place}: {reason}" for place, reason in report.unreachable.items()]
-    remarks += [
-        f"{row.place}: {row.name} {row.error}"
-        for row in report.streams
-        if row.error and row.place not in report.unreachable
-    ]
-    remarks += [f"{row.place}: {_remark(row)}" for row in report.replication if not row.healthy]
-    return "\n\n".join([*parts, *(["\n".join(remarks)] if remarks else [])])
+    remarks += report.unreachable.items()
+    wrong = [row for row in report.streams if row.error and row.place not in report.unreachable]
+    remarks += [(row.place, f"{row.name} {row.error}") for row in wrong]
+    remarks += [(row.place, _remark(row)) for row in report.replication if not row.healthy]
+    return "\n\n".join([*parts, *(["\n".join(told(remarks))] if remarks else [])])
 
 
 def another_past(row: ReplicationRow) -> str:
     """Say of a copy that is beyond its origin what that means, and what helps."""
+    taken = row.taken or 0
     if row.kind != "mirror":
         helps = "apply takes all of it once more" if row.confined else "with another filter apply --force takes it anew"
         return (
-            f"{row.stream} has taken {row.source} of {row.source_place} up to {row.taken:,}, it ends at"
-            f" {row.taken - row.beyond:,}: made anew or restored, what it stores up to there is left out: {helps}"
+            f"{row.stream} has taken {row.source} of {row.source_place} up to {taken:,}, it ends at"
+            f" {taken - row.beyond:,}: made anew or restored, what it stores up to there is left out: {helps}"
         )
     return (
         f"{row.stream} holds what {row.source} of {row.source_place} was before it was made anew or restored"
-        f" (up to {row.taken:,}, it ends at {row.taken - row.beyond:,}) and takes nothing from it: apply makes it again"
+        f" (up to {taken:,}, it ends at {taken - row.beyond:,}) and takes nothing from it: apply makes it again"
     )
 
 
@@ -188,7 +189,9 @@ def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
     kind = "mirror" if wanted.config.get("mirror") else "sourced" if wanted.config.get("sources") else "origin"
     stream = found.streams.get((wanted.place, wanted.name))
     if stream is None:
-        missing = "unreachable" if wanted.place in found.unreachable else "is missing: apply creates it"
+        silent = silence((wanted.place, wanted.name), found).removeprefix(f"{wanted.name} ")
+        missing = silent or "is missing: apply creates it"
+        missing = "unreachable" if wanted.place in found.unreachable else missing
         return StreamRow(name=wanted.name, place=str(wanted.place), kind=kind, error=missing)
     return StreamRow(
         name=wanted.name,
@@ -218,7 +221,8 @@ def _replication_rows(wanted: DesiredStream, found: Found) -> Iterable[Replicati
         yield _replication_row(wanted, found, stream.mirror, "mirror", stream.state.last_seq)
     for source, config in _in_order(stream):
         kind = "durable source" if config.get("consumer") else "source"
-        taken = found.taken((wanted.place, wanted.name), config or source.source)
+        key, form = (wanted.place, wanted.name), config or source.source
+        taken = found.taken(key, form) if found.is_taken_known(key, form) else None
         yield _replication_row(wanted, found, source, kind, taken)
     yield from _missing_rows(wanted, found, stream)
 
@@ -246,11 +250,15 @@ def _in_order(stream: FoundStream) -> Iterable[tuple[Replication, Config]]:
         yield source, configs[position] if position < len(configs) else {}
 
 
-def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, kind: str, taken: int) -> ReplicationRow:
+def _replication_row(
+    wanted: DesiredStream, found: Found, copied: Replication, kind: str, taken: int | None
+) -> ReplicationRow:
     api = copied.external.api or wanted.place.api
     origin = origin_of(found, wanted, copied)
     last = _last(found, wanted, copied)
     copier = found.streams[wanted.place, wanted.name]
+    silent_us = copied.active // 1000 if copied.active >= 0 else -1
+    lag = copied.lag if 0 <= silent_us <= SILENT_AFTER else None
     return ReplicationRow(
         stream=wanted.name,
         place=str(wanted.place),
@@ -258,14 +266,14 @@ def _replication_row(wanted: DesiredStream, found: Found, copied: Replication, k
         api=api,
         source=copied.name,
         source_place=str(origin[0][0]) if origin is not None else _place_of(api),
-        silent_us=copied.active // 1000 if copied.active >= 0 else -1,
+        silent_us=silent_us,
         lag=copied.lag,
         taken=taken,
         origin_last=last,
-        behind=None if last is None else max(0, last - taken),
+        behind=None if last is None else lag if taken is None else max(0, last - taken),
         beyond=beyond(copier, origin[1] if origin is not None else None)
         if kind == "mirror"
-        else found.ahead((wanted.place, wanted.name), copied.source),
+        else found.ahead((wanted.place, wanted.name), copied.source, origin),
         confined=is_confined(copied.source),
         takes=copied.subjects,
         error=copied.error.description if copied.error is not None else "",
@@ -336,7 +344,7 @@ _COPY_COLUMNS: tuple[Column[ReplicationRow], ...] = (
 _PROGRESS_COLUMNS: tuple[Column[ReplicationRow], ...] = (
     Column("heard", lambda row: "never" if row.silent_us < 0 else format_duration(row.silent_us), right=True),
     Column("lag", lambda row: f"{row.lag:,}", right=True),
-    Column("taken", lambda row: f"{row.taken:,}", right=True),
+    Column("taken", lambda row: "?" if row.taken is None else f"{row.taken:,}", right=True),
     Column("behind", lambda row: "?" if row.behind is None else f"{row.behind:,}", right=True),
     Column("error", lambda row: "below" if row.error else ""),
 )

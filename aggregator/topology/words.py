@@ -1,5 +1,6 @@
 """Name what is wanted, where it is, and what it copies: the words that plan, report and check share. Pure."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -82,3 +83,11 @@ class DesiredConsumer(msgspec.Struct, frozen=True):
 
 
 Desired = DesiredStream | DesiredConsumer
+
+
+def told(said: Iterable[tuple[Place | str, str]]) -> list[str]:
+    """Write a line for each thing that is said, and name there all the places of which it is."""
+    places: dict[str, list[str]] = {}
+    for place, text in said:
+        places.setdefault(text, []).append(str(place))
+    return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in places.items()]

@@ -212,7 +212,10 @@ async def test_what_waits_a_missing_consumer_a_cut_link_and_bad_settings_are_tol
         await request_json(stage.hub, delete, None, dict[str, Any], deadline=20)
         code, line = await stage.checked()
         assert code == 2
-        assert "us-east: FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it: apply makes it" in line
+        assert (
+            "us-east: FLEET lacks the consumer muster-archive, ARCHIVE of hub takes nothing from it: apply makes it"
+            in line
+        )
         await stage.servers.links[REGION].cut()
         code, line = await stage.checked()
         assert code == 2

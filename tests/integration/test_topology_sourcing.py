@@ -42,9 +42,7 @@ async def test_a_fleet_that_was_made_anew_by_hand_is_noticed_and_archived_whole_
             await request_json(hub, "$JS.us-east.API.STREAM.CREATE.FLEET", old, dict[str, Any], deadline=5)
             await publish(agent, "us-east", count)
             checked = await muster("check", *config)
-            said = (
-                "us-east: FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it: apply makes it again"
-            )
+            said = "us-east: FLEET lacks the consumer muster-archive, ARCHIVE of hub takes nothing from it: apply"
             assert (checked.returncode, checked.stdout.count("\n"), said in checked.stdout) == (2, 1, True)
             shown = await ran("plan", *config)
             assert "+ create consumer muster-archive on FLEET" in shown

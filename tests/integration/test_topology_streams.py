@@ -145,7 +145,7 @@ async def test_a_durable_source_is_noticed_and_healed_when_its_origin_or_its_con
         checked = await muster("check", *config)
         assert checked.returncode == 2
         for name in names:
-            said = f"hub: ORDERS lacks the consumer {name}, ALL takes nothing from it: apply makes it again"
+            said = f"hub: ORDERS lacks the consumer {name}, ALL of hub takes nothing from it: apply makes it again"
             assert said in checked.stdout
         assert (await ran("plan", *config)).count("+ create consumer muster-ALL-") == 2
         await ran("apply", *config)

@@ -8,7 +8,7 @@ from aggregator.topology.graph import replication_graph
 from aggregator.topology.report import report
 from aggregator.topology.words import DesiredStream, Place
 from shared.settings import SettingsError
-from tests.support.topologies import HUB_PLACE, as_applied, topology, with_state
+from tests.support.topologies import HUB_PLACE, applied, as_applied, topology, with_state
 
 IMPORTER = Place("IMPORTER", "hub")
 ACCOUNT = """
@@ -58,6 +58,17 @@ def test_its_origin_is_found_in_the_other_account_and_drawn() -> None:
     assert r'"hub/aggregate" -> "IMPORTER/crossacc" [label="source\nJS.test@hub.API\nbehind 10"];' in replication_graph(
         made
     )
+
+
+def test_an_origin_in_another_account_that_was_restored_is_noticed() -> None:
+    text = ACCOUNT + AGGREGATE + COPY.replace("[stream.mirror]", "[[stream.source]]")
+    wanted, found = desired(topology(text)), applied(text)
+    with_state(found, HUB_PLACE, "aggregate", StreamState(messages=50, last_seq=50))
+    copied = Replication("aggregate", External("JS.test@hub.API"), active=1_000_000, seq=60)
+    with_state(found, IMPORTER, "crossacc", StreamState(messages=60, last_seq=60), copied)
+    assert [row.beyond for row in report(wanted, found).replication if row.stream == "crossacc"] == [10]
+    found.unreachable[HUB_PLACE] = "nobody answers"
+    assert [row.beyond for row in report(wanted, found).replication if row.stream == "crossacc"] == [0]
 
 
 def test_an_origin_whose_place_is_not_said_is_not_asked_for() -> None:

@@ -114,10 +114,54 @@ def test_streams_and_consumers_that_are_missing_and_places_that_are_away_are_cri
         (Severity.CRITICAL, "nobody answers"),
         (
             Severity.CRITICAL,
-            "FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it: apply makes it again",
+            "FLEET lacks the consumer muster-archive, ARCHIVE of hub takes nothing from it: apply makes it again",
         ),
         (Severity.CRITICAL, "REPORT is missing: apply creates it"),
     ]
+
+
+def test_a_stream_that_is_not_available_is_critical_and_says_nothing_of_the_others_of_its_place() -> None:
+    found = found_well()
+    del found.streams[EU, "FLEET"], found.consumers[EU, "FLEET", "muster-archive"]
+    found.silent[EU, "FLEET"] = "no answer within 5 s"
+    assert judged(found) == [(Severity.CRITICAL, "FLEET is not available: no answer within 5 s")]
+    shown = report(WANTED, found)
+    assert [(row.place, row.error.partition(":")[0]) for row in shown.streams] == [
+        ("eu-west", "is not available"),
+        ("us-east", ""),
+        ("hub", ""),
+        ("hub", ""),
+    ]
+    assert [row.behind for row in shown.replication] == [None, 0, 0]
+    # Where the stream answered and its consumer did not, nobody knows that it is missing.
+    there = found_well()
+    del there.consumers[EU, "FLEET", "muster-archive"]
+    there.silent[EU, "FLEET"] = "no answer within 5 s"
+    assert judged(there) == judged(found)
+
+
+def test_what_is_wrong_with_several_places_alike_is_said_once() -> None:
+    found = found_well()
+    for place in (EU, US):
+        found.unreachable[place] = "cannot connect"
+    line = summary(check(topology(), WANTED, found, Evidence(now=NOW), Limits()), report(WANTED, found), Evidence())
+    assert line == "CRITICAL - eu-west, us-east: cannot connect"
+    assert format_report(report(WANTED, found)).splitlines()[-1] == "eu-west, us-east: cannot connect"
+
+
+@pytest.mark.parametrize(("level", "shown"), [(3, (None, 2)), (5, (0, 50))])
+def test_of_a_server_that_does_not_say_how_far_a_plain_source_has_come_its_lag_is_shown(
+    level: int, shown: tuple[int | None, int]
+) -> None:
+    """Servers before 2.15 report no sequence: everything would seem to be lacking, for ever."""
+    wanted = desired(topology('[archive]\nsourcing = "plain"\n'))
+    found = as_applied(wanted)
+    found.levels[HUB_PLACE] = level
+    with_state(found, EU, "FLEET", StreamState(messages=50, last_seq=50))
+    source = Replication("FLEET", External(EU.api), active=10**9, lag=2)
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=47, last_seq=47), source)
+    row = report(wanted, found).replication[0]
+    assert (row.taken, row.behind) == shown
 
 
 def test_a_copy_that_is_set_aside_is_critical_and_nothing_is_said_of_how_far_it_has_come() -> None:
@@ -150,13 +194,14 @@ def test_a_missing_consumer_is_told_by_who_read_through_it() -> None:
     found = as_applied(wanted)
     found.consumers.clear()
     said = [each.text for each in check(topology(text), wanted, found, Evidence(now=NOW), Limits())]
+    copying = "muster-MUSTER_POLICY-8a300f51@eu-west"
     assert sorted(
         each.removesuffix(": apply makes it again") for each in said if "lacks" in each and "us-" not in each
     ) == [
-        "FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it",
-        "FLEET lacks the consumer muster-archive, ARCHIVE takes nothing from it",
+        "FLEET lacks the consumer muster-archive, ARCHIVE of hub takes nothing from it",
+        "FLEET lacks the consumer muster-archive, ARCHIVE of hub takes nothing from it",
         "FLEET lacks the consumer muster-up-up, its relay passes nothing on",
-        "MUSTER_POLICY lacks the consumer muster-MUSTER_POLICY-8a300f51@eu-west, MUSTER_POLICY takes nothing from it",
+        f"MUSTER_POLICY lacks the consumer {copying}, MUSTER_POLICY of eu-west takes nothing from it",
         "MUSTER_POLICY lacks the consumer muster-dub1, its site hears nothing of it",
     ]
 

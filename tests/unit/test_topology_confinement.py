@@ -5,8 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from aggregator.topology.checks import Limits, check
 from aggregator.topology.confinement import confined_to, is_confined
 from aggregator.topology.desired import desired
+from aggregator.topology.evidence import Evidence
 from aggregator.topology.found import AckFloor, External, Found, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan import Action, plan
 from aggregator.topology.plan_text import format_plan
@@ -174,6 +176,35 @@ def test_a_source_with_a_filter_of_the_operators_gives_way_to_one_that_begins_fr
     found.streams[HUB_PLACE, "ARCHIVE"] = msgspec.structs.replace(archive, config=aside.config, sources=[])
     again, taken_up = plan(wanted, found).changes
     assert (again, taken_up.config["sources"]) == (made, changed.config["sources"])
+
+
+@pytest.mark.parametrize(
+    ("source", "is_refused"),
+    [
+        ({}, True),
+        ({"filter_subject": "fleet.>"}, True),
+        ({"subject_transforms": confined_to("city")}, True),
+        ({"subject_transforms": [{"src": "fleet.city.>", "dest": "fleet.city.>"}]}, True),
+        ({"filter_subject": "fleet.eu-west.>"}, False),
+        ({"subject_transforms": [{"src": "old.>", "dest": "fleet.eu-west.old.>"}]}, False),
+        ({"subject_transforms": confined_to("eu-west")}, False),
+    ],
+)
+def test_a_region_that_gathers_another_is_refused_since_the_archive_would_rename_it(
+    source: dict[str, object], is_refused: bool
+) -> None:
+    wanted = desired(topology())
+    found = as_applied(wanted)
+    lower = {"name": "FLEET", "external": {"api": "$JS.city.API"}, **source}
+    found.streams[EU, "FLEET"].config["sources"] = [lower]
+    refused = plan(wanted, found).refused
+    assert bool(refused) is is_refused
+    assert ("1 copy is refused" in format_plan(plan(wanted, found))) is is_refused
+    checked = check(topology(), wanted, found, Evidence(), Limits())
+    assert [f"{each.place}: {each.text}" for each in checked] == list(refused)
+    for line in refused:
+        assert line.startswith("hub: ARCHIVE shall copy FLEET of $JS.eu-west.API, which itself takes FLEET of $JS.city")
+        assert "give where the rest comes from a [[region]] of its own" in line
 
 
 def restored(last_seq: int) -> Found:

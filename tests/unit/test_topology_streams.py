@@ -152,6 +152,7 @@ def test_what_is_copied_is_made_before_its_copies() -> None:
         (COPY + '[[stream.source]]\nname = "ORDERS"\n', "mirror and source exclude each other"),
         (ORDERS + '[stream.mirror]\nname = "O"\n', "a mirror listens to no subjects"),
         (ORDERS + "mirror_direct = true\n", "mirror_direct needs a mirror"),
+        (ORDERS + '[[stream.source]]\nname = "ORDERS"\n', "stream 'ORDERS' would copy itself"),
         (
             GATHER + 'filter_subject = "a"\ntransforms = [{ source = "b" }]\n',
             "filter_subject and transforms exclude each other: a transform takes only what matches its source",
@@ -193,6 +194,17 @@ def test_a_source_with_another_filter_is_another_one_to_the_server_and_that_is_s
         "source ORDERS of this domain",
     ]
     assert change.config["sources"] == [{"name": "ORDERS", "filter_subject": "ORDERS.new"}]
+
+
+def test_an_origin_that_is_neither_there_nor_made_is_told() -> None:
+    said = "there is no WORK at eu-west: it takes nothing from there until there is"
+    todo = plan(desired(topology(FROM_WORK)), applied(""))
+    assert [each.remark for each in todo.changes] == [said]
+    assert f"stream ALL\n      {said}\n" in format_plan(todo)
+    away = applied("")
+    away.unreachable[EU] = "nobody answers"
+    assert [each.remark for each in changes(FROM_WORK, away)] == [""]
+    assert not any(each.remark for each in changes(ORDERS + COPY, applied("")))
 
 
 def test_a_mirror_that_goes_its_own_way_is_kept_and_one_that_changes_is_made_anew() -> None:
@@ -250,7 +262,7 @@ def test_copies_that_nats_does_not_keep_its_word_on_are_refused_with_the_reason(
     interest = (ORDERS + COPY).replace('"ORDERS.*"]\n', '"ORDERS.*"]\nretention = "interest"\n')
     (line,) = plan(desired(topology(interest)), nothing()).refused
     assert "COPY shall copy ORDERS of hub, whose retention is interest" in line
-    assert "1 copies are refused: apply changes nothing" in format_plan(plan(desired(topology(text)), nothing()))
+    assert "1 copy is refused: apply changes nothing" in format_plan(plan(desired(topology(text)), nothing()))
 
 
 @pytest.mark.parametrize(
