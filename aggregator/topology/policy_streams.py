@@ -29,7 +29,10 @@ def policy_in_region(
     if place != hub:
         copying = policy_copying(hub, region.name, place)
         assert copying.copying is not None
-        config = common | {"mirror": copying.copying.source, "retention": "limits", "allow_direct": True}
+        # How many servers a region has, its FLEET knows: a hub's cluster of three says nothing of that.
+        replicas = {"num_replicas": topology.fleet_of(region).replicas}
+        extra = {"mirror": copying.copying.source, "retention": "limits", "allow_direct": True}
+        config = common | replicas | extra
         yield copying
         yield DesiredStream(place, name, config, (Origin(hub, name, (subjects_of_region(region.name),)),))
     for site in topology.sites:

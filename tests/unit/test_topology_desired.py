@@ -74,6 +74,16 @@ def test_a_site_with_a_server_has_its_registration_stream_managed_there() -> Non
     assert desired(topology(unmanaged)) == desired(topology())
 
 
+def test_a_regions_copy_of_the_policy_has_as_many_replicas_as_its_fleet() -> None:
+    replicas = "[policy]\nreplicas = 3\n[archive]\nreplicas = 3\n[fleet]\nreplicas = 1\n"
+    streams = [each for each in desired(topology(replicas)) if isinstance(each, DesiredStream)]
+    assert [(str(each.place), each.config["num_replicas"]) for each in streams if each.name == "MUSTER_POLICY"] == [
+        ("hub", 3),
+        ("eu-west", 1),
+        ("us-east", 1),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
