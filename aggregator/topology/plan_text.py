@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from aggregator.topology.confinement import confinement_of
+from aggregator.topology.confinement import confinement_of, number_of
 from aggregator.topology.differences import FieldChange
 from aggregator.topology.found import api_of, consumer_name_of
 from aggregator.topology.plan import Action, Change, Plan
@@ -158,6 +158,8 @@ def _taken(source: dict[str, Any]) -> Iterator[str]:
         yield f"only {source['filter_subject']}"
     if confinement_of(source):
         yield f"all below {confinement_of(source)}"
+        if number_of(source) > 1:
+            yield f"anew (number {number_of(source)})"
         return
     for each in source.get("subject_transforms") or []:
         yield f"{each['src']} as {each['dest']}" if each.get("dest") else f"only {each['src']}"

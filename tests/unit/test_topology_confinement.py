@@ -87,6 +87,7 @@ def test_each_restore_of_a_region_makes_another_source_of_it_that_begins_from_th
         assert [each["external"]["api"] for each in aside.config["sources"]] == [US.api]
         assert (made.action, made.config["deliver_policy"]) == (Action.REPLACE, "all")
         assert changed.remark == "FLEET of eu-west was restored: all that it holds comes once more"
+        assert f"all below fleet.eu-west, anew (number {number})" in format_plan(plan(wanted, found))
         assert changed.config["sources"][0]["subject_transforms"][2] == {"src": "*", "dest": f"fleet.eu-west.{number}"}
         found.streams[HUB_PLACE, "ARCHIVE"] = msgspec.structs.replace(
             found.streams[HUB_PLACE, "ARCHIVE"], config=changed.config, sources=[]
