@@ -1,6 +1,7 @@
 """Streams across accounts: mirrored, read through a durable consumer, and gathered through an account in between."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -167,10 +168,15 @@ def _connect(exchange: Account, hub: Account, leaf: Account) -> None:
 async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
     telling, topology = scene.telling, scene.topology
     everything = _IN_TEST + layout.CROSS_ACCOUNT + layout.ISOLATED
+    placed = {}
     for spoke in SPOKES:
         config = {"name": "test", "subjects": ["test"], "num_replicas": 3}
         subject = f"$JS.leafacc.{spoke}.API.STREAM.CREATE.test"
-        await request_json(as_hub.client, subject, config, dict[str, object], deadline=_FETCH_DEADLINE)
+        made = await request_json(as_hub.client, subject, config, dict[str, Any], deadline=_FETCH_DEADLINE)
+        placed[f"leafacc.{spoke}"] = made["cluster"]["name"]
+    telling.show(
+        "HUBACC makes a stream test by each domain's name, in", placed, {f"leafacc.{spoke}": spoke for spoke in SPOKES}
+    )
     await topology.apply(everything)
 
     async def held() -> Counts:

@@ -48,6 +48,8 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
         "pending": 69,
     }
     assert not found["it may ask about the consumer"]
+    placed = found["HUBACC makes a stream test by each domain's name, in"]
+    assert placed == {"leafacc.spoke-1": "spoke-1", "leafacc.spoke-2": "spoke-2"}
     isolated = {"LEAFACC-spoke-1/test": 10, "LEAFACC-spoke-2/test": 10}
     assert found["ten at each spoke stay there"] == isolated
     assert found["ten of LEAFACC at the hub reach neither"] == isolated
