@@ -10,6 +10,7 @@ from typing import Any
 
 from nats.aio.client import Client
 
+from shared.embedded_cluster import EmbeddedCluster, Member
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.nats_connection import request_json
 from tests.support.aggregator_command import muster, ran, refused
@@ -221,3 +222,27 @@ async def test_a_refused_copy_changes_nothing_until_it_is_allowed(tmp_path: Path
             config: dict[str, Any] = (await stream(hub, "DONE"))["config"]
             (source,) = config["sources"]
             assert source["consumer"]["name"] == "muster-DONE@hub"
+
+
+async def test_a_stream_whose_server_is_down_hides_no_other_of_its_place(tmp_path: Path) -> None:
+    """It comes first; the plan, whose steps may rest upon it, does nothing there."""
+    members = [Member(name, (f"on:{name}",)) for name in ("n1", "n2", "n3")]
+    lonely = '[[stream]]\nname = "LONELY"\nsubjects = ["lonely"]\n[stream.placement]\ntags = ["on:n3"]\n'
+    async with EmbeddedCluster("c", tmp_path, members) as cluster:
+        path = tmp_path / "topology.toml"
+        urls = json.dumps([url for name, url in zip(cluster.servers, cluster.urls, strict=True) if name != "n3"])
+        text = f"[hub]\nservers = {urls}\n{lonely}{ORDERS}replicas = 3\n"
+        path.write_text(text)
+        await ran("apply", "--config", path)
+        await cluster.servers["n3"].kill()
+
+        async def is_down() -> bool:
+            shown = json.loads((await muster("report", "--json", "--config", path)).stdout)
+            rows = {row["name"]: row["error"].partition(":")[0] for row in shown["streams"]}
+            return rows == {"LONELY": "is not available", "ORDERS": ""}
+
+        await until(is_down, "one stream is not available, the other is", 60)
+        path.write_text(text.replace("1h", "2h"))
+        answer = await refused("apply", "--config", path)
+        assert answer.stdout.startswith("hub: LONELY is not available: ")
+        assert answer.stdout.endswith("nothing to do where there was an answer\n")
