@@ -61,7 +61,7 @@ def check(
         *_places(found),
         *_streams(wanted, found),
         *_refused(wanted, found),
-        *(each for row in shown.replication for each in _copying(row, evidence, limits)),
+        *(each for row in _copyings(shown, wanted, found) for each in _copying(row, evidence, limits)),
         *_watermarks(topology, evidence, limits),
         *_ordinals(evidence),
     ]
@@ -89,9 +89,7 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
         if each.place in found.unreachable:
             continue
         if isinstance(each, DesiredConsumer):
-            key = each.place, each.stream, each.name
-            is_answered = (each.place, each.stream) in found.streams.keys() - found.silent.keys()
-            if each.wanted and is_answered and key not in found.consumers:
+            if _is_lacking(each, found):
                 text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
                 yield Finding(Severity.CRITICAL, place, text)
             continue
@@ -128,6 +126,24 @@ def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Finding]:
     if stream.state.lost.msgs:
         text = f"{wanted.name} has lost {len(stream.state.lost.msgs):,} messages from its store"
         yield Finding(Severity.CRITICAL, place, text)
+
+
+def _copyings(shown: Report, wanted: Iterable[Desired], found: Found) -> Iterator[ReplicationRow]:
+    """Leave out that a copy is beyond its origin where its consumer went with that: made again, it brings all of it."""
+    without = {
+        (str(each.copying.place), each.copying.stream, str(each.place), each.stream)
+        for each in wanted
+        if isinstance(each, DesiredConsumer) and each.copying is not None and _is_lacking(each, found)
+    }
+    for row in shown.replication:
+        is_without = (row.place, row.stream, row.source_place, row.source) in without
+        yield msgspec.structs.replace(row, beyond=0) if is_without and not row.confined else row
+
+
+def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:
+    stream_key = consumer.place, consumer.stream
+    is_answered = stream_key in found.streams.keys() - found.silent.keys()
+    return consumer.wanted and is_answered and (*stream_key, consumer.name) not in found.consumers
 
 
 def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterator[Finding]:

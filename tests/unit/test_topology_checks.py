@@ -20,7 +20,7 @@ from aggregator.topology.graph import replication_graph
 from aggregator.topology.ordinals import looks_whole, missing_of_all, missing_ranges
 from aggregator.topology.report import format_report, report
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
+from tests.support.topologies import EU, HUB_PLACE, US, applied, as_applied, topology, with_state
 
 NOW = 1_800_000_000 * SECOND
 WANTED = desired(topology())
@@ -186,6 +186,24 @@ def test_a_copy_that_is_set_aside_is_critical_and_nothing_is_said_of_how_far_it_
     assert format_report(shown).splitlines()[-3:] == [f"hub: {text}" for text in said]
     assert not shown.complete
     assert replication_graph(shown).count('missing", style=dashed') == 3
+
+
+def test_of_an_origin_made_anew_whose_consumer_went_with_it_only_that_is_said() -> None:
+    """To take it anew by another filter is not needed then."""
+    text = '[[stream]]\nname = "O"\nsubjects = ["o"]\n[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "O"\n'
+    found = applied(text)
+    with_state(found, HUB_PLACE, "O", StreamState(messages=3, last_seq=3))
+    taken = Replication("O", active=10**9, seq=50)
+    with_state(found, HUB_PLACE, "ALL", StreamState(messages=50, last_seq=50), taken)
+
+    def said() -> list[str]:
+        findings = check(topology(text), desired(topology(text)), found, Evidence(now=NOW), Limits())
+        return [each.text for each in findings if "ALL" in each.text]
+
+    (beyond,) = said()
+    assert beyond.endswith("is left out: with another filter apply --force takes it anew")
+    del found.consumers[HUB_PLACE, "O", "muster-ALL@hub"]
+    assert said() == ["O lacks the consumer muster-ALL@hub, ALL of hub takes nothing from it: apply makes it again"]
 
 
 def test_a_missing_consumer_is_told_by_who_read_through_it() -> None:
