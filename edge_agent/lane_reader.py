@@ -31,22 +31,23 @@ class LaneReader:
     def read_on(self, appends: int) -> bool:
         """Read on where that is of use; tell whether there was nothing more as of ``appends``.
 
-        Raise StoreUnwritable where the file could not be read.
+        Raise what reading the file raised.
         """
         if self._reading is not None:
             if not self._reading.done():
                 return False
             reading, self._reading = self._reading, None
-            return self._take(reading.result(), self._appends_asked)
+            self._take(reading.result(), self._appends_asked)
         if len(self.ready) >= self._most_rows // 2 or appends == self._appends_read:
-            return False
+            return appends == self._appends_read
         at_hand = self._store.at_hand(self._lane, self.through, self._most_rows)
         if at_hand is not None:
-            return self._take(at_hand, appends)
+            self._take(at_hand, appends)
+            return not at_hand
         self._appends_asked = appends
         pending = self._store.pending(self._lane, self.through, self._most_rows, READ_BYTES)
         self._reading = asyncio.create_task(pending, name=f"read {self._lane.name.lower()}")
-        self._reading.add_done_callback(lambda _: self._wake())
+        self._reading.add_done_callback(self._has_read)
         return False
 
     def rewind(self, through: int) -> None:
@@ -57,13 +58,18 @@ class LaneReader:
         self.ready.clear()
         self.through, self._appends_read = through, -1
 
-    def _take(self, rows: Sequence[OutboxRow], appends: int) -> bool:
+    def _has_read(self, reading: asyncio.Task[list[OutboxRow]]) -> None:
+        if not reading.cancelled():
+            # Who asks for the result hears of it; one that nobody wants any more is no news.
+            reading.exception()
+        self._wake()
+
+    def _take(self, rows: Sequence[OutboxRow], appends: int) -> None:
         if not rows:
             self._appends_read = appends
-            return True
+            return
         # As many as are of use, and no more than memory should hold: what waits may be large.
         usual_size = sum([row.size for row in rows]) // len(rows)
         self._most_rows = max(min(READ_BYTES // usual_size, READ_ROWS), 2)
         self.through = rows[-1].row_id
         self.ready.extend(rows)
-        return False

@@ -66,37 +66,38 @@ class Uploader:
             return FlightLimit(bytes_per_second or MOST)
 
         self._lanes = (
-            UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes, self._wake),
-            UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes, self._wake),
-            CopyLane(store, self._terms, limit(), self.publishes, self._wake),
-            PassLane(passage, self._terms, limit(), self.publishes, self._wake),
+            UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes, upstream.poke),
+            UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes, upstream.poke),
+            CopyLane(store, self._terms, limit(), self.publishes, upstream.poke),
+            PassLane(passage, self._terms, limit(), self.publishes, upstream.poke),
         )
         self._lane_of: dict[int, UploadLane] = {}
-        self._appends = self._wakes = 0
+        self._appends = 0
         self._retry_after = FIRST_RETRY
         self._looked_at = self._taken_at = 0.0
 
     async def run(self) -> None:
         """Upload for ever."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch_appends(), name="outbox watcher")
-            tasks.create_task(self._retry_for_ever(), name="uploader")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch_appends(), name="outbox watcher")
+                tasks.create_task(self._retry_for_ever(), name="uploader")
+        finally:
+            # What is still being read would be in flight, with nobody to send it.
+            for lane in self._lanes:
+                lane.rewind()
 
     async def _watch_appends(self) -> None:
         while True:
             self._appends = await self._store.wait_for_rows(self._appends)
-            self._wake()
-
-    def _wake(self) -> None:
-        self._wakes += 1
-        self._upstream.poke()
+            self._upstream.poke()
 
     async def _retry_for_ever(self) -> None:
         while not is_cancelled():
             try:
                 await self._upstream.ready()
                 self._terms.forget()
-                self._passage.link_is_up(self._wake)
+                self._passage.link_is_up(self._upstream.poke)
                 await self._upload()
             except UpstreamUnavailable as error:
                 self._report(str(error))
@@ -113,7 +114,7 @@ class Uploader:
         loop = asyncio.get_running_loop()
         progressed_at = loop.time()
         while not is_cancelled():
-            was_idle, began_at, wakes = not self._in_flight(), loop.time(), self._wakes
+            was_idle, began_at = not self._in_flight(), loop.time()
             has_more = await self._send_some()
             # What was kept back to keep to the bandwidth could not be answered: that time does not count.
             progressed_at = loop.time() if was_idle else progressed_at + loop.time() - began_at
@@ -121,8 +122,6 @@ class Uploader:
             if not in_flight:
                 progressed_at = loop.time()
                 self._tell()
-            # What came while rows were read may be of a lane that had been looked at.
-            has_more = has_more or wakes != self._wakes
             answers = await self._upstream.answers(0.0 if has_more else self._patience(progressed_at, in_flight))
             for answer in answers:
                 lane = self._lane_of.pop(answer.number, None)

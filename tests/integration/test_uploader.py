@@ -300,27 +300,6 @@ async def test_a_row_that_a_thin_link_takes_for_longer_than_answers_are_waited_f
         assert set(told) == {""}
 
 
-async def test_an_advisory_that_is_committed_while_other_lanes_are_read_leaves_at_once(
-    region: Region, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uploader, "IDLE_PATIENCE", 60.0)
-    await region.make_stream()
-    store._flusher.cancel()
-    await fill(store, [registration("node", "early")])
-    await store._lock.acquire()
-    async with uploading(region, store):
-        await until(lambda: readers_waiting(store) == 1, "the uploader waits to read its lane of registrations")
-        committing = asyncio.create_task(fill(store, [advisory("late")]))
-        await until(lambda: readers_waiting(store) == 2, "an advisory waits to be committed")
-        store._lock.release()
-        await committing
-        await until(partial(has_stored, region, 2), "both have arrived", deadline=30)
-
-
-def readers_waiting(store: SqliteStore) -> int:
-    return len(store._lock._waiters or ())
-
-
 async def test_rows_that_come_while_the_uploader_waits_leave_at_once(region: Region, store: SqliteStore) -> None:
     await region.make_stream()
     async with uploading(region, store) as told:
