@@ -18,15 +18,16 @@ from nats.protocol.parser import Parser
 
 READ_SIZE = 256 << 10
 _END = b"\r\n"
-_MESSAGES = (b"MSG", b"HMSG")
+_MESSAGES = {b"MSG": 5, b"HMSG": 6}
+"""The lines before messages, and how many fields they have where there is a reply subject."""
 
 
 Receiver = Callable[[str, str, bytes, dict[str, str] | None], None]
 """Takes a message's subject, its reply subject ("" where it has none), its bytes and its headers."""
 
 
-FrameReceiver = Callable[[bytes, bytes, bytes], None]
-"""Takes a message's subject, its block of headers and its bytes, as they came."""
+FrameReceiver = Callable[[bytes, bytes, bytes, bytes], None]
+"""Takes a message's subject, its reply subject, its block of headers and its bytes, as they came; or b""."""
 
 
 class WideTransport(TcpTransport):
@@ -79,7 +80,7 @@ class DirectClient(Client):
         return subscription
 
     async def subscribe_frames(self, subject: str, receive: FrameReceiver) -> Subscription:
-        """Subscribe as ``subscribe_directly`` does, to messages that have headers: nobody reads those for it."""
+        """Subscribe as ``subscribe_directly`` does; nobody reads headers and subjects for it."""
         subscription = await self.subscribe(subject)
         self.frame_receivers[b"%d" % subscription._id] = receive  # noqa: SLF001 - as above
         return subscription
@@ -152,34 +153,42 @@ class _FrameParser(Parser):
         connection, receivers = self._connection, self._client.receivers
         frame_receivers = self._client.frame_receivers
         data = self._rest + data if self._rest else data
+        size = len(data)
         at = taken = taken_size = 0
         while (line_end := data.find(_END, at)) >= 0:
             body = line_end + 2
             # A server writes one space between fields; a subject may hold whatever else split() takes for a blank.
             fields = data[at:line_end].split(b" ")
             kind = fields[0]
-            if kind == b"MSG" and len(fields) == 5 and (receive := receivers.get(fields[2])):
+            if (
+                frame_receivers
+                and kind in _MESSAGES
+                and len(fields) > 3
+                and (receive_frame := frame_receivers.get(fields[2]))
+            ):
+                header_end = body if kind == b"MSG" else body + _size(fields[-2])
+                end = body + _size(fields[-1])
+                if end + 2 > size:
+                    break
+                at = end + 2
+                taken += 1
+                taken_size += end - header_end
+                reply = fields[3] if len(fields) == _MESSAGES[kind] else b""
+                receive_frame(fields[1], reply, data[body:header_end], data[header_end:end])
+            elif kind == b"MSG" and len(fields) == 5 and (receive := receivers.get(fields[2])):
                 # What a stream delivers: most of what ever comes, so nothing is done for it that is not needed.
                 _, subject, _, reply, digits = fields
                 end = body + _size(digits)
-                if end + 2 > len(data):
+                if end + 2 > size:
                     break
                 at = end + 2
                 taken += 1
                 taken_size += end - body
                 receive(self._text_of(subject), _text(reply), data[body:end], None)
-            elif kind == b"HMSG" and len(fields) > 4 and (receive_frame := frame_receivers.get(fields[2])):
-                header_end, end = body + _size(fields[-2]), body + _size(fields[-1])
-                if end + 2 > len(data):
-                    break
-                at = end + 2
-                taken += 1
-                taken_size += end - header_end
-                receive_frame(fields[1], data[body:header_end], data[header_end:end])
             elif kind in _MESSAGES:
                 frame = _frame(kind, fields)
                 end = body + frame.size
-                if end + 2 > len(data):
+                if end + 2 > size:
                     break
                 at = end + 2
                 await self._take(frame, data[body : body + frame.header_size], data[body + frame.header_size : end])

@@ -40,8 +40,8 @@ def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
     quarantined as unknown subjects.
     """
     named = raw.select(
-        f.col("hub_sequence").cast("bigint").alias("hub_sequence"),
-        f.col("archived_at").cast("timestamp").alias("archived_at"),
+        "hub_sequence",
+        "archived_at",
         "subject",
         "origin",
         "source",

@@ -9,24 +9,30 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from nats.aio.client import Client
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from aggregator.lakehouse.direct_headers import our_headers
-from aggregator.lakehouse.stream_reader import Messages
+from aggregator.lakehouse.stream_consumer import Messages
 from aggregator.lakehouse.stream_slices import StreamSlices, cut
+from shared.wire import ORIGIN_HEADER, REASON_HEADER, SOURCE_HEADER
 
 SCHEMA = (
-    "hub_sequence STRING, subject STRING, archived_at STRING, origin STRING, source STRING, reason STRING,"
+    "hub_sequence BIGINT, subject STRING, archived_at TIMESTAMP, origin STRING, source STRING, reason STRING,"
     " payload BINARY"
 )
-"""Numbers and instants are left as the server wrote them."""
-
 ARROW_SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("hub_sequence", "subject", "archived_at", "origin", "source", "reason")]
-    + [("payload", pa.binary())]
+    [
+        ("hub_sequence", pa.int64()),
+        ("subject", pa.string()),
+        ("archived_at", pa.timestamp("us", "UTC")),
+        *((name, pa.string()) for name in ("origin", "source", "reason")),
+        ("payload", pa.binary()),
+    ]
 )
+_OURS = (ORIGIN_HEADER, SOURCE_HEADER, REASON_HEADER)
+_NONE = (None,) * len(_OURS)
 
 
 class Slice(InputPartition):
@@ -89,12 +95,20 @@ def rows_of(messages: Messages, indices: Sequence[int] | None = None) -> pa.Reco
     if indices is not None and len(indices) < len(messages.sequences):
         messages = messages.at(indices)
     columns = (
-        [str(sequence) for sequence in messages.sequences],
+        messages.sequences,
         # Servers pass any bytes; rows are text.
         [subject.decode(errors="backslashreplace") for subject in messages.subjects],
         messages.archived_at,
-        *zip(*map(our_headers, messages.headers), strict=True),
+        *zip(*map(_ours_in, messages.headers), strict=True),
         messages.payloads,
     )
     arrays = [pa.array(column, field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def _ours_in(block: bytes) -> Sequence[str | None]:
+    """Read the headers that Muster's agents write; None where there is none."""
+    if b"Muster-" not in block and SOURCE_HEADER.encode() not in block:
+        return _NONE
+    parsed = Client._parse_header_lines(block)  # noqa: SLF001 - nats-py is pinned, and offers no other way
+    return [parsed.get(name) for name in _OURS]

@@ -33,7 +33,6 @@ from aggregator.lakehouse.staged_files import place_of
 from aggregator.lakehouse.stopping import Check, unstoppable, until_stopped
 from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader, StreamState
 from aggregator.lakehouse.stream_slices import StreamSlices
-from shared.instants import parse_instant
 
 LOCK_DEADLINE = 60.0
 CHUNK_BYTES = 512 << 20
@@ -227,7 +226,7 @@ async def _archived_at(settings: AggregatorSettings, hub: Hub, sequence: int) ->
     """Give the hub's time (microseconds) of the first message at or after ``sequence``."""
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
         async for messages in reader.read(hub.archive.name, sequence, hub.archive.last_sequence):
-            return parse_instant(messages.archived_at[0].decode())
+            return int(messages.archived_at[0])
     raise ReadFailed(f"stream {hub.archive.name}: nothing is left at or after {sequence}; run again when there is")
 
 

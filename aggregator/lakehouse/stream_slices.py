@@ -5,13 +5,15 @@ What the first stream lacks (any more) is read from the next. A slice is the sam
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 import uvloop
 
-from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, Messages, ReadFailed, StreamReader
+from aggregator.lakehouse.stream_consumer import Messages, Numbers
+from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader
 from shared.nats_connection import ConnectionSettings
 from shared.settings import FilePath
 
@@ -54,7 +56,7 @@ class StreamSlices(msgspec.Struct, frozen=True):
                     following = begin
                     async for messages in reader.read(stream, begin, end):
                         holes += _holes(messages.sequences, following)
-                        following = messages.sequences[-1] + 1
+                        following = int(messages.sequences[-1]) + 1
                         yield messages
                     if following <= end:
                         holes.append((following, end))
@@ -95,13 +97,11 @@ async def _next(batches: AsyncGenerator[Messages, None]) -> Messages | None:
     return await anext(batches, None)
 
 
-def _holes(sequences: Sequence[int], following: int) -> list[tuple[int, int]]:
+def _holes(sequences: Numbers, following: int) -> list[tuple[int, int]]:
     """Give the ranges that are missing; ``following`` is the sequence that would be first.
 
-    >>> _holes([3, 4, 7], 2)
+    >>> _holes(np.array([3, 4, 7]), 2)
     [(2, 2), (5, 6)]
     """
-    if sequences[-1] - following + 1 == len(sequences):
-        return []
-    pairs = pairwise((following - 1, *sequences))
-    return [(before + 1, after - 1) for before, after in pairs if after > before + 1]
+    steps = np.diff(sequences, prepend=following - 1)
+    return [(int(sequences[at] - steps[at]) + 1, int(sequences[at]) - 1) for at in np.flatnonzero(steps > 1)]

@@ -15,7 +15,7 @@ from pyarrow import json
 
 from aggregator.lakehouse import compact_advisories
 from aggregator.lakehouse.quarantine import CHORIA_FIELDS, EARLIEST, LATEST, OWN_FIELDS
-from aggregator.lakehouse.stream_reader import Messages
+from aggregator.lakehouse.stream_consumer import Messages
 from shared.identifiers import AdvisoryKind
 from shared.subjects import ROOT, RecordType
 from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS
@@ -30,7 +30,6 @@ _MUST_BE_THERE = [name for name in _BODY.names if name not in _MAY_BE_MISSING]
 _FIELD_OF = {"sender_id": "value", "occurred_at": "at_us", "last_seen_at": "last_seen_us"}
 """The table's columns that have another name than the field."""
 _WORDS = pa.array([f"{kind} {event}" for kind, event in CHORIA_EVENTS.items()])
-_NANOSECONDS = pa.timestamp("ns", "UTC")
 
 
 class Taken(NamedTuple):
@@ -123,8 +122,7 @@ def _rows(bodies: pa.Table, messages: Messages, schema: pa.Schema) -> pa.RecordB
         if field.name == "hub_sequence":
             array = pa.array(messages.sequences, field.type)
         elif field.name == "archived_at":
-            written = pa.array(messages.archived_at, pa.binary()).cast(pa.string())
-            array = written.cast(_NANOSECONDS).cast(field.type, safe=False)
+            array = pa.array(messages.archived_at).cast(field.type)
         elif field.name == "assumed":
             array = pa.repeat(pa.scalar(False), count)
         else:

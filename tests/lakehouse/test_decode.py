@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -14,7 +15,7 @@ from aggregator.lakehouse import compact_advisories, decode, policy_rows, whole_
 from aggregator.lakehouse.jetstream_source import SCHEMA, rows_of
 from aggregator.lakehouse.quarantine import QuarantineReason as Reason
 from aggregator.lakehouse.schemas import ADVISORIES as ADVISORIES_TABLE
-from aggregator.lakehouse.stream_reader import Messages
+from aggregator.lakehouse.stream_consumer import Messages
 from aggregator.scenarios.fleet_nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
@@ -23,7 +24,8 @@ from tests.support.hub import Block, Message, said
 
 AT = parse_instant("2026-02-03T04:05:06.000007Z")
 DUB1 = Block("eu-west", "dub1")
-ARCHIVED = "2026-02-03T05:00:00.000000999Z"
+ARCHIVED = datetime(2026, 2, 3, 5, tzinfo=UTC)
+ARCHIVED_AT = parse_instant("2026-02-03T05:00:00Z")
 TYPES = {"STRING": pa.string(), "BIGINT": pa.int64(), "TIMESTAMP": pa.timestamp("us", "UTC"), "BOOLEAN": pa.bool_()}
 CHORIA = {
     "protocol": "io.choria.sr.v2.age_advisory",
@@ -135,7 +137,7 @@ def decoded(spark: SparkSession) -> DataFrame:
     for number, case in enumerate(CASES, start=1):
         subject, body, headers = case.message
         read = [(headers or {}).get(name) for name in ("Muster-Origin", "Choria-SR-Source", "Muster-Reason")]
-        rows.append((str(number), subject, ARCHIVED, *read, bytearray(body)))
+        rows.append((number, subject, ARCHIVED, *read, bytearray(body)))
     return decode.decode(spark.createDataFrame(rows, SCHEMA), choria_region="eu-west").persist()
 
 
@@ -161,9 +163,9 @@ def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(de
     messages = [case.message for case in CASES] + strange
     count = len(messages)
     batch = Messages(
-        list(range(1, count + 1)),
+        np.arange(1, count + 1),
         [message.subject.encode() for message in messages],
-        [ARCHIVED.encode()] * count,
+        np.full(count, ARCHIVED_AT),
         [b""] * count,
         [message.body for message in messages],
     )
@@ -222,7 +224,7 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     """
     bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
     read = [
-        (str(number), ADVISORIES, "2026-11-22T08:00:00Z", None, None, None, bytearray(body))
+        (number, ADVISORIES, datetime(2026, 11, 22, 8, tzinfo=UTC), None, None, None, bytearray(body))
         for number, body in enumerate(bodies, start=1)
     ]
     rows = decode.advisories(decode.decode(spark.createDataFrame(read, SCHEMA), choria_region="eu-west"))
@@ -251,9 +253,9 @@ def test_a_revision_tells_whom_it_is_for(decoded: DataFrame) -> None:
 
 def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSession) -> None:
     row = (
-        "1",
+        1,
         "choria.advisories",
-        "2026-02-03T05:00:00Z",
+        ARCHIVED,
         None,
         None,
         None,
@@ -277,6 +279,6 @@ def instants(row: Row, *names: str) -> tuple[int, ...]:
 def test_a_subject_that_is_no_text_is_read_as_what_its_bytes_are() -> None:
     schema = pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns])
     for subject in (b"fleet.eu-west.\xff.nodes.advisory.new", b"fleet.eu-west.dub1.nodes.copy.\xff"):
-        hostile = Messages([1], [subject], [ARCHIVED.encode()], [b""], [DUB1.stale("n1", AT).body])
+        hostile = Messages(np.array([1]), [subject], np.array([ARCHIVED_AT]), [b""], [DUB1.stale("n1", AT).body])
         assert whole_advisories.take(hostile, schema) == whole_advisories.Taken([], [0])
         assert "\\xff" in rows_of(hostile).column("subject")[0].as_py()

@@ -10,7 +10,7 @@ CREATED = 1_700_000_000_000_000
 
 
 def stream(name: str, first: int, last: int, created_at: int = CREATED) -> StreamState:
-    return StreamState(name, created_at, first, last, message_count=max(0, last - first + 1), byte_count=0, direct=True)
+    return StreamState(name, created_at, first, last, message_count=max(0, last - first + 1), byte_count=0)
 
 
 def at(sequence: int, name: str = "ARCHIVE", created_at: int = CREATED) -> HubPosition:

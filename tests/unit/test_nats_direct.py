@@ -8,7 +8,7 @@ from nats.errors import ProtocolError
 
 from shared.nats_direct import DirectClient
 
-DIRECT, QUEUED = b"1", 2
+DIRECT, QUEUED, FRAMES = b"1", 2, b"3"
 
 Taken = tuple[str, str, bytes, dict[str, str] | None]
 STREAM = (
@@ -19,6 +19,10 @@ STREAM = (
     b"MSG q 2 4\r\n\r\n\r\n\r\n"
     b"HMSG a.d 1 reply.2 23 27\r\nNATS/1.0\r\nname: one\r\n\r\nMSG \r\n"
     b"HMSG a.e 1 16 16\r\nNATS/1.0 404\r\n\r\n\r\n"
+    b"MSG b.\xff 3 reply.\xff 3\r\none\r\n"
+    b"MSG b 3 0\r\n\r\n"
+    b"HMSG b 3 reply 12 13\r\nNATS/1.0\r\n\r\n2\r\n"
+    b"HMSG b 3 16 16\r\nNATS/1.0 404\r\n\r\n\r\n"
     b"MSG a.\xff 1 2\r\n{}\r\n"
     b"MSG a.\x0b1\x0b$JS.ACK.\x0c\r 1 reply.\xff 2\r\n{}\r\n"
 )
@@ -29,6 +33,12 @@ DIRECTLY = [
     ("a.e", "", b"", {"Status": "404"}),
     ("a.\\xff", "", b"{}", None),
     ("a.\x0b1\x0b$JS.ACK.\x0c\r", "reply.\\xff", b"{}", None),
+]
+AS_FRAMES = [
+    (b"b.\xff", b"reply.\xff", b"", b"one"),
+    (b"b", b"", b"", b""),
+    (b"b", b"reply", b"NATS/1.0\r\n\r\n", b"2"),
+    (b"b", b"", b"NATS/1.0 404\r\n\r\n", b""),
 ]
 
 
@@ -41,6 +51,8 @@ class Connection:
         self.queued = Subscription(self.client, QUEUED, "q")
         self.client._subs[QUEUED] = self.queued
         self.client.receivers[DIRECT] = lambda *message: self.direct.append(message)
+        self.frames: list[tuple[bytes, ...]] = []
+        self.client.frame_receivers[FRAMES] = lambda *frame: self.frames.append(frame)
 
     async def arrives(self, data: bytes) -> None:
         await self.client._ps.parse(data)
@@ -52,6 +64,7 @@ async def test_messages_are_the_same_however_their_bytes_arrive(size: int) -> No
     for first in range(0, len(STREAM), size):
         await connection.arrives(STREAM[first : first + size])
     assert connection.direct == DIRECTLY
+    assert connection.frames == AS_FRAMES
     assert [message.data for message in [await connection.queued.next_msg(1)]] == [b"\r\n\r\n"]
 
 
