@@ -15,7 +15,7 @@ from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.edge_tokens import Account
 from aggregator.scenarios.stage import JetStream
 from aggregator.topology.graph import replication_graph
-from aggregator.topology.report import format_report
+from aggregator.topology.report_text import format_report
 from shared.jetstream_api import ApiError, RequestFailed, request_json
 
 HELD = 70

@@ -12,7 +12,8 @@ import msgspec
 from aggregator.topology.evidence import Block, Evidence, Waiting
 from aggregator.topology.found import Found, FoundStream, silence
 from aggregator.topology.refusals import refusals
-from aggregator.topology.report import ReplicationRow, Report, another_past, not_copied, report
+from aggregator.topology.report import ReplicationRow, Report, report
+from aggregator.topology.report_text import another_past, not_copied
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.sourcing import settled
 from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream, told
@@ -59,6 +60,7 @@ def check(
     shown = report(wanted, found)
     findings = [
         *_places(found),
+        *_silences(found),
         *_streams(wanted, found),
         *_refused(wanted, found),
         *(each for row in _copyings(shown, wanted, found) for each in _copying(row, evidence, limits)),
@@ -83,6 +85,12 @@ def _places(found: Found) -> Iterator[Finding]:
         yield Finding(Severity.CRITICAL, str(place), reason)
 
 
+def _silences(found: Found) -> Iterator[Finding]:
+    """Tell of all that gave no answer, wanted or only copied: nobody knows how it is."""
+    for key in sorted(found.silent):
+        yield Finding(Severity.CRITICAL, str(key[0]), silence(key, found))
+
+
 def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
     for each in wanted:
         place = str(each.place)
@@ -93,11 +101,8 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
                 text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
                 yield Finding(Severity.CRITICAL, place, text)
             continue
-        stream_key = each.place, each.name
-        stream, silent = found.streams.get(stream_key), silence(stream_key, found)
-        if silent:
-            yield Finding(Severity.CRITICAL, place, silent)
-        elif stream is None:
+        stream = found.streams.get((each.place, each.name))
+        if stream is None and (each.place, each.name, "") not in found.silent:
             yield Finding(Severity.CRITICAL, place, f"{each.name} is missing: apply creates it")
         if stream is not None:
             yield from _health(each, stream)
@@ -141,9 +146,9 @@ def _copyings(shown: Report, wanted: Iterable[Desired], found: Found) -> Iterato
 
 
 def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:
-    stream_key = consumer.place, consumer.stream
-    is_answered = stream_key in found.streams.keys() - found.silent.keys()
-    return consumer.wanted and is_answered and (*stream_key, consumer.name) not in found.consumers
+    key = consumer.place, consumer.stream, consumer.name
+    is_answered = key[:2] in found.streams and not {key, (*key[:2], "")} & found.silent.keys()
+    return consumer.wanted and is_answered and key not in found.consumers
 
 
 def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterator[Finding]:

@@ -16,8 +16,8 @@ from aggregator.topology.jetstream import apply as apply_plan
 from aggregator.topology.plan import Change, Plan
 from aggregator.topology.plan import plan as make_plan
 from aggregator.topology.plan_text import format_plan, left_lines, named, plan_as_json, step_lines, summary
-from aggregator.topology.report import format_report
 from aggregator.topology.report import report as make_report
+from aggregator.topology.report_text import format_report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import told
 from shared.settings import SettingsError, load_settings

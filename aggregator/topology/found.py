@@ -124,7 +124,8 @@ class FoundConsumer(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What there is. What is not there has no entry; ``unreachable`` places say why in one line.
 
-    ``silent``: streams about which no answer came, at places that did answer; why, in one line.
+    ``silent``: streams (with "" for the consumer) and consumers about which no answer came, at places that did answer;
+    why, in one line.
     ``away``: places that only a source or a consumer names, and that do not answer; why, in one line.
     ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
     ``strays``: consumers with names such as we give, beside those that are wanted.
@@ -137,7 +138,7 @@ class Found(msgspec.Struct, frozen=True):
     last_matching: dict[tuple[StreamKey, str], int] = {}
     strays: dict[ConsumerKey, FoundConsumer] = {}
     away: dict[Place, str] = {}
-    silent: dict[StreamKey, str] = {}
+    silent: dict[ConsumerKey, str] = {}
 
     def taken(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.
@@ -195,9 +196,11 @@ class Found(msgspec.Struct, frozen=True):
         return self.streams.get((origin_place(copier[0], source), source["name"]))
 
 
-def silence(stream: StreamKey, found: Found) -> str:
-    """Say that nothing is known of a stream, and why; "" where it was answered for."""
-    return f"{stream[1]} is not available: {found.silent[stream]}" if stream in found.silent else ""
+def silence(key: ConsumerKey, found: Found) -> str:
+    """Say that nothing is known of a stream or consumer, and why; "" where it was answered for."""
+    _, stream, consumer = key
+    what = f"{stream}'s consumer {consumer}" if consumer else stream
+    return f"{what} is not available: {found.silent[key]}" if key in found.silent else ""
 
 
 def beyond(mirror: FoundStream, origin: FoundStream | None) -> int:

@@ -98,14 +98,22 @@ async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays
     overtaken = list(_overtaken(wanted, found))
     await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in overtaken))
     if with_strays:
-        # What a plan does not know of one stream may be what its other steps rest upon.
-        found.unreachable.update({key[0]: silence(key, found) for key in found.silent})
+        _leave_alone(found)
         await asyncio.gather(*(_observe_strays(place, asked, opened, found) for place, asked in by_place.items()))
         await _observe_named_places(opened, found)
         copiers = {copier_of(each.config, list(found.levels)) for each in found.strays.values()} - {None}
         unknown = [Origin(*key) for key in copiers if key is not None and key not in found.streams]
         await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in unknown))
+        _leave_alone(found)
     return found
+
+
+def _leave_alone(found: Found) -> None:
+    """Let a plan do nothing where there was no answer: what is not known may be what its other steps rest upon."""
+    silent: dict[Place, list[str]] = {}
+    for key in sorted(found.silent):
+        silent.setdefault(key[0], []).append(silence(key, found))
+    found.unreachable.update({place: "; ".join(said) for place, said in silent.items()})
 
 
 async def _observe_strays(place: Place, asked: list[Desired | Origin], opened: Connections, found: Found) -> None:
@@ -229,7 +237,13 @@ async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Co
         return
     found.levels[place] = info.api.level
     turns = asyncio.Semaphore(_AT_ONCE)
-    await asyncio.gather(*(_observe_one(client, each, found, turns) for each in asked))
+    streams = [each for each in asked if not isinstance(each, DesiredConsumer)]
+    await asyncio.gather(*(_observe_one(client, each, found, turns) for each in streams))
+    # Each of its consumers would take as long to give no answer either.
+    answered = [
+        each for each in asked if isinstance(each, DesiredConsumer) and (place, each.stream, "") not in found.silent
+    ]
+    await asyncio.gather(*(_observe_one(client, each, found, turns) for each in answered))
 
 
 async def _observe_one(client: Client, asked: Desired | Origin, found: Found, turns: asyncio.Semaphore) -> None:
@@ -243,10 +257,8 @@ async def _observe_one(client: Client, asked: Desired | Origin, found: Found, tu
             if isinstance(asked, Origin):
                 await _observe_last_matching(client, asked, found)
         except (ApiError, RequestFailed) as error:
-            if isinstance(asked, DesiredConsumer):
-                found.silent.setdefault((asked.place, asked.stream), str(error))
-            else:
-                found.silent[asked.place, asked.name] = str(error)
+            names = (asked.stream, asked.name) if isinstance(asked, DesiredConsumer) else (asked.name, "")
+            found.silent[asked.place, *names] = str(error)
 
 
 async def _observe_stream(client: Client, asked: DesiredStream | Origin, found: Found) -> None:

@@ -62,7 +62,7 @@ def _of_a_copy(key: ConsumerKey, consumer: FoundConsumer, found: Found, wanted: 
         return
     if named is not None and copier is None:
         yield Stray(*key, f"gives {named[1]} of {named[0]} nothing more")
-    if copier is None or copier[0] in found.unreachable:
+    if copier is None or copier[0] in found.unreachable or (*copier, "") in found.silent:
         return
     current = found.streams.get(copier)
     copied = [*sources_of(current), *filter(None, [current.config.get("mirror")])] if current is not None else []

@@ -225,24 +225,35 @@ async def test_a_refused_copy_changes_nothing_until_it_is_allowed(tmp_path: Path
 
 
 async def test_a_stream_whose_server_is_down_hides_no_other_of_its_place(tmp_path: Path) -> None:
-    """It comes first; the plan, whose steps may rest upon it, does nothing there."""
+    """They come first; the plan, whose steps may rest upon them, does nothing there.
+
+    Nor does it where one is only known by a consumer that it reads through, and does not stand in the file any more.
+    """
     members = [Member(name, (f"on:{name}",)) for name in ("n1", "n2", "n3")]
-    lonely = '[[stream]]\nname = "LONELY"\nsubjects = ["lonely"]\n[stream.placement]\ntags = ["on:n3"]\n'
+    placed = '[stream.placement]\ntags = ["on:n3"]\n'
+    lonely = f'[[stream]]\nname = "LONELY"\nsubjects = ["lonely"]\n{placed}'
+    lonely += f'[[stream]]\nname = "ALL"\n{placed}'
+    lonely += "".join(f'[[stream.source]]\nname = "{origin}"\n' for origin in ("LONELY", "ORDERS"))
     async with EmbeddedCluster("c", tmp_path, members) as cluster:
         path = tmp_path / "topology.toml"
         urls = json.dumps([url for name, url in zip(cluster.servers, cluster.urls, strict=True) if name != "n3"])
-        text = f"[hub]\nservers = {urls}\n{lonely}{ORDERS}replicas = 3\n"
-        path.write_text(text)
+        hub, orders = f"[hub]\nservers = {urls}\n", f"{ORDERS}replicas = 3\n"
+        path.write_text(hub + lonely + orders)
         await ran("apply", "--config", path)
         await cluster.servers["n3"].kill()
 
         async def is_down() -> bool:
             shown = json.loads((await muster("report", "--json", "--config", path)).stdout)
             rows = {row["name"]: row["error"].partition(":")[0] for row in shown["streams"]}
-            return rows == {"LONELY": "is not available", "ORDERS": ""}
+            # Of a stream that gave no answer no consumer is asked for: each would be waited for.
+            assert not any(each["consumer"] for each in shown["silent"] if each["stream"] == "LONELY")
+            return rows == {"ALL": "is not available", "LONELY": "is not available", "ORDERS": ""}
 
-        await until(is_down, "one stream is not available, the other is", 60)
-        path.write_text(text.replace("1h", "2h"))
-        answer = await refused("apply", "--config", path)
-        assert answer.stdout.startswith("hub: LONELY is not available: ")
-        assert answer.stdout.endswith("nothing to do where there was an answer\n")
+        await until(is_down, "two streams are not available, the other is", 60)
+        for streams, away in ((lonely, ("ALL", "LONELY")), ("", ("ALL",))):
+            path.write_text(hub + streams + orders.replace("1h", "2h"))
+            answer = await refused("apply", "--config", path)
+            told, rest = answer.stdout.splitlines()
+            assert told.startswith("hub: ALL is not available: ")
+            assert [name for name in ("ALL", "LONELY") if f"{name} is not available: " in told] == list(away)
+            assert rest == "nothing to do where there was an answer"

@@ -18,7 +18,8 @@ from aggregator.topology.found import (
 )
 from aggregator.topology.graph import replication_graph
 from aggregator.topology.ordinals import looks_whole, missing_of_all, missing_ranges
-from aggregator.topology.report import format_report, report
+from aggregator.topology.report import report
+from aggregator.topology.report_text import format_report
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.topologies import EU, HUB_PLACE, US, applied, as_applied, topology, with_state
 
@@ -123,7 +124,7 @@ def test_streams_and_consumers_that_are_missing_and_places_that_are_away_are_cri
 def test_a_stream_that_is_not_available_is_critical_and_says_nothing_of_the_others_of_its_place() -> None:
     found = found_well()
     del found.streams[EU, "FLEET"], found.consumers[EU, "FLEET", "muster-archive"]
-    found.silent[EU, "FLEET"] = "no answer within 5 s"
+    found.silent[EU, "FLEET", ""] = "no answer within 5 s"
     assert judged(found) == [(Severity.CRITICAL, "FLEET is not available: no answer within 5 s")]
     shown = report(WANTED, found)
     assert [(row.place, row.error.partition(":")[0]) for row in shown.streams] == [
@@ -133,11 +134,35 @@ def test_a_stream_that_is_not_available_is_critical_and_says_nothing_of_the_othe
         ("hub", ""),
     ]
     assert [row.behind for row in shown.replication] == [None, 0, 0]
-    # Where the stream answered and its consumer did not, nobody knows that it is missing.
+    # Nobody knows that a consumer is missing where part of its stream's answers did not come.
     there = found_well()
     del there.consumers[EU, "FLEET", "muster-archive"]
-    there.silent[EU, "FLEET"] = "no answer within 5 s"
+    there.silent[EU, "FLEET", ""] = "no answer within 5 s"
     assert judged(there) == judged(found)
+
+
+def test_a_consumer_that_is_not_available_is_told_as_itself() -> None:
+    found = found_well()
+    del found.consumers[EU, "FLEET", "muster-archive"]
+    found.silent[EU, "FLEET", "muster-archive"] = "no answer within 5 s"
+    said = "FLEET's consumer muster-archive is not available: no answer within 5 s"
+    assert judged(found) == [(Severity.CRITICAL, said)]
+    shown = report(WANTED, found)
+    assert not shown.complete
+    assert format_report(shown).splitlines()[-1] == f"eu-west: {said}"
+    assert not any(row.error for row in shown.streams)
+
+
+def test_a_stream_that_is_only_copied_and_gives_no_answer_is_told_too() -> None:
+    text = '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\nfilter_subject = "ORDERS.new"\n'
+    found = applied(text)
+    found.silent[HUB_PLACE, "ORDERS", ""] = "no answer within 5 s"
+    findings = check(topology(text), desired(topology(text)), found, Evidence(now=NOW), Limits())
+    said = "ORDERS is not available: no answer within 5 s"
+    assert (Severity.CRITICAL, said) in [(each.severity, each.text) for each in findings]
+    shown = report(desired(topology(text)), found)
+    assert not shown.complete
+    assert f"hub: {said}" in format_report(shown).splitlines()
 
 
 def test_what_is_wrong_with_several_places_alike_is_said_once() -> None:

@@ -7,7 +7,8 @@ import msgspec
 from aggregator.topology.desired import desired
 from aggregator.topology.found import ApiFailure, External, Replication, StreamState
 from aggregator.topology.graph import replication_graph
-from aggregator.topology.report import ReplicationRow, Report, StreamRow, format_report, report
+from aggregator.topology.report import ReplicationRow, Report, StreamRow, report
+from aggregator.topology.report_text import format_report
 from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 

@@ -176,6 +176,10 @@ def test_a_consumer_whose_copy_is_gone_is_removed_and_one_that_is_still_read_thr
     del found.streams[HUB_PLACE, "ALL"]
     (gone,) = changes(ORDERS, found)
     assert (gone.action, gone.consumer, gone.destroys) == (Action.DELETE, "muster-ALL@hub", "")
+    # What gives no answer may be there, and read through it.
+    found.silent[HUB_PLACE, "ALL", ""] = "no answer within 5 s"
+    assert changes(ORDERS, found) == ()
+    found.silent.clear()
     found.unreachable[HUB_PLACE] = "nobody answers"
     assert changes(ORDERS, found) == ()
 
