@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from aggregator.topology.anew import made_anew, needs_another_stream
 from aggregator.topology.confinement import is_confined, number_of
 from aggregator.topology.differences import (
     ASIDE,
@@ -27,7 +28,6 @@ from aggregator.topology.found import (
     FoundStream,
     StreamKey,
     api_of,
-    beyond,
     consumer_name_of,
     is_same_source,
     origin_place,
@@ -90,7 +90,7 @@ class Plan(msgspec.Struct, frozen=True):
 def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
     wanted = settled(regained(wanted, found), found)
-    anew, left = _made_anew(wanted, found), strays(wanted, found)
+    anew, left = made_anew(wanted, found), strays(wanted, found)
     problems = dict(found.unreachable)
     changes: list[Change] = []
     made: list[DesiredConsumer] = []
@@ -101,7 +101,8 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         if isinstance(each, DesiredStream):
             steps = _stream_changes(each, found, anew=(each.place, each.name) in anew)
             changes.extend(_remarked(step, absent.get((step.place, step.stream), "")) for step in steps)
-        else:
+        elif each.copying is None or each.copying.place not in problems:
+            # Its source must be told, too: set aside before, and taken up behind that. Without, it is never told again.
             # A stream that is made again takes its consumers with it.
             copier = each.copying.key if each.copying is not None else None
             is_anew = copier in anew or (each.place, each.stream) in anew
@@ -127,7 +128,7 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         tuple(change for change in in_order if change.place not in silent),
         problems,
         tuple(refusals(wanted, found)),
-        tuple(change for change in in_order if change.place in silent),
+        tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
     )
 
 
@@ -140,22 +141,6 @@ def _key(change: Change) -> ConsumerKey:
     return change.place, change.stream, change.consumer
 
 
-def _made_anew(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
-    """List the streams that are to be made, or made again: also mirrors that hold an origin's past.
-
-    That is one which is to be made again here, or was made anew or restored by somebody else.
-    """
-    anew: set[StreamKey] = set()
-    for each in wanted:
-        if isinstance(each, DesiredStream):
-            key = each.place, each.name
-            holds = key in found.streams and found.streams[key].state.last_seq > 0
-            mirrors_one = each.config.get("mirror") and any((at.place, at.name) in anew for at in each.origins)
-            if _begins_anew(each, found) or (holds and mirrors_one) or _holds_another_past(each, found):
-                anew.add(key)
-    return anew
-
-
 def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Iterator[Change]:
     current = found.streams.get((wanted.place, wanted.name))
     if current is None:
@@ -165,7 +150,7 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
         return
     managed = fitting(wanted.config, current.config)
     fields = tuple(differences(managed, current.config))
-    if anew and not any(map(_needs_another_stream, fields)):
+    if anew and not any(map(needs_another_stream, fields)):
         # A mirror goes on at its own last sequence, whatever its new origin holds before that.
         fields = (*fields, FieldChange("holds", "what its origin was before", "its origin"))
     if not fields:
@@ -206,30 +191,6 @@ def _reads_through_another(old: Config, new: Config) -> bool:
     """Tell whether a source shall change its consumer for one of another name, as where a place was renamed."""
     before, after = consumer_name_of(old), consumer_name_of(new)
     return bool(after) and before.startswith(OURS) and before != after
-
-
-def _begins_anew(wanted: DesiredStream, found: Found) -> bool:
-    """Tell whether a stream is to be made, or made again."""
-    if wanted.place in found.unreachable:
-        return False
-    current = found.streams.get((wanted.place, wanted.name))
-    return current is None or any(_needs_another_stream(each) for each in differences(wanted.config, current.config))
-
-
-def _holds_another_past(wanted: DesiredStream, found: Found) -> bool:
-    current = found.streams.get((wanted.place, wanted.name))
-    if current is None or not wanted.config.get("mirror"):
-        return False
-    return any(beyond(current, found.streams.get((origin.place, origin.name))) for origin in wanted.origins)
-
-
-def _needs_another_stream(change: FieldChange) -> bool:
-    """Tell what needs a new stream: the server lets a mirror become a stream of its own, but not turn back."""
-    if change.field == "mirror":
-        return change.after is not None
-    if change.field in ("deny_delete", "deny_purge"):
-        return not change.after
-    return change.field in ("storage", "retention")
 
 
 def _taken_up_again(

@@ -111,6 +111,20 @@ def test_the_consumers_of_an_archive_that_does_not_answer_are_left_alone() -> No
     assert plan(desired(topology()), found).changes == ()
 
 
+@pytest.mark.parametrize("text", ["", '[archive]\nsourcing = "plain"\n'])
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_consumer_whose_copy_cannot_be_told_now_is_neither_made_nor_removed(text: str, is_found: bool) -> None:
+    """The next plan would find it there, and not set its source aside any more; or it would be cut off."""
+    found = as_applied(desired(topology()))
+    found.unreachable[HUB_PLACE] = "REPORT is not available: no answer"
+    del found.consumers[EU, "FLEET", "muster-archive"]
+    if not is_found:
+        del found.streams[HUB_PLACE, "ARCHIVE"]
+    todo = plan(desired(topology(text)), found)
+    assert (todo.changes, todo.left) == ((), ())
+    assert "stays: once it is back" not in format_plan(todo)
+
+
 def test_becoming_durable_starts_behind_what_was_taken() -> None:
     found = as_applied(desired(topology('[archive]\nsourcing = "plain"\n')))
     source = Replication("FLEET", External(EU.api), active=5, seq=41)
