@@ -10,13 +10,13 @@ from enum import IntEnum
 import msgspec
 
 from aggregator.topology.evidence import Block, Evidence, Waiting
-from aggregator.topology.found import Found, FoundStream, silence
+from aggregator.topology.found import Found, FoundStream, silence, taken_subjects
 from aggregator.topology.refusals import refusals
 from aggregator.topology.report import ReplicationRow, Report, report
 from aggregator.topology.report_text import another_past, not_copied
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.sourcing import settled
-from aggregator.topology.words import Desired, DesiredConsumer, DesiredStream, told
+from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, told
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.policy import STREAM as POLICY
 
@@ -134,15 +134,23 @@ def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Finding]:
 
 
 def _copyings(shown: Report, wanted: Iterable[Desired], found: Found) -> Iterator[ReplicationRow]:
-    """Leave out that a copy is beyond its origin where its consumer went with that: made again, it brings all of it."""
+    """Leave out that a source is beyond its origin where its consumer went with that: made again, it brings all of it.
+
+    A mirror is made again itself, and one that is confined is another source then.
+    """
     without = {
-        (str(each.copying.place), each.copying.stream, str(each.place), each.stream)
+        (str(each.copying.place), each.copying.stream, str(each.place), each.stream, _taken(each.copying.source))
         for each in wanted
         if isinstance(each, DesiredConsumer) and each.copying is not None and _is_lacking(each, found)
     }
     for row in shown.replication:
-        is_without = (row.place, row.stream, row.source_place, row.source) in without
-        yield msgspec.structs.replace(row, beyond=0) if is_without and not row.confined else row
+        is_without = (row.place, row.stream, row.source_place, row.source, row.takes) in without
+        is_brought = is_without and not row.confined and row.kind != "mirror"
+        yield msgspec.structs.replace(row, beyond=0) if is_brought else row
+
+
+def _taken(source: Config) -> tuple[str, ...]:
+    return tuple(subject for subject, _ in taken_subjects(source))
 
 
 def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:

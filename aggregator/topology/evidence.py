@@ -104,8 +104,7 @@ async def gather(
     for row in shown.replication:
         for (place, name), origin in found.streams.items():
             client = opened.get(place.connection)
-            is_lacking = row.behind and row.taken is not None
-            if (str(place), name) == (row.source_place, row.source) and is_lacking and isinstance(client, Client):
+            if (str(place), name) == (row.source_place, row.source) and row.behind and isinstance(client, Client):
                 lacking = await _waiting(client, (place, name), origin, row)
                 if lacking is not None:
                     waiting[row.key] = lacking
@@ -152,10 +151,14 @@ async def last_watermarks(client: Client, archive: StreamKey) -> tuple[int, dict
 
 
 async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: ReplicationRow) -> Waiting | None:
-    """Find the oldest message that the copy lacks; None where there is none after all."""
+    """Find the oldest message that the copy lacks; None where there is none after all.
+
+    Where nobody says what was taken, as many are lacking as were pending when the origin was last heard of.
+    """
+    taken = row.taken if row.taken is not None else max(0, (row.origin_last or 0) - (row.behind or 0))
     oldest = []
     for subject in row.takes or (">",):
-        request = {"seq": (row.taken or 0) + 1, "next_by_subj": subject}
+        request = {"seq": taken + 1, "next_by_subj": subject}
         message = await _message(client, key, request)
         if message is not None:
             oldest.append(parse_instant(message.time))

@@ -144,11 +144,12 @@ class Found(msgspec.Struct, frozen=True):
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.
 
         What it was told to start behind counts as taken: until its first message the server reports 0, and before
-        2.15 always; then what its consumer was acknowledged counts, too.
+        2.15 always; then what its consumer was acknowledged counts, too. Not so where the copy never had a message:
+        the consumer may be left from one before it.
         """
         stream = self.streams[copier]
         sequences = [each.seq for each in stream.sources if is_same_source(source, each.source)]
-        is_reported = any(sequences) or not stream.state.messages
+        is_reported = any(sequences) or not stream.state.last_seq
         for each in sources_of(stream):
             if is_same_source(source, each):
                 sequences.append(each.get("opt_start_seq", 1) - 1)
@@ -165,7 +166,7 @@ class Found(msgspec.Struct, frozen=True):
         stream = self.streams[copier]
         reports = self.levels.get(copier[0], _REPORTS_SEQUENCES) >= _REPORTS_SEQUENCES
         said = any(each.seq for each in stream.sources if is_same_source(source, each.source))
-        return reports or said or bool(consumer_name_of(source)) or not stream.state.messages
+        return reports or said or bool(consumer_name_of(source)) or not stream.state.last_seq
 
     def ahead(self, copier: StreamKey, source: Config, at: tuple[StreamKey, FoundStream] | None = None) -> int:
         """Count the sequences by which what a source has taken is ahead of its origin: of what that was before.

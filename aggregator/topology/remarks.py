@@ -13,7 +13,7 @@ _TWICE = "what comes in while this is applied may be taken twice"
 
 def remarks(wanted: DesiredStream, current: FoundStream, found: Found) -> str:
     """Put them into one line, "" where nothing was taken yet."""
-    pairs = source_pairs(wanted.config.get("sources") or [], sources_of(current)) if current.state.messages else ()
+    pairs = source_pairs(wanted.config.get("sources") or [], sources_of(current)) if current.state.last_seq else ()
     said = (_remark(wanted, old, new, found) for old, new in pairs if new is not None)
     return "; ".join(dict.fromkeys(filter(None, said)))
 

@@ -9,11 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from nats.aio.client import Client
 
+from aggregator.topology.desired import desired
+from aggregator.topology.evidence import gather
+from aggregator.topology.jetstream import connections, observe
+from aggregator.topology.report import report
+from aggregator.topology.settings import TopologySettings
+from aggregator.topology.words import HUB, Place
 from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.instants import MINUTE, SECOND
+from shared.instants import MINUTE, SECOND, parse_instant
 from shared.nats_connection import request_json
+from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.hub import Block, Message
 from tests.support.regions import Federation, answers, client_of, federation, holds, stream
@@ -200,6 +208,31 @@ async def test_a_mirror_whose_origin_was_made_anew_is_critical_until_it_is_made_
             await until(partial(holds, hub, "COPY", 3), "the mirror holds what its origin is")
             assert (await hub.jetstream().get_msg("COPY", 1)).data == b"after"
             assert await ran("plan", "--config", path) == "nothing to do\n"
+
+
+async def test_what_waits_is_found_where_a_hub_does_not_say_how_far_a_copy_has_come(tmp_path: Path) -> None:
+    """As one before 2.15, of a plain copy: as many are lacking as were pending when it last heard."""
+    async with EmbeddedNats(ServerSettings(name="hub", store_dir=tmp_path / "hub", domain="hub")) as server:
+        path = tmp_path / "topology.toml"
+        text = f'[hub]\nservers = ["{server.url}"]\ndomain = "hub"\n'
+        text += '[[stream]]\nname = "ORIGIN"\nsubjects = ["o"]\n[[stream]]\nname = "COPY"\n'
+        path.write_text(text + '[[stream.source]]\nname = "ORIGIN"\nsourcing = "plain"\n')
+        await ran("apply", "--config", path)
+        settings = load_settings(path, TopologySettings)
+        async with await client_of(server) as hub, connections(settings) as opened:
+            for _ in range(5):
+                await hub.jetstream().publish("o", b"")
+            await until(partial(holds, hub, "COPY", 5), "the copy has everything")
+            third = await hub.jetstream().get_msg("ORIGIN", 3)
+            found = await observe(desired(settings), opened)
+            shown = report(desired(settings), found)
+            (row,) = shown.replication
+            row = msgspec.structs.replace(row, taken=None, lag=3, behind=3)
+            shown = msgspec.structs.replace(shown, replication=(row,))
+            waiting = (await gather(settings, found, shown, opened, SECOND)).waiting[row.key]
+            assert third.time is not None
+            now = parse_instant(found.streams[Place(HUB, "hub"), "ORIGIN"].ts)
+            assert abs(now - waiting.age - third.time.timestamp() * SECOND) < 1000
 
 
 async def test_what_waits_a_missing_consumer_a_cut_link_and_bad_settings_are_told(tmp_path: Path) -> None:

@@ -174,9 +174,18 @@ def test_what_is_wrong_with_several_places_alike_is_said_once() -> None:
     assert format_report(report(WANTED, found)).splitlines()[-1] == "eu-west, us-east: cannot connect"
 
 
-@pytest.mark.parametrize(("level", "shown"), [(3, (None, 2)), (5, (0, 50))])
+@pytest.mark.parametrize(
+    ("level", "state", "shown"),
+    [
+        (3, StreamState(messages=47, last_seq=47), (None, 2)),
+        (3, StreamState(messages=0, first_seq=48, last_seq=47), (None, 2)),
+        (3, StreamState(), (0, 50)),
+        (5, StreamState(messages=47, last_seq=47), (0, 50)),
+    ],
+    ids=["2.14", "2.14, all of it expired", "2.14, nothing has come", "2.15"],
+)
 def test_of_a_server_that_does_not_say_how_far_a_plain_source_has_come_its_lag_is_shown(
-    level: int, shown: tuple[int | None, int]
+    level: int, state: StreamState, shown: tuple[int | None, int]
 ) -> None:
     """Servers before 2.15 report no sequence: everything would seem to be lacking, for ever."""
     wanted = desired(topology('[archive]\nsourcing = "plain"\n'))
@@ -184,7 +193,7 @@ def test_of_a_server_that_does_not_say_how_far_a_plain_source_has_come_its_lag_i
     found.levels[HUB_PLACE] = level
     with_state(found, EU, "FLEET", StreamState(messages=50, last_seq=50))
     source = Replication("FLEET", External(EU.api), active=10**9, lag=2)
-    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=47, last_seq=47), source)
+    with_state(found, HUB_PLACE, "ARCHIVE", state, source)
     row = report(wanted, found).replication[0]
     assert (row.taken, row.behind) == shown
 
@@ -229,6 +238,44 @@ def test_of_an_origin_made_anew_whose_consumer_went_with_it_only_that_is_said() 
     assert beyond.endswith("is left out: with another filter apply --force takes it anew")
     del found.consumers[HUB_PLACE, "O", "muster-ALL@hub"]
     assert said() == ["O lacks the consumer muster-ALL@hub, ALL of hub takes nothing from it: apply makes it again"]
+
+
+def test_a_durable_mirror_that_holds_what_its_origin_was_is_told_of_beside_its_lacking_consumer() -> None:
+    """The consumer alone does not help it: it is made again, which asks for --force."""
+    text = "[policy]\n"
+    found = applied(text)
+    key = EU, "MUSTER_POLICY"
+    with_state(found, HUB_PLACE, "MUSTER_POLICY", StreamState(messages=3, last_seq=3))
+    found.streams[key] = msgspec.structs.replace(
+        found.streams[key],
+        state=StreamState(messages=50, last_seq=50),
+        mirror=Replication("MUSTER_POLICY", External(HUB_PLACE.api), active=10**9),
+    )
+    (name,) = [each[2] for each in found.consumers if each[1] == "MUSTER_POLICY" and each[2].endswith("@eu-west")]
+    del found.consumers[HUB_PLACE, "MUSTER_POLICY", name]
+    findings = check(topology(text), desired(topology(text)), found, Evidence(now=NOW), Limits())
+    said = [each.text for each in findings if each.place == "eu-west"]
+    assert [each.rpartition(": ")[2] for each in said] == ["apply makes it again"]
+    assert "MUSTER_POLICY holds what MUSTER_POLICY of hub was before" in said[0]
+
+
+def test_one_lacking_consumer_hides_no_other_source_of_the_same_origin() -> None:
+    text = '[[stream]]\nname = "O"\nsubjects = ["o.*"]\n[[stream]]\nname = "ALL"\n'
+    text += "".join(f'[[stream.source]]\nname = "O"\nfilter_subject = "o.{each}"\n' for each in "ab")
+    found = applied(text)
+    with_state(found, HUB_PLACE, "O", StreamState(messages=3, last_seq=3))
+    taken = [
+        Replication("O", subject_transforms=[{"src": f"o.{each}", "dest": ""}], active=10**9, seq=seq)
+        for each, seq in (("a", 50), ("b", 60))
+    ]
+    with_state(found, HUB_PLACE, "ALL", StreamState(messages=50, last_seq=50), *taken)
+    names = [key[2] for key, each in found.consumers.items() if each.config.get("filter_subjects") == ["o.a"]]
+    for name in names:
+        del found.consumers[HUB_PLACE, "O", name]
+    findings = check(topology(text), desired(topology(text)), found, Evidence(now=NOW), Limits())
+    (lacking, left_out) = sorted(each.text for each in findings if " O" in each.text or "O " in each.text)[::-1]
+    assert f"O lacks the consumer {names[0]}" in lacking
+    assert "ALL has taken O of hub up to 60" in left_out
 
 
 def test_a_missing_consumer_is_told_by_who_read_through_it() -> None:

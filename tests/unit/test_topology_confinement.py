@@ -26,7 +26,7 @@ def test_an_archive_that_was_laid_out_without_is_confined_behind_what_it_has_tak
         {key: value for key, value in source.items() if key != "subject_transforms"} for source in archive["sources"]
     ]
     taken = [Replication("FLEET", External(place.api), seq=seq) for place, seq in ((EU, 57), (US, 41))]
-    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=98), *taken)
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=98, last_seq=98), *taken)
     for place in (EU, US):
         with_state(found, place, "FLEET", StreamState(last_seq=60))
     todo = plan(wanted, found)
@@ -49,8 +49,9 @@ def test_an_archive_that_was_laid_out_without_is_confined_behind_what_it_has_tak
     assert "all below fleet.eu-west" in format_plan(todo)
 
 
+@pytest.mark.parametrize("held", [98, 0], ids=["holds", "purged"])
 @pytest.mark.parametrize("sourcing", ["durable", "plain"])
-def test_where_a_server_before_2_15_does_not_say_what_was_taken_its_consumer_does(sourcing: str) -> None:
+def test_where_a_server_before_2_15_does_not_say_what_was_taken_its_consumer_does(sourcing: str, held: int) -> None:
     wanted = desired(topology(f'[archive]\nsourcing = "{sourcing}"\n'))
     found = as_applied(wanted)
     archive = found.streams[HUB_PLACE, "ARCHIVE"].config
@@ -58,7 +59,7 @@ def test_where_a_server_before_2_15_does_not_say_what_was_taken_its_consumer_doe
     for place in (EU, US):
         with_state(found, place, "FLEET", StreamState(last_seq=60))
     taken = [Replication("FLEET", External(place.api), active=5) for place in (EU, US)]
-    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=98), *taken)
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=held, last_seq=98), *taken)
     for key, consumer in found.consumers.items():
         found.consumers[key] = msgspec.structs.replace(consumer, ack_floor=AckFloor(57))
     todo = plan(wanted, found)
@@ -82,7 +83,7 @@ def test_each_restore_of_a_region_makes_another_source_of_it_that_begins_from_th
         with_state(found, EU, "FLEET", StreamState(last_seq=50))
         sources = found.streams[HUB_PLACE, "ARCHIVE"].config["sources"]
         taken = Replication("FLEET", External(EU.api), subject_transforms=sources[0]["subject_transforms"], seq=57)
-        with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=57), taken)
+        with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=57, last_seq=57), taken)
         aside, made, changed = plan(wanted, found).changes
         assert [each["external"]["api"] for each in aside.config["sources"]] == [US.api]
         assert (made.action, made.config["deliver_policy"]) == (Action.REPLACE, "all")
@@ -108,7 +109,13 @@ def test_a_source_of_what_is_empty_again_is_confined_from_the_start(sourcing: st
     found = as_applied(wanted)
     archive = found.streams[HUB_PLACE, "ARCHIVE"].config
     archive["sources"] = [source | {"subject_transforms": []} for source in archive["sources"]]
-    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=57), Replication("FLEET", External(EU.api), seq=57))
+    with_state(
+        found,
+        HUB_PLACE,
+        "ARCHIVE",
+        StreamState(messages=57, last_seq=57),
+        Replication("FLEET", External(EU.api), seq=57),
+    )
     starts = {}
     for last_seq in (0, 57):
         with_state(found, EU, "FLEET", StreamState(last_seq=last_seq))
@@ -214,5 +221,5 @@ def restored(last_seq: int) -> Found:
     with_state(found, EU, "FLEET", StreamState(last_seq=last_seq))
     transforms = found.streams[HUB_PLACE, "ARCHIVE"].config["sources"][0]["subject_transforms"]
     taken = Replication("FLEET", External(EU.api), subject_transforms=transforms, seq=57)
-    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=57), taken)
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=57, last_seq=57), taken)
     return found

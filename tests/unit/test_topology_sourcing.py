@@ -244,7 +244,9 @@ def test_a_relay_that_is_gone_takes_its_consumer_along_and_an_agents_own_stays()
 def test_the_plan_says_where_something_may_be_taken_twice(messages: int) -> None:
     found = applied(ORDERS + GATHER + 'sourcing = "plain"\n')
     with_state(found, HUB_PLACE, "ORDERS", StreamState(last_seq=messages))
-    with_state(found, HUB_PLACE, "ALL", StreamState(messages=messages), Replication("ORDERS", seq=messages))
+    with_state(
+        found, HUB_PLACE, "ALL", StreamState(messages=messages, last_seq=messages), Replication("ORDERS", seq=messages)
+    )
     shown = format_plan(plan(desired(topology(ORDERS + GATHER)), found))
     said = "  ~ update stream ALL\n      what comes in while this is applied may be taken twice\n"
     assert (said in shown) == bool(messages)
