@@ -208,6 +208,9 @@ class TopologySettings(Settings, frozen=True):
                         f"stream {stream.name!r} is placed at {place!r}: neither {HUB_PLACE!r}, nor a region,"
                         " nor a site with a server, nor an account"
                     )
+            own = ("", stream.domain or self._domains[stream.place])
+            if any(each.name == stream.name and not each.api and each.domain in own for each in stream.origins):
+                raise ValueError(f"stream {stream.name!r} would copy itself")
         refuse_repeated("stream", self._streams_by_place())
 
     def _check_policy(self) -> None:
@@ -217,6 +220,11 @@ class TopologySettings(Settings, frozen=True):
             raise ValueError("policy is for regions: add a [[region]], or leave out [policy]")
         if not self.hub.domain and any(region.jetstream_domain for region in self.regions):
             raise ValueError("policy is copied from the hub by its domain: say domain in [hub]")
+
+    @property
+    def _domains(self) -> dict[str, str]:
+        regions = {region.name: region.jetstream_domain for region in self.regions}
+        return {name: each.domain for name, each in self.servers.items()} | {HUB_PLACE: self.hub.domain} | regions
 
     @property
     def _account_names(self) -> list[str]:

@@ -159,8 +159,6 @@ class FreeStreamSettings(StreamSettings, frozen=True):
         refuse_repeated("source", (source.identity for source in self.sources))
         if self.mirror is not None and self.sources:
             raise ValueError("mirror and source exclude each other: a stream is a copy of one, or gathers several")
-        if any(each.name == self.name and not each.api and each.domain in ("", self.domain) for each in self.origins):
-            raise ValueError(f"stream {self.name!r} would copy itself")
         if self.mirror is not None and self.subjects:
             raise ValueError("a mirror listens to no subjects: leave out subjects, or use a source")
         if self.mirror is None and self.mirror_direct:

@@ -152,7 +152,15 @@ def test_what_is_copied_is_made_before_its_copies() -> None:
         (COPY + '[[stream.source]]\nname = "ORDERS"\n', "mirror and source exclude each other"),
         (ORDERS + '[stream.mirror]\nname = "O"\n', "a mirror listens to no subjects"),
         (ORDERS + "mirror_direct = true\n", "mirror_direct needs a mirror"),
-        (ORDERS + '[[stream.source]]\nname = "ORDERS"\n', "stream 'ORDERS' would copy itself"),
+        *(
+            (ORDERS + place + '[[stream.source]]\nname = "ORDERS"\n' + domain, "stream 'ORDERS' would copy itself")
+            for place, domain in (
+                ("", ""),
+                ("", 'domain = "hub"\n'),
+                ('place = "eu-west"\n', 'domain = "eu-west"\n'),
+                ('domain = "spoke"\n', 'domain = "spoke"\n'),
+            )
+        ),
         (
             GATHER + 'filter_subject = "a"\ntransforms = [{ source = "b" }]\n',
             "filter_subject and transforms exclude each other: a transform takes only what matches its source",
@@ -177,6 +185,7 @@ def test_streams_that_cannot_be_meant_are_refused(text: str, line: str) -> None:
         ORDERS + GATHER + 'filter_subject = "ORDERS.new"\nstart_sequence = 3\n' + COPY,
         ORDERS + GATHER + 'transforms = [{ source = "ORDERS.new", destination = "new" }]\n',
         ORDERS + COPY + "start_time = 2026-01-31T00:00:00.250Z\n",
+        ORDERS + COPY.replace('"COPY"', '"ORDERS"\nplace = "eu-west"') + 'domain = "hub"\n',
     ],
 )
 def test_after_apply_there_is_nothing_to_do_with_free_streams_either(text: str) -> None:
