@@ -77,8 +77,8 @@ class StreamConsumer:
     def __init__(self, client: DirectClient, api: str, stream: str, deadline: float) -> None:
         self._client, self._api, self._stream, self._deadline = client, api, stream, deadline
         self._subscription: Subscription | None = None
-        self._inbox, self._name = b"", ""
-        self._delivered = self._wanted = 0
+        self._inbox, self._reply, self._name = b"", b"", ""
+        self._requests = self._delivered = self._wanted = self._bytes_left = 0
         self._ended: asyncio.Future[str]
         self._forget()
 
@@ -100,6 +100,8 @@ class StreamConsumer:
             messages, wrong = await self._asked(min(count, BATCH_MESSAGES), BATCH_BYTES)
             if messages is None and wrong == _TOO_LARGE:
                 messages, wrong = await self._asked(1, 0)
+            if messages is not None and messages.sequences[0] < sequence:
+                messages, wrong = None, LOST
         except (ApiError, RequestFailed) as error:
             messages, wrong = None, str(error)
         if messages is None or wrong not in (_COMPLETE, _TOO_LARGE, NOTHING_LEFT):
@@ -108,8 +110,8 @@ class StreamConsumer:
 
     async def _open(self, sequence: int) -> None:
         inbox = self._client.new_inbox()
-        self._inbox, self._delivered = inbox.encode(), 0
-        self._subscription = await self._client.subscribe_frames(inbox, self._on_frame)
+        self._inbox, self._delivered = b"%s." % inbox.encode(), 0
+        self._subscription = await self._client.subscribe_frames(f"{inbox}.*", self._on_frame)
         config = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": sequence,
@@ -133,10 +135,13 @@ class StreamConsumer:
 
     async def _asked(self, count: int, max_bytes: int) -> tuple[Messages | None, str]:
         self._forget()
-        self._wanted, self._ended = count, asyncio.get_running_loop().create_future()
+        self._wanted, self._bytes_left, self._ended = count, max_bytes, asyncio.get_running_loop().create_future()
+        # The server may have more to say of a request that is served: where each has its own reply subject, that shows.
+        self._requests += 1
+        self._reply = b"%s%d" % (self._inbox, self._requests)
         request = {"batch": count, "no_wait": True, "max_bytes": max_bytes}
         subject = f"{self._api}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
-        await self._client.publish(subject, msgspec.json.encode(request), reply=self._inbox.decode())
+        await self._client.publish(subject, msgspec.json.encode(request), reply=self._reply.decode())
         outcome = await self._outcome()
         if not self._replies:
             return None, outcome
@@ -157,21 +162,26 @@ class StreamConsumer:
             await asyncio.wait({self._ended}, timeout=SILENCE)
             if self._ended.done():
                 return self._ended.result()
-        return f"no answer within {SILENCE:g} s" + ("" if self._client.is_connected else ", the connection is down")
+        # A server that forbids to ask gives no answer, too.
+        why = " (stalled, cut off, or no permission)" if self._client.is_connected else ", the connection is down"
+        return f"no answer within {SILENCE:g} s{why}"
 
     def _forget(self) -> None:
         self._replies, self._subjects = list[bytes](), list[bytes]()
         self._headers, self._payloads = list[bytes](), list[bytes]()
 
     def _on_frame(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        if subject == self._inbox:
-            self._end(_status(header))
+        if subject.startswith(self._inbox):
+            if subject == self._reply:
+                self._end(_status(header))
             return
         self._replies.append(reply)
         self._subjects.append(subject)
         self._headers.append(header)
         self._payloads.append(payload)
-        if len(self._replies) == self._wanted:
+        # As the server counts; where nothing is left of the bytes it was asked for, it ends a batch without a word.
+        self._bytes_left -= len(subject) + len(reply) + len(header) + len(payload)
+        if len(self._replies) == self._wanted or not self._bytes_left:
             self._end(_COMPLETE)
 
     def _end(self, outcome: str) -> None:
@@ -182,9 +192,13 @@ class StreamConsumer:
 def _deliveries(replies: Sequence[bytes]) -> tuple[Numbers, Numbers, Numbers] | None:
     """Read of deliveries, at least one, the stream's sequence, the consumer's and the time; None where one is none.
 
-    ``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.<ns>.<pending>``
+    ``$JS.ACK.[<domain>.<hash>.]<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.<ns>.<pending>[.<rnd>]``
 
     >>> [int(number) for (number,) in _deliveries([b"$JS.ACK.A.c.1.70.7.1795352694706774538.9"])]
+    [70, 7, 1795352694706774538]
+    >>> [int(number) for (number,) in _deliveries([b"$JS.ACK._.Xj2hKf.A.c.1.70.7.1795352694706774538.9"])]
+    [70, 7, 1795352694706774538]
+    >>> [int(number) for (number,) in _deliveries([b"$JS.ACK.hub.Xj2hKf.A.c.1.70.7.1795352694706774538.9.rnd"])]
     [70, 7, 1795352694706774538]
     >>> _deliveries([b"$JS.ACK.A.c.1.70.7.1795352694706774538.9", b"$JS.ACK.A.c.1.71"]) is None
     True

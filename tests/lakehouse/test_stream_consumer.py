@@ -1,0 +1,72 @@
+"""A real server's consumer is asked a batch at a time: each answer is of what was asked, and ends with it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from aggregator.lakehouse import stream_consumer
+from aggregator.lakehouse.stream_consumer import LOST, StreamConsumer
+from shared.nats_connection import api_prefix, connect
+from tests.support.hub import ARCHIVE, Hub, Message
+
+SUBJECT = "fleet.eu-west.dub1.nodes.watermark"
+
+
+@asynccontextmanager
+async def consumer_of_nine(directory: Path) -> AsyncIterator[StreamConsumer]:
+    """Give a consumer of a stream that holds the messages 1 to 9."""
+    hub = Hub(directory)
+    await asyncio.to_thread(hub.start)
+    try:
+        await asyncio.to_thread(hub.publish, [Message(SUBJECT, b"%d" % number) for number in range(1, 10)])
+        client = await connect(hub.connection, name="test", deadline=5)
+        async with client, StreamConsumer(client, api_prefix(), ARCHIVE, deadline=5) as consumer:
+            yield consumer
+    finally:
+        await asyncio.to_thread(hub.stop)
+
+
+async def fetched(consumer: StreamConsumer, sequence: int, count: int) -> tuple[list[bytes], str]:
+    messages, wrong = await consumer.fetch(sequence, count)
+    return list(messages.payloads) if messages else [], wrong
+
+
+async def test_what_is_said_of_a_batch_that_is_over_does_not_end_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes, held = StreamConsumer._on_frame, list[tuple[bytes, ...]]()
+
+    def late(consumer: StreamConsumer, *frame: bytes) -> None:
+        """Hold back what the server says itself until the next message comes."""
+        reply = frame[1]
+        if not reply:
+            held.append(frame)
+            return
+        for each in held:
+            takes(consumer, *each)
+        takes(consumer, *frame)
+
+    monkeypatch.setattr(StreamConsumer, "_on_frame", late)
+    async with consumer_of_nine(tmp_path) as consumer:
+        assert await fetched(consumer, 1, 4) == ([b"1", b"2", b"3", b"4"], "")
+        assert await fetched(consumer, 5, 4) == ([b"5", b"6", b"7", b"8"], "")
+    assert [header[:12] for _, _, header, _ in held[:1]] == [b"NATS/1.0 409"]
+
+
+async def test_a_batch_that_fills_its_bytes_ends_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_consumer, "SILENCE", 1.0)
+    async with consumer_of_nine(tmp_path) as consumer:
+        assert await fetched(consumer, 1, 3) == ([b"1", b"2", b"3"], "")
+        size = sum(len(SUBJECT) + len(reply) + len(b"1") for reply in consumer._replies)
+        monkeypatch.setattr(stream_consumer, "BATCH_BYTES", size)
+        assert await fetched(consumer, 4, 6) == ([b"4", b"5", b"6"], "")
+
+
+async def test_what_comes_from_before_is_not_taken(tmp_path: Path) -> None:
+    async with consumer_of_nine(tmp_path) as consumer:
+        assert await fetched(consumer, 1, 2) == ([b"1", b"2"], "")
+        assert await fetched(consumer, 7, 2) == ([], LOST)
+        assert await fetched(consumer, 7, 2) == ([b"7", b"8"], "")
