@@ -225,9 +225,10 @@ async def _check_past(settings: AggregatorSettings, stands: Collection[HubPositi
 async def _archived_at(settings: AggregatorSettings, hub: Hub, sequence: int) -> int:
     """Give the hub's time (microseconds) of the first message at or after ``sequence``."""
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
-        async for messages in reader.read(hub.archive.name, sequence, hub.archive.last_sequence):
-            return int(messages.archived_at[0])
-    raise ReadFailed(f"stream {hub.archive.name}: nothing is left at or after {sequence}; run again when there is")
+        found = await reader.at_or_after(hub.archive.name, sequence)
+    if found is None or found[0] > hub.archive.last_sequence:
+        raise ReadFailed(f"stream {hub.archive.name}: nothing is left at or after {sequence}; run again when there is")
+    return found[1]
 
 
 def _take_what_is_new(

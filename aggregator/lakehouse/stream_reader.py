@@ -5,7 +5,7 @@ word on whether anything is left, and what broke off is asked for again behind w
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Self
 
@@ -18,8 +18,8 @@ from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, 
 from shared.nats_direct import DirectClient
 
 CONNECT_DEADLINE = 20.0
-ATTEMPTS = 5
-PAUSE = 1.0
+PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds between attempts: a cluster that elects a leader refuses at once, and needs some seconds."""
 _NO_MESSAGE = 10037
 _LAGGING = "whoever answers lags behind the leader"
 
@@ -108,10 +108,11 @@ class StreamReader:
             byte_count=state.bytes,
         )
 
-    async def read(self, stream: str, first: int, last: int) -> AsyncIterator[Messages]:
+    async def read(self, stream: str, first: int, last: int) -> AsyncGenerator[Messages, None]:
         """Give the messages ``first`` to ``last``, both included, in their order, some MiB at a time.
 
         Sequences that the stream does not hold are passed over. Raise ReadFailed when nothing comes for long.
+        Whoever leaves early closes it before the reader, or its consumer stays for a while.
         """
         following, failures = first, 0
         async with StreamConsumer(self._client, self._api, stream, self._deadline) as consumer:
@@ -128,10 +129,10 @@ class StreamReader:
                     if left is None or left[0] > last:
                         return
                     wrong = _LAGGING
-                failures += 1
-                if failures == ATTEMPTS:
+                if failures == len(PAUSES):
                     raise ReadFailed(f"stream {stream}: reading from sequence {following} failed: {wrong}")
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(PAUSES[failures])
+                failures += 1
 
     async def at_or_after(self, stream: str, sequence: int) -> tuple[int, int] | None:
         """Give sequence and time (microseconds) of the first message there is from ``sequence`` on; raise ReadFailed.

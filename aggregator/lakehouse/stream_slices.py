@@ -5,7 +5,8 @@ What the first stream lacks (any more) is read from the next. A slice is the sam
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
 from itertools import pairwise
 
 import msgspec
@@ -29,7 +30,7 @@ class StreamSlices(msgspec.Struct, frozen=True):
         """Read from ``streams``, the first one that has a message first."""
         return cls(encoded_connection(connection), streams)
 
-    def read(self, first: int, last: int) -> Iterator[Messages]:
+    def read(self, first: int, last: int) -> Generator[Messages, None, None]:
         """Give the messages ``first`` to ``last``, some MiB at a time.
 
         Raise ReadFailed where the servers do not answer or retention was faster.
@@ -54,10 +55,11 @@ class StreamSlices(msgspec.Struct, frozen=True):
                 holes: list[tuple[int, int]] = []
                 for begin, end in missing:
                     following = begin
-                    async for messages in reader.read(stream, begin, end):
-                        holes += _holes(messages.sequences, following)
-                        following = int(messages.sequences[-1]) + 1
-                        yield messages
+                    async with aclosing(reader.read(stream, begin, end)) as batches:
+                        async for messages in batches:
+                            holes += _holes(messages.sequences, following)
+                            following = int(messages.sequences[-1]) + 1
+                            yield messages
                     if following <= end:
                         holes.append((following, end))
                 missing = holes

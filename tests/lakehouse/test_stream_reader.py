@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from aggregator.lakehouse import stream_consumer
+from aggregator.lakehouse import stream_consumer, stream_reader
 from aggregator.lakehouse.fingerprints import have_any
 from aggregator.lakehouse.jetstream_source import rows_of
 from aggregator.lakehouse.staging import Place, stage_slice
@@ -157,6 +159,35 @@ async def test_reading_goes_on_where_its_consumer_was_deleted_and_leaves_none(
         await asyncio.to_thread(hub.stop)
 
 
+def test_reading_that_is_left_early_leaves_no_consumer(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_consumer, "BATCH_MESSAGES", 4)
+    hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 10))
+
+    async def nobody_reads() -> bool:
+        return not (await asyncio.to_thread(hub.request, "CONSUMER.NAMES.REPORT"))["consumers"]
+
+    with closing(StreamSlices.of(hub.connection, REPORT).read(5, 9)) as batches:
+        assert next(batches).payloads == [b"5", b"6", b"7", b"8"]
+        assert not asyncio.run(nobody_reads())
+    asyncio.run(until(nobody_reads, "the server has forgotten every consumer", 10))
+
+
+async def test_whoever_may_not_read_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_consumer, "SILENCE", 0.1)
+    monkeypatch.setattr(stream_reader, "PAUSES", ())
+    denied = 'permissions: { publish: { deny: "$JS.API.CONSUMER.MSG.NEXT.>" } }'
+    users = f"authorization {{ users: [ {{ user: u, password: p, {denied} }} ] }}"
+    hub = Hub(tmp_path, extra_config=f"{users}\nno_auth_user: u")
+    await asyncio.to_thread(hub.start)
+    try:
+        await asyncio.to_thread(hub.publish, [Message(WHOLE, b"1")])
+        async with StreamReader(hub.connection, deadline=5) as reader:
+            with pytest.raises(ReadFailed, match=r"1 failed: no answer within 0\.1 s \(stalled, cut off, or no perm"):
+                await anext(reader.read(ARCHIVE, 1, 1))
+    finally:
+        await asyncio.to_thread(hub.stop)
+
+
 def test_headers_of_a_publisher_cannot_pass_for_the_servers(hub: Hub) -> None:
     forged = {
         "Nats-Stream": "REPORT",
@@ -201,13 +232,24 @@ def test_a_message_that_looks_like_the_end_of_a_batch_does_not_end_it(hub: Hub) 
     assert read(hub, 1, 6) == {**dict.fromkeys(range(1, 6), b"x"), 6: b"6"}
 
 
-async def test_a_stream_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_a_stream_that_is_not_there_is_named_after_pauses_that_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = list[float]()
+
+    async def pausing(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(stream_reader, "asyncio", SimpleNamespace(sleep=pausing))
     hub = Hub(tmp_path)
     await asyncio.to_thread(hub.start)
     try:
         async with StreamReader(hub.connection, deadline=5) as reader:
             with pytest.raises(ReadFailed, match=r"stream NOPE: stream not found \(10059\)"):
                 await reader.state("NOPE")
+            with pytest.raises(ReadFailed, match=r"NOPE: reading from sequence 1 failed: stream not found \(10059\)"):
+                await anext(reader.read("NOPE", 1, 1))
+        assert pauses == [1, 2, 4, 8]
     finally:
         await asyncio.to_thread(hub.stop)
 

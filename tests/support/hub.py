@@ -40,9 +40,9 @@ class Message(NamedTuple):
 class Hub:
     """A server whose stream ARCHIVE takes the fleet's, Choria's and policy's subjects; REPORT mirrors its last ones."""
 
-    def __init__(self, directory: Path, report_limit: int = -1) -> None:
+    def __init__(self, directory: Path, report_limit: int = -1, extra_config: str = "") -> None:
         self._report_limit = report_limit
-        self.server = EmbeddedNats(ServerSettings(name="hub", store_dir=directory))
+        self.server = EmbeddedNats(ServerSettings(name="hub", store_dir=directory, extra_config=extra_config))
 
     @property
     def connection(self) -> ConnectionSettings:
