@@ -200,18 +200,21 @@ class TopologySettings(Settings, frozen=True):
             raise ValueError(f"archive and report cannot both be called {self.archive.name!r}")
         refuse_repeated("place", [*{HUB_PLACE, *known, *(site.name for site in self.sites)}, *self._account_names])
         self._check_policy()
-        places = {HUB_PLACE, *known, *self.servers}
+        self._check_streams()
+        refuse_repeated("stream", self._streams_by_place())
+
+    def _check_streams(self) -> None:
+        domains = self._domains
         for stream in self.streams:
             for place in (stream.place, *(origin.place for origin in stream.origins if origin.place)):
-                if place not in places:
+                if place not in domains:
                     raise ValueError(
                         f"stream {stream.name!r} is placed at {place!r}: neither {HUB_PLACE!r}, nor a region,"
                         " nor a site with a server, nor an account"
                     )
-            own = ("", stream.domain or self._domains[stream.place])
+            own = ("", stream.domain or domains[stream.place])
             if any(each.name == stream.name and not each.api and each.domain in own for each in stream.origins):
                 raise ValueError(f"stream {stream.name!r} would copy itself")
-        refuse_repeated("stream", self._streams_by_place())
 
     def _check_policy(self) -> None:
         if self.policy is None:
