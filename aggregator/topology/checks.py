@@ -11,7 +11,7 @@ import msgspec
 
 from aggregator.topology.evidence import Block, Evidence, Waiting
 from aggregator.topology.found import Found, FoundStream, silence, taken_subjects
-from aggregator.topology.refusals import refusals
+from aggregator.topology.refusals import gatherings, refusals
 from aggregator.topology.report import ReplicationRow, Report, report
 from aggregator.topology.report_text import another_past, not_copied
 from aggregator.topology.settings import TopologySettings
@@ -109,8 +109,10 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
 
 
 def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
-    """Tell of copies that apply would not make, and that somebody else made or made so."""
-    for line in refusals(wanted, found):
+    """Tell of copies that apply would not make, and that somebody else made or made so; and of what hinders nothing."""
+    wanted = tuple(wanted)
+    refused = [f"{line}: until then apply changes nothing" for line in refusals(wanted, found)]
+    for line in (*refused, *gatherings(wanted, found)):
         place, _, text = line.partition(": ")
         yield Finding(Severity.WARNING, place, text)
 

@@ -15,7 +15,15 @@ from aggregator.topology.jetstream import ApplyFailed, Connections, connections,
 from aggregator.topology.jetstream import apply as apply_plan
 from aggregator.topology.plan import Change, Plan
 from aggregator.topology.plan import plan as make_plan
-from aggregator.topology.plan_text import format_plan, left_lines, named, plan_as_json, step_lines, summary
+from aggregator.topology.plan_text import (
+    format_plan,
+    left_lines,
+    named,
+    plan_as_json,
+    step_lines,
+    summary,
+    warning_lines,
+)
 from aggregator.topology.report import report as make_report
 from aggregator.topology.report_text import format_report
 from aggregator.topology.settings import TopologySettings
@@ -83,7 +91,7 @@ def apply(config_path: Path, force: bool, as_json: bool) -> None:
     if as_json:
         click.echo(_json(plan_as_json(done)))
     else:
-        for line in (*told(done.problems.items()), *left_lines(done)):
+        for line in (*told(done.problems.items()), *left_lines(done), *warning_lines(done)):
             click.echo(line)
         count = len(done.changes)
         click.echo(f"applied {count} change{'s' * (count != 1)}" if count else summary(done))

@@ -33,7 +33,7 @@ from aggregator.topology.found import (
     origin_place,
     sources_of,
 )
-from aggregator.topology.refusals import refusals
+from aggregator.topology.refusals import gatherings, refusals
 from aggregator.topology.regained import mark_of, marked, regained, unmarked
 from aggregator.topology.remarks import absences, remarks
 from aggregator.topology.sent import created, merged_sources, sent
@@ -73,13 +73,15 @@ class Change(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """The steps from found to desired, and for each place that cannot be planned for, why.
 
-    With ``refused`` lines, nothing of it may be carried out. ``left`` are consumers to remove where nobody answers.
+    With ``refused`` lines, nothing of it may be carried out; ``warnings`` hinder nothing. ``left`` are consumers to
+    remove where nobody answers.
     """
 
     changes: tuple[Change, ...]
     problems: dict[Place, str]
     refused: tuple[str, ...] = ()
     left: tuple[Change, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def destructive(self) -> tuple[Change, ...]:
@@ -129,6 +131,7 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         problems,
         tuple(refusals(wanted, found)),
         tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
+        tuple(gatherings(wanted, found)),
     )
 
 

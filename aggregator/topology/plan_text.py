@@ -37,6 +37,7 @@ def format_plan(plan: Plan) -> str:
         lines.extend(f"  {line}" for line in change_lines(change))
     lines.extend(told(plan.problems.items()))
     lines.extend(left_lines(plan))
+    lines.extend(warning_lines(plan))
     lines.extend(f"refused: {reason}" for reason in plan.refused)
     return "\n".join([*lines, summary(plan)])
 
@@ -68,6 +69,11 @@ def left_lines(plan: Plan) -> Iterator[str]:
     for change in plan.left:
         command = f"nats --js-domain {change.place.domain} consumer rm {change.stream} {change.consumer}"
         yield f"{change.place}: does not answer, so {named(change)} stays: once it is back, {command}"
+
+
+def warning_lines(plan: Plan) -> Iterator[str]:
+    """Say what to look at, which the plan neither mends nor minds."""
+    yield from (f"warning: {text}" for text in plan.warnings)
 
 
 def named(change: Change) -> str:
@@ -110,6 +116,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         ],
         "problems": {str(place): reason for place, reason in plan.problems.items()},
         "refused": list(plan.refused),
+        "warnings": list(plan.warnings),
         "left": [
             {"place": str(change.place), "stream": change.stream, "consumer": change.consumer} for change in plan.left
         ],

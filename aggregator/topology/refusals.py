@@ -3,15 +3,17 @@
 Source: "Source and Mirror Streams" of the NATS documentation, sections on WorkQueue and Interest retention. The server
 itself refuses nothing.
 
-Refused, too, is a FLEET that somebody lets gather other regions': the archive stores whatever comes from a region below
-that region, and would hold the others' records under a name that is not theirs.
+Refused, too, is to begin with a region whose FLEET gathers another region of the file: the archive stores whatever
+comes from a region below that region, and would hold the other's records under a name that is not theirs. Of what else
+a FLEET gathers, and of a region that is copied already, there is only a warning: a region, whom nobody has to trust,
+must not keep the hub from being changed by a source that it adds.
 """
 
 from collections.abc import Iterable, Iterator
 
-from aggregator.topology.confinement import confinement_of
+from aggregator.topology.confinement import confinement_of, is_confined
 from aggregator.topology.differences import title
-from aggregator.topology.found import Found, sources_of, taken_subjects
+from aggregator.topology.found import Found, is_same_source, origin_place, sources_of, taken_subjects
 from aggregator.topology.words import Config, Desired, DesiredStream, Origin
 
 _REMEDY = "give it retention limits, or say allow = true where it is copied"
@@ -30,21 +32,48 @@ def refusals(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
             if why:
                 yield f"{stream.place}: {stream.name} shall copy {origin.name} of {origin.place}, {why}: {_REMEDY}"
         for source in stream.config.get("sources") or ():
-            yield from _gathered(stream, source, found)
+            yield from (_told(stream, source, each) for each in _gathered(stream, source, found, refused=True))
 
 
-def _gathered(stream: DesiredStream, source: Config, found: Found) -> Iterator[str]:
+def gatherings(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
+    """Say, one line each, what regions gather besides that, which is no reason to change nothing."""
+    for stream in wanted:
+        if isinstance(stream, DesiredStream):
+            for source in stream.config.get("sources") or ():
+                yield from (_told(stream, source, each) for each in _gathered(stream, source, found, refused=False))
+
+
+def _gathered(stream: DesiredStream, source: Config, found: Found, *, refused: bool) -> Iterator[Config]:
     """Look for what a region's stream gathers from elsewhere and does not store below that region."""
     own = confinement_of(source)
     origin = found.origin((stream.place, stream.name), source) if own else None
-    for each in sources_of(origin) if origin is not None else ():
+    if origin is None:
+        return
+    place = origin_place(stream.place, source)
+    regions = [each for each in stream.config["sources"] if confinement_of(each) and each != source]
+    others = {(origin_place(stream.place, each), each["name"]) for each in regions}
+    is_copied = _is_copied(stream, source, found)
+    for each in sources_of(origin):
         stored = [kept or taken for taken, kept in taken_subjects(each)] or [confinement_of(each)]
-        if not all(f"{subject}.".startswith(f"{own}.") for subject in stored):
-            yield (
-                f"{stream.place}: {stream.name} shall copy {title(source)}, which itself takes {title(each)}:"
-                f" {stream.name} would store all of that below {own}: let it take only {own}.> there, and give where"
-                " the rest comes from a [[region]] of its own"
-            )
+        is_refused = not is_copied and (origin_place(place, each), each["name"]) in others
+        if is_refused is refused and not all(f"{subject}.".startswith(f"{own}.") for subject in stored):
+            yield each
+
+
+def _is_copied(stream: DesiredStream, source: Config, found: Found) -> bool:
+    """Tell whether a region is copied already, and confined."""
+    current = found.streams.get((stream.place, stream.name))
+    sources = sources_of(current) if current is not None else []
+    return any(is_same_source(source, each) and is_confined(each) for each in sources)
+
+
+def _told(stream: DesiredStream, source: Config, gathered: Config) -> str:
+    own = confinement_of(source)
+    return (
+        f"{stream.place}: {stream.name} shall copy {title(source)}, which itself takes {title(gathered)}:"
+        f" {stream.name} stores all of that below {own}: let it take only {own}.> there, and give where the rest comes"
+        " from a [[region]] of its own"
+    )
 
 
 def _why(retention: str | None, crosses: bool) -> str:

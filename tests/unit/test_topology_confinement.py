@@ -187,7 +187,7 @@ def test_a_source_with_a_filter_of_the_operators_gives_way_to_one_that_begins_fr
 
 
 @pytest.mark.parametrize(
-    ("source", "is_refused"),
+    ("source", "is_told"),
     [
         ({}, True),
         ({"filter_subject": "fleet.>"}, True),
@@ -198,21 +198,43 @@ def test_a_source_with_a_filter_of_the_operators_gives_way_to_one_that_begins_fr
         ({"subject_transforms": confined_to("eu-west")}, False),
     ],
 )
-def test_a_region_that_gathers_another_is_refused_since_the_archive_would_rename_it(
-    source: dict[str, object], is_refused: bool
+@pytest.mark.parametrize("region", ["city", "us-east"])
+def test_of_a_region_that_gathers_others_plan_and_check_warn_and_no_region_can_hinder_an_apply_by_that(
+    region: str, source: dict[str, object], is_told: bool
 ) -> None:
     wanted = desired(topology())
     found = as_applied(wanted)
-    lower = {"name": "FLEET", "external": {"api": "$JS.city.API"}, **source}
-    found.streams[EU, "FLEET"].config["sources"] = [lower]
-    refused = plan(wanted, found).refused
-    assert bool(refused) is is_refused
-    assert ("1 copy is refused" in format_plan(plan(wanted, found))) is is_refused
+    found.streams[EU, "FLEET"].config["sources"] = [
+        {"name": "FLEET", "external": {"api": f"$JS.{region}.API"}, **source}
+    ]
+    todo = plan(wanted, found)
+    assert (bool(todo.warnings), todo.refused) == (is_told, ())
+    assert ("\nwarning: hub: ARCHIVE shall copy FLEET" in f"\n{format_plan(todo)}") is is_told
     checked = check(topology(), wanted, found, Evidence(), Limits())
-    assert [f"{each.place}: {each.text}" for each in checked] == list(refused)
-    for line in refused:
-        assert line.startswith("hub: ARCHIVE shall copy FLEET of $JS.eu-west.API, which itself takes FLEET of $JS.city")
+    assert [f"{each.place}: {each.text}" for each in checked] == list(todo.warnings)
+    for line in todo.warnings:
+        told = f"hub: ARCHIVE shall copy FLEET of $JS.eu-west.API, which itself takes FLEET of $JS.{region}.API"
+        assert line.startswith(told)
         assert "give where the rest comes from a [[region]] of its own" in line
+
+
+@pytest.mark.parametrize(("region", "is_refused"), [("us-east", True), ("city", False)])
+@pytest.mark.parametrize("before", ["not copied", "not confined"])
+def test_a_region_that_gathers_another_of_the_file_is_not_begun_with(
+    region: str, is_refused: bool, before: str
+) -> None:
+    """The archive would hold the records of both below the first."""
+    wanted = desired(topology())
+    found = as_applied(wanted)
+    found.streams[EU, "FLEET"].config["sources"] = [{"name": "FLEET", "external": {"api": f"$JS.{region}.API"}}]
+    archive = found.streams[HUB_PLACE, "ARCHIVE"].config
+    unconfined = [archive["sources"][0] | {"subject_transforms": []}] if before == "not confined" else []
+    archive["sources"] = [*unconfined, archive["sources"][1]]
+    todo = plan(wanted, found)
+    assert (len(todo.refused), len(todo.warnings)) == (is_refused, not is_refused)
+    assert ("1 copy is refused: apply changes nothing" in format_plan(todo)) is is_refused
+    said = [each.text for each in check(topology(), wanted, found, Evidence(), Limits())]
+    assert any(each.endswith(": until then apply changes nothing") for each in said) is is_refused
 
 
 def restored(last_seq: int) -> Found:

@@ -295,6 +295,7 @@ def test_a_plan_as_json_keeps_jetstreams_values() -> None:
         ],
         "problems": {},
         "refused": [],
+        "warnings": [],
         "left": [],
     }
 
