@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.lakehouse import stream_consumer
-from aggregator.lakehouse.stream_consumer import LOST, StreamConsumer
+from aggregator.lakehouse.stream_consumer import LOST, Messages, StreamConsumer
 from shared.nats_connection import api_prefix, connect
 from tests.support.hub import ARCHIVE, Hub, Message
 
@@ -70,3 +70,22 @@ async def test_what_comes_from_before_is_not_taken(tmp_path: Path) -> None:
         assert await fetched(consumer, 1, 2) == ([b"1", b"2"], "")
         assert await fetched(consumer, 7, 2) == ([], LOST)
         assert await fetched(consumer, 7, 2) == ([b"7", b"8"], "")
+
+
+async def test_a_new_consumer_that_nobody_knows_yet_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, answers = StreamConsumer._asked, list[str]()
+
+    async def asks_too_early(consumer: StreamConsumer, count: int, max_bytes: int) -> tuple[Messages | None, str]:
+        known = consumer._name
+        consumer._name = known if answers else "unknown"
+        messages, wrong = await asks(consumer, count, max_bytes)
+        consumer._name = known
+        answers.append(wrong)
+        return messages, wrong
+
+    monkeypatch.setattr(StreamConsumer, "_asked", asks_too_early)
+    async with consumer_of_nine(tmp_path) as consumer:
+        assert await fetched(consumer, 1, 2) == ([b"1", b"2"], "")
+    assert answers == ["503 nobody answers", ""]
