@@ -133,11 +133,11 @@ class JetStream:
         for body in bodies:
             await self.client.jetstream().publish(subject, body.encode(), timeout=REQUEST_DEADLINE)
 
-    async def reaches(self, domain: str, deadline: float = REQUEST_DEADLINE) -> bool:
-        """Tell whether the JetStream of another domain answers within ``deadline`` seconds."""
+    async def reaches(self, domain: str) -> bool:
+        """Tell whether the JetStream of another domain answers."""
         subject = f"{api_prefix(domain)}.INFO"
         try:
-            await request_json(self.client, subject, None, dict[str, Any], deadline=deadline)
+            await request_json(self.client, subject, None, dict[str, Any], deadline=REQUEST_DEADLINE)
         except RequestFailed:
             return False
         return True

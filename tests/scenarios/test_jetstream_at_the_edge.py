@@ -4,6 +4,10 @@ import re
 from pathlib import Path
 
 from aggregator.scenarios import edge
+from aggregator.scenarios.edge_outages import is_off
+from aggregator.scenarios.stage import JetStream
+from shared.embedded_nats import EmbeddedNats, ServerSettings
+from tests.support.regions import client_of
 from tests.support.scenarios import found_by
 
 CLUSTERS = ("hub", "spoke-1", "spoke-2")
@@ -94,3 +98,12 @@ async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path)
     assert r'"EXCACC" [shape=box, label="EXCACC\nno JetStream\n' in accounts
     assert r'"EXCACC" -> "HUBACC" [label="service $JS.leafacc.>\nstream deliver.leafacc.>"];' in accounts
     assert r'"spoke-2" -> "hub" [dir=both, style=dashed, label="leaf nodes join\nSYS\nTEST\nEXCACC"];' in accounts
+
+
+async def test_a_domain_that_gives_no_answer_in_time_is_not_taken_for_one_that_is_off(tmp_path: Path) -> None:
+    async with (
+        EmbeddedNats(ServerSettings(name="hub", store_dir=tmp_path / "hub", domain="hub")) as server,
+        await client_of(server) as client,
+    ):
+        await client.subscribe("$JS.busy.API.INFO")
+        assert [domain for domain in ("hub", "busy", "gone") if await is_off(JetStream(client, []), domain)] == ["gone"]
