@@ -178,7 +178,8 @@ class StreamConsumer:
         self._headers, self._payloads = list[bytes](), list[bytes]()
 
     def _on_frame(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        if subject.startswith(self._inbox):
+        # Every delivery has a reply subject, what a server says itself has none.
+        if not reply and subject.startswith(self._inbox):
             if subject == self._reply:
                 self._end(_status(header))
             return
