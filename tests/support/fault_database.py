@@ -72,9 +72,18 @@ def _unpack(database: sqlite3.Connection) -> None:
                 for row in rows
             ]
             database.executemany(schema.put_in_outbox(lane, 1), values)
+        _count_on(database, schema.OUTBOXES[lane], table)
     for log, logged in (("advisory_log", LOGGED_ADVISORIES), ("forward_log", LOGGED_FORWARDS)):
         columns = ", ".join(row[1] for row in database.execute(f"PRAGMA table_info({log})"))
         database.execute(f"INSERT OR IGNORE INTO {log} SELECT {columns} FROM {logged}")
+
+
+def _count_on(database: sqlite3.Connection, outbox: str, chunks: str) -> None:
+    """Let a lane's ids go on behind those of its chunks: what has left was in the outbox then."""
+    ids = "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name IN (?, ?)"
+    ((last_id,),) = database.execute(ids, (outbox, chunks))
+    database.execute("DELETE FROM sqlite_sequence WHERE name = ?", (outbox,))
+    database.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (outbox, last_id))
 
 
 def _read_copies_again(database: sqlite3.Connection) -> None:
