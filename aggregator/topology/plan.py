@@ -37,7 +37,7 @@ from aggregator.topology.refusals import gatherings, refusals
 from aggregator.topology.regained import mark_of, marked, regained, unmarked
 from aggregator.topology.remarks import absences, remarks
 from aggregator.topology.sent import created, merged_sources, sent
-from aggregator.topology.sourcing import OURS, settled
+from aggregator.topology.sourcing import OURS, settled, undecided
 from aggregator.topology.strays import strays
 from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
 from shared.jetstream_api import domain_of
@@ -91,7 +91,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
-    wanted = settled(regained(wanted, found), found)
+    decided = settled(regained(wanted, found), found)
+    wanted = undecided(decided, found)
     anew, left = made_anew(wanted, found), strays(wanted, found)
     problems = dict(found.unreachable)
     changes: list[Change] = []
@@ -129,9 +130,9 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     return Plan(
         tuple(change for change in in_order if change.place not in silent),
         problems,
-        tuple(refusals(wanted, found)),
+        tuple(refusals(decided, found)),
         tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
-        tuple(gatherings(wanted, found)),
+        tuple(gatherings(decided, found)),
     )
 
 

@@ -10,7 +10,17 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.found import Found, StreamKey, is_same_source, taken_subjects
+from aggregator.topology.anew import made_anew
+from aggregator.topology.differences import source_pairs
+from aggregator.topology.found import (
+    Found,
+    StreamKey,
+    consumer_name_of,
+    is_same_source,
+    origin_place,
+    sources_of,
+    taken_subjects,
+)
 from aggregator.topology.words import EVERYTHING, Config, Copying, Desired, DesiredConsumer, DesiredStream, Place
 
 LEVEL = 4
@@ -79,6 +89,39 @@ def settled(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
         _with_consumers(each, durable.get((each.place, each.name), [])) if isinstance(each, DesiredStream) else each
         for each in decided
     )
+
+
+def undecided(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
+    """Leave what is copied as it was found, consumer and transforms, where its origin's place does not answer.
+
+    Its consumer can be neither made nor moved now. Were the source changed without, it would read through one that
+    nobody makes, and a later plan would take that for its own: all that the origin holds would come once more. That is
+    right for a stream which is made again, and begins as it is told.
+    """
+    wanted = tuple(wanted)
+    left = [_left(each, found) if isinstance(each, DesiredStream) else each for each in wanted]
+    anew = made_anew(left, found)
+    return tuple(
+        each if isinstance(each, DesiredStream) and (each.place, each.name) in anew else as_found
+        for each, as_found in zip(wanted, left, strict=True)
+    )
+
+
+def _left(stream: DesiredStream, found: Found) -> DesiredStream:
+    current = found.streams.get((stream.place, stream.name))
+    if current is None:
+        return stream
+    config = dict(stream.config)
+    if config.get("sources"):
+        config["sources"] = [
+            old if old is not None and origin_place(stream.place, new) in found.unreachable else new
+            for old, new in source_pairs(config["sources"], sources_of(current))
+            if new is not None
+        ]
+    new, old = config.get("mirror"), current.config.get("mirror")
+    if new and old and is_same_source(new, old) and consumer_name_of(new) != consumer_name_of(old):
+        config["mirror"] = old if origin_place(stream.place, new) in found.unreachable else new
+    return msgspec.structs.replace(stream, config=config)
 
 
 def _is_durable(wanted: DesiredConsumer, copying: Copying, made: set[StreamKey], found: Found) -> bool:

@@ -33,6 +33,8 @@ def strays(wanted: Iterable[Desired], found: Found) -> Iterator[Stray]:
     # Where a region names no sites, its agents may have made their consumers themselves.
     regions = {site.region for each in consumers if (site := _site(each.name, each.config.get("filter_subjects")))}
     for key, consumer in sorted(found.strays.items()):
+        if key[0] in found.unreachable:
+            continue
         site = _site(key[2], consumer.config.get("filter_subjects"))
         relay = (consumer.config.get("metadata") or {}).get(FOR_A_RELAY)
         if relay:

@@ -49,6 +49,25 @@ def test_an_archive_that_was_laid_out_without_is_confined_behind_what_it_has_tak
     assert "all below fleet.eu-west" in format_plan(todo)
 
 
+@pytest.mark.parametrize("before", ["durable", "plain"])
+@pytest.mark.parametrize("sourcing", ["durable", "plain"])
+def test_a_region_that_does_not_answer_is_confined_once_it_does(before: str, sourcing: str) -> None:
+    """Its consumer cannot be told now where to begin, and no later plan would know that it had to be."""
+    found = as_applied(desired(topology(f'[archive]\nsourcing = "{before}"\n')))
+    config = found.streams[HUB_PLACE, "ARCHIVE"].config
+    config["sources"] = [source | {"subject_transforms": []} for source in config["sources"]]
+    eu_west = config["sources"][0]
+    found.unreachable[EU] = "FLEET's consumer muster-archive is not available: no answer"
+    todo = plan(desired(topology(f'[archive]\nsourcing = "{sourcing}"\n')), found)
+    (last,) = [each for each in todo.changes if each.fields and each.stream == "ARCHIVE"][-1:]
+    assert last.config["sources"][0] == {key: value for key, value in eu_west.items() if value is not None}
+    assert last.config["sources"][1]["subject_transforms"] == confined_to("us-east")
+    assert [change.place for change in (*todo.changes, *todo.left) if change.place == EU] == []
+    anew = plan(desired(topology(f'[archive]\nstorage = "memory"\nsourcing = "{sourcing}"\n')), found).changes
+    (replaced,) = [each for each in anew if each.stream == "ARCHIVE"]
+    assert replaced.config["sources"][0]["subject_transforms"] == confined_to("eu-west")
+
+
 @pytest.mark.parametrize("held", [98, 0], ids=["holds", "purged"])
 @pytest.mark.parametrize("sourcing", ["durable", "plain"])
 def test_where_a_server_before_2_15_does_not_say_what_was_taken_its_consumer_does(sourcing: str, held: int) -> None:

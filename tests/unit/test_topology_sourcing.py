@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from aggregator.topology.desired import desired
-from aggregator.topology.found import FoundConsumer, Replication, StreamState
+from aggregator.topology.found import External, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan import Action, plan
 from aggregator.topology.plan_text import format_plan
 from aggregator.topology.settings import TopologySettings
@@ -147,6 +147,32 @@ def test_a_renamed_place_gives_its_copies_other_consumers_and_nothing_is_taken_t
         plan(desired(parse_settings(renamed, TopologySettings, Path("t"))), found).changes[0].config["opt_start_seq"]
         == 42
     )
+
+
+@pytest.mark.parametrize("kind", ["[stream.source]", "stream.mirror"])
+def test_a_copy_whose_place_is_renamed_keeps_its_consumer_while_its_origins_place_does_not_answer(kind: str) -> None:
+    """Another consumer cannot be made there now; the next plan would take the source for one that reads through it."""
+    copied = f'[{kind}]\nname = "O"\ndomain = "eu-west"\n'
+    origin = '[[stream]]\nname = "O"\nplace = "eu-west"\nsubjects = ["o"]\n'
+    text = f'{origin}[[stream]]\nname = "ALL"\n{copied}sourcing = "durable"\n'
+    found = applied(text)
+    taken = Replication("O", External(EU.api), seq=57)
+    with_state(found, EU, "O", StreamState(last_seq=60))
+    with_state(found, HUB_PLACE, "ALL", StreamState(messages=57, last_seq=57), *[taken] * ("source" in kind))
+    main = Place(HUB, "main")
+    found.levels[main] = found.levels.pop(HUB_PLACE)
+    for name in [name for place, name in found.streams if place == HUB_PLACE]:
+        found.streams[main, name] = found.streams.pop((HUB_PLACE, name))
+    found.strays[EU, "O", "muster-ALL@hub"] = found.consumers.pop((EU, "O", "muster-ALL@hub"))
+    renaming = TWO_REGIONS.replace('domain = "hub"', 'domain = "main"')
+    renamed = desired(parse_settings(renaming + text, TopologySettings, Path("t")))
+    found.unreachable[EU] = "O's consumer muster-ALL@main is not available: no answer"
+    todo = plan(renamed, found)
+    assert (todo.changes, todo.left) == ((), ())
+    del found.unreachable[EU]
+    actions = [(change.action, change.consumer) for change in plan(renamed, found).changes]
+    assert actions[0] == (Action.CREATE, "muster-ALL@main")
+    assert actions[-1] == (Action.DELETE, "muster-ALL@hub")
 
 
 def test_a_source_of_what_is_not_there_is_plain_until_it_is() -> None:
