@@ -95,8 +95,7 @@ async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays
     for each in _asked(wanted):
         by_place.setdefault(each.place, []).append(each)
     await asyncio.gather(*(_observe_place(place, asked, opened, found) for place, asked in by_place.items()))
-    overtaken = list(_overtaken(wanted, found))
-    await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in overtaken))
+    await _observe_overtaken(wanted, opened, found)
     if with_strays:
         _leave_alone(found)
         await asyncio.gather(*(_observe_strays(place, asked, opened, found) for place, asked in by_place.items()))
@@ -104,8 +103,16 @@ async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays
         copiers = {copier_of(each.config, list(found.levels)) for each in found.strays.values()} - {None}
         unknown = [Origin(*key) for key in copiers if key is not None and key not in found.streams]
         await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in unknown))
+        # What the strays were acknowledged counts as taken, too, and was asked for after the origins.
+        await _observe_overtaken(wanted, opened, found)
         _leave_alone(found)
     return found
+
+
+async def _observe_overtaken(wanted: Iterable[Desired], opened: Connections, found: Found) -> None:
+    """Ask once more for the origins that copies are beyond, where they answer: they may just have moved on."""
+    overtaken = [each for each in _overtaken(wanted, found) if each.place not in found.unreachable]
+    await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in overtaken))
 
 
 def _leave_alone(found: Found) -> None:
@@ -163,7 +170,7 @@ async def _consumer_names(client: Client, place: Place, stream: str) -> list[str
 
 
 def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
-    """List the origins that copies are beyond: what was asked for after them may have moved on, which is no fault."""
+    """List the origins that copies are beyond."""
     for each in wanted:
         current = found.streams.get((each.place, each.name)) if isinstance(each, DesiredStream) else None
         if not isinstance(each, DesiredStream) or current is None:
