@@ -35,7 +35,7 @@ from aggregator.topology.found import (
 )
 from aggregator.topology.refusals import gatherings, refusals
 from aggregator.topology.regained import mark_of, marked, regained, unmarked
-from aggregator.topology.remarks import absences, remarks
+from aggregator.topology.remarks import absences, remarks, silent_origins
 from aggregator.topology.sent import created, merged_sources, sent
 from aggregator.topology.sourcing import OURS, settled, undecided
 from aggregator.topology.strays import strays
@@ -150,7 +150,10 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
     if current is None:
         config = created(wanted.config)
         fields = tuple(FieldChange(key, None, value) for key, value in config.items() if key != "name")
-        yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config)
+        silent = silent_origins(wanted, found)
+        lacking = f"if it was copied before, {wanted.name} will lack what was taken then; better wait for it"
+        remark = f"{silent} gives no answer: {lacking}" if silent else ""
+        yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config, remark=remark)
         return
     managed = fitting(wanted.config, current.config)
     fields = tuple(differences(managed, current.config))
@@ -165,6 +168,8 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
         away = [str(origin.place) for origin in wanted.origins if origin.place in found.unreachable]
         if loss and away:
             loss += f", also what {', '.join(away)} will not send again: wait until it answers"
+        elif not loss and (silent := silent_origins(wanted, found)):
+            loss = f"begins without what {silent} will not send again: wait until it answers"
         yield Change(Action.REPLACE, wanted.place, wanted.name, "", fields, config, loss)
         return
     config = current.config | managed

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Iterator
 
 from aggregator.topology.confinement import is_confined, number_of
 from aggregator.topology.differences import is_as_wanted, source_pairs
-from aggregator.topology.found import Found, FoundStream, StreamKey, api_of, sources_of
+from aggregator.topology.found import (
+    Found,
+    FoundStream,
+    StreamKey,
+    api_of,
+    consumer_name_of,
+    origin_place,
+    sources_of,
+)
 from aggregator.topology.words import Config, Desired, DesiredStream
 from shared.jetstream_api import domain_of
 
@@ -31,6 +39,16 @@ def absences(wanted: Iterable[Desired], found: Found) -> Iterator[tuple[StreamKe
         ]
         if absent:
             yield (stream.place, stream.name), f"{', '.join(absent)}: it takes nothing from there until there is"
+
+
+def silent_origins(wanted: DesiredStream, found: Found) -> str:
+    """Name the places without an answer at which a stream that is made reads through a consumer.
+
+    One that is left there from a stream before it has been acknowledged what that took, and gives it to nobody again.
+    """
+    copied = [*(wanted.config.get("sources") or []), *filter(None, [wanted.config.get("mirror")])]
+    places = (origin_place(wanted.place, each) for each in copied if consumer_name_of(each))
+    return ", ".join(str(place) for place in dict.fromkeys(places) if place in found.unreachable)
 
 
 def _remark(wanted: DesiredStream, old: Config | None, new: Config, found: Found) -> str:

@@ -175,6 +175,25 @@ def test_a_copy_whose_place_is_renamed_keeps_its_consumer_while_its_origins_plac
     assert actions[-1] == (Action.DELETE, "muster-ALL@hub")
 
 
+@pytest.mark.parametrize(("sourcing", "is_told"), [("durable", True), ("plain", False)])
+def test_a_copy_that_is_made_while_its_origins_place_does_not_answer_may_go_on_where_one_before_it_was(
+    sourcing: str, is_told: bool
+) -> None:
+    """Its consumer may be left from that, and gives nothing twice. Nobody can ask; a region that is new has none."""
+    text = f'[archive]\nsourcing = "{sourcing}"\n'
+    found = applied(text)
+    archive = found.streams.pop((HUB_PLACE, "ARCHIVE"))
+    found.unreachable[EU] = "nobody answers"
+    (made,) = [each for each in plan(desired(topology(text)), found).changes if each.stream == "ARCHIVE"]
+    said = "eu-west gives no answer: if it was copied before, ARCHIVE will lack what was taken then; better wait for it"
+    assert (made.action, made.destroys, made.remark) == (Action.CREATE, "", said if is_told else "")
+    found.streams[HUB_PLACE, "ARCHIVE"] = archive
+    in_memory = plan(desired(topology(f'{text}storage = "memory"\n')), found)
+    (replaced,) = [each for each in in_memory.changes if each.stream == "ARCHIVE"]
+    said = "begins without what eu-west will not send again: wait until it answers"
+    assert (replaced.action, replaced.destroys) == (Action.REPLACE, said if is_told else "")
+
+
 def test_a_source_of_what_is_not_there_is_plain_until_it_is() -> None:
     (change,) = changes(GATHER, applied(""))
     assert change.config["sources"] == [{"name": "ORDERS"}]

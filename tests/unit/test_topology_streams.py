@@ -212,7 +212,7 @@ def test_an_origin_that_is_neither_there_nor_made_is_told() -> None:
     assert f"stream ALL\n      {said}\n" in format_plan(todo)
     away = applied("")
     away.unreachable[EU] = "nobody answers"
-    assert [each.remark for each in changes(FROM_WORK, away)] == [""]
+    assert not any("there is no WORK" in each.remark for each in changes(FROM_WORK, away))
     assert not any(each.remark for each in changes(ORDERS + COPY, applied("")))
 
 
