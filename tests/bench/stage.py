@@ -18,6 +18,9 @@ from tests.bench.contenders import Contender, Ours, Peer, Work
 from tests.bench.report import RecordsLost
 from tests.bench.streams import connected, fill, forget_readers, make_stream, stream_state
 
+DELIVERED = (("site", "PEERADV", "peeradv"), ("region", "FLEET", "fleet"), ("region", "PEER", "registration"))
+"""Where contenders deliver: the server, the stream, and the subject that it stores what is below of."""
+
 POLL = 0.02
 STALLED = 120.0
 
@@ -100,8 +103,11 @@ class Stage:
     async def contender(self, kind: type[Contender], work: Work) -> AsyncIterator[Contender]:
         """Set a contender up, nothing read and nothing delivered yet; it is started by whoever measures it."""
         await forget_readers(self.site, "REGISTRATION")
-        for client, stream in ((self.region, "FLEET"), (self.region, "PEER"), (self.site, "PEERADV")):
-            await client.jetstream().purge_stream(stream)
+        # Not purged: they would know the ids of the turn before, and those of copies do not change with the store.
+        clients = {"site": self.site, "region": self.region}
+        for server, stream, subject in DELIVERED:
+            await clients[server].jetstream().delete_stream(stream)
+            await make_stream(clients[server], stream, subject)
         contender: Contender
         if kind is Peer:
             assert self.options.peer is not None
@@ -178,9 +184,8 @@ async def stage(options: Options, *, sync_always: bool = False) -> AsyncIterator
             clients[name] = await connected(servers[name].url)
             stack.push_async_callback(clients[name].close)
         await make_stream(clients["site"], "REGISTRATION", "registration")
-        await make_stream(clients["site"], "PEERADV", "peeradv")
-        await make_stream(clients["region"], "FLEET", "fleet")
-        await make_stream(clients["region"], "PEER", "registration")
+        for server, stream, subject in DELIVERED:
+            await make_stream(clients[server], stream, subject)
         yield Stage(options, servers, clients)
         await stack.aclose()
     shutil.rmtree(directory, ignore_errors=True)
