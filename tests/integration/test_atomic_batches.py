@@ -33,12 +33,6 @@ def retries_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_lane, "LONGEST_RETRY", 0.5)
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    async with opened(tmp_path / "agent.db") as store:
-        yield store
-
-
 @asynccontextmanager
 async def region_with_batches(directory: Path, *, round_trip: float = 0.0, **stream: object) -> AsyncIterator[Region]:
     async with running_region(directory, round_trip=round_trip) as region:

@@ -28,7 +28,7 @@ from tests.support.chaining_agent import chain_unless_one_broke
 from tests.support.fleet_region import EMPTY, Region, running_region, tell_of_shipments, uploading
 from tests.support.linked_server import DEADLINE
 from tests.support.mode_settings import ABOVE_BLOCKS, block
-from tests.support.store_batches import batch, copy, opened
+from tests.support.store_batches import batch, copy
 from tests.support.waiting import until
 
 LARGE = 6_000
@@ -42,12 +42,6 @@ def retries_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
     monkeypatch.setattr(uploader, "LONGEST_RETRY", 0.5)
     monkeypatch.setattr(upload_lane, "LONGEST_RETRY", 0.5)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    async with opened(tmp_path / "agent.db") as store:
-        yield store
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The lane of copies, asked by hand: what it sends next, and what it concludes from the answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from tests.support.asked_lane import next_of, woken
 from tests.support.fleet_region import EMPTY, running_region, uploading
 from tests.support.store_batches import batch, copy, opened
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    async with opened(tmp_path / "agent.db") as store:
-        yield store
 
 
 def lane_of(store: SqliteStore) -> CopyLane:

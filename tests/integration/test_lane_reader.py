@@ -1,10 +1,8 @@
 """Reading a lane's rows from the file while transactions are under way: nothing waits for it, nothing stays behind."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +13,9 @@ from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
 from edge_agent.upload_lane import Terms, UploadLane
 from tests.support.asked_lane import next_of, woken
-from tests.support.fleet_region import Region, running_region, uploading
-from tests.support.store_batches import advisory, batch, opened, registration
+from tests.support.fleet_region import Region, uploading
+from tests.support.store_batches import advisory, batch, registration
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    async with opened(tmp_path / "agent.db") as store:
-        yield store
-
-
-@pytest.fixture
-async def region(tmp_path: Path) -> AsyncIterator[Region]:
-    async with running_region(tmp_path) as region:
-        await region.make_stream()
-        yield region
 
 
 def waiting_for(store: SqliteStore) -> int:
@@ -46,6 +31,7 @@ async def test_what_is_committed_while_another_lane_is_read_leaves_at_once(
     region: Region, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploader, "IDLE_PATIENCE", 60.0)
+    await region.make_stream()
     store._flusher.cancel()
     await store.commit(batch(1, [registration("node", "early")]))
     async with AsyncExitStack() as transaction:
@@ -77,6 +63,7 @@ async def test_what_was_committed_while_a_reading_ended_empty_needs_no_other_com
 async def test_what_was_being_read_for_an_uploader_that_ended_is_not_in_flight(
     region: Region, store: SqliteStore
 ) -> None:
+    await region.make_stream()
     await store.commit(batch(1, [registration("node", "early")]))
     async with store._lock, uploading(region, store):
         await until(lambda: waiting_for(store) == 1, "the uploader waits to read its lane of registrations")

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from edge_agent.core.shipment import Form
 from edge_agent.store.sqlite_store import SqliteStore
 from shared import embedded_link, nats_client, nats_connection
 from tests.support.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
-from tests.support.store_batches import BLOCK, advisory, batch, opened, registration, watermark
+from tests.support.store_batches import BLOCK, advisory, batch, registration, watermark
 from tests.support.waiting import until
 
 CUTS = 6
@@ -27,18 +27,6 @@ CUTS = 6
 def retries_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
     monkeypatch.setattr(uploader, "LONGEST_RETRY", 0.5)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    async with opened(tmp_path / "agent.db") as store:
-        yield store
-
-
-@pytest.fixture
-async def region(tmp_path: Path) -> AsyncIterator[Region]:
-    async with running_region(tmp_path) as region:
-        yield region
 
 
 async def fill(store: SqliteStore, rows: Sequence[OutboxRow]) -> None:

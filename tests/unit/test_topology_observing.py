@@ -30,7 +30,10 @@ LEVEL_OF_2_14 = 4
 
 
 class RenamedHub:
-    """A hub whose place is ``main`` now, before 2.15: ``sizes`` are what ORDERS holds, each time it is asked for."""
+    """A hub whose place is ``main`` now, before 2.15: ``sizes`` are what ORDERS holds, each time it is asked for.
+
+    Played, since a real server cannot be made to store between two of our requests, and one of 2.14 is not installed.
+    """
 
     def __init__(self, *sizes: int, acknowledged: int) -> None:
         found = applied(GATHERED)
