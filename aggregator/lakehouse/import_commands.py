@@ -1,19 +1,22 @@
 """The commands below ``import``. Spark is imported when one of them runs: ``--help`` must not wait for it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import msgspec
 
 from aggregator import config
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
+from aggregator.lakehouse.imports.source_file import SEPARATORS
+from aggregator.lakehouse.imports.times import time_reader
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
 
 if TYPE_CHECKING:
     from aggregator.lakehouse.imports.listing import Imported
+    from aggregator.lakehouse.imports.staging import Staged
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _STATE_HELP = "A value of that column that means {0}; or several.  [default: {1}]"
@@ -30,6 +33,12 @@ def _listed(_context: click.Context, _parameter: click.Parameter, text: str | No
     return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
+def _separator(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if text not in ("auto", *SEPARATORS) and (len(text) != 1 or text.isalnum() or text in '"\r\n'):
+        raise click.BadParameter(f"{', '.join(SEPARATORS)}, or one character that is no letter or digit, not {text!r}")
+    return text
+
+
 @click.group("import")
 def import_() -> None:
     """Take over what another monitoring system has kept."""
@@ -41,7 +50,18 @@ def import_() -> None:
 @click.option("--source", callback=_token, default="history", show_default=True, help="What it comes from, in a word.")
 @click.option("--sender", multiple=True, required=True, metavar="COLUMN", help="Of the sender's key; or several.")
 @click.option("--start", required=True, metavar="COLUMN", help="Of an interval's start.")
-@click.option("--stop", required=True, metavar="COLUMN", help="Of its end.")
+@click.option(
+    "--stop", metavar="COLUMN", help="Of its end. Without, nor --duration: rows tell changes, and hold until the next."
+)
+@click.option("--duration", metavar="COLUMN", help="Of how long it lasted, where there is no end.")
+@click.option(
+    "--duration-unit",
+    "unit",
+    type=click.Choice(get_args(Unit)),
+    default="s",
+    show_default=True,
+    help="Of numbers in that column; 1:02:03 is understood too.",
+)
 @click.option("--state", metavar="COLUMN", help="Of the state that the sender was in.")
 @click.option("--up", multiple=True, metavar="VALUE", help=_STATE_HELP.format("up", "up, 1"))
 @click.option("--down", multiple=True, metavar="VALUE", help=_STATE_HELP.format("down", "down, 0"))
@@ -55,8 +75,24 @@ def import_() -> None:
     help="What a sender was between two of its rows: up, for a list of failures.",
 )
 @click.option(
-    "--time", default="auto", show_default=True, help="Unix seconds or ISO 8601; ms, us, ns; or %d.%m.%Y %H:%M."
+    "--since", metavar="INSTANT", help="The source watched from then on: --gaps holds before a first row, too."
 )
+@click.option(
+    "--until",
+    metavar="INSTANT",
+    help="It watched until then: --gaps holds after a last row; a row without end ends here.",
+)
+@click.option(
+    "--overlaps",
+    type=click.Choice(["refuse", "join"]),
+    default="refuse",
+    show_default=True,
+    help="Import nothing where intervals of a sender overlap, or make one of those of the same state.",
+)
+@click.option(
+    "--time", default="auto", show_default=True, help="Unix seconds or ISO 8601; s, ms, us, ns; or %d.%m.%Y %H:%M."
+)
+@click.option("--epoch", metavar="INSTANT", help="Numbers count from then.  [default: 1970-01-01]")
 @click.option("--zone", default="UTC", show_default=True, help="Time zone of times that do not say theirs.")
 @click.option("--groups", "shape", default="", metavar="SHAPE", help="What the parts of a key are: {site}/{rack}/{}.")
 @click.option("--joined-by", default="/", show_default=True, help="Stands between the columns of a key.")
@@ -64,15 +100,19 @@ def import_() -> None:
 @click.option("--site", default="imported", show_default=True, help="Of senders whose key does not tell.")
 @click.option(
     "--separator",
-    type=click.Choice(["auto", "comma", "semicolon", "tab", "space"]),
+    callback=_separator,
     default="auto",
     show_default=True,
-    help="Between columns; auto looks at the first line.",
+    help="Between columns: comma, semicolon, tab, pipe, space, or any one character; auto looks at the header.",
 )
 @click.option(
     "--columns", callback=_listed, metavar="A,B,...", help="Names of the columns, where no first line has them."
 )
-@click.option("--dry-run", is_flag=True, help="Read the files, say how they are understood, and change nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Read the files, say how they are understood, and change nothing. Overlaps are not looked for.",
+)
 def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bool, **given: Any) -> None:
     """Import intervals in which senders were up or down, one to a row, from FILE...
 
@@ -80,13 +120,16 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
       muster-aggregator import intervals outages.csv.gz --source nagios --sender host --start begin --stop end \\
         --always down --gaps up --time "%d.%m.%Y %H:%M" --zone Europe/Dublin --groups "{site}-{rack}-{}"
 
-    Text or CSV, also .xz, .gz and .bz2; columns go by name or, from 1, by number. Rows that cannot be read are
-    quarantined with a reason; where two intervals of a sender overlap, nothing is imported. The same again changes
+    Text or CSV, also packed with xz, gzip or bzip2; columns go by name or, from 1, by number. Rows that cannot be read
+    are quarantined with a reason; where two intervals of a sender overlap, nothing is imported. The same again changes
     nothing.
     """  # noqa: D301 - \b keeps click from filling the lines
     told = {name: value for name, value in given.items() if value or name not in ("up", "down")}
-    mapping = msgspec.convert(told, Mapping)
     try:
+        for name in ("since", "until", "epoch"):
+            told[name] = _instant(name, given[name], given["zone"])
+        told["epoch"] = told["epoch"] or 0
+        mapping = msgspec.convert(told, Mapping)
         if dry_run:
             _look(files, mapping)
         else:
@@ -148,6 +191,16 @@ def _described(imported: "Imported") -> str:
     )
 
 
+def _instant(name: str, text: str | None, zone: str) -> int | None:
+    """Read what an option says, in microseconds; raise ImportRefused."""
+    if text is None:
+        return None
+    try:
+        return time_reader("auto", zone)(text)
+    except ValueError as error:
+        raise ImportRefused(f"--{name} {text}: {error}; write for example 2005-12-31T23:59:59Z") from error
+
+
 def _look(files: tuple[Path, ...], mapping: Mapping) -> None:
     from aggregator.lakehouse.imports.staging import stage  # noqa: PLC0415 - pyarrow
 
@@ -155,11 +208,13 @@ def _look(files: tuple[Path, ...], mapping: Mapping) -> None:
         staged = stage(path, mapping, None, _say)
         first = staged.first
         assert first is not None
+        end = "until its next" if mapping.tells_changes else f"to {format_instant(first.ended_at)}"
         groups = "".join(f", {name} {value}" for name, value in first.sender.groups.items())
         click.echo(
-            f"{path}: {staged.row_count:,} rows, {staged.quarantined_count:,} of them to be quarantined; the first:"
+            f"{path}: {staged.row_count:,} rows, {staged.quarantined_count:,} of them to be quarantined; from"
+            f" {format_instant(staged.started_at)} to {format_instant(staged.ended_at)}; the first:"
             f" region {first.sender.region}, site {first.sender.site}{groups}, sender {first.sender.sender_id},"
-            f" {first.state} from {format_instant(first.started_at)} to {format_instant(first.ended_at)}"
+            f" {first.state} from {format_instant(first.started_at)} {end}"
         )
         _tell_reasons(staged)
 
@@ -187,9 +242,11 @@ def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapp
     click.echo(f"took {format_duration(round(result.seconds * 1e6))}")
 
 
-def _tell_reasons(staged: Any) -> None:
+def _tell_reasons(staged: "Staged") -> None:
+    from aggregator.lakehouse.imports.staging import remedy  # noqa: PLC0415 - pyarrow
+
     for reason, count in staged.reasons.items():
-        click.echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}")
+        click.echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}")
 
 
 def _say(line: str) -> None:

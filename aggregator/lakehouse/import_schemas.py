@@ -25,6 +25,8 @@ IMPORTS = Table(
         Column("ended_at", "TIMESTAMP", "end, exclusive"),
         Column("zero_length", "BOOLEAN", "true: it ends where it starts; it counts as an interval, and adds no time"),
         Column("gaps", "STRING", "what the sender was from here to its next interval: unknown | up | down"),
+        Column("watched_from", "TIMESTAMP", "from when on gaps holds before its first interval; null: it does not"),
+        Column("watched_to", "TIMESTAMP", "until when gaps holds after its last interval; null: it does not"),
         *_FILE,
     ),
     identity=("region", "site", "block", "sender_id", "started_at", "ended_at", "state"),
@@ -47,13 +49,13 @@ IMPORT_QUARANTINE = Table(
 )
 
 _OBSERVED = (
-    Column("observed_from", "TIMESTAMP", "the first start"),
-    Column("observed_to", "TIMESTAMP", "the last stop"),
+    Column("observed_from", "TIMESTAMP", "the first start, or when the source began to watch"),
+    Column("observed_to", "TIMESTAMP", "the last stop, or when the source ceased to watch"),
 )
 
 IMPORT_SENDER_AVAILABILITY = Table(
     "import_sender_availability",
-    "Each imported sender from its first start to its last stop. Coverage is (up_us + down_us) / (up_us + down_us +"
+    "Each imported sender, for as long as its source watched it. Coverage is (up_us + down_us) / (up_us + down_us +"
     " unknown_us). There is no error bound: the source's instants are"
     " taken as they are, and how exact they are it does not say.",
     (
@@ -90,7 +92,9 @@ IMPORT_AVAILABILITY = Table(
         Column("group_name", "STRING", "the group's value, within its site; null: all of the site"),
         Column("sender_count", "BIGINT", "senders"),
         *_OBSERVED,
-        Column("period_us", "BIGINT", "microseconds from the first start to the last stop of the whole source"),
+        Column(
+            "period_us", "BIGINT", "microseconds from the first observed_from to the last observed_to of the source"
+        ),
         Column("up_us", "DECIMAL(38,0)", "sender-microseconds up"),
         Column("down_us", "DECIMAL(38,0)", "sender-microseconds down"),
         Column("unknown_us", "DECIMAL(38,0)", "sender-microseconds that no interval says anything of"),

@@ -1,17 +1,19 @@
 """Other systems' files are read as they were told to be, and what cannot be read says why. No Spark here."""
 
+import bz2
 import fcntl
 import gzip
+import lzma
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
 from aggregator.lakehouse.imports.rows import Interval, RowReader, SenderName, Unreadable
 from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
-from aggregator.lakehouse.imports.times import time_reader
+from aggregator.lakehouse.imports.times import length_reader, time_reader
 from shared.instants import SECOND, parse_instant
 
 PLAIN: dict[str, Any] = {"source": "s", "sender": ("host",), "start": "begin", "stop": "end", "always": "down"}
@@ -54,6 +56,10 @@ def test_a_shape_that_says_nothing_certain_is_refused(shape: str) -> None:
         ("auto", "UTC", "1115811139.25", "2005-05-11T11:32:19.25Z"),
         ("auto", "Europe/Dublin", "2026-07-01 12:00:00", "2026-07-01T11:00:00Z"),
         ("auto", "Europe/Dublin", "2026-07-01T12:00:00+02:00", "2026-07-01T10:00:00Z"),
+        ("auto", "Europe/Dublin", "2026-07-01 12:00:00 UTC", "2026-07-01T12:00:00Z"),
+        ("auto", "Europe/Dublin", "2026-07-01", "2026-06-30T23:00:00Z"),
+        ("s", "UTC", "1115811139.5", "2005-05-11T11:32:19.5Z"),
+        ("%d %b %Y %I:%M %p", "UTC", "03 Feb 2003 05:30 PM", "2003-02-03T17:30:00Z"),
         ("ms", "UTC", "1115811139001", "2005-05-11T11:32:19.001Z"),
         ("ns", "UTC", "1115811139000000999", "2005-05-11T11:32:19.000001Z"),
         ("%m/%d/%Y %H:%M", "America/Denver", "01/31/2003 17:30", "2003-02-01T00:30:00Z"),
@@ -63,6 +69,58 @@ def test_times_are_read_as_other_systems_write_them(time: str, zone: str, text: 
     assert time_reader(time, zone)(text) == parse_instant(instant)
 
 
+@pytest.mark.parametrize(("time", "text"), [("auto", "90"), ("auto", "90.0"), ("us", "90000000")])
+def test_numbers_count_from_where_the_source_begins(time: str, text: str) -> None:
+    epoch = parse_instant("2011-05-01T23:00:00Z")
+    assert time_reader(time, "UTC", epoch)(text) == parse_instant("2011-05-01T23:01:30Z")
+    if time == "auto":
+        assert time_reader(time, "UTC", epoch)("2012-01-01") == parse_instant("2012-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "length"),
+    [
+        ("s", "0", 0),
+        ("s", " 1.25 ", 1_250_000),
+        ("m", "6", 360 * SECOND),
+        ("ms", "6", 6_000),
+        ("s", "25:00:01", 90_001 * SECOND),
+        ("s", "2 days, 0:00:01.5", 172_801_500_000),
+        ("s", "1 00:01:00", 86_460 * SECOND),
+    ],
+)
+def test_lengths_are_read_as_other_systems_write_them(unit: Unit, text: str, length: int) -> None:
+    assert length_reader(unit)(text) == length
+
+
+@pytest.mark.parametrize("text", ["soon", "5:30", "1:60:00"])
+def test_a_length_that_may_mean_two_things_is_not_read(text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        length_reader("s")(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "last", "found"),
+    [
+        ({"stop": None, "duration": "end"}, "60", 100_060),
+        ({"stop": None, "duration": "end", "unit": "h"}, "0.5", 101_800),
+        ({"stop": None, "duration": "end"}, "-60", "stops_before_start"),
+        ({"stop": None, "duration": "end"}, "long", "unreadable_duration"),
+        ({"stop": None, "duration": "end"}, "NULL", "no_stop"),
+        ({"stop": None, "duration": "end", "until": 200_000 * SECOND}, "NULL", 200_000),
+        ({"stop": None, "duration": "end", "until": 200_000 * SECOND}, "0", 100_000),
+        ({"until": 200_000 * SECOND}, " N/A ", 200_000),
+        ({"until": 200_000 * SECOND}, "0", 200_000),
+        ({"until": 200_000 * SECOND}, "150000", 150_000),
+        ({"until": 50_000 * SECOND}, "", "stops_before_start"),
+        ({"stop": None}, "whatever", 100_000),
+    ],
+)
+def test_an_end_is_an_instant_a_length_or_still_to_come(told: dict[str, Any], last: str, found: int | str) -> None:
+    row = RowReader(Mapping(**PLAIN | told), COLUMNS).read(("h", "100000", last))
+    assert (row.reason if isinstance(row, Unreadable) else row.ended_at // SECOND) == found
+
+
 @pytest.mark.parametrize(
     ("fields", "reason", "detail"),
     [
@@ -70,7 +128,8 @@ def test_times_are_read_as_other_systems_write_them(time: str, zone: str, text: 
         (("  ", "100000", "200000"), "no_sender", ""),
         (("h\udcff", "100000", "200000"), "not_text", "h\udcff"),
         (("h", "NULL", "200000"), "unreadable_start", "NULL"),
-        (("h", "100000", ""), "unreadable_stop", ""),
+        (("h", "100000", ""), "no_stop", ""),
+        (("h", "100000", "later"), "unreadable_stop", "later"),
         (("h", "200000", "100000"), "stops_before_start", "200000 to 100000"),
         (("h", "0", "200000"), "implausible_instant", "0 to 200000"),
         (("h", "nan", "200000"), "unreadable_start", "nan"),
@@ -102,8 +161,10 @@ def test_a_key_of_several_columns_gives_groups_and_a_state_has_any_words() -> No
         ({"stop": "9"}, "there is no column '9'; there are host, begin, end"),
         ({"always": None}, "say which column has the state"),
         ({"up": ("x",), "down": ("X",)}, "cannot mean both up and down"),
+        ({"stop": "begin"}, "the column 'begin' is both start and end"),
+        ({"duration": "end"}, "say when a row ends (--stop) or how long it lasts (--duration), not both"),
         ({"zone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),
-        ({"time": "seconds"}, "times are auto, ms, us, ns or a pattern"),
+        ({"time": "seconds"}, "times are auto, s, ms, us, ns or a pattern"),
         ({"shape": "{}"}, "name at least one part"),
     ],
 )
@@ -124,9 +185,18 @@ def test_a_mapping_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, told
         ("# told otherwise\nh 100000 200000\n", {"columns": ("host", "begin", "end")}),
         ('"begin","host","end"\n100000,"h",200000', {}),
         ("x y z\nh 100000 200000\n", {"sender": ("1",), "start": "2", "stop": "3"}),
+        ("host|begin|end\nh|100000|200000\n", {}),
+        ("host~begin~end\nh~100000~200000\n", {"separator": "~"}),
+        ("Outages of May\n\nhost,begin,end\nh,100000,200000\n", {}),
+        ("# Outages, all of them\n# Host Begin End\nh 100000 200000\n", {}),
+        ("# two\n# lines\nh,100000,200000\n", {"columns": ("host", "begin", "end")}),
+        ("host,begin,end\nh,100000,200000,,\n", {}),
+        (gzip.compress(b"host,begin,end\nh,100000,200000\n"), {}),
+        (lzma.compress(b"host,begin,end\nh,100000,200000\n"), {}),
+        (bz2.compress(b"host,begin,end\nh,100000,200000\n"), {}),
     ],
 )
-def test_files_of_many_kinds_hold_the_same_interval(tmp_path: Path, text: str, told: dict[str, Any]) -> None:
+def test_files_of_many_kinds_hold_the_same_interval(tmp_path: Path, text: str | bytes, told: dict[str, Any]) -> None:
     found = staged(tmp_path / "f", text, **told)
     assert (found.row_count, found.reasons) == (1, {})
     assert found.first == Interval(SenderName("imported", "imported", "h", {}), "down", 10**11, 2 * 10**11)
@@ -147,6 +217,13 @@ def test_a_file_that_is_not_understood_at_all_is_refused(tmp_path: Path) -> None
         staged(tmp_path / "f", "")
     with pytest.raises(ImportRefused, match="it has no rows"):
         staged(tmp_path / "f", "host,begin,end\n")
+    for text, said in (
+        (b"PK\x03\x04", "ZIP archive or a spreadsheet"),
+        (b"\xff\xfeh\x00", "is UTF-16"),
+        (b"PAR1", "Parquet"),
+    ):
+        with pytest.raises(ImportRefused, match=said):
+            staged(tmp_path / "f", text)
     with pytest.raises(ImportRefused, match="No such file"):
         stage(tmp_path / "missing", Mapping(**PLAIN), None, silent)
 
@@ -180,6 +257,8 @@ def test_the_staging_of_a_dead_import_is_removed_and_of_a_living_one_kept(tmp_pa
     ("text", "told", "said"),
     [
         ("h 100000 200000\nh 300000 400000\n", {"sender": ("1",), "start": "2", "stop": "3"}, "--columns 1,2,3$"),
+        ("1 100000 200000 1\n", {"sender": ("1",), "start": "2", "stop": "3"}, "--columns 1,2,3,4$"),
+        ("host,begin,end\nh,2023-11-14,3600\n", {}, "line 2: '2023-11-14 to 3600' .*: --duration"),
         ("host,begin,end,is\nh,1,2,OK\n", {"always": None, "state": "is"}, "line 2: 'OK' .* --up, --down, --unknown"),
         ("host,begin,end\nh,14/11/2023,x\n", {}, "line 2: '14/11/2023' .how times are written: --time"),
         ("host,begin,end\nh,1700000000000,1700000001000\n", {}, "in which unit times are: --time ms"),

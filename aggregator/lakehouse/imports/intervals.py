@@ -1,8 +1,10 @@
 """Turn what was imported into the lives of senders, and into what is known of each block.
 
-Rules. A sender lives, in one episode, from its first start to its last stop. Where none of its intervals lies in
-between, it is what the interval before says of gaps. An interval of no length adds no time; neighbours of the same
-state are one. What lies after ``known_through`` is kept, and waits: known time ends there for all.
+Rules. A sender lives, in one episode, from its first start to its last stop, or for as long as its source says that it
+watched. Where none of its intervals lies in between, it is what the interval before says of gaps, or, before the first,
+what that one says. Intervals that overlap are of one state, and are one. An interval of no length adds no time;
+neighbours of the same state are one. What lies after ``known_through`` is kept, and waits: known time ends there for
+all.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -26,16 +28,30 @@ def pieces(imports: DataFrame) -> DataFrame:
         "gaps",
         f.unix_micros("started_at").alias("started_at"),
         f.unix_micros("ended_at").alias("ended_at"),
+        f.unix_micros("watched_from").alias("watched_from"),
+        f.unix_micros("watched_to").alias("watched_to"),
     )
-    in_time = Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", "state")
+    of_sender = Window.partitionBy(*SENDER)
+    in_time = of_sender.orderBy("started_at", "ended_at", "state")
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    reached = timed.withColumn("reached", f.max("ended_at").over(so_far)).withColumn(
-        "next", f.lead("started_at").over(in_time)
+    placed = (
+        _joined(timed)
+        .withColumn("reached", f.max("ended_at").over(so_far))
+        .withColumn("next", f.lead("started_at").over(in_time))
+        .withColumn("is_first", f.lag("started_at").over(in_time).isNull())
+        .withColumn("watched_from", f.min("watched_from").over(of_sender))
+        .withColumn("watched_to", f.max("watched_to").over(of_sender))
     )
     own = _piece(f.col("state"), f.col("started_at"), f.col("ended_at"), is_gap=False)
-    gap = f.when(f.col("next") > f.col("reached"), _piece(f.col("gaps"), f.col("reached"), f.col("next"), is_gap=True))
-    both = f.filter(f.array(own, gap), lambda piece: piece.isNotNull())
-    return reached.select(*SENDER, "groups", f.inline(both))
+    # One that is not the last ends at the next; behind the last, watching may have gone on.
+    until = f.coalesce("next", "watched_to")
+    gap = f.when(until > f.col("reached"), _piece(f.col("gaps"), f.col("reached"), until, is_gap=True))
+    before = f.when(
+        f.col("is_first") & (f.col("watched_from") < f.col("started_at")),
+        _piece(f.col("gaps"), f.col("watched_from"), f.col("started_at"), is_gap=True),
+    )
+    pieces_of_row = f.filter(f.array(before, own, gap), lambda piece: piece.isNotNull())
+    return placed.select(*SENDER, "groups", f.inline(pieces_of_row))
 
 
 def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
@@ -82,7 +98,8 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
     What is not known of one sender meanwhile, its own intervals say.
     """
     blocks = imports.groupBy(*BLOCK).agg(
-        f.min(f.unix_micros("started_at")).alias("started_at"), f.max(f.unix_micros("ended_at")).alias("ended_at")
+        f.min(f.unix_micros(f.least("started_at", "watched_from"))).alias("started_at"),
+        f.max(f.unix_micros(reached_by_row())).alias("ended_at"),
     )
     return (
         blocks.withColumn("ended_at", f.least("ended_at", f.lit(known_through)))
@@ -94,6 +111,36 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
             f.lit(True).alias("known"),
             f.lit(Cause.IMPORTED).alias("cause"),
             site_bucket().alias("site_bucket"),
+        )
+    )
+
+
+def reached_by_row() -> Column:
+    """Give the instant up to which a row of ``imports`` says something."""
+    return f.greatest("ended_at", "watched_to")
+
+
+def _joined(timed: DataFrame) -> DataFrame:
+    """Make one interval of those of a sender that share some time; what has no length stays by itself."""
+    in_time = Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", "state")
+    before = in_time.rowsBetween(Window.unboundedPreceding, -1)
+    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    has_length = f.col("started_at") < f.col("ended_at")
+    reached = f.max(f.when(has_length, f.col("ended_at"))).over(before)
+    begins = f.col("reached_before").isNull() | (f.col("started_at") >= f.col("reached_before"))
+    return (
+        timed.withColumn("reached_before", reached)
+        .withColumn("run", f.count_if(has_length & begins).over(so_far))
+        .withColumn("alone", f.when(~has_length, f.row_number().over(in_time)))
+        .groupBy(*SENDER, "run", "alone")
+        .agg(
+            f.min_by("groups", "started_at").alias("groups"),
+            f.first("state").alias("state"),
+            f.max_by("gaps", "ended_at").alias("gaps"),
+            f.min("started_at").alias("started_at"),
+            f.max("ended_at").alias("ended_at"),
+            f.min("watched_from").alias("watched_from"),
+            f.max("watched_to").alias("watched_to"),
         )
     )
 

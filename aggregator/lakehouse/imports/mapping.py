@@ -8,42 +8,68 @@ BLOCK_PREFIX = "import:"
 """Begins the block of everything imported. No agent's block can be called so: a colon is no part of a subject token."""
 
 Known = Literal["up", "down"]
+Unit = Literal["us", "ms", "s", "m", "h", "d", "ns"]
 State = Literal["up", "down", "unknown"]
 
 
-class Mapping(msgspec.Struct, frozen=True, kw_only=True):
+class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What the columns mean. A column is named by its header or, from 1, by its number.
+
+    A row ends at the instant of ``stop``, or after the ``duration`` (a number of ``unit``, or hours:minutes:seconds);
+    without either it says what its sender became, and holds until the sender's next row that says otherwise.
 
     ``sender`` names the columns of the sender's key, joined by ``joined_by``. ``shape`` finds groups in that key.
     ``state`` is the column with the state, whose values ``up``, ``down`` and ``unknown`` list in lower case; without
-    one, every row has the state ``always``. ``gaps`` is what a sender was between two of its rows. ``time`` is auto,
-    ms, us, ns or a pattern of strptime; ``zone`` holds where a time does not say its own. ``region`` and ``site`` are
-    those of senders whose key does not tell.
+    one, every row has the state ``always``. ``gaps`` is what a sender was between two of its rows; also before its
+    first from ``since`` on, and after its last up to ``until``, where these (microseconds) say when the source began
+    and ceased to watch. A row without an end lasts until ``until``. ``time`` is auto, s, ms, us, ns or a pattern of
+    strptime; numbers count from ``epoch`` (microseconds); ``zone`` holds where a time does not say its own. ``region``
+    and ``site`` are those of senders whose key does not tell. ``overlaps`` says what happens where intervals of one
+    sender overlap: nothing is imported, or those of the same state count as one.
     """
 
     source: Annotated[str, msgspec.Meta(min_length=1)]
     sender: tuple[str, ...]
     joined_by: str = "/"
     start: str
-    stop: str
+    stop: str | None = None
+    duration: str | None = None
+    unit: Unit = "s"
     state: str | None = None
     up: tuple[str, ...] = ("up", "1")
     down: tuple[str, ...] = ("down", "0")
     unknown: tuple[str, ...] = ()
     always: Known | None = None
     gaps: State = "unknown"
+    since: int | None = None
+    until: int | None = None
+    overlaps: Literal["refuse", "join"] = "refuse"
     shape: str = ""
     region: str = "imported"
     site: str = "imported"
     time: str = "auto"
+    epoch: int = 0
     zone: str = "UTC"
-    separator: Literal["auto", "comma", "semicolon", "tab", "space"] = "auto"
+    separator: str = "auto"
     columns: tuple[str, ...] = ()
 
     @property
     def block(self) -> str:
         """Give the block under which these senders stand in the tables."""
         return BLOCK_PREFIX + self.source
+
+    @property
+    def tells_changes(self) -> bool:
+        """Tell whether rows say when a state began, and nothing of its end."""
+        return self.stop is None and self.duration is None
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """Give the columns that are asked for, as they were named."""
+        return (
+            *self.sender,
+            *(name for name in (self.start, self.stop, self.duration, self.state) if name is not None),
+        )
 
 
 class ImportRefused(RuntimeError):

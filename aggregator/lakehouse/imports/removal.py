@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.import_schemas import IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.imports.intervals import reached_by_row
 from aggregator.lakehouse.imports.listing import Imported
 from aggregator.lakehouse.table import Table
 
@@ -21,7 +22,7 @@ def remove(spark: SparkSession, imports: Collection[Imported], stands: HubPositi
     """Take the rows of ``imports`` out of both tables, and advance ``imports``, which stands at ``stands``."""
     _without(spark, IMPORT_QUARANTINE, imports, stands)
     left = spark.table(IMPORTS.identifier).where(~f.col("import_id").isin(*(each.import_id for each in imports)))
-    reached = left.agg(f.max(f.unix_micros("ended_at"))).first()
+    reached = left.agg(f.max(f.unix_micros(reached_by_row()))).first()
     position = msgspec.structs.replace(
         stands, sequence=stands.sequence + 1, known_through=(reached[0] if reached else None) or 0
     )

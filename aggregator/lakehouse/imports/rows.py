@@ -1,15 +1,15 @@
 """Read one row of another system's file: an interval of a sender, or a named reason why it is none. Pure."""
 
 import difflib
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dict
-from collections.abc import Sequence
 from enum import StrEnum
 from operator import itemgetter
 from typing import NamedTuple
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
-from aggregator.lakehouse.imports.times import EARLIEST, LATEST, time_reader
+from aggregator.lakehouse.imports.times import EARLIEST, LATEST, NOTHING, length_reader, time_reader
 
 _REMEMBERED = 1 << 17
 
@@ -25,6 +25,8 @@ class ImportReason(StrEnum):
     UNKNOWN_STATE = "unknown_state"
     UNREADABLE_START = "unreadable_start"
     UNREADABLE_STOP = "unreadable_stop"
+    UNREADABLE_DURATION = "unreadable_duration"
+    NO_STOP = "no_stop"
     IMPLAUSIBLE_INSTANT = "implausible_instant"
     STOPS_BEFORE_START = "stops_before_start"
 
@@ -62,10 +64,8 @@ class RowReader:
         self._mapping = mapping
         self._column_count = len(columns)
         self._sender = [_position(name, columns) for name in mapping.sender]
-        self._start, self._stop = (
-            itemgetter(_position(mapping.start, columns)),
-            itemgetter(_position(mapping.stop, columns)),
-        )
+        self._start = itemgetter(_position(mapping.start, columns))
+        self._end = self._end_column(mapping, columns)
         self._state = None if mapping.state is None else _position(mapping.state, columns)
         if (mapping.state is None) == (mapping.always is None):
             raise ImportRefused("say which column has the state (--state), or that every row has the same (--always)")
@@ -77,15 +77,18 @@ class RowReader:
                         f"the value {value!r} cannot mean both {self._states[value.lower()]} and {state}"
                     )
         try:
-            self._read_time = time_reader(mapping.time, mapping.zone)
+            self._read_time = time_reader(mapping.time, mapping.zone, mapping.epoch)
             self._shape = NameShape(mapping.shape) if mapping.shape else None
         except (ValueError, InvalidShape) as error:
             raise ImportRefused(str(error)) from error
+        self._read_length = length_reader(mapping.unit)
         self._names: dict[str, SenderName | Unreadable] = {}
 
     def read(self, fields: Sequence[str]) -> Interval | Unreadable:
         """Say what a row is."""
-        if len(fields) != self._column_count:
+        if len(fields) != self._column_count and (
+            len(fields) < self._column_count or any(field.strip() for field in fields[self._column_count :])
+        ):
             return Unreadable(ImportReason.WRONG_COLUMN_COUNT, f"{len(fields)} columns instead of {self._column_count}")
         key = self._mapping.joined_by.join([fields[index] for index in self._sender])
         sender = self._names.get(key)
@@ -102,19 +105,49 @@ class RowReader:
         return self._timed(fields, sender, state)
 
     def _timed(self, fields: Sequence[str], sender: SenderName, state: str) -> Interval | Unreadable:
-        reason = ImportReason.UNREADABLE_START
         text = self._start(fields)
         try:
             started_at = self._read_time(text)
-            reason, text = ImportReason.UNREADABLE_STOP, self._stop(fields)
-            ended_at = self._read_time(text)
         except (ValueError, OverflowError):
-            return Unreadable(reason, text.strip())
+            return Unreadable(ImportReason.UNREADABLE_START, text.strip())
+        text = self._end(fields)
+        try:
+            ended_at = self._ended_at(text, started_at)
+        except (ValueError, OverflowError):
+            if text.strip().lower() in NOTHING:
+                return Unreadable(ImportReason.NO_STOP, text.strip())
+            unreadable = ImportReason.UNREADABLE_DURATION if self._mapping.duration else ImportReason.UNREADABLE_STOP
+            return Unreadable(unreadable, text.strip())
         if ended_at < started_at:
             return Unreadable(ImportReason.STOPS_BEFORE_START, f"{self._start(fields)} to {text}".strip())
         if started_at < EARLIEST or ended_at > LATEST:
             return Unreadable(ImportReason.IMPLAUSIBLE_INSTANT, f"{self._start(fields)} to {text}".strip())
         return Interval(sender, state, started_at, ended_at)
+
+    def _ended_at(self, text: str, started_at: int) -> int:
+        """Say when an interval ends of whose end ``text`` stands there; raise ValueError."""
+        if self._mapping.tells_changes:
+            return started_at
+        if self._mapping.duration is not None:
+            # An outage may well have lasted for 0 seconds.
+            if self._mapping.until is not None and text.strip() != "0" and text.strip().lower() in NOTHING:
+                return self._mapping.until
+            return started_at + self._read_length(text)
+        if self._mapping.until is not None and text.strip().lower() in NOTHING:
+            return self._mapping.until
+        return self._read_time(text)
+
+    def _end_column(self, mapping: Mapping, columns: Sequence[str]) -> Callable[[Sequence[str]], str]:
+        if mapping.stop is not None and mapping.duration is not None:
+            raise ImportRefused("say when a row ends (--stop) or how long it lasts (--duration), not both")
+        name = mapping.start if mapping.tells_changes else mapping.stop or mapping.duration
+        assert name is not None
+        if mapping.stop == mapping.start:
+            raise ImportRefused(
+                f"the column {name!r} is both start and end: where a row holds until the next one of its sender, leave"
+                " --stop out"
+            )
+        return itemgetter(_position(name, columns))
 
     def _named(self, key: str, parts: Sequence[str]) -> SenderName | Unreadable:
         name = self._mapping.joined_by.join(parts)
@@ -137,6 +170,9 @@ def _position(name: str, columns: Sequence[str]) -> int:
     for candidates in (list(columns), [column.lower() for column in columns]):
         wanted = name if candidates == list(columns) else name.lower()
         if candidates.count(wanted) > 1:
+            if name.isdigit():
+                # A first line that is a row: its numbers name nothing.
+                break
             raise ImportRefused(f"there are several columns {name!r}: give the number of the one you mean, from 1")
         if wanted in candidates:
             return candidates.index(wanted)

@@ -1,22 +1,34 @@
 """Open another system's file, compressed or not, and give its rows with the lines they stand on.
 
-The first line names the columns, unless the mapping does; a ``#`` before it is left out. Empty lines are no rows, and
-in files whose columns are parted by white space neither are lines that begin with ``#``.
+Unless the mapping names the columns, the first line does that has all that are asked for, and what stands before it is
+passed over; a ``#`` before it is left out. Empty lines are no rows, and in files whose columns are parted by white
+space neither are lines that begin with ``#``. How a file is packed is told from its first bytes, not from its name.
 """
 
 import bz2
+import codecs
 import csv
 import gzip
 import hashlib
 import lzma
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 
-_OPENERS: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
-_SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "space": None}
+_OPENERS: dict[bytes, Any] = {b"\xfd7zXZ\0": lzma.open, b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
+_FOREIGN = {
+    b"PK\x03\x04": "is a ZIP archive or a spreadsheet: unpack it, or save it as CSV",
+    b"\x28\xb5\x2f\xfd": "is packed with zstd: unpack it (unzstd)",
+    b"PAR1": "is Parquet: write it as CSV, for example with DuckDB's COPY",
+    b"\xff\xfe": "is UTF-16: make it UTF-8, for example with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is UTF-16: make it UTF-8, for example with iconv -f UTF-16 -t UTF-8",
+}
+_HEAD = 50
+"""Within so many lines the one must stand that names the columns."""
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": None}
 _BROKEN = (OSError, EOFError, lzma.LZMAError)
 
 
@@ -36,16 +48,16 @@ class SourceFile:
         self._digest = hashlib.blake2b(repr(mapping).encode(), digest_size=8)
         self._line = 0
         self._taken: list[bytes] = []
+        self._ahead: deque[bytes] = deque()
         try:
             self.size = path.stat().st_size
             self._raw = path.open("rb")
         except OSError as error:
             raise ImportRefused(f"{path}: {error.strerror}") from error
-        opener = _OPENERS.get(path.suffix.lower())
-        self._file: IO[bytes] = opener(self._raw) if opener else self._raw
+        self._file: IO[bytes] = self._raw
         self.columns: Sequence[str] = mapping.columns
-        self._first: str | None = None
         try:
+            self._unpack()
             self._begin(mapping)
         except ImportRefused:
             self.close()
@@ -73,29 +85,45 @@ class SourceFile:
         self._file.close()
         self._raw.close()
 
+    def _unpack(self) -> None:
+        first = self._raw.read(8)
+        self._raw.seek(0)
+        for magic, what in _FOREIGN.items():
+            if first.startswith(magic):
+                raise ImportRefused(f"{self.path} {what}")
+        for magic, opener in _OPENERS.items():
+            if first.startswith(magic):
+                self._file = opener(self._raw)
+
     def _begin(self, mapping: Mapping) -> None:
-        first = next(self._texts(), None)
-        if first is None:
+        """Find out what the columns are called, and go to the first row."""
+        while len(self._ahead) < _HEAD and (line := self._line_of_file()):
+            self._ahead.append(line)
+        if not self._ahead:
             raise ImportRefused(f"{self.path} is empty")
-        self._separator = _separator(mapping.separator, first)
-        header = first.removeprefix("\ufeff").lstrip().removeprefix("#")
-        if not mapping.columns:
-            self.columns = [name.strip() for name in self._split(header)]
-            self._taken.clear()
-        elif first.lstrip().startswith("#"):
-            self._taken.clear()
+        self._ahead[0] = self._ahead[0].removeprefix(codecs.BOM_UTF8)
+        texts = [line.decode("utf-8", "surrogateescape") for line in self._ahead]
+        if mapping.columns:
+            first_row = next((at for at, text in enumerate(texts) if not text.startswith("#")), len(texts) - 1)
+            self._separator = _separator(mapping.separator, texts[first_row])
         else:
-            self._first = first.removeprefix("\ufeff")
+            header = _header(texts, mapping)
+            first_row = header + 1
+            self._separator = _separator(mapping.separator, texts[header])
+            self.columns = _names(texts[header], self._separator)
+        for _ in range(first_row):
+            next(self._texts())
+        self._taken.clear()
 
     def _plain_rows(self) -> Iterator[Row]:
-        for text in self._rest():
+        for text in self._texts():
             fields = text.split()
             if fields and not fields[0].startswith("#"):
                 yield Row(self._line, fields, self._taken[0])
             self._taken.clear()
 
     def _csv_rows(self, separator: str) -> Iterator[Row]:
-        reader = csv.reader(self._rest(), delimiter=separator, skipinitialspace=True)
+        reader = csv.reader(self._texts(), delimiter=separator, skipinitialspace=True)
         while True:
             fields: list[str] | None
             try:
@@ -108,35 +136,42 @@ class SourceFile:
                 yield Row(self._line, fields, b"".join(self._taken))
             self._taken.clear()
 
-    def _rest(self) -> Iterator[str]:
-        if self._first is not None:
-            yield self._first
-        yield from self._texts()
-
     def _texts(self) -> Iterator[str]:
         """Give line after line; bytes that are not UTF-8 stay recognizable as such."""
-        while True:
-            try:
-                line = self._file.readline()
-            except _BROKEN as error:
-                raise ImportRefused(f"{self.path}: cannot be read after line {self._line}: {error}") from error
-            if not line:
-                return
+        while line := self._ahead.popleft() if self._ahead else self._line_of_file():
             self._digest.update(line)
             self._line += 1
             self._taken.append(line)
             yield line.decode("utf-8", "surrogateescape")
 
-    def _split(self, line: str) -> Sequence[str]:
-        if self._separator is None:
-            return line.split()
-        return next(csv.reader([line], delimiter=self._separator, skipinitialspace=True), [])
+    def _line_of_file(self) -> bytes:
+        try:
+            return self._file.readline()
+        except _BROKEN as error:
+            line = self._line + len(self._ahead)
+            raise ImportRefused(f"{self.path}: cannot be read after line {line}: {error}") from error
+
+
+def _header(texts: Sequence[str], mapping: Mapping) -> int:
+    """Say which line names all columns that are asked for; the first where none does, or where they go by number."""
+    wanted = {name.lower() for name in mapping.named_columns if not name.isdigit()}
+    for at, text in enumerate(texts if wanted else ()):
+        if wanted <= {name.lower() for name in _names(text, _separator(mapping.separator, text))}:
+            return at
+    return 0
+
+
+def _names(line: str, separator: str | None) -> Sequence[str]:
+    line = line.lstrip().removeprefix("#")
+    if separator is None:
+        return line.split()
+    return [name.strip() for name in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
 
 
 def _separator(name: str, first_line: str) -> str | None:
     if name != "auto":
-        return _SEPARATORS[name]
-    for candidate in ("\t", ";", ","):
+        return SEPARATORS.get(name, name)
+    for candidate in ("\t", ";", ",", "|"):
         if candidate in first_line:
             return candidate
     return None

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.rows import ImportReason, Interval, RowReader, Unreadable
 from aggregator.lakehouse.imports.source_file import Row, SourceFile
+from aggregator.lakehouse.imports.times import EARLIEST, LATEST
 
 INTERVALS, QUARANTINE = "intervals.parquet", "quarantine.parquet"
 _PREFIX = "import-staging-"
@@ -46,13 +47,19 @@ _REMEDIES = {
     ImportReason.UNKNOWN_STATE: " (which values mean what: --up, --down, --unknown)",
     ImportReason.UNREADABLE_START: " (how times are written: --time)",
     ImportReason.UNREADABLE_STOP: " (how times are written: --time)",
-    ImportReason.IMPLAUSIBLE_INSTANT: " (in which unit times are: --time ms, us or ns)",
+    ImportReason.UNREADABLE_DURATION: " (a number, --duration-unit says of what, or hours:minutes:seconds)",
+    ImportReason.STOPS_BEFORE_START: " (if that is how long it lasted: --duration)",
+    ImportReason.NO_STOP: " (when such a row ends: --until)",
+    ImportReason.IMPLAUSIBLE_INSTANT: " (in which unit times are: --time ms, us or ns; from when they count: --epoch)",
 }
-"""Options that were mostly meant where no row of a file can be read."""
+"""Options that were mostly meant where rows cannot be read."""
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """One file, read whole. ``reasons`` counts what is quarantined, ``examples`` has the first row of each reason."""
+    """One file, read whole. ``reasons`` counts what is quarantined, ``examples`` has the first row of each reason.
+
+    Its first start and its last stop are in microseconds.
+    """
 
     file: str
     import_id: str
@@ -61,6 +68,8 @@ class Staged(msgspec.Struct, frozen=True):
     reasons: dict[ImportReason, int]
     examples: dict[ImportReason, str]
     first: Interval | None
+    started_at: int
+    ended_at: int
 
     @property
     def quarantined_count(self) -> int:
@@ -117,7 +126,7 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, progress: Callab
         reasons: Counter[ImportReason] = Counter()
         examples: dict[ImportReason, str] = {}
         first: Interval | None = None
-        count = 0
+        count, started_at, ended_at = 0, LATEST, EARLIEST
         told_at = time.monotonic()
         for row in source.rows():
             count += 1
@@ -130,6 +139,8 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, progress: Callab
             else:
                 sender = found.sender
                 first = first or found
+                started_at = min(started_at, found.started_at)
+                ended_at = max(ended_at, found.ended_at)
                 groups = list(sender.groups.items())
                 times = (found.state, found.started_at, found.ended_at)
                 intervals.add((sender.region, sender.site, sender.sender_id, groups, *times, row.line))
@@ -141,10 +152,15 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, progress: Callab
             batches.close()
         source.close()
     if first is None:
-        why = "; ".join(f"{reason}, {examples[reason]}{_REMEDIES.get(reason, '')}" for reason in reasons)
+        why = "; ".join(f"{reason}, {examples[reason]}{remedy(reason)}" for reason in reasons)
         why = why or "it has no rows"
         raise ImportRefused(f"{path}: not one of {count:,} rows can be read as an interval: {why}")
-    return Staged(path.name, source.import_id, directory, count, dict(reasons), examples, first)
+    return Staged(path.name, source.import_id, directory, count, dict(reasons), examples, first, started_at, ended_at)
+
+
+def remedy(reason: ImportReason) -> str:
+    """Give the options that were mostly meant where rows cannot be read for this reason, in brackets, or nothing."""
+    return _REMEDIES.get(reason, "")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import catalog
@@ -16,15 +16,15 @@ from aggregator.lakehouse.bronze import MiscountError
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.import_schemas import IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.imports import staging
-from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.changes import until_next
+from aggregator.lakehouse.imports.intervals import reached_by_row
+from aggregator.lakehouse.imports.mapping import Mapping
+from aggregator.lakehouse.imports.overlaps import refuse_overlaps
 from aggregator.lakehouse.imports.staging import Staged
 from aggregator.lakehouse.table import Table
-from shared.instants import format_instant
 
 STREAM = "imports"
 """Stands in the place of the hub's stream in the position of ``imports``: its sequence counts commits that added."""
-
-_KEY = ("region", "site", "block", "sender_id")
 
 
 class ImportCounts(msgspec.Struct, frozen=True):
@@ -50,9 +50,11 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
     seen = catalog.snapshots(spark, (IMPORTS, IMPORT_QUARANTINE))
     present = spark.table(IMPORTS.identifier).where(of_block)
     rows = reduce(DataFrame.unionByName, (staged_intervals(spark, file, mapping) for file in files))
+    if mapping.tells_changes:
+        rows = until_next(rows, mapping.until)
     fresh = _fresh(rows, present, IMPORTS).persist()
     try:
-        _refuse_overlaps(fresh, present)
+        refuse_overlaps(fresh, present, mapping)
         quarantine_rows = reduce(DataFrame.unionByName, (_quarantined(spark, file, mapping) for file in files))
         known = spark.table(IMPORT_QUARANTINE.identifier).where(of_block)
         position = stands or HubPosition(STREAM, 0, 0, 0)
@@ -63,11 +65,11 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
         found = fresh.agg(
             f.count(f.lit(1)).alias("count"),
             f.count_if("zero_length").alias("zero_length"),
-            f.max(f.unix_micros("ended_at")).alias("ended_at"),
+            f.max(f.unix_micros(reached_by_row())).alias("reached"),
         ).first()
         assert found is not None
         if found["count"]:
-            reached = max(position.known_through, found["ended_at"])
+            reached = max(position.known_through, found["reached"])
             position = HubPosition(STREAM, 0, position.sequence + 1, reached)
             ordered = fresh.sort("site", "sender_id", "started_at")
             written = catalog.append(ordered, IMPORTS, position, seen.get(IMPORTS.name))
@@ -97,6 +99,8 @@ def staged_intervals(spark: SparkSession, file: Staged, mapping: Mapping) -> Dat
         f.timestamp_micros("ended_us").alias("ended_at"),
         (f.col("started_us") == f.col("ended_us")).alias("zero_length"),
         f.lit(mapping.gaps).alias("gaps"),
+        _instant(mapping.since).alias("watched_from"),
+        _instant(mapping.until).alias("watched_to"),
         f.lit(file.import_id).alias("import_id"),
         f.lit(file.file).alias("file"),
         "line",
@@ -128,43 +132,5 @@ def _fresh(rows: DataFrame, present: DataFrame, table: Table) -> DataFrame:
     )
 
 
-def _refuse_overlaps(fresh: DataFrame, present: DataFrame) -> None:
-    """Raise ImportRefused with the first pair, by file and line, of intervals of a sender that share some time."""
-    touched = fresh.select(*_KEY).distinct()
-    together = fresh.unionByName(present.join(touched, list(_KEY), "left_semi")).where("started_at < ended_at")
-    in_time = Window.partitionBy(*_KEY).orderBy("started_at", "ended_at", "state")
-    before = in_time.rowsBetween(Window.unboundedPreceding, -1)
-    own = f.struct("ended_at", "started_at", "state", "file", "line")
-    pairs = together.withColumn("other", f.max(own).over(before)).where("other.ended_at > started_at")
-    found = pairs.agg(
-        f.count(f.lit(1)).alias("count"),
-        f.count_distinct(*_KEY).alias("sender_count"),
-        f.min(
-            f.struct(
-                f.greatest("line", "other.line").alias("place"),
-                "file",
-                "sender_id",
-                "other",
-                "line",
-                "state",
-                f.unix_micros("started_at").alias("from_us"),
-                f.unix_micros("ended_at").alias("to_us"),
-                f.unix_micros("other.started_at").alias("other_from_us"),
-                f.unix_micros("other.ended_at").alias("other_to_us"),
-            )
-        ).alias("first"),
-    ).first()
-    if found is None or not found["count"]:
-        return
-    first = found["first"]
-    raise ImportRefused(
-        f"nothing was imported: intervals of one sender overlap, {found['count']:,} times for"
-        f" {found['sender_count']:,} senders; the first: {first.sender_id} is"
-        f" {_said(first.other.state, first.other_from_us, first.other_to_us, first.other.file, first.other.line)}, and"
-        f" {_said(first.state, first.from_us, first.to_us, first.file, first.line)}; choose a key"
-        " (--sender, also of several columns) under which no two overlap, or mend the file"
-    )
-
-
-def _said(state: str, started_at: int, ended_at: int, file: str, line: int) -> str:
-    return f"{state} from {format_instant(started_at)} to {format_instant(ended_at)} ({file}, line {line})"
+def _instant(at: int | None) -> Column:
+    return f.timestamp_micros(f.lit(at)) if at is not None else f.lit(None).cast("timestamp")

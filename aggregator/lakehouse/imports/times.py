@@ -1,44 +1,83 @@
-"""Read an instant as other systems write it: Unix time, ISO 8601, or a pattern of strptime. Pure."""
+"""Read instants and lengths as other systems write them: Unix time, ISO 8601, a pattern of strptime. Pure."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from shared.instants import DAY, SECOND, parse_instant
+from aggregator.lakehouse.imports.mapping import Unit
+from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
 
 EARLIEST = parse_instant("1970-01-01T00:00:00Z") + DAY
 LATEST = parse_instant("2200-01-01T00:00:00Z")
 """What lies outside is a mistake of units, or stands for nothing: many systems write 0 for never."""
 
+NOTHING = frozenset({"", "0", "-", "\\n", "null", "none", "nan", "nat", "na", "n/a", "now", "ongoing"})
+"""What systems write, in lower case, where a row has no end yet."""
+
 ReadTime = Callable[[str], int]
-_PER_UNIT = {"ms": Decimal(1_000), "us": Decimal(1), "ns": Decimal("0.001")}
+_PER_UNIT: dict[str, Decimal] = {
+    "ns": Decimal("0.001"),
+    "us": Decimal(1),
+    "ms": Decimal(1_000),
+    "s": Decimal(SECOND),
+    "m": Decimal(MINUTE),
+    "h": Decimal(HOUR),
+    "d": Decimal(DAY),
+}
+_OF_INSTANTS = ("s", "ms", "us", "ns")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CLOCK = re.compile(
+    r"(?:(?P<days>\d+)(?: days?,?)? )?(?P<hours>\d+):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d(?:\.\d+)?)"
+)
+_NAMED_UTC = re.compile(r"\s*(?:UTC|GMT)$")
 
 
-def time_reader(time: str, zone: str) -> ReadTime:
-    """Give what reads an instant as microseconds, and raises ValueError; raise ValueError for a wrong option."""
+def time_reader(time: str, zone: str, epoch: int = 0) -> ReadTime:
+    """Give what reads an instant as microseconds, and raises ValueError; raise ValueError for a wrong option.
+
+    Numbers count from ``epoch``, in microseconds of Unix time.
+    """
     try:
         where = ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise ValueError(f"there is no time zone {zone!r}; write for example Europe/Dublin") from error
     if "%" in time:
         return lambda text: _microseconds(datetime.strptime(text.strip(), time), where)  # noqa: DTZ007 - zone below
-    if time in _PER_UNIT:
+    if time in _OF_INSTANTS:
         factor = _PER_UNIT[time]
-        return lambda text: _number(text, factor)
+        return lambda text: epoch + _number(text, factor)
     if time != "auto":
-        raise ValueError(f"times are auto, ms, us, ns or a pattern such as %d.%m.%Y %H:%M, not {time!r}")
+        raise ValueError(f"times are auto, s, ms, us, ns or a pattern such as %d.%m.%Y %H:%M, not {time!r}")
 
     def unix_seconds_or_iso(text: str) -> int:
         if text.isascii() and text.isdigit():
-            return int(text) * SECOND
+            return epoch + int(text) * SECOND
         try:
-            return _number(text, Decimal(SECOND))
+            return epoch + _number(text, Decimal(SECOND))
         except ValueError:
-            return _microseconds(datetime.fromisoformat(text.strip()), where)
+            return _microseconds(datetime.fromisoformat(_NAMED_UTC.sub("+00:00", text.strip())), where)
 
     return unix_seconds_or_iso
+
+
+def length_reader(unit: Unit) -> ReadTime:
+    """Give what reads a length as microseconds: a number of ``unit``, or as a clock, and raises ValueError.
+
+    >>> length_reader("m")("1.5"), length_reader("m")("1 day, 0:00:05")
+    (90000000, 86405000000)
+    """
+    factor = _PER_UNIT[unit]
+
+    def number_or_clock(text: str) -> int:
+        clock = _CLOCK.fullmatch(text.strip()) if ":" in text else None
+        if clock is None:
+            return _number(text, factor)
+        parts = (Decimal(clock[name] or 0) * _PER_UNIT[name[0]] for name in ("days", "hours", "minutes", "seconds"))
+        return int(sum(parts, Decimal(0)).to_integral_value())
+
+    return number_or_clock
 
 
 def _number(text: str, factor: Decimal) -> int:

@@ -1,0 +1,130 @@
+"""Lists of failures and lists of changes become histories of senders, as other systems mean them."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from aggregator.lakehouse import catalog, job, provision
+from aggregator.lakehouse.import_schemas import IMPORTS
+from aggregator.lakehouse.imports.availability import import_sender_availability
+from aggregator.lakehouse.imports.intervals import imported_coverage, imported_intervals, pieces
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.overlaps import refuse_overlaps
+from aggregator.lakehouse.imports.staging import stage
+from aggregator.lakehouse.imports.taking import ImportCounts, staged_intervals, take
+from shared.instants import DAY, HOUR, SECOND, format_instant
+from tests.lakehouse.conftest import Lakehouse, say
+from tests.support.hub import Hub
+
+START = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
+FAILURES: dict[str, Any] = {
+    "source": "failures",
+    "sender": ("host",),
+    "start": "from",
+    "stop": "to",
+    "always": "down",
+    "gaps": "up",
+    "overlaps": "join",
+}
+
+
+def told(hours: float) -> str:
+    return format_instant(START + round(hours * HOUR))
+
+
+def rows_of(
+    spark: SparkSession, directory: Path, rows: Sequence[tuple[str, float, float, str]], **mapped: Any
+) -> DataFrame:
+    directory.mkdir()
+    lines = (f"{host},{told(begin)},{told(end)},{state}" for host, begin, end, state in rows)
+    (directory / "file.csv").write_text("\n".join(["host,from,to,is", *lines, ""]))
+    mapping = Mapping(**FAILURES | mapped)
+    staged = stage(directory / "file.csv", mapping, directory / "staged", say)
+    return staged_intervals(spark, staged, mapping).select(*IMPORTS.column_names)
+
+
+def test_failures_that_overlap_are_one_and_what_nobody_lists_was_up_while_it_was_watched(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    failures = [
+        ("a", 12, 14, ""),
+        ("a", 2, 6, ""),
+        ("a", 3, 4, ""),
+        ("a", 5, 8, ""),
+        ("a", 7, 7, ""),
+        ("a", 8, 9, ""),
+        ("b", 20, 21, ""),
+    ]
+    watched = {"since": START, "until": START + 24 * HOUR}
+    imports = rows_of(spark, tmp_path / "failures", failures, **watched).persist()
+    found = pieces(imports).select("sender_id", "state", "started_at", "ended_at", "is_gap").collect()
+    assert sorted((each[0], each[1], *((at - START) / HOUR for at in each[2:4]), each[4]) for each in found) == [
+        ("a", "down", 2, 8, False),
+        ("a", "down", 7, 7, False),
+        ("a", "down", 8, 9, False),
+        ("a", "down", 12, 14, False),
+        ("a", "up", 0, 2, True),
+        ("a", "up", 9, 12, True),
+        ("a", "up", 14, 24, True),
+        ("b", "down", 20, 21, False),
+        ("b", "up", 0, 20, True),
+        ("b", "up", 21, 24, True),
+    ]
+    assert [
+        (row.sender_id, row.up_us / HOUR, row.down_us / HOUR, row.unknown_us, row.down_interval_count)
+        for row in import_sender_availability(imports).orderBy("sender_id").collect()
+    ] == [("a", 15, 9, 0, 4), ("b", 23, 1, 0, 1)]
+    covered = imported_coverage(imports, START + 48 * HOUR).first()
+    assert covered is not None
+    assert [at.timestamp() * 1e6 for at in (covered.started_at, covered.ended_at)] == [START, START + 24 * HOUR]
+
+
+def test_only_intervals_of_one_state_are_joined_and_what_is_there_is_not_held_against_a_new_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    mixed = {"always": None, "state": "is"}
+    joined = rows_of(spark, tmp_path / "1", [("a", 0, 4, "down"), ("a", 2, 6, "down")], **mixed)
+    later = rows_of(spark, tmp_path / "2", [("a", 6, 8, "up")], **mixed)
+    contrary = rows_of(spark, tmp_path / "3", [("a", 3, 5, "up")], **mixed)
+    refusing, joining = Mapping(**FAILURES | {"overlaps": "refuse"}), Mapping(**FAILURES)
+    nothing = joined.limit(0)
+    refuse_overlaps(joined, nothing, joining)
+    refuse_overlaps(later, joined, refusing)
+    with pytest.raises(ImportRefused, match=r"overlap, 1 times .* a is down .*line 2.* and down .*--overlaps join"):
+        refuse_overlaps(joined, nothing, refusing)
+    with pytest.raises(
+        ImportRefused, match=r"overlap, 1 times .* a is down .*line 3.* and up .*no two overlap, or mend"
+    ):
+        refuse_overlaps(contrary, joined, joining)
+
+
+def test_a_list_of_changes_says_what_a_sender_was_until_the_next_change(
+    spark: SparkSession, hub: Hub, tmp_path: Path
+) -> None:
+    lakehouse = Lakehouse(hub, tmp_path / "lake")
+    changes = [("b", 3, "up"), ("a", 4, "up"), ("a", 1, "up"), ("a", 6, "down"), ("b", 5, "up"), ("a", 7, "up")]
+    lines = (f"{host},{told(at)},{state}" for host, at, state in changes)
+    (tmp_path / "changes.csv").write_text("\n".join(["host,at,is", *lines, ""]))
+    ends = START + 10 * HOUR
+    mapping = Mapping(source="log", sender=("host",), start="at", state="is", since=START, until=ends)
+    tables = job.start_session(lakehouse.settings, say)
+    provision.prepare(tables)
+    staged = stage(tmp_path / "changes.csv", mapping, tmp_path / "staged", say)
+    assert take(tables, [staged], mapping, None) == ImportCounts(6, 4, 2, 0, 0)
+    assert catalog.positions(tables, (IMPORTS,))[IMPORTS.name].known_through == ends
+    found = imported_intervals(tables.table(IMPORTS.identifier), ends + HOUR)
+    assert sorted(
+        (row.sender_id, *((at.timestamp() * SECOND - START) / HOUR for at in (row.started_at, row.ended_at)), row.state)
+        for row in found.collect()
+    ) == [
+        ("a", 0, 1, "unknown"),
+        ("a", 1, 6, "up"),
+        ("a", 6, 7, "down"),
+        ("a", 7, 10, "up"),
+        ("b", 0, 3, "unknown"),
+        ("b", 3, 10, "up"),
+    ]
