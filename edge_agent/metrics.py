@@ -51,7 +51,12 @@ COUNTED = {
         "muster_agent_withheld_total", "cause", ("max_age",), "Messages that were not forwarded though they were due."
     ),
     "skipped": Counted("muster_agent_skipped_total", "cause", _SKIPPED, "Messages that a relay does not pass on."),
-    "probes": Counted("muster_agent_probes_total", "sender", ("own", "others"), "Probes read back from the stream."),
+    "probes": Counted(
+        "muster_agent_probes_total",
+        "sender",
+        ("own", "others", "heartbeat"),
+        "Probes, and heartbeats, read back from the stream.",
+    ),
     "advisories": Counted(
         "muster_agent_advisories_total", "kind", tuple(AdvisoryKind), "Advisories issued about senders."
     ),
