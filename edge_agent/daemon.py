@@ -25,6 +25,7 @@ from edge_agent.policy_feed import PolicyFeed
 from edge_agent.private_files import keep_private
 from edge_agent.seats import Seats
 from edge_agent.status_board import StatusBoard
+from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Prepared, StoreUnusable, held, prepare, site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
@@ -43,26 +44,30 @@ async def run(settings: AgentSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     keep_private(path)
+    damage = ""
     with held(path):
         while not stopping.is_set():
             try:
-                await _run_on(path, settings, stopping)
+                await _run_on(path, settings, stopping, damage)
             except* CopyArrived:
+                damage = ""
                 adopt_copy(path)
                 log.info("store %s is a copy of the other member's now", path)
+            except* StoreDamaged as found:
+                damage = str(_first_of(found))
 
 
-async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event) -> None:
-    """Run on the store as it is."""
+async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, damage: str) -> None:
+    """Run on the store as it is, or on a new one where there is ``damage`` to it."""
     if settings.pair.members:
         check_key_file(settings)
-    prepared = prepare(path)
-    _say_what_was_found(path, prepared)
+    prepared = prepare(path, is_damaged=bool(damage))
+    _say_what_was_found(path, prepared, damage)
     key = site_key(settings.id_key_path)
     store = await SqliteStore.open(path, int(settings.store.max_outbox))
     try:
         check_belonging(path, settings, await store.known_blocks())
-    except StoreUnusable:
+    except (StoreUnusable, StoreDamaged):
         await store.close()
         raise
     agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
@@ -125,8 +130,10 @@ class Agent:
         """Close what was opened; what was not acknowledged stays in the store."""
         self._board.mute()
         await self._links.close()
-        await self._board.write_last(self._store)
-        await self._store.close()
+        try:
+            await self._board.write_last(self._store)
+        finally:
+            await self._store.close()
 
     def _working_parts(self) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
         if self._settings.pair.members:
@@ -145,9 +152,15 @@ class Agent:
         await self._seats.ingest(seat, seat.mode.decides(*known) if known else None)
 
 
-def _say_what_was_found(path: Path, prepared: Prepared) -> None:
+def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = errors.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _say_what_was_found(path: Path, prepared: Prepared, damage: str) -> None:
     if prepared.set_aside:
-        log.error("store %s was corrupt: set aside as %s, beginning anew", path, prepared.set_aside)
+        said = damage and f" ({damage})"
+        log.error("store %s was corrupt%s: set aside as %s, beginning anew", path, said, prepared.set_aside)
     elif prepared.was_lost:
         log.error("store %s is gone though there was one: beginning anew; known senders will be announced again", path)
     if prepared.migrated_from:

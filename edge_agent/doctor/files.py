@@ -9,6 +9,7 @@ from pathlib import Path
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.private_files import open_to_others
+from edge_agent.store.files import set_aside_before
 from shared.nats_settings import ConnectionSettings
 from shared.sizes import format_size
 
@@ -100,7 +101,7 @@ def _directory(path: Path) -> Iterator[Finding]:
 
 
 def _leftovers(path: Path) -> Iterator[Finding]:
-    aside = sorted(str(each) for each in path.parent.glob(f"{path.name}.corrupt-*") if each.suffix[-1:].isdecimal())
+    aside = [str(each) for each in set_aside_before(path)]
     if aside:
         remedy = "look after the disk; delete them when nobody wants to look into them"
         yield doubtful("store", f"set aside as corrupt: {', '.join(aside)}", remedy)

@@ -19,6 +19,7 @@ from shared.system_errors import refusal
 
 KEY_BYTES = 32
 FULL = 1 << 20
+KEPT_ASIDE = 3
 _OWNER = "the agent needs to write there"
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNREADABLE = (
@@ -68,8 +69,11 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
-def prepare(path: Path) -> Prepared:
-    """Create, or set aside and create anew, the store's file; raise StoreUnusable where neither works."""
+def prepare(path: Path, *, is_damaged: bool = False) -> Prepared:
+    """Create, or set aside and create anew, the store's file; raise StoreUnusable where neither works.
+
+    ``is_damaged``: what it holds turned out to be damaged, though SQLite finds it sound.
+    """
     marker = path.with_name(path.name + ".marker")
     set_aside, migrated_from = None, 0
     try:
@@ -77,7 +81,7 @@ def prepare(path: Path) -> Prepared:
         had_one = marker.exists() or path.exists()
         if path.exists():
             _refuse_newer(path)
-            if not _is_sound(path):
+            if is_damaged or not _is_sound(path):
                 set_aside = _set_aside(path)
             else:
                 migrated_from = _brought_up_to_date(path)
@@ -181,10 +185,20 @@ def _is_sound(path: Path) -> bool:
     return sound and (version == schema.VERSION or migrations.can_migrate(version))
 
 
+def set_aside_before(path: Path) -> list[Path]:
+    """Name the damaged stores that were set aside before, the oldest first."""
+    found = [each for each in path.parent.glob(f"{path.name}.corrupt-*") if each.name.rpartition("-")[2].isdecimal()]
+    return sorted(found, key=lambda each: int(each.name.rpartition("-")[2]))
+
+
 def _set_aside(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
-        number += 1
+    before = set_aside_before(path)
+    number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
+    for old in before[: len(before) + 1 - KEPT_ASIDE]:
+        # A disk that damages one store after the other must not be filled with them.
+        for suffix in ("", "-wal", "-shm"):
+            old.with_name(old.name + suffix).unlink(missing_ok=True)
+    aside = path.with_name(f"{path.name}.corrupt-{number}")
     path.replace(aside)
     for suffix in ("-wal", "-shm"):
         log = path.with_name(path.name + suffix)

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import schema
+from edge_agent.store.damage import is_damage
 from shared.system_errors import refusal
 
 BUSY_PATIENCE = 5.0
 _READERS = "root, the agent's user and its group may read it"
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class StoreUnreadable(Exception):
@@ -38,12 +38,11 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
                 )
             yield database
     except msgspec.MsgspecError as error:
-        raise StoreUnreadable(f"store {path}: another version of the agent wrote it ({error}); use that one") from error
+        raise StoreUnreadable(f"store {path}: it is damaged, or of another version of the agent ({error})") from error
     except PermissionError as error:
         raise StoreUnreadable(f"store {path}: {refusal(error, path)}; {_READERS}") from error
     except sqlite3.Error as error:
-        is_damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED
-        hint = "the agent sets it aside when it starts" if is_damaged else _READERS
+        hint = "the agent sets it aside when it starts" if is_damage(error) else _READERS
         raise StoreUnreadable(f"store {path}: {error}; {hint}") from error
 
 

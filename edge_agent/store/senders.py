@@ -7,6 +7,7 @@ import aiosqlite
 from edge_agent.core.senders import SenderChanges, SenderPage, SenderTable
 from edge_agent.store import schema
 from edge_agent.store.bulk import put_rows
+from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.incarnations import Incarnations
 from shared.identifiers import Incarnation
 
@@ -52,12 +53,18 @@ def write_senders(
 
 
 async def load_senders(database: aiosqlite.Connection, block_number: int, incarnations: Incarnations) -> SenderTable:
-    """Read a block's senders, page by page: all rows of a million at once would take more than their table does."""
+    """Read a block's senders, page by page: all rows of a million at once would take more than their table does.
+
+    Raise StoreDamaged for what no agent wrote.
+    """
     first, last = slot_range(block_number)
     senders, by_number = SenderTable(), incarnations.by_number()
     async with database.execute(schema.SENDERS_OF_BLOCK, (first, last)) as cursor:
         while rows := list(await cursor.fetchmany(PAGE_ROWS)):
-            senders.take_page(_page(rows, first, by_number))
+            try:
+                senders.take_page(_page(rows, first, by_number))
+            except (KeyError, OverflowError, TypeError, ValueError) as error:
+                raise StoreDamaged(f"a sender's row makes no sense: {error!r}") from error
     senders.put_in_order()
     return senders
 

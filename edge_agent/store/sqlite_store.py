@@ -21,6 +21,7 @@ from edge_agent.core.senders import SenderTable
 from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFull, StoreLocked, StoreUnwritable
 from edge_agent.store import schema
 from edge_agent.store.chunks import read_pending
+from edge_agent.store.damage import noticing_damage
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import LOCKED, unusable
 from edge_agent.store.incarnations import Incarnations
@@ -45,7 +46,7 @@ _DISK_FAILURES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class SqliteStore:
-    """The store of one agent: senders, blocks, outbox, counters and status."""
+    """The store of one agent: senders, blocks, outbox, counters and status. Whatever needs its file finds damage."""
 
     def __init__(
         self,
@@ -71,7 +72,8 @@ class SqliteStore:
         """Open a file that prepare() has made sure of; raise StoreUnusable. ``max_outbox`` is in bytes."""
         database = await aiosqlite.connect(path, isolation_level=None, timeout=LOCK_PATIENCE)
         try:
-            return await cls._opened(path, database, max_outbox)
+            with noticing_damage():
+                return await cls._opened(path, database, max_outbox)
         except BaseException as error:
             # Its thread would keep a process that wants to end.
             await database.close()
@@ -113,12 +115,14 @@ class SqliteStore:
                 return None
             state = msgspec.json.decode(row[1], type=BlockState)
             self._block_counters[name] = state.counters
-            return state, await load_senders(self._database, row[0], self._incarnations)
+            with noticing_damage():
+                return state, await load_senders(self._database, row[0], self._incarnations)
 
     async def known_blocks(self) -> list[tuple[BlockId, BlockState]]:
         """Read whose blocks the store holds, and their states."""
-        rows = await self._database.execute_fetchall("SELECT region, site, name, state FROM block")
-        return [(BlockId(*row[:3]), msgspec.json.decode(row[3], type=BlockState)) for row in rows]
+        with noticing_damage():
+            rows = await self._database.execute_fetchall("SELECT region, site, name, state FROM block")
+            return [(BlockId(*row[:3]), msgspec.json.decode(row[3], type=BlockState)) for row in rows]
 
     async def commit(self, batch: BatchCommit) -> None:
         """Make one batch durable; raise StoreUnwritable, having changed nothing, where that cannot be done now."""

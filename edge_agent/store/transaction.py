@@ -5,9 +5,11 @@ from collections.abc import Callable
 
 import aiosqlite
 
+from edge_agent.store.damage import noticing_damage
+
 
 async def transact(database: aiosqlite.Connection, write: Callable[[sqlite3.Connection], None]) -> None:
-    """Write one transaction; raise what SQLite or ``write`` raises, having changed nothing in the file.
+    """Write one transaction; raise what in_thread() does, having changed nothing in the file.
 
     ``write`` runs in the thread of the connection: what it reads of the program's state must not change meanwhile.
     """
@@ -15,9 +17,10 @@ async def transact(database: aiosqlite.Connection, write: Callable[[sqlite3.Conn
 
 
 async def in_thread(database: aiosqlite.Connection, work: Callable[[sqlite3.Connection], None]) -> None:
-    """Run ``work`` in the thread of the connection, in one go; raise what it raises."""
+    """Run ``work`` in the thread of the connection, in one go; raise what it raises, or StoreDamaged."""
     # aiosqlite offers this thread's statements one at a time, and nothing public for many.
-    await database._execute(lambda: work(database._conn))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    with noticing_damage():
+        await database._execute(lambda: work(database._conn))  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
 def _transaction(connection: sqlite3.Connection, write: Callable[[sqlite3.Connection], None]) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.outgoing import Lane
-from edge_agent.store.files import Prepared, StoreUnusable, prepare, site_key
+from edge_agent.store.damage import StoreDamaged
+from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before, site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import BLOCK, advisory, batch, opened, registration, sender, waiting
 
@@ -42,6 +43,13 @@ async def copy_of_a_killed_store(path: Path) -> Path:
         for suffix in ("", "-wal", ".marker"):
             shutil.copy(f"{path}{suffix}", copy)
     return copy / path.name
+
+
+async def read_wholly(path: Path) -> None:
+    async with opened(path) as store:
+        await store.known_blocks()
+        await store.load_block(BLOCK)
+        await store.pending(Lane.REGISTRATIONS, 0, 1_000)
 
 
 async def works(path: Path) -> bool:
@@ -141,12 +149,42 @@ async def test_a_disk_that_fills_just_before_a_store_is_opened_is_a_refusal_in_o
         await SqliteStore.open(path, 1 << 20)
 
 
-async def test_each_damaged_store_is_kept_under_a_name_of_its_own(path: Path) -> None:
-    for number in (1, 2, 3):
+async def test_each_damaged_store_is_kept_under_a_name_of_its_own_and_the_last_three_alone(path: Path) -> None:
+    for number in range(1, 13):
         await fill(path)
         path.write_bytes(b"damaged" * number)
         assert prepare(path).set_aside == path.with_name(f"agent.db.corrupt-{number}")
         assert path.with_name(f"agent.db.corrupt-{number}").read_bytes() == b"damaged" * number
+    assert [each.name for each in set_aside_before(path)] == [f"agent.db.corrupt-{number}" for number in (10, 11, 12)]
+
+
+@pytest.mark.parametrize(
+    ("within", "written"),
+    [
+        pytest.param(b'"observed_through"', bytes(12), id="a block's state"),
+        pytest.param(b"node00250.example.net", b"\xff", id="a sender's name"),
+        pytest.param(b"Nats-Msg-Id", bytes(12), id="a chunk of the outbox"),
+    ],
+)
+async def test_damage_within_records_is_found_though_sqlite_finds_the_file_sound(
+    path: Path, within: bytes, written: bytes
+) -> None:
+    """After a power loss whole sectors may be empty, in the midst of what rows hold."""
+    async with opened(path) as store:
+        rows = [registration(f"node{number}", f"r{number}", size=900) for number in range(200)]
+        await store.commit(batch(1, rows, heard=[sender(slot) for slot in range(500)]))
+    content = path.read_bytes()
+    assert within in content, "all of the log is in the file"
+    with path.open("r+b") as file:
+        file.seek(content.index(within))
+        file.write(written)
+
+    assert prepare(path) == Prepared(was_lost=False)
+    with pytest.raises(StoreDamaged):
+        await read_wholly(path)
+    aside = path.with_name("agent.db.corrupt-1")
+    assert prepare(path, is_damaged=True) == Prepared(was_lost=True, set_aside=aside, replaces_lost=True)
+    assert await works(path)
 
 
 @pytest.mark.parametrize("loss", ["damaged", "gone"])

@@ -3,7 +3,9 @@
 import os
 import re
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -223,7 +225,7 @@ async def test_an_agent_that_starts_before_its_servers_waits_for_them(deployment
     await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
 
 
-@pytest.mark.parametrize("loss", ["corrupt", "gone"])
+@pytest.mark.parametrize("loss", ["corrupt", "damaged within", "gone"])
 async def test_an_agent_whose_store_is_lost_starts_says_so_and_marks_what_it_learns_anew(
     deployment: Deployment, loss: str
 ) -> None:
@@ -232,14 +234,22 @@ async def test_an_agent_whose_store_is_lost_starts_says_so_and_marks_what_it_lea
     store = deployment.agent.store
     if loss == "corrupt":
         store.write_bytes(b"nothing that SQLite can read" * 1_000)
+    elif loss == "damaged within":
+        with closing(sqlite3.connect(store)) as database, database:
+            database.execute("UPDATE block SET state = substr(state, 1, length(state) / 2)")
     else:
         store.unlink()
     deployment.agent.start()
     await until(lambda: arrived(deployment, 2 * len(NAMES)), "all senders are announced again")
 
-    said = {"corrupt": f"was corrupt: set aside as {store}.corrupt-1", "gone": "is gone though there was one"}
+    said = {
+        "corrupt": f"was corrupt: set aside as {store}.corrupt-1, beginning anew",
+        "damaged within": f"was corrupt (Input data was truncated): set aside as {store}.corrupt-1, beginning anew",
+        "gone": "is gone though there was one",
+    }
     assert f"store {store} {said[loss]}" in deployment.agent.log
-    assert store.with_name("agent.db.corrupt-1").exists() is (loss == "corrupt")
+    assert "Traceback" not in deployment.agent.log
+    assert store.with_name("agent.db.corrupt-1").exists() is (loss != "gone")
     advisories = await told_of(deployment)
     assert [advisory.rebuilt for advisory in advisories] == [False] * len(NAMES) + [True] * len(NAMES)
     assert len({advisory.incarnation for advisory in advisories}) == 2
