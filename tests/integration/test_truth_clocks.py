@@ -1,23 +1,23 @@
 """Clocks that are wrong decide nothing: the agent's own, the senders', and steps of the site's."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from edge_agent.core.decision import BlindCause, BlindSpan
-from edge_agent.core.policy import Policy
 from shared.identifiers import AdvisoryKind
-from shared.instants import DAY, SECOND
+from shared.instants import DAY, HOUR, SECOND
 from tests.support.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed
-from tests.support.mortal_agent import MortalAgent
-from tests.support.scripted_stream import ScriptedStream
-from tests.support.straight_run import advisories_of_a_straight_run
+from tests.support.source_site import STREAM, SUBJECT
+from tests.support.stepped_clock import CAN_STEP, NEEDED, SteppedClock
+from tests.support.straight_run import advisories_of_a_straight_run, stored_message
 from tests.support.waiting import until
 
 NAMES = [f"node{number}.example.net" for number in range(5)]
 DEADLINE = 60.0
+only_where_clocks_can_be_set = pytest.mark.skipif(not CAN_STEP, reason=NEEDED)
 
 # Python imports it at its start; nothing needs to be installed for it, and the servers keep the machine's clock.
 WRONG_CLOCK = """
@@ -37,6 +37,10 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
         yield deployment
 
 
+def registration(sender: str) -> bytes:
+    return json.dumps({"sender": sender}).encode()
+
+
 async def told(deployment: Deployment, kind: AdvisoryKind) -> list[str]:
     return sorted(advisory.value for advisory in await deployment.advisories() if advisory.kind is kind)
 
@@ -50,9 +54,8 @@ async def says_the_same_as_a_straight_run(deployment: Deployment) -> None:
     await deployment.until_observed(await deployment.site_time(), DEADLINE)
     await deployment.agent.stopped()
     arrived = [record.payload for record in await deployment.region.stored() if ".advisory." in record.subject]
-    assert sorted(arrived, key=lambda body: int(json.loads(body)["ordinal"])) == await advisories_of_a_straight_run(
-        deployment.agent.config, deployment.site.client
-    )
+    ordered = sorted(arrived, key=lambda body: (json.loads(body)["incarnation"], json.loads(body)["ordinal"]))
+    assert ordered == await advisories_of_a_straight_run(deployment.agent.config, deployment.site.client)
 
 
 # The agent's clock
@@ -128,90 +131,111 @@ async def test_messages_of_a_sender_that_come_out_of_its_order_count_in_the_stre
         await says_the_same_as_a_straight_run(deployment)
 
 
-# The site's clock. nats-server reads the kernel's clock directly, which only the whole machine could change, so the
-# stream is a scripted one; the store is real.
-
-START = 1_700_000_000 * SECOND
-POLICY = Policy(sample_interval=30 * SECOND, stale_after=20 * SECOND, retire_after=50 * SECOND, blind_after=8 * SECOND)
+# The clock of the site's server
 
 
 @pytest.fixture
-async def scripted(tmp_path: Path) -> AsyncIterator[MortalAgent]:
-    agent = MortalAgent(tmp_path / "agent.db", ScriptedStream(START), POLICY, 1000)
-    await agent.start()
-    yield agent
-    await agent.store.close()
+def clock(deployment: Deployment) -> Iterator[SteppedClock]:
+    with SteppedClock(deployment.site.server) as clock:
+        yield clock
 
 
-async def register(agent: MortalAgent, rounds: int) -> None:
-    """Let two senders register every second, read and checked as it comes."""
-    for _ in range(rounds):
-        for sender in ("a", "b"):
-            agent.stream.publish({"sender": sender})
-        agent.stream.clock += SECOND
-        await agent.read(10)
-        await agent.check()
+async def counters(deployment: Deployment) -> dict[str, dict[str, int]]:
+    status = await deployment.agent.status_json()
+    return dict(status["blocks"][0]["state"]["counters"])
 
 
-async def test_a_site_whose_clock_steps_forward_accuses_nobody(scripted: MortalAgent) -> None:
-    """Scripted: no server's clock can be set without the machine's."""
-    await register(scripted, 30)
-    scripted.stream.clock += 3_600 * SECOND
-    await register(scripted, 30)
-    counters = scripted.tracker.state.counters
-    assert counters["advisories"] == {"new": 2}
-    assert counters["blind"] == {"unproven": 1}
-    (span,) = [item for item in scripted.recorded_inputs() if isinstance(item, BlindSpan)]
-    assert span.cause is BlindCause.UNPROVEN
-    assert 3_599 * SECOND <= span.ended_at - span.started_at <= 3_602 * SECOND
+@only_where_clocks_can_be_set
+async def test_a_site_whose_clock_steps_forward_accuses_nobody(deployment: Deployment, clock: SteppedClock) -> None:
+    deployment.agent.start()
+    async with deployment.senders(NAMES):
+        await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
+        before = await deployment.until_observed(await deployment.site_time(), DEADLINE)
+        clock.set(HOUR)
+        stepped_at = await deployment.site_time()
+        after = await deployment.until_observed(stepped_at + UNHURRIED_STALE_AFTER + SECOND, DEADLINE)
+        assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
+        assert after.incarnation == before.incarnation
+        assert before.observed_through_us + HOUR - SECOND < after.observed_since_us < stepped_at + 2 * SECOND
+        assert (await counters(deployment))["blind"] == {"unproven": 1}
+        await says_the_same_as_a_straight_run(deployment)
 
 
-async def test_a_site_whose_clock_steps_back_accuses_nobody_and_goes_on(scripted: MortalAgent) -> None:
-    """Scripted: no server's clock can be set without the machine's."""
-    await register(scripted, 30)
-    before = scripted.tracker.state
-    scripted.stream.clock -= 3_600 * SECOND
-    await register(scripted, 30)
-    state = scripted.tracker.state
-    assert state.counters["advisories"] == {"new": 2}
-    assert state.counters["blind"] == {"new_epoch": 1}
-    assert state.position.incarnation != before.position.incarnation
-    assert state.observed_through >= before.observed_through
+@only_where_clocks_can_be_set
+async def test_a_site_whose_clock_steps_back_accuses_nobody_and_goes_on(
+    deployment: Deployment, clock: SteppedClock
+) -> None:
+    """While the clock is behind what was seen, no time passes; once it is set right, all goes on in the same lives."""
+    deployment.agent.start()
+    async with deployment.senders(NAMES):
+        await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
+        before = await deployment.until_observed(await deployment.site_time(), DEADLINE)
+        clock.set(-HOUR)
+        stepped_at = await deployment.site_time()
+
+        async def has_lasted() -> bool:
+            is_long = await deployment.site_time() > stepped_at + UNHURRIED_STALE_AFTER + SECOND
+            return is_long and "clamped" in await counters(deployment)
+
+        await until(has_lasted, "it is behind for longer than anybody may be silent", DEADLINE)
+        clock.set(0)
+        set_right_at = await deployment.site_time()
+        after = await deployment.until_observed(set_right_at + SECOND, DEADLINE)
+        assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
+    assert after.incarnation != before.incarnation
+    assert (await counters(deployment))["blind"]["new_epoch"] == 1
+    await until(lambda: are_told(deployment, AdvisoryKind.STALE, NAMES), "who is silent is missed", DEADLINE)
+    stale = [advisory for advisory in await deployment.advisories() if advisory.kind is AdvisoryKind.STALE]
+    assert all(advisory.at_us == advisory.last_seen_us + UNHURRIED_STALE_AFTER for advisory in stale)
+    assert all(advisory.opening_sequence < before.sequence for advisory in stale)
+    await says_the_same_as_a_straight_run(deployment)
 
 
-async def test_small_steps_of_the_sites_clock_are_clamped_and_change_nothing(scripted: MortalAgent) -> None:
-    """Scripted: no server's clock can be set without the machine's."""
-    await register(scripted, 30)
-    for step in (-3, 2, -5, 4, -1, 3):
-        scripted.stream.clock += step * SECOND
-        await register(scripted, 8)
-    state = scripted.tracker.state
-    assert state.counters["advisories"] == {"new": 2}
-    assert "blind" not in state.counters
-    assert state.counters["clamped"]["stored_earlier"] > 0
+@only_where_clocks_can_be_set
+async def test_small_steps_of_the_sites_clock_are_clamped_and_change_nothing(
+    deployment: Deployment, clock: SteppedClock
+) -> None:
+    deployment.agent.start()
+    async with deployment.senders(NAMES):
+        await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
+        before = await deployment.until_observed(await deployment.site_time(), DEADLINE)
+        for ahead in (-2, 0, -2, -1, 0):
+            clock.set(ahead * SECOND)
+            await deployment.until_observed(await deployment.site_time() + SECOND, DEADLINE)
+        after = await deployment.until_observed(await deployment.site_time() + SECOND, DEADLINE)
+        assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
+        assert (after.incarnation, after.observed_since_us) == (before.incarnation, before.observed_since_us)
+        assert (await counters(deployment))["clamped"]["stored_earlier"] > 0
+        await says_the_same_as_a_straight_run(deployment)
 
 
+@only_where_clocks_can_be_set
 async def test_days_of_backlog_are_decided_as_they_would_have_been_in_time(tmp_path: Path) -> None:
-    """Scripted: no server stores a message of the day before yesterday. Read at once, or as it came: the same."""
-    policy = Policy(
-        sample_interval=3_600 * SECOND, stale_after=720 * SECOND, retire_after=DAY, blind_after=180 * SECOND
-    )
-    every, days, silent = 60, 3, range(600, 2_000)
-    stories = []
-    for batch in (4_000, 7):
-        agent = MortalAgent(tmp_path / f"{batch}.db", ScriptedStream(START), policy, 1000)
-        await agent.start()
-        for minute in range(days * 24 * 60 * 60 // every):
-            agent.stream.publish({"sender": "steady"})
-            if minute not in silent:
-                agent.stream.publish({"sender": "moody"})
-            agent.stream.clock += every * SECOND
-            if batch == 7:
-                await agent.read(batch)
-        while agent.tracker.state.position.sequence < agent.stream.held:
-            await agent.read(batch)
-        await agent.check()
-        state = agent.tracker.state
-        stories.append((state.counters["advisories"], state.observed_since, state.advisory_ordinal))
-        await agent.store.close()
-    assert stories == [({"new": 2, "stale": 1, "recovered": 1}, START, 4)] * 2
+    """Two days pass at the site's server before the agent first reads: one sender is silent through half of them."""
+    every, rounds, silent = 120 * SECOND, 1_440, range(300, 1_000)
+    stale_after = 720 * SECOND
+    settings = UNHURRIED.replace('"8s"', '"12m"').replace('"1h"', '"1d"').replace('"3900ms"', '"3m"')
+    async with deployed(tmp_path, settings) as deployment:
+        site = deployment.site
+        with SteppedClock(site.server) as clock:
+            for number in range(rounds):
+                clock.set((number - rounds) * every)
+                senders = ["steady"] if number in silent else ["steady", "moody"]
+                await asyncio.gather(*(site.client.request(SUBJECT, registration(sender)) for sender in senders))
+            clock.set(0)
+            deployment.agent.start()
+            mark = await deployment.until_observed(await deployment.site_time() - every, DEADLINE)
+            stored = [await stored_message(site.client, STREAM, sequence) for sequence in (1, 2 * silent.start)]
+            advisories = [advisory for advisory in await deployment.advisories() if advisory.value == "moody"]
+            assert await told(deployment, AdvisoryKind.NEW) == ["moody", "steady"]
+            new, stale, recovered = advisories
+            assert (new.kind, stale.kind, recovered.kind) == (
+                AdvisoryKind.NEW,
+                AdvisoryKind.STALE,
+                AdvisoryKind.RECOVERED,
+            )
+            assert mark.observed_since_us == stored[0].stored_at, "a backlog that follows closely proves itself"
+            assert abs(stale.last_seen_us - stored[1].stored_at) < SECOND
+            assert stale.at_us == stale.last_seen_us + stale_after
+            assert abs(recovered.at_us - stale.last_seen_us - (len(silent) + 1) * every) < 2 * SECOND
+            await says_the_same_as_a_straight_run(deployment)
