@@ -181,6 +181,11 @@ class Progress(msgspec.Struct, frozen=True):
         """Give how far reading lies behind the server's clock, in microseconds."""
         return max(self.server_at - self.observed_through, 0) if self.observed_through else 0
 
+    @property
+    def ahead(self) -> int:
+        """Give how far what was observed lies ahead of the server's clock, which was set back then."""
+        return max(self.observed_through - self.server_at, 0)
+
 
 class Orders(Protocol):
     """What the ingest loop needs of the hub's policy."""

@@ -7,7 +7,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.pair.status import MISSED_AFTER, PairStatus
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
 from edge_agent.status_report import LEAST_FREE, BlockReport, LaneReport, Life, StatusReport
-from edge_agent.usefulness import PartStatus, is_blind
+from edge_agent.usefulness import PartStatus, is_blind, stands_still
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.sizes import format_size
@@ -198,6 +198,9 @@ def _lag(report: StatusReport, block: BlockReport) -> str:
         return f"not known now; {pending} waited to be read when the stream was last looked at, {looked}"
     if is_blind(reached):
         return f"nothing waits, but BLIND for {_rough(reached.behind)}: nothing proves that the stream can store"
+    if stands_still(reached):
+        ahead = _rough(reached.ahead)
+        return f"{pending} to read, but STANDING STILL: its server's clock is {ahead} behind what it had shown before"
     return f"{pending} to read, {_rough(reached.behind)} behind the stream's clock"
 
 

@@ -142,6 +142,12 @@ def read_phases(database: sqlite3.Connection) -> dict[str, str]:
     return {name: part.phase for name, part in _parts_of(bodies).items()}
 
 
+def read_progress(database: sqlite3.Connection, block: str) -> Progress | None:
+    """Read how far a block's reading had come when the agent last wrote that."""
+    row = database.execute("SELECT body FROM status WHERE name = ?", (f"progress:{block}",)).fetchone()
+    return msgspec.json.decode(row[0], type=Progress | None) if row else None
+
+
 def is_held(path: Path) -> bool | None:
     """Tell whether a process holds the store's lock; None where the kernel does not say. Takes no lock itself."""
     try:

@@ -1,7 +1,8 @@
 """Tell an agent that is alive from one that is useful: its streams are watched, and what it has to say leaves. Pure.
 
 - Not useful at once: a stream is not being read, whatever the cause (its link, the stream, a full disk, a full outbox);
-  or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind.
+  or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind; or its server's clock
+  was set back: no time passes until it shows again what it had shown.
 - Not useful after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
 - One of a pair that can neither lead nor stand by is not useful at once; one whose other is missed still is.
 - Useful: behind, and catching up. A probe or heartbeat in trouble shows as time that is blind, where it matters.
@@ -48,9 +49,17 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
         if is_blind(reached):
             behind = format_duration(reached.behind // SECOND * SECOND)
             yield f"stream {block}: blind for {behind}: all is read, but nothing proves that the stream can store"
+        if stands_still(reached):
+            ahead = format_duration(reached.ahead // SECOND * SECOND)
+            yield f"stream {block}: standing still: its server's clock is {ahead} behind what it had shown before"
 
 
 def is_blind(reached: Progress) -> bool:
     """Tell whether a block's stream has been read to its end, and still nothing proves its time."""
     watches = reached.mode == "sample" and reached.blind_after > 0
     return watches and not reached.pending and reached.behind - reached.checked_ago > reached.blind_after
+
+
+def stands_still(reached: Progress) -> bool:
+    """Tell whether a block's stream shows times that were observed before: nobody falls stale meanwhile."""
+    return reached.mode == "sample" and 0 < reached.blind_after < reached.ahead

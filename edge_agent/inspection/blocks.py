@@ -6,9 +6,10 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.ingest_block import IngestPhase
-from edge_agent.status_report import read_phases
+from edge_agent.status_report import read_phases, read_progress
 from edge_agent.store.reading import StoreUnreadable
 from edge_agent.store.senders import slot_range
+from edge_agent.usefulness import stands_still
 from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND
 
@@ -17,7 +18,7 @@ WATERMARK_SLACK = 60 * SECOND
 
 
 class KnownBlock(msgspec.Struct, frozen=True):
-    """One stream block as committed; ``is_read`` while a running agent reads its stream."""
+    """One stream block as committed; ``is_read`` while a running agent reads its stream, and time passes there."""
 
     number: int
     block_id: BlockId
@@ -74,9 +75,9 @@ def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, Known
             number,
             BlockId(region, site, block),
             msgspec.json.decode(state, type=BlockState),
-            is_read=phases.get(f"stream {block}") == IngestPhase.READING,
+            is_read=phases.get(f"stream {block}") == IngestPhase.READING and not _stands_still(database, block),
         )
-        for number, block, region, site, state in database.execute(BLOCKS)
+        for number, block, region, site, state in database.execute(BLOCKS).fetchall()
     }
     chosen = {number: block for number, block in known.items() if name in ("", block.block_id.block)}
     if not known:
@@ -85,6 +86,11 @@ def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, Known
         names = ", ".join(sorted(block.block_id.block for block in known.values()))
         raise StoreUnreadable(f"there is no stream {name}; the store knows {names}")
     return chosen
+
+
+def _stands_still(database: sqlite3.Connection, block: str) -> bool:
+    progress = read_progress(database, block)
+    return progress is not None and stands_still(progress)
 
 
 def read_incarnations(database: sqlite3.Connection) -> dict[int, Incarnation]:

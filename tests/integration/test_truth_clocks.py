@@ -178,6 +178,10 @@ async def test_a_site_whose_clock_steps_back_accuses_nobody_and_goes_on(
             return is_long and "clamped" in await counters(deployment)
 
         await until(has_lasted, "it is behind for longer than anybody may be silent", DEADLINE)
+        code, said, _ = await deployment.agent.run_command(
+            "status", "--check", "--config", str(deployment.agent.config)
+        )
+        assert (code, said.partition(" is ")[0]) == (1, "stream nodes: standing still: its server's clock")
         clock.set(0)
         set_right_at = await deployment.site_time()
         after = await deployment.until_observed(set_right_at + SECOND, DEADLINE)

@@ -6,7 +6,7 @@ import pytest
 
 from edge_agent.ports import Progress
 from edge_agent.usefulness import PartStatus, problems
-from shared.instants import MINUTE, SECOND
+from shared.instants import HOUR, MINUTE, SECOND
 
 NOW = 1_769_817_600 * SECOND
 WORKING = {
@@ -69,6 +69,21 @@ def test_helper_in_trouble_is_no_problem_of_its_own(part: str) -> None:
 )
 def test_stream_that_is_read_to_its_end_and_proves_nothing_is_blind(progress: Progress, is_blind: bool) -> None:
     assert any("nothing proves that the stream can store" in line for line in wrong(WORKING, progress)) is is_blind
+
+
+@pytest.mark.parametrize(
+    ("progress", "is_told"),
+    [
+        (reached(0, -3 * MINUTE), False),
+        (reached(0, -HOUR), True),
+        (reached(7, -HOUR), True),
+        (reached(0, -HOUR, mode="copy"), False),
+    ],
+    ids=["within blind_after", "beyond it", "with a backlog", "nobody is watched"],
+)
+def test_stream_whose_server_was_set_back_is_told_to_stand_still(progress: Progress, is_told: bool) -> None:
+    said = "stream nodes: standing still: its server's clock is 1h behind what it had shown before"
+    assert wrong(WORKING, progress) == ([said] if is_told else [])
 
 
 @pytest.mark.parametrize("phase", ["leading", "standing by", "catching up"])
