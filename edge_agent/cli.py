@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -122,9 +121,10 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
     Ends with 0 where there was something to show, 1 where not. With --check: 0 useful, 1 something is wrong, 2 not
     running, or nothing known.
     """
-    from edge_agent.status_page import UNWRAPPED, render_status
+    from edge_agent.status_page import render_status
     from edge_agent.status_report import read_status
     from edge_agent.store.reading import StoreUnreadable
+    from edge_agent.terminal import width
 
     path = Path(config.load(config_path).store.path)
     if check:
@@ -136,8 +136,7 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
         click.echo("\n".join(report.problems) or "useful")
         sys.exit(0 if not report.problems else 1 if report.has_process else 2)
     report = read_status(path)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNWRAPPED
-    click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width))
+    click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width()))
 
 
 def main() -> None:

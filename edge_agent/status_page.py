@@ -7,6 +7,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.pair.status import MISSED_AFTER, PairStatus
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
 from edge_agent.status_report import LEAST_FREE, BlockReport, LaneReport, Life, StatusReport
+from edge_agent.terminal import UNWRAPPED
 from edge_agent.usefulness import PartStatus, is_blind, stands_still
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
@@ -14,7 +15,6 @@ from shared.sizes import format_size
 
 LABEL = 17
 NARROWEST = 60
-UNWRAPPED = 100_000
 # What one row of a lane may be, and what several may.
 HELD = {
     "advisories": ("advisory or watermark", "advisories and watermarks"),

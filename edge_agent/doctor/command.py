@@ -1,7 +1,6 @@
 """The command ``muster-agent doctor``."""
 
 import asyncio
-import shutil
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -20,6 +19,7 @@ from edge_agent.doctor.page import render_finding, summary
 from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
+from edge_agent.terminal import width
 from shared.settings import SettingsError
 
 
@@ -33,8 +33,7 @@ def doctor(config_path: Path, as_json: bool) -> None:
 
     Changes nothing. Ends with 0 where all is well, 1 after a warning, 2 after a failure.
     """
-    width = shutil.get_terminal_size().columns
-    findings = asyncio.run(_examined(config_path, None if as_json else width))
+    findings = asyncio.run(_examined(config_path, None if as_json else width()))
     worst = max(finding.level for finding in findings)
     if as_json:
         said = [msgspec.structs.asdict(finding) | {"level": finding.level.name} for finding in findings]
@@ -44,14 +43,14 @@ def doctor(config_path: Path, as_json: bool) -> None:
     sys.exit(worst)
 
 
-async def _examined(config_path: Path, width: int | None) -> Sequence[Finding]:
-    """Collect the findings, and print each as it comes where there is a width to print in."""
+async def _examined(config_path: Path, columns: int | None) -> Sequence[Finding]:
+    """Collect the findings, and print each as it comes where there are ``columns`` to print in."""
     findings = []
     async with aclosing(_examination(config_path)) as examination:
         async for finding in examination:
             findings.append(finding)
-            if width is not None:
-                click.echo(render_finding(finding, width))
+            if columns is not None:
+                click.echo(render_finding(finding, columns))
     return findings
 
 

@@ -1,7 +1,6 @@
 """The commands that show what the store knows: ``senders``, ``advisories``, ``explain``, ``outbox``."""
 
 import asyncio
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from edge_agent.inspection.outbox import export_outbox, read_outbox, render_outb
 from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, render_senders
 from edge_agent.status_board import now
 from edge_agent.store.reading import reading
+from edge_agent.terminal import width
 from shared.identifiers import AdvisoryKind
 from shared.sizes import format_size
 
@@ -129,8 +129,7 @@ def explain(config_path: Path, stream: str, sender: str, limit: int, as_json: bo
     if as_json:
         click.echo(_json(explained))
         return
-    width = shutil.get_terminal_size().columns
-    click.echo("\n\n".join(render_explanation(each, at=at, width=width, limit=limit) for each in explained))
+    click.echo("\n\n".join(render_explanation(each, at=at, width=width(), limit=limit) for each in explained))
 
 
 @click.group(

@@ -120,7 +120,7 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
         share = f"{report.size / report.limit:.1%}" if report.limit else "0%"
         yield f"\n{format_size(report.size)} of {format_size(report.limit)} ({share})"
     if not report.is_running:
-        yield "Nothing leaves: the agent does not run."
+        yield "Nothing leaves: the agent does not run, or hangs."
     elif report.upstream:
         yield f"Nothing leaves: upstream {report.upstream}."
     for what, causes in sorted(report.counters.items()):

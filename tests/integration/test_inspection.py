@@ -170,7 +170,7 @@ async def test_an_explanation_tells_each_decision_and_the_blind_span_in_between(
     assert "nothing proved that it could be seen: agent, link or server was away" in text
     assert "the stream watched, its time counted from" in text
     assert "because it was heard again." in text
-    assert all(len(line) <= 80 for line in page.splitlines())
+    assert len(page.rpartition("\n\n")[2].splitlines()) == 1 + len(headings), "a line each, where it is no terminal's"
 
 
 async def test_an_unknown_sender_is_answered_with_similar_names(stage: Stage, agent: OperatedAgent) -> None:
