@@ -28,6 +28,7 @@ from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import load_senders, write_senders
+from edge_agent.store.side_batch import SideBatch, write_beside_blocks
 from edge_agent.store.space import DiskSpace
 from edge_agent.store.transaction import in_thread, transact
 from edge_agent.tallies import Tally
@@ -41,7 +42,6 @@ STANDS_STILL = 4
 LOCK_PATIENCE = 10.0
 """How long a transaction waits for another process that has the file locked, in seconds."""
 
-OPERATOR = "operator"
 _DISK_FAILURES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
@@ -100,7 +100,7 @@ class SqliteStore:
         try:
             if self._books.has_deletions or any(self._books.chunked.values()):
                 with contextlib.suppress(StoreUnwritable):
-                    await self._transact(_Batch(unpacks=True))
+                    await self._transact(SideBatch(unpacks=True))
         finally:
             async with self._lock:
                 await self._database.close()
@@ -134,8 +134,11 @@ class SqliteStore:
         return {block: {**counters, **self.outbox_counters(block)} for block, counters in self._block_counters.items()}
 
     async def write_status(self, status: Mapping[str, object]) -> None:
-        """Replace what ``muster-agent status`` shows, by name; raise StoreUnwritable."""
-        await self._transact(_Batch(status={name: msgspec.json.encode(body).decode() for name, body in status.items()}))
+        """Replace what ``muster-agent status`` shows, by name; raise StoreUnwritable, or what ended the flusher."""
+        if self._flusher.done():
+            self._flusher.result()
+        bodies = {name: msgspec.json.encode(body).decode() for name, body in status.items()}
+        await self._transact(SideBatch(status=bodies))
 
     # The outbox
 
@@ -223,27 +226,27 @@ class SqliteStore:
 
     async def discard(self, row: OutboxRow, cause: str) -> None:
         """Drop a registration that can never be delivered, counted by cause."""
-        await self._transact(_Batch(discarded=(row, cause)))
+        await self._transact(SideBatch(discarded=(row, cause)))
 
     async def drop_registrations(self, blocks: str, request: int = 0) -> LaneDepth:
         """Drop the registrations that are not in flight, of the blocks that match a GLOB, because an operator asks.
 
         ``request`` is the row that asked, if one did; it gets the answer. Raise StoreUnwritable.
         """
-        return (await self._transact(_Batch(dropped_blocks=blocks, request=request))).dropped
+        return (await self._transact(SideBatch(dropped_blocks=blocks, request=request))).dropped
 
     # Transactions
 
-    async def _transact(self, batch: "BatchCommit | _Batch") -> OutboxChange:
+    async def _transact(self, batch: BatchCommit | SideBatch) -> OutboxChange:
         """Write one transaction; whoever waits for it may be cancelled, the transaction itself goes on to its end."""
         return await asyncio.shield(asyncio.ensure_future(self._transact_wholly(batch)))
 
-    async def _transact_wholly(self, batch: "BatchCommit | _Batch") -> OutboxChange:
+    async def _transact_wholly(self, batch: BatchCommit | SideBatch) -> OutboxChange:
         async with self._lock:
             with self.commits.measured():
                 return await self._transact_locked(batch)
 
-    async def _transact_locked(self, batch: "BatchCommit | _Batch") -> OutboxChange:
+    async def _transact_locked(self, batch: BatchCommit | SideBatch) -> OutboxChange:
         outbox = OutboxChange(self._books, is_behind=isinstance(batch, BatchCommit) and batch.is_behind)
 
         def write(database: sqlite3.Connection) -> None:
@@ -251,7 +254,7 @@ class SqliteStore:
             if isinstance(batch, BatchCommit):
                 self._write_block_batch(database, batch, outbox)
             else:
-                _write_beside_blocks(database, batch, outbox)
+                write_beside_blocks(database, batch, outbox)
             outbox.finish()
 
         try:
@@ -304,10 +307,11 @@ class SqliteStore:
                     # Where batches are committed, they delete: another transaction would wait for the disk in vain.
                     is_left = self._books.has_deletions and self._books.deleted_through == deleted
                     if unpacks or is_left:
-                        await self._transact(_Batch(unpacks=unpacks))
+                        await self._transact(SideBatch(unpacks=unpacks))
                     await self._answer_operator()
                 async with self._lock:
-                    await self._space.give_back()
+                    with noticing_damage():
+                        await self._space.give_back()
                 told = ""
             except (StoreLocked, sqlite3.OperationalError) as error:
                 if told != (told := str(error)):
@@ -318,28 +322,6 @@ class SqliteStore:
             requests = await self._database.execute_fetchall(schema.OPEN_REQUESTS)
         for row_id, blocks in requests:
             await self.drop_registrations(blocks, row_id)
-
-
-class _Batch(msgspec.Struct, frozen=True):
-    """What is written beside batches of a block."""
-
-    status: Mapping[str, str] = {}
-    discarded: tuple[OutboxRow, str] | None = None
-    dropped_blocks: str = ""
-    request: int = 0
-    unpacks: bool = False
-
-
-def _write_beside_blocks(database: sqlite3.Connection, batch: _Batch, outbox: OutboxChange) -> None:
-    if batch.unpacks:
-        outbox.unpack_acknowledged()
-    if batch.discarded:
-        outbox.discard(*batch.discarded)
-    if batch.dropped_blocks:
-        outbox.drop_unsent(batch.dropped_blocks, OPERATOR)
-        answer = msgspec.json.encode(outbox.dropped).decode()
-        database.execute(schema.ANSWER_REQUEST, (answer, batch.request))
-    database.executemany(schema.PUT_STATUS, batch.status.items())
 
 
 def _write_block(database: sqlite3.Connection, batch: BatchCommit) -> int:

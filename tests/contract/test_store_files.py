@@ -1,15 +1,18 @@
 """The agent always starts: what cannot be read is set aside, what is gone is noticed, what is not ours is refused."""
 
+import asyncio
 import resource
 import shutil
+import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from edge_agent.core.outgoing import Lane
+from edge_agent.store import sqlite_store
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before, site_key
 from edge_agent.store.sqlite_store import SqliteStore
@@ -119,6 +122,27 @@ async def test_a_damaged_store_is_set_aside_and_a_new_one_begun(path: Path, dama
     assert prepared == Prepared(was_lost=True, set_aside=aside, replaces_lost=True)
     assert aside.read_bytes() == damaged
     assert await works(path)
+
+
+async def write_status_for_ever(store: SqliteStore) -> None:
+    while True:
+        await store.write_status({})
+        await asyncio.sleep(0.01)
+
+
+async def test_damage_that_is_met_while_deleting_is_not_kept_from_whoever_writes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "FLUSH_INTERVAL", 0.01)
+    async with opened(path) as store:
+        await store.commit(batch(1, [registration(f"node{number}", "r") for number in range(200)]))
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE registration_chunk SET body = zeroblob(length(body))")
+        # A part of a chunk stays: it has to be unpacked.
+        store.delete_through(Lane.REGISTRATIONS, 100)
+        with pytest.raises(StoreDamaged):
+            await asyncio.wait_for(write_status_for_ever(store), 60)
+        store.delete_through(Lane.REGISTRATIONS, 200)
 
 
 @contextmanager
