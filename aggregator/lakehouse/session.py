@@ -20,6 +20,7 @@ from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.lakehouse.catalog_access import CATALOG, spark_catalog, spark_secrets
 from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.jetstream_source import JetStreamSource
+from aggregator.lakehouse.local_files import make_files_quickly
 
 _JAVA = (
     "-XX:+UseParallelGC",
@@ -80,7 +81,7 @@ def start(settings: SessionSettings) -> SparkSession:
         java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(active)
     _name_what_pyspark_looks_up(spark)
     spark.dataSource.register(JetStreamSource)
-    _write_no_checksum_files(spark)
+    make_files_quickly(spark)
     return spark
 
 
@@ -153,15 +154,6 @@ def _name_what_pyspark_looks_up(spark: SparkSession) -> None:
     """Import by name what columns are made with: behind ``import package.*``, each use is a search in all jars."""
     for name in ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils"):
         java_import(spark._jvm, name)  # noqa: SLF001 - Python has no name for it
-
-
-def _write_no_checksum_files(spark: SparkSession) -> None:
-    """Leave out Hadoop's ``.crc`` beside every local file: Parquet has checksums of its own.
-
-    Hadoop keeps one file system of a kind for the whole JVM, and forks ``chmod`` for every file.
-    """
-    hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no name for it
-    java_class(spark, "org.apache.hadoop.fs.FileSystem").getLocal(hadoop).setWriteChecksum(False)
 
 
 @contextmanager
