@@ -1,6 +1,7 @@
 """What the doctor finds around an agent: real servers with what goes wrong at them, and nothing changed by looking."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ import pytest_asyncio
 
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
+from shared.instants import HOUR
 from shared.jetstream_api import request_json
 from shared.nats_connection import AuthSettings, ConnectionSettings, connect
 from shared.settings import FilePath
 from tests.support.agent_stage import FLEET, Stage, agent_stage, registering
+from tests.support.fault_disk import SmallDisk
 from tests.support.operated_agent import OperatedAgent, operated_agent
 from tests.support.source_site import CONSUMER, STREAM
+from tests.support.stepped_clock import CAN_STEP, NEEDED, SteppedClock
 from tests.support.waiting import until
 
 SUBJECT = "fleet.eu-west.dub1.nodes"
@@ -118,6 +122,32 @@ async def test_thresholds_that_do_not_fit_the_registrations_are_said(stage: Stag
         "senders register about every 2s (the stream's last 15 messages), but stale_after is 2.1s"
     )
     assert any("the whole site said nothing for longer than blind_after, 1s" in said for _, said, _ in wrong)
+
+
+@pytest.mark.skipif(not CAN_STEP, reason=NEEDED)
+@pytest.mark.parametrize(("ahead", "side"), [(HOUR, "ahead of"), (-HOUR, "behind")])
+async def test_a_clock_that_does_not_agree_is_found(stage: Stage, ahead: int, side: str) -> None:
+    with SteppedClock(stage.site.server) as clock:
+        clock.set(ahead)
+        _, wrong = await examined(stage.config_path)
+    ((level, said),) = [(level, text) for level, text, _ in wrong if "clock" in text]
+    # Measured between two readings of ours, which may lie a moment apart.
+    assert re.fullmatch(rf"WARN its clock is (59m 5\ds|1h( \ds)?) {side} this host's", f"{level} {said}")
+
+
+async def test_a_disk_that_has_no_room_or_will_have_none_is_found(stage: Stage, tmp_path: Path) -> None:
+    with SmallDisk(tmp_path / "disk") as disk:
+        if not disk.is_small:
+            pytest.skip("a disk of its own for the store can be mounted by root only")
+        stage.store_path = disk.path / "agent.db"
+        stage.write_settings()
+        for left, level, found in (
+            (80 << 20, "WARN", f"80 MiB free at {disk.path}, store.max_outbox is 2 GiB"),
+            (1 << 20, "FAIL", f"1 MiB free at {disk.path}"),
+        ):
+            disk.fill(left)
+            _, wrong = await examined(stage.config_path)
+            assert [(how_bad, text) for how_bad, text, _ in wrong if "free at" in text] == [(level, found)]
 
 
 async def test_messages_without_a_sender_are_said(stage: Stage) -> None:
