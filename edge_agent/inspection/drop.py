@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.ports import LaneDepth, StoreFull, StoreLocked
+from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import StoreInUse, StoreUnusable, held
 from edge_agent.store.sqlite_store import SqliteStore
 
@@ -32,6 +33,8 @@ async def drop_registrations(path: Path, block: str) -> LaneDepth:
     try:
         with held(path):
             return await _drop_here(path, blocks)
+    except StoreDamaged as error:
+        raise StoreUnusable(f"store {path}: it is damaged ({error}); the agent sets it aside when it starts") from error
     except StoreInUse:
         return _ask_agent(path, blocks)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.outgoing import Lane
+from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import sqlite_store
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before, site_key
@@ -143,6 +144,15 @@ async def test_damage_that_is_met_while_deleting_is_not_kept_from_whoever_writes
         with pytest.raises(StoreDamaged):
             await asyncio.wait_for(write_status_for_ever(store), 60)
         store.delete_through(Lane.REGISTRATIONS, 200)
+
+
+async def test_nothing_is_dropped_from_a_damaged_store_and_it_is_called_so(path: Path) -> None:
+    async with opened(path) as store:
+        await store.commit(batch(1, [registration(f"node{number}", "r") for number in range(200)]))
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE registration_chunk SET body = zeroblob(length(body))")
+    with pytest.raises(StoreUnusable, match=r"it is damaged .*; the agent sets it aside when it starts"):
+        await drop_registrations(path, "")
 
 
 @contextmanager
