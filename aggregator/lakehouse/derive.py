@@ -13,6 +13,7 @@ from aggregator.lakehouse import availability, catalog, coverage, losses, vouchi
 from aggregator.lakehouse.accounting_check import check
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.changes import windows_begin
+from aggregator.lakehouse.effort import looked_at_again
 from aggregator.lakehouse.ground import Ground
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.import_schemas import IMPORT_AVAILABILITY, IMPORT_SENDER_AVAILABILITY, IMPORTS
@@ -130,7 +131,7 @@ class Derivation:
         intervals, covered = self._read(SENDER_INTERVALS), planned.cut_coverage(self._read(SITE_COVERAGE))
         by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
-        lives = availability.spans_since(intervals, begins, known_through)
+        lives = looked_at_again(availability.spans_since(intervals, begins, known_through))
         spans = planned.cut_spans(lives)
         if windows or Iceberg(self._spark).row_count(SENDER_MAINTENANCE_DAYS):
             self._write(planned.sender_days(lives), SENDER_MAINTENANCE_DAYS, where)
@@ -139,7 +140,7 @@ class Derivation:
         self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)
         exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
         self._write(exceptions, SENDER_DAY_EXCEPTIONS, where)
-        days_cut = self._read(SENDER_DAY_EXCEPTIONS).where(where)
+        days_cut = looked_at_again(self._read(SENDER_DAY_EXCEPTIONS).where(where))
         site_days = availability.site_availability_daily(
             spans, days_cut, by_day, known_through, interval
         ).localCheckpoint()
@@ -151,7 +152,7 @@ class Derivation:
         self._write(site_days, SITE_AVAILABILITY_DAILY, where)
         # Small tables, and not partitioned: days before are taken over as they are.
         begin = f.lit(_day(min(begins.values())))
-        days = self._read(SITE_AVAILABILITY_DAILY).where(f.col("day") >= begin)
+        days = looked_at_again(self._read(SITE_AVAILABILITY_DAILY).where(f.col("day") >= begin))
         for table, keys in ((REGION_AVAILABILITY_DAILY, ("region",)), (FLEET_AVAILABILITY_DAILY, ())):
             kept = self._read(table).where(f.col("day") < begin)
             self._write(availability.over_sites(days, *keys).unionByName(kept), table)

@@ -2,20 +2,27 @@
 
 from collections.abc import Iterable, Mapping
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.table import Table
 
 FEW_ROWS = 200_000
 """Rows that are computed faster one by one than it takes to compile code for them."""
+NEW_ROWS = 1_000_000
+"""New rows that a few pieces sort in memory: each piece takes a while, however small it is."""
 
+_HOW, _ONE_BY_ONE = "spark.sql.codegen.factoryMode", "NO_CODEGEN"
+_SHUFFLED = "spark.sql.shuffle.partitions"
 _FOR_FEW = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    _HOW: _ONE_BY_ONE,
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "1",
+    _SHUFFLED: "1",
+    # Rows of many days lie in many files of a few rows each: four for a task are too few.
+    "spark.sql.iceberg.read.adaptive-split-size.enabled": "false",
 }
+_PIECES = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 
 
 def fit(spark: SparkSession, tables: Iterable[Table], new_count: int, chosen: Mapping[str, str]) -> None:
@@ -32,3 +39,37 @@ def fit(spark: SparkSession, tables: Iterable[Table], new_count: int, chosen: Ma
             spark.conf.unset(name)
         else:
             spark.conf.set(name, wanted)
+
+
+def cut(
+    spark: SparkSession, tables: Iterable[Table], before: Mapping[str, int] | None, chosen: Mapping[str, str]
+) -> None:
+    """Choose into how many pieces rows are shuffled that came to ``tables`` since the snapshots ``before``.
+
+    None: all rows are computed. Few rows of a long time are many files, which all cores write; those since a while ago
+    are not. Where the session began without a number of pieces, as on a cluster, none is chosen for more rows.
+    """
+    if _are_few(spark):
+        if _SHUFFLED not in chosen:
+            spark.conf.set(_SHUFFLED, spark.sparkContext.defaultParallelism if before is None else _FOR_FEW[_SHUFFLED])
+        return
+    many = spark.sparkContext.getConf().get(_PIECES)
+    if many is None or _PIECES in chosen:
+        return
+    is_little = before is not None and _new_count(Iceberg(spark), tables, before) <= NEW_ROWS
+    few = spark.conf.get(_SHUFFLED) or many
+    spark.conf.set(_PIECES, few if is_little else many)
+
+
+def looked_at_again(rows: DataFrame) -> DataFrame:
+    """Keep few rows that are used more than once: to find them again in files of many days takes far longer."""
+    return rows.persist() if _are_few(rows.sparkSession) else rows
+
+
+def _are_few(spark: SparkSession) -> bool:
+    return spark.conf.get(_HOW, None) == _ONE_BY_ONE
+
+
+def _new_count(iceberg: Iceberg, tables: Iterable[Table], before: Mapping[str, int]) -> int:
+    stood = {table: before.get(table.name) for table in tables}
+    return sum(iceberg.row_count(table) - (iceberg.row_count(table, at) if at else 0) for table, at in stood.items())

@@ -110,9 +110,10 @@ class Iceberg:
         finally:
             files.close()
 
-    def row_count(self, table: Table) -> int:
-        """Say how many rows a table has."""
-        snapshot = self.load(table).currentSnapshot()
+    def row_count(self, table: Table, snapshot_id: int | None = None) -> int:
+        """Say how many rows a table has, or had at a snapshot: 0 where that is not there any more."""
+        loaded = self.load(table)
+        snapshot = loaded.currentSnapshot() if snapshot_id is None else loaded.snapshot(snapshot_id)
         return 0 if snapshot is None else int(snapshot.summary().get("total-records") or 0)
 
     def rows(self, loaded: Any, columns: Sequence[str]) -> list[tuple[Any, ...]]:

@@ -170,6 +170,7 @@ def bring_up_to_date(
     ):
         derive_from_imports(spark, imported, progress)
     if ground is None or ground.position != position:
+        effort.cut(spark, _RECORDS, whole_run.snapshots if ground else None, settings.lakehouse.spark)
         progress(f"deriving intervals, coverage and availability through {position.sequence}")
         derivation = Derivation(spark, position, imported, interval, progress)
         derivation.run(ground)

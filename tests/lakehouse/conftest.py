@@ -62,6 +62,10 @@ class Lakehouse:
         return [tuple(row) for row in spark.sql(query).collect()]
 
 
+PIECES, MANY_PIECES = "spark.sql.adaptive.coalescePartitions.initialPartitionNum", "4"
+"""Into how many a session begins to shuffle all rows; a user's begins with 32 and more."""
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     nobody = ConnectionSettings(servers=("nats://127.0.0.1:1",))
@@ -72,7 +76,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except JarsUnavailable as error:
         say(str(error))
         jars = wanted.jars
-    session = start(msgspec.structs.replace(wanted, jars=jars))
+    session = start(msgspec.structs.replace(wanted, jars=jars, extra={**wanted.extra, PIECES: MANY_PIECES}))
     yield session
     session.stop()
 

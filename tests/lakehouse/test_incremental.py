@@ -1,7 +1,7 @@
 """Whatever comes, in whatever order, and whatever ends a run half-way: the tables are those of a full computation."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from aggregator.lakehouse.schemas import (
 )
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.nats_connection import ConnectionSettings
-from tests.lakehouse.conftest import say, settings_for
+from tests.lakehouse.conftest import MANY_PIECES, PIECES, say, settings_for
+from tests.support.quick_spark import SPARK
 from tests.support.random_fleet import advisory_rows, draw_block, policy_rows, watermark_rows
 from tests.support.small_rollup import bucket_of
 
@@ -246,3 +247,30 @@ def week_of(site: str) -> Iterator[tuple[Table, Row]]:
             "advisory_ordinal": sum(each[0] <= at for each in said),
         }
         yield WATERMARKS, block | mark
+
+
+def test_rows_are_shuffled_in_as_many_pieces_as_there_is_to_compute(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list(week_of("site1"))
+    archive = Archive(
+        tmp_path, [(table, row | ARRIVED | {"hub_sequence": n}) for n, (table, row) in enumerate(told, 1)]
+    )
+    archive.take(len(told) // 2, START + DAY)
+    before = catalog.snapshots(archive.spark, BRONZE)
+    archive.take(len(told), START + 7 * DAY)
+
+    def pieces(setting: str, before: Mapping[str, int] | None) -> str | None:
+        effort.fit(archive.spark, BRONZE, 0, {})
+        effort.cut(archive.spark, BRONZE, before, {})
+        return archive.spark.conf.get(setting)
+
+    shuffled = "spark.sql.shuffle.partitions"
+    assert pieces(shuffled, None) == str(spark.sparkContext.defaultParallelism)
+    assert pieces(shuffled, before) == "1"
+    monkeypatch.setattr(effort, "FEW_ROWS", 0)
+    assert (pieces(PIECES, None), pieces(PIECES, before)) == (MANY_PIECES, SPARK[shuffled])
+    monkeypatch.setattr(effort, "NEW_ROWS", len(told) // 2)
+    assert pieces(PIECES, before) == SPARK[shuffled]
+    # Where the snapshot is gone that they came after, all are new.
+    assert pieces(PIECES, {}) == MANY_PIECES

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse import catalog, job, provision
+from aggregator.lakehouse import catalog, effort, job, provision
 from aggregator.lakehouse.import_schemas import IMPORTS
 from aggregator.lakehouse.imports.listing import Imported, chosen, imports_in
 from aggregator.lakehouse.imports.mapping import Mapping
@@ -50,7 +50,9 @@ def import_intervals(
         with alone(spark, warehouse, settings.lakehouse.catalog, job.LOCK_DEADLINE, progress, check):
             provision.prepare(spark)
             stands = catalog.positions(spark, (IMPORTS,)).get(IMPORTS.name)
-            progress(f"taking {sum(file.row_count for file in files):,} rows")
+            row_count = sum(file.row_count for file in files)
+            effort.fit(spark, (IMPORTS,), row_count, settings.lakehouse.spark)
+            progress(f"taking {row_count:,} rows")
             counts = take(spark, files, mapping, stands)
             position = job.bring_up_to_date(spark, settings, None, full=False, progress=progress)
             reached = catalog.positions(spark, (IMPORTS,))[IMPORTS.name].known_through
