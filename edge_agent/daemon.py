@@ -1,9 +1,11 @@
 """Build the agent from its settings and run it until it is told to stop: the one composition root."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Coroutine, Iterator
 from importlib.metadata import version
@@ -35,6 +37,8 @@ from edge_agent.uploading import Uploading
 log = logging.getLogger("muster.agent")
 
 SWITCH_INTERVAL = 0.001
+SOON, PAUSE = 60.0, 5.0
+"""Seconds: how soon the next damage is part of the same trouble, and how long a disk that is in it is left alone."""
 
 
 async def run(settings: AgentSettings) -> None:
@@ -47,14 +51,21 @@ async def run(settings: AgentSettings) -> None:
     damage = ""
     with held(path):
         while not stopping.is_set():
+            began, damaged_before = time.monotonic(), bool(damage)
             try:
                 await _run_on(path, settings, stopping, damage)
+            except* StoreDamaged as found:
+                damage = str(_first_of(found))
+                if damaged_before and time.monotonic() - began < SOON:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(stopping.wait(), PAUSE)
             except* CopyArrived:
+                # After damage that was found at the same time: the copy takes the damaged store's place.
                 damage = ""
                 adopt_copy(path)
                 log.info("store %s is a copy of the other member's now", path)
-            except* StoreDamaged as found:
-                damage = str(_first_of(found))
+    if damage:
+        log.error("store %s is damaged (%s): the next start sets it aside", path, damage)
 
 
 async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, damage: str) -> None:
@@ -161,6 +172,8 @@ def _say_what_was_found(path: Path, prepared: Prepared, damage: str) -> None:
     if prepared.set_aside:
         said = damage and f" ({damage})"
         log.error("store %s was corrupt%s: set aside as %s, beginning anew", path, said, prepared.set_aside)
+        for old in prepared.removed:
+            log.error("store %s: %s, set aside before, was removed to make room", path, old)
     elif prepared.was_lost:
         log.error("store %s is gone though there was one: beginning anew; known senders will be announced again", path)
     if prepared.migrated_from:

@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from glob import escape
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from shared.system_errors import refusal
 KEY_BYTES = 32
 FULL = 1 << 20
 KEPT_ASIDE = 3
+_LOGS = ("-wal", "-shm")
 _OWNER = "the agent needs to write there"
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNREADABLE = (
@@ -44,12 +46,14 @@ class Prepared(msgspec.Struct, frozen=True):
 
     ``replaces_lost`` stays true of a store that was made in the place of a lost one. ``migrated_from`` is the version
     that an older agent wrote, 0 where there was nothing to bring up to date.
+    ``removed`` are stores that had been set aside before, and made room.
     """
 
     was_lost: bool
     set_aside: Path | None = None
     replaces_lost: bool = False
     migrated_from: int = 0
+    removed: tuple[Path, ...] = ()
 
 
 @contextmanager
@@ -76,6 +80,7 @@ def prepare(path: Path, *, is_damaged: bool = False) -> Prepared:
     """
     marker = path.with_name(path.name + ".marker")
     set_aside, migrated_from = None, 0
+    removed: tuple[Path, ...] = ()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         had_one = marker.exists() or path.exists()
@@ -83,6 +88,7 @@ def prepare(path: Path, *, is_damaged: bool = False) -> Prepared:
             _refuse_newer(path)
             if is_damaged or not _is_sound(path):
                 set_aside = _set_aside(path)
+                removed = _make_room(path)
             else:
                 migrated_from = _brought_up_to_date(path)
         was_lost = had_one and not path.exists()
@@ -90,7 +96,7 @@ def prepare(path: Path, *, is_damaged: bool = False) -> Prepared:
             _drop_logs(path)
             _create(path, replaces_lost=was_lost)
         marker.touch()
-        return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from)
+        return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from, removed)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error
 
@@ -125,7 +131,7 @@ def site_key(path: Path) -> bytes:
 
 def _drop_logs(path: Path) -> None:
     """Remove the logs of a file that is gone: SQLite would write what they hold into the new one."""
-    for suffix in ("-wal", "-shm"):
+    for suffix in _LOGS:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
@@ -187,21 +193,32 @@ def _is_sound(path: Path) -> bool:
 
 def set_aside_before(path: Path) -> list[Path]:
     """Name the damaged stores that were set aside before, the oldest first."""
-    found = [each for each in path.parent.glob(f"{path.name}.corrupt-*") if each.name.rpartition("-")[2].isdecimal()]
-    return sorted(found, key=lambda each: int(each.name.rpartition("-")[2]))
+    beginning = f"{path.name}.corrupt-"
+    found = [each for each in path.parent.glob(f"{escape(beginning)}*") if each.is_file()]
+    numbers = (each.name.removeprefix(beginning) for each in found)
+    # Files of other names are somebody's own.
+    return [path.with_name(f"{beginning}{number}") for number in sorted(map(int, filter(str.isdecimal, numbers)))]
 
 
 def _set_aside(path: Path) -> Path:
     before = set_aside_before(path)
     number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
-    for old in before[: len(before) + 1 - KEPT_ASIDE]:
-        # A disk that damages one store after the other must not be filled with them.
-        for suffix in ("", "-wal", "-shm"):
-            old.with_name(old.name + suffix).unlink(missing_ok=True)
     aside = path.with_name(f"{path.name}.corrupt-{number}")
     path.replace(aside)
-    for suffix in ("-wal", "-shm"):
+    for suffix in _LOGS:
         log = path.with_name(path.name + suffix)
         if log.exists():
             log.replace(aside.with_name(aside.name + suffix))
     return aside
+
+
+def _make_room(path: Path) -> tuple[Path, ...]:
+    """Remove damaged stores: a disk that damages one after the other must not be filled with them.
+
+    The first stays, which has what had not been delivered when the damage began, and the last.
+    """
+    removed = tuple(set_aside_before(path)[1 : 1 - KEPT_ASIDE])
+    for old in removed:
+        for suffix in ("", *_LOGS):
+            old.with_name(old.name + suffix).unlink(missing_ok=True)
+    return removed

@@ -23,7 +23,7 @@ from edge_agent.store import schema
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.damage import noticing_damage
 from edge_agent.store.decision_log import DecisionLog
-from edge_agent.store.files import LOCKED, unusable
+from edge_agent.store.files import LOCKED, StoreUnusable, unusable
 from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
@@ -109,20 +109,29 @@ class SqliteStore:
         """Read a block's state and senders; None where the store does not know it."""
         # A transaction whose task was cancelled may still be under way.
         async with self._lock:
-            async with self._database.execute("SELECT number, state FROM block WHERE name = ?", (name,)) as cursor:
-                row = await cursor.fetchone()
-            if row is None:
-                return None
-            state = msgspec.json.decode(row[1], type=BlockState)
-            self._block_counters[name] = state.counters
             with noticing_damage():
+                async with self._database.execute("SELECT number, state FROM block WHERE name = ?", (name,)) as cursor:
+                    row = await cursor.fetchone()
+                if row is None:
+                    return None
+                state = self._state(name, row[1])
+                self._block_counters[name] = state.counters
                 return state, await load_senders(self._database, row[0], self._incarnations)
 
     async def known_blocks(self) -> list[tuple[BlockId, BlockState]]:
         """Read whose blocks the store holds, and their states."""
         with noticing_damage():
             rows = await self._database.execute_fetchall("SELECT region, site, name, state FROM block")
-            return [(BlockId(*row[:3]), msgspec.json.decode(row[3], type=BlockState)) for row in rows]
+            return [(BlockId(*row[:3]), self._state(*row[2:])) for row in rows]
+
+    def _state(self, name: str, body: str) -> BlockState:
+        """Decode what is not damaged; of another shape it is another version's, which has use for it."""
+        try:
+            return msgspec.json.decode(body, type=BlockState)
+        except msgspec.ValidationError as error:
+            raise StoreUnusable(
+                f"store {self._path}: block {name} is of another version of the agent ({error}); use that one"
+            ) from error
 
     async def commit(self, batch: BatchCommit) -> None:
         """Make one batch durable; raise StoreUnwritable, having changed nothing, where that cannot be done now."""
@@ -319,7 +328,8 @@ class SqliteStore:
 
     async def _answer_operator(self) -> None:
         async with self._lock:
-            requests = await self._database.execute_fetchall(schema.OPEN_REQUESTS)
+            with noticing_damage():
+                requests = await self._database.execute_fetchall(schema.OPEN_REQUESTS)
         for row_id, blocks in requests:
             await self.drop_registrations(blocks, row_id)
 

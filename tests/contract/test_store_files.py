@@ -183,13 +183,39 @@ async def test_a_disk_that_fills_just_before_a_store_is_opened_is_a_refusal_in_o
         await SqliteStore.open(path, 1 << 20)
 
 
-async def test_each_damaged_store_is_kept_under_a_name_of_its_own_and_the_last_three_alone(path: Path) -> None:
+async def test_each_damaged_store_is_kept_under_a_name_of_its_own_the_first_and_the_last_two(path: Path) -> None:
     for number in range(1, 13):
         await fill(path)
         path.write_bytes(b"damaged" * number)
-        assert prepare(path).set_aside == path.with_name(f"agent.db.corrupt-{number}")
-        assert path.with_name(f"agent.db.corrupt-{number}").read_bytes() == b"damaged" * number
-    assert [each.name for each in set_aside_before(path)] == [f"agent.db.corrupt-{number}" for number in (10, 11, 12)]
+        prepared = prepare(path)
+        assert prepared.set_aside == path.with_name(f"agent.db.corrupt-{number}")
+        assert prepared.removed == ((path.with_name(f"agent.db.corrupt-{number - 2}"),) if number > 3 else ())
+        assert prepared.set_aside.read_bytes() == b"damaged" * number
+    assert [each.name for each in set_aside_before(path)] == [f"agent.db.corrupt-{number}" for number in (1, 11, 12)]
+
+
+async def test_only_what_was_set_aside_makes_room_whatever_the_stores_name(tmp_path: Path) -> None:
+    path = tmp_path / "agent[1].db"
+    own = [tmp_path / "agent[1].db.corrupt-1.saved-1", tmp_path / "agent[1].db.corrupt-x"]
+    for each in own:
+        each.write_text("somebody's own")
+    (tmp_path / "agent[1].db.corrupt-9").mkdir()
+    for number in (1, 2, 3, 4):
+        path.write_bytes(b"damaged")
+        assert prepare(path).set_aside == tmp_path / f"agent[1].db.corrupt-{number}"
+    assert all(each.exists() for each in own)
+    assert [each.name.rpartition("-")[2] for each in set_aside_before(path)] == ["1", "3", "4"]
+
+
+async def test_a_store_of_another_version_is_not_taken_for_a_damaged_one(path: Path) -> None:
+    await fill(path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE block SET state = json_set(state, '$.pending_blind', 'a later one')")
+    async with opened(path) as store:
+        with pytest.raises(StoreUnusable, match="is of another version of the agent .*; use that one"):
+            await store.known_blocks()
+        with pytest.raises(StoreUnusable, match="is of another version of the agent .*; use that one"):
+            await store.load_block(BLOCK)
 
 
 @pytest.mark.parametrize(
