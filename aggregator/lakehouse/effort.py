@@ -12,16 +12,16 @@ FEW_ROWS = 200_000
 NEW_ROWS = 1_000_000
 """New rows that a few pieces sort in memory: each piece takes a while, however small it is."""
 
-_HOW, _ONE_BY_ONE = "spark.sql.codegen.factoryMode", "NO_CODEGEN"
 _SHUFFLED = "spark.sql.shuffle.partitions"
 _FOR_FEW = {
     "spark.sql.adaptive.enabled": "false",
-    _HOW: _ONE_BY_ONE,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     _SHUFFLED: "1",
     # Rows of many days lie in many files of a few rows each: four for a task are too few.
     "spark.sql.iceberg.read.adaptive-split-size.enabled": "false",
 }
+_ONE_BY_ONE = ("spark.sql.codegen.factoryMode", "spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled")
 _PIECES = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 
 
@@ -30,10 +30,10 @@ def fit(spark: SparkSession, tables: Iterable[Table], new_count: int, chosen: Ma
     iceberg = Iceberg(spark)
     rows = new_count + sum(iceberg.row_count(table) for table in tables)
     started_with = dict(spark.sparkContext.getConf().getAll())
-    for name, value in _FOR_FEW.items():
+    for name in (*_FOR_FEW, _PIECES):
         if name in chosen:
             continue
-        wanted = value if rows <= FEW_ROWS else started_with.get(name)
+        wanted = (_FOR_FEW.get(name) if rows <= FEW_ROWS else None) or started_with.get(name)
         if wanted is None:
             # What nobody set has Spark's default again.
             spark.conf.unset(name)
@@ -67,7 +67,8 @@ def looked_at_again(rows: DataFrame) -> DataFrame:
 
 
 def _are_few(spark: SparkSession) -> bool:
-    return spark.conf.get(_HOW, None) == _ONE_BY_ONE
+    # All of them: an operator may have chosen one.
+    return all(spark.conf.get(name, None) == _FOR_FEW[name] for name in _ONE_BY_ONE)
 
 
 def _new_count(iceberg: Iceberg, tables: Iterable[Table], before: Mapping[str, int]) -> int:

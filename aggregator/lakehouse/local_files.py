@@ -5,6 +5,7 @@ Without its native library, which no jar has, Hadoop runs ``chmod`` for every fi
 bucket of sites that it touches. Ours sets the same permissions itself. Spark has the compiler that it takes.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -12,13 +13,13 @@ from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.java_class import java_class
 
-_NAME = "muster.LocalFiles"
+_NAME, _CHOSEN = "muster.LocalFiles", "fs.file.impl"
 _SOURCE = """
 package muster;
 
 import java.io.IOException;
 import java.nio.file.Files;
-import java.nio.file.attribute.PosixFilePermissions;
+import java.nio.file.LinkOption;
 import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.RawLocalFileSystem;
@@ -31,8 +32,11 @@ public class LocalFiles extends LocalFileSystem {
 
   static class Raw extends RawLocalFileSystem {
     public void setPermission(Path path, FsPermission wanted) throws IOException {
-      String symbols = wanted.getUserAction().SYMBOL + wanted.getGroupAction().SYMBOL + wanted.getOtherAction().SYMBOL;
-      Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(symbols));
+      java.nio.file.Path file = pathToFile(path).toPath();
+      // As chmod does: a directory that hands on its group goes on with it.
+      int mode = ((Integer) Files.getAttribute(file, "unix:mode", new LinkOption[0])).intValue();
+      Integer changed = Integer.valueOf(mode & 07000 | wanted.toShort() & 0777);
+      Files.setAttribute(file, "unix:mode", changed, new LinkOption[0]);
     }
   }
 }
@@ -42,27 +46,27 @@ public class LocalFiles extends LocalFileSystem {
 def make_files_quickly(spark: SparkSession) -> None:
     """Write local files of this JVM so, and without Hadoop's ``.crc`` beside each: Parquet has checksums of its own.
 
-    Hadoop keeps one file system of a kind for the whole JVM. Where ours cannot be compiled, Hadoop's own stays.
+    Hadoop keeps one file system of a kind for the whole JVM. Where ours cannot be compiled, or an operator has
+    chosen one, that stays.
     """
     hadoop = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no name for it
     file_systems = java_class(spark, "org.apache.hadoop.fs.FileSystem")
     local = file_systems.getLocal(hadoop)
-    if local.getClass().getName() != _NAME:
-        local = _ours(spark, hadoop, local) or local
-    local.setWriteChecksum(False)
+    if local.getClass().getName() != _NAME and hadoop.get(_CHOSEN) is None:
+        _take_place_of(local, spark, hadoop)
+    # Whichever it is now.
+    file_systems.getLocal(hadoop).setWriteChecksum(False)
 
 
-def _ours(spark: SparkSession, hadoop: Any, local: Any) -> Any:
-    """Put ours in the place of the file system ``local``; None where it cannot be compiled."""
-    try:
+def _take_place_of(local: Any, spark: SparkSession, hadoop: Any) -> None:
+    """Put ours in the place of ``local``, where it can be compiled."""
+    # TypeError: there is no such class.
+    with suppress(Py4JError, TypeError):
         compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
         compiler.cook(_SOURCE)
         configuration = java_class(spark, "org.apache.hadoop.conf.Configuration")(hadoop)
         configuration.setClassLoader(compiler.getClassLoader())
-        configuration.set("fs.file.impl", _NAME)
+        configuration.set(_CHOSEN, _NAME)
         # Whoever has it already may go on with it: closing takes it out of Hadoop's list, and nothing else.
         local.close()
-        return java_class(spark, "org.apache.hadoop.fs.FileSystem").getLocal(configuration)
-    except (Py4JError, TypeError):
-        # TypeError: there is no such class.
-        return None
+        java_class(spark, "org.apache.hadoop.fs.FileSystem").getLocal(configuration)

@@ -272,5 +272,11 @@ def test_rows_are_shuffled_in_as_many_pieces_as_there_is_to_compute(
     assert (pieces(PIECES, None), pieces(PIECES, before)) == (MANY_PIECES, SPARK[shuffled])
     monkeypatch.setattr(effort, "NEW_ROWS", len(told) // 2)
     assert pieces(PIECES, before) == SPARK[shuffled]
+    # The next run begins as the session did, and an operator's choice of one setting is no sign of few rows.
+    effort.fit(archive.spark, BRONZE, 0, {})
+    assert archive.spark.conf.get(PIECES) == MANY_PIECES
+    archive.spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    effort.cut(archive.spark, BRONZE, before, {})
+    assert archive.spark.conf.get(shuffled) == SPARK[shuffled]
     # Where the snapshot is gone that they came after, all are new.
     assert pieces(PIECES, {}) == MANY_PIECES

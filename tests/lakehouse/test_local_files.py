@@ -23,3 +23,8 @@ def test_a_local_file_has_hadoops_permissions_and_nothing_beside_it(spark: Spark
     permission = java_class(spark, "org.apache.hadoop.fs.permission.FsPermission")("600")
     local.setPermission(path, permission)
     assert f"{made[1].stat().st_mode & 0o777:o}" == "600"
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2775)
+    local.mkdirs(java_class(spark, "org.apache.hadoop.fs.Path")(f"file:{shared}/day=2026-01-01"))
+    assert f"{(shared / 'day=2026-01-01').stat().st_mode & 0o7777:o}" == "2755", "as chmod leaves it"
