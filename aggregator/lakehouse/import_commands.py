@@ -1,5 +1,6 @@
 """The commands below ``import``. Spark is imported when one of them runs: ``--help`` must not wait for it."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -10,7 +11,7 @@ from aggregator import config
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.source_file import SEPARATORS
-from aggregator.lakehouse.imports.times import time_reader
+from aggregator.lakehouse.imports.watch import said_of_watch, told_instant, watch
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
 
@@ -126,10 +127,11 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
     """  # noqa: D301 - \b keeps click from filling the lines
     told = {name: value for name, value in given.items() if value or name not in ("up", "down")}
     try:
-        for name in ("since", "until", "epoch"):
-            told[name] = _instant(name, given[name], given["zone"])
-        told["epoch"] = told["epoch"] or 0
+        now = time.time_ns() // 1000
+        told["since"], told["until"] = watch(given["since"], given["until"], given["zone"], now)
+        told["epoch"] = told_instant("epoch", given["epoch"], given["zone"]) or 0
         mapping = msgspec.convert(told, Mapping)
+        click.echo(said_of_watch(mapping))
         if dry_run:
             _look(files, mapping)
         else:
@@ -189,16 +191,6 @@ def _described(imported: "Imported") -> str:
         f"{imported.import_id}  {imported.file} ({imported.block}): {imported.interval_count:,} intervals of"
         f" {imported.sender_count:,} senders{when}; {imported.quarantined_count:,} quarantined"
     )
-
-
-def _instant(name: str, text: str | None, zone: str) -> int | None:
-    """Read what an option says, in microseconds; raise ImportRefused."""
-    if text is None:
-        return None
-    try:
-        return time_reader("auto", zone)(text)
-    except ValueError as error:
-        raise ImportRefused(f"--{name} {text}: {error}; write for example 2005-12-31T23:59:59Z") from error
 
 
 def _look(files: tuple[Path, ...], mapping: Mapping) -> None:
