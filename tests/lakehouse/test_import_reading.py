@@ -113,7 +113,10 @@ def test_a_length_that_may_mean_two_things_is_not_read(text: str) -> None:
         ({"until": 200_000 * SECOND}, "0", 200_000),
         ({"until": 200_000 * SECOND}, "150000", 150_000),
         ({"until": 50_000 * SECOND}, "", "stops_before_start"),
-        ({"stop": None}, "whatever", 100_000),
+        ({}, "0", "no_stop"),
+        ({"epoch": 100_000 * SECOND, "until": 900_000 * SECOND}, "0", "stops_before_start"),
+        ({"epoch": 100_000 * SECOND, "until": 900_000 * SECOND}, "-", 900_000),
+        ({"stop": None, "state": "host", "always": None, "up": ("h",)}, "whatever", 100_000),
     ],
 )
 def test_an_end_is_an_instant_a_length_or_still_to_come(told: dict[str, Any], last: str, found: int | str) -> None:
@@ -133,6 +136,9 @@ def test_an_end_is_an_instant_a_length_or_still_to_come(told: dict[str, Any], la
         (("h", "200000", "100000"), "stops_before_start", "200000 to 100000"),
         (("h", "0", "200000"), "implausible_instant", "0 to 200000"),
         (("h", "nan", "200000"), "unreadable_start", "nan"),
+        (("h", "1e400000000", "200000"), "unreadable_start", "1e400000000"),
+        (("h", "1e999999", "200000"), "unreadable_start", "1e999999"),
+        (("h", "100000", "1e31"), "unreadable_stop", "1e31"),
     ],
 )
 def test_a_row_that_is_no_interval_says_why(fields: tuple[str, ...], reason: str, detail: str) -> None:
@@ -163,6 +169,7 @@ def test_a_key_of_several_columns_gives_groups_and_a_state_has_any_words() -> No
         ({"up": ("x",), "down": ("X",)}, "cannot mean both up and down"),
         ({"stop": "begin"}, "the column 'begin' is both start and end"),
         ({"duration": "end"}, "say when a row ends (--stop) or how long it lasts (--duration), not both"),
+        ({"stop": None}, "rows that tell changes need --state"),
         ({"zone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),
         ({"time": "seconds"}, "times are auto, s, ms, us, ns or a pattern"),
         ({"shape": "{}"}, "name at least one part"),
@@ -191,6 +198,10 @@ def test_a_mapping_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, told
         ("# Outages, all of them\n# Host Begin End\nh 100000 200000\n", {}),
         ("# two\n# lines\nh,100000,200000\n", {"columns": ("host", "begin", "end")}),
         ("host,begin,end\nh,100000,200000,,\n", {}),
+        ("\thost\tbegin\tend\n0\th\t100000\t200000\n", {}),
+        (" \n\nh,100000,200000\n", {"columns": ("host", "begin", "end")}),
+        ("a\rb\nhost,begin,end\nh,100000,200000\n", {"separator": "comma"}),
+        (f"{'x' * 200_000}\nhost,begin,end\nh,100000,200000\n", {"separator": "comma"}),
         (gzip.compress(b"host,begin,end\nh,100000,200000\n"), {}),
         (lzma.compress(b"host,begin,end\nh,100000,200000\n"), {}),
         (bz2.compress(b"host,begin,end\nh,100000,200000\n"), {}),
@@ -208,6 +219,12 @@ def test_what_cannot_be_read_is_counted_with_its_first_line(tmp_path: Path) -> N
     assert (found.row_count, found.quarantined_count) == (5, 4)
     assert found.reasons == {"not_text": 1, "unreadable_start": 2, "wrong_column_count": 1}
     assert found.examples["unreadable_start"] == "line 4: 'soon'"  # type: ignore[index]
+
+
+def test_rows_that_begin_as_remarks_do_are_rows_where_they_have_all_columns(tmp_path: Path) -> None:
+    text = "# Tickets, all of them\n#4711,h,100000,200000\n#4712,h,300000,400000\n"
+    found = staged(tmp_path / "f", text, columns=("ticket", *COLUMNS))
+    assert (found.row_count, found.reasons) == (2, {})
 
 
 def test_a_file_that_is_not_understood_at_all_is_refused(tmp_path: Path) -> None:
@@ -237,6 +254,9 @@ def test_an_import_is_identified_by_what_the_file_says_and_how_it_is_read(tmp_pa
     whole = gzip.compress(text.encode() * 50)
     with pytest.raises(ImportRefused, match="cannot be read after line"):
         staged(tmp_path / "cut.csv.gz", whole[:-12])
+    # Past the header of gzip no block of any kind begins so.
+    with pytest.raises(ImportRefused, match="cannot be read after line 0"):
+        staged(tmp_path / "damaged.csv.gz", whole[:10] + b"\xff" * 20 + whole[30:])
 
 
 def test_the_staging_of_a_dead_import_is_removed_and_of_a_living_one_kept(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
-from aggregator.lakehouse.imports.times import EARLIEST, LATEST, NOTHING, length_reader, time_reader
+from aggregator.lakehouse.imports.times import EARLIEST, LATEST, NOTHING, NOTHING_BUT_ZERO, length_reader, time_reader
 
 _REMEMBERED = 1 << 17
 
@@ -82,6 +82,8 @@ class RowReader:
         except (ValueError, InvalidShape) as error:
             raise ImportRefused(str(error)) from error
         self._read_length = length_reader(mapping.unit)
+        # An outage may well have lasted for 0 seconds, and a trace that counts from its own epoch has an instant 0.
+        self._no_end = NOTHING_BUT_ZERO if mapping.duration is not None or mapping.epoch else NOTHING
         self._names: dict[str, SenderName | Unreadable] = {}
 
     def read(self, fields: Sequence[str]) -> Interval | Unreadable:
@@ -114,7 +116,7 @@ class RowReader:
         try:
             ended_at = self._ended_at(text, started_at)
         except (ValueError, OverflowError):
-            if text.strip().lower() in NOTHING:
+            if text.strip().lower() in self._no_end:
                 return Unreadable(ImportReason.NO_STOP, text.strip())
             unreadable = ImportReason.UNREADABLE_DURATION if self._mapping.duration else ImportReason.UNREADABLE_STOP
             return Unreadable(unreadable, text.strip())
@@ -128,18 +130,19 @@ class RowReader:
         """Say when an interval ends of whose end ``text`` stands there; raise ValueError."""
         if self._mapping.tells_changes:
             return started_at
-        if self._mapping.duration is not None:
-            # An outage may well have lasted for 0 seconds.
-            if self._mapping.until is not None and text.strip() != "0" and text.strip().lower() in NOTHING:
-                return self._mapping.until
-            return started_at + self._read_length(text)
-        if self._mapping.until is not None and text.strip().lower() in NOTHING:
+        if text.strip().lower() in self._no_end:
+            if self._mapping.until is None:
+                raise ValueError("it has no end")
             return self._mapping.until
+        if self._mapping.duration is not None:
+            return started_at + self._read_length(text)
         return self._read_time(text)
 
     def _end_column(self, mapping: Mapping, columns: Sequence[str]) -> Callable[[Sequence[str]], str]:
         if mapping.stop is not None and mapping.duration is not None:
             raise ImportRefused("say when a row ends (--stop) or how long it lasts (--duration), not both")
+        if mapping.tells_changes and mapping.always:
+            raise ImportRefused("rows that tell changes need --state; else say when they end: --stop or --duration")
         name = mapping.start if mapping.tells_changes else mapping.stop or mapping.duration
         assert name is not None
         if mapping.stop == mapping.start:

@@ -2,7 +2,8 @@
 
 Unless the mapping names the columns, the first line does that has all that are asked for, and what stands before it is
 passed over; a ``#`` before it is left out. Empty lines are no rows, and in files whose columns are parted by white
-space neither are lines that begin with ``#``. How a file is packed is told from its first bytes, not from its name.
+space neither are lines that begin with ``#``; in others only before the first row, without as many columns as are
+named. How a file is packed is told from its first bytes, not from its name.
 """
 
 import bz2
@@ -11,6 +12,7 @@ import csv
 import gzip
 import hashlib
 import lzma
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,7 +31,7 @@ _FOREIGN = {
 _HEAD = 50
 """Within so many lines the one must stand that names the columns."""
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": None}
-_BROKEN = (OSError, EOFError, lzma.LZMAError)
+_BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 
 class Row(NamedTuple):
@@ -104,7 +106,7 @@ class SourceFile:
         self._ahead[0] = self._ahead[0].removeprefix(codecs.BOM_UTF8)
         texts = [line.decode("utf-8", "surrogateescape") for line in self._ahead]
         if mapping.columns:
-            first_row = next((at for at, text in enumerate(texts) if not text.startswith("#")), len(texts) - 1)
+            first_row = _first_row(texts, mapping)
             self._separator = _separator(mapping.separator, texts[first_row])
         else:
             header = _header(texts, mapping)
@@ -161,11 +163,30 @@ def _header(texts: Sequence[str], mapping: Mapping) -> int:
     return 0
 
 
+def _first_row(texts: Sequence[str], mapping: Mapping) -> int:
+    """Say which line is the first row where the mapping names the columns: none that is empty, or a remark."""
+    for at, text in enumerate(texts):
+        if text.strip() and not (text.startswith("#") and _is_remark(text, mapping)):
+            return at
+    return len(texts) - 1
+
+
+def _is_remark(text: str, mapping: Mapping) -> bool:
+    """Tell whether a line that begins with ``#`` is no row: tickets are numbered #4711, too."""
+    separator = _separator(mapping.separator, text)
+    return separator is None or len(_names(text, separator)) != len(mapping.columns)
+
+
 def _names(line: str, separator: str | None) -> Sequence[str]:
-    line = line.lstrip().removeprefix("#")
+    """Give what a line that is thought to name columns has; nothing where it cannot be read as CSV."""
+    # A tab before the first name is a column without one: the index of a data frame.
+    line = line.lstrip(" ").removeprefix("#")
     if separator is None:
         return line.split()
-    return [name.strip() for name in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
+    try:
+        return [name.strip() for name in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
+    except csv.Error:
+        return []
 
 
 def _separator(name: str, first_line: str) -> str | None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aggregator.lakehouse.imports.mapping import Unit
@@ -13,8 +13,10 @@ EARLIEST = parse_instant("1970-01-01T00:00:00Z") + DAY
 LATEST = parse_instant("2200-01-01T00:00:00Z")
 """What lies outside is a mistake of units, or stands for nothing: many systems write 0 for never."""
 
-NOTHING = frozenset({"", "0", "-", "\\n", "null", "none", "nan", "nat", "na", "n/a", "now", "ongoing"})
+NOTHING_BUT_ZERO = frozenset({"", "-", "\\n", "null", "none", "nan", "nat", "na", "n/a", "now", "ongoing"})
 """What systems write, in lower case, where a row has no end yet."""
+NOTHING = NOTHING_BUT_ZERO | {"0"}
+"""The same of instants that count from 1970."""
 
 ReadTime = Callable[[str], int]
 _PER_UNIT: dict[str, Decimal] = {
@@ -26,6 +28,8 @@ _PER_UNIT: dict[str, Decimal] = {
     "h": Decimal(HOUR),
     "d": Decimal(DAY),
 }
+_LARGEST = 30
+"""Powers of ten beyond stand for nothing, and to write them out takes for ever."""
 _OF_INSTANTS = ("s", "ms", "us", "ns")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK = re.compile(
@@ -82,8 +86,11 @@ def length_reader(unit: Unit) -> ReadTime:
 
 def _number(text: str, factor: Decimal) -> int:
     try:
-        return int((Decimal(text.strip()) * factor).to_integral_value())
-    except (InvalidOperation, OverflowError) as error:
+        number = Decimal(text.strip())
+        if not number.is_finite() or number.adjusted() > _LARGEST:
+            raise ValueError(f"not an instant or a length: {text!r}")
+        return int((number * factor).to_integral_value())
+    except ArithmeticError as error:
         raise ValueError(f"not a number: {text!r}") from error
 
 
