@@ -10,11 +10,11 @@ import random
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
-import nats
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 
 from tests.support.fault_stage import COPIED_SUBJECTS
@@ -131,6 +131,17 @@ class FaultFleet:
                 self._repeat_at.pop(message_id, None)
 
 
+class FleetClient(Client):
+    """A client whose server may stand still while it connects."""
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        """Drop what a failed attempt left behind: nats-py leaks its socket."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        await super()._connect_to_server(s)
+
+
 @asynccontextmanager
 async def connected_fleet(url: str, seed: int) -> AsyncIterator[FaultFleet]:
     """Connect the senders; whenever their server is back, so are they, within a moment."""
@@ -138,7 +149,10 @@ async def connected_fleet(url: str, seed: int) -> AsyncIterator[FaultFleet]:
     async def expected(_error: Exception) -> None:
         """Servers come and go: that is the point."""
 
-    client = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=expected)
+    client = FleetClient()
+    # Seconds: they are slept, so that parts of one will do.
+    soon: Any = 0.05
+    await client.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=soon, error_cb=expected)
     try:
         yield FaultFleet(client, seed)
     finally:
