@@ -25,8 +25,16 @@ IMPORTS = Table(
         Column("ended_at", "TIMESTAMP", "end, exclusive"),
         Column("zero_length", "BOOLEAN", "true: it ends where it starts; it counts as an interval, and adds no time"),
         Column("gaps", "STRING", "what the sender was from here to its next interval: unknown | up | down"),
-        Column("watched_from", "TIMESTAMP", "from when on gaps holds before its first interval; null: it does not"),
-        Column("watched_to", "TIMESTAMP", "until when gaps holds after its last interval; null: it does not"),
+        Column(
+            "watched_from",
+            "TIMESTAMP",
+            "from when on its source watched: gaps holds before a first interval; null: not said",
+        ),
+        Column(
+            "watched_to",
+            "TIMESTAMP",
+            "until when its source watched: gaps holds after a last interval; null: not said",
+        ),
         *_FILE,
     ),
     identity=("region", "site", "block", "sender_id", "started_at", "ended_at", "state"),

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from aggregator.lakehouse import catalog, job, provision
 from aggregator.lakehouse.import_schemas import IMPORTS
@@ -32,8 +34,28 @@ FAILURES: dict[str, Any] = {
 }
 
 
+def hour(at: datetime) -> float:
+    return (at.timestamp() * SECOND - START) / HOUR
+
+
 def told(hours: float) -> str:
     return format_instant(START + round(hours * HOUR))
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """Give a session whose tables are there, and empty at first."""
+    lakehouse = Lakehouse(hub, tmp_path_factory.mktemp("kinds") / "lake")
+    session = job.start_session(lakehouse.settings, say)
+    provision.prepare(session)
+    return session
+
+
+def taken(tables: SparkSession, directory: Path, text: str, mapping: Mapping) -> ImportCounts:
+    directory.mkdir()
+    (directory / "file.csv").write_text(text)
+    staged = stage(directory / "file.csv", mapping, directory / "staged", say)
+    return take(tables, [staged], mapping, catalog.positions(tables, (IMPORTS,)).get(IMPORTS.name))
 
 
 def rows_of(
@@ -94,33 +116,27 @@ def test_only_intervals_of_one_state_are_joined_and_what_is_there_is_not_held_ag
     nothing = joined.limit(0)
     refuse_overlaps(joined, nothing, joining)
     refuse_overlaps(later, joined, refusing)
-    with pytest.raises(ImportRefused, match=r"overlap, 1 times .* a is down .*line 2.* and down .*--overlaps join"):
+    with pytest.raises(
+        ImportRefused, match=r"overlap, 1 times .* a is down .*line 2.* and down .*--overlaps join.* file$"
+    ):
         refuse_overlaps(joined, nothing, refusing)
     with pytest.raises(
-        ImportRefused, match=r"overlap, 1 times .* a is down .*line 3.* and up .*no two overlap, or mend"
+        ImportRefused,
+        match=r"overlap, 1 times .* a is down .*line 3.* and up .*no two overlap, or mend.* where .* remove \w{16}`",
     ):
         refuse_overlaps(contrary, joined, joining)
 
 
-def test_a_list_of_changes_says_what_a_sender_was_until_the_next_change(
-    spark: SparkSession, hub: Hub, tmp_path: Path
-) -> None:
-    lakehouse = Lakehouse(hub, tmp_path / "lake")
+def test_a_list_of_changes_says_what_a_sender_was_until_the_next_change(tables: SparkSession, tmp_path: Path) -> None:
     changes = [("b", 3, "up"), ("a", 4, "up"), ("a", 1, "up"), ("a", 6, "down"), ("b", 5, "up"), ("a", 7, "up")]
     lines = (f"{host},{told(at)},{state}" for host, at, state in changes)
-    (tmp_path / "changes.csv").write_text("\n".join(["host,at,is", *lines, ""]))
     ends = START + 10 * HOUR
     mapping = Mapping(source="log", sender=("host",), start="at", state="is", since=START, until=ends)
-    tables = job.start_session(lakehouse.settings, say)
-    provision.prepare(tables)
-    staged = stage(tmp_path / "changes.csv", mapping, tmp_path / "staged", say)
-    assert take(tables, [staged], mapping, None) == ImportCounts(6, 4, 2, 0, 0)
+    text = "\n".join(["host,at,is", *lines, ""])
+    assert taken(tables, tmp_path / "log", text, mapping) == ImportCounts(6, 4, 2, 0, 0)
     assert catalog.positions(tables, (IMPORTS,))[IMPORTS.name].known_through == ends
-    found = imported_intervals(tables.table(IMPORTS.identifier), ends + HOUR)
-    assert sorted(
-        (row.sender_id, *((at.timestamp() * SECOND - START) / HOUR for at in (row.started_at, row.ended_at)), row.state)
-        for row in found.collect()
-    ) == [
+    found = imported_intervals(tables.table(IMPORTS.identifier).where("block = 'import:log'"), ends + HOUR)
+    assert sorted((row.sender_id, hour(row.started_at), hour(row.ended_at), row.state) for row in found.collect()) == [
         ("a", 0, 1, "unknown"),
         ("a", 1, 6, "up"),
         ("a", 6, 7, "down"),
@@ -128,3 +144,66 @@ def test_a_list_of_changes_says_what_a_sender_was_until_the_next_change(
         ("b", 0, 3, "unknown"),
         ("b", 3, 10, "up"),
     ]
+
+
+def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    early = rows_of(spark, tmp_path / "1", [("a", 1, 2, ""), ("b", 2, 3, "")], since=START, until=START + 4 * HOUR)
+    later = rows_of(spark, tmp_path / "2", [("a", 9, 10, ""), ("c", 9, 10, "")], since=START + 8 * HOUR,
+                    until=START + 12 * HOUR)  # fmt: skip
+    imports = early.unionByName(later).persist()
+    found = imported_intervals(imports, START + 48 * HOUR).collect()
+    assert sorted(
+        (row.sender_id, *(hour(at) for at in (row.episode_started_at, row.started_at, row.ended_at)), row.state,
+         row.ended_by)
+        for row in found
+    ) == [
+        ("a", 0, 0, 1, "up", "stale"),
+        ("a", 0, 1, 2, "down", "recovered"),
+        ("a", 0, 2, 4, "up", "import_end"),
+        ("a", 8, 8, 9, "up", "stale"),
+        ("a", 8, 9, 10, "down", "recovered"),
+        ("a", 8, 10, 12, "up", "import_end"),
+        ("b", 0, 0, 2, "up", "stale"),
+        ("b", 0, 2, 3, "down", "recovered"),
+        ("b", 0, 3, 4, "up", "import_end"),
+        ("b", 8, 8, 12, "up", "import_end"),
+        ("c", 0, 0, 4, "up", "import_end"),
+        ("c", 8, 8, 9, "up", "stale"),
+        ("c", 8, 9, 10, "down", "recovered"),
+        ("c", 8, 10, 12, "up", "import_end"),
+    ]  # fmt: skip
+    assert len({row.episode for row in found}) == 6
+    # Where an import does not say that watching ended, or began, nothing lies between it and the next.
+    open_ended = early.withColumn("watched_to", f.lit(None).cast("timestamp")).unionByName(later)
+    of_a = pieces(open_ended).where("sender_id = 'a' AND is_gap").orderBy("started_at").collect()
+    assert [((row.started_at - START) / HOUR, (row.ended_at - START) / HOUR) for row in of_a] == [
+        (0, 1), (2, 9), (10, 12)
+    ]  # fmt: skip
+
+
+def test_a_list_that_has_grown_brings_all_its_senders_further_and_is_refused_where_it_could_not(
+    tables: SparkSession, tmp_path: Path
+) -> None:
+    def grown(until: int, *rows: tuple[str, int, int], **mapped: Any) -> ImportCounts:
+        lines = (f"{host},{told(begin)},{told(end)}" for host, begin, end in rows)
+        mapping = Mapping(**FAILURES | {"source": "grown", "since": START, "until": START + until * HOUR} | mapped)
+        directory = tmp_path / f"{until}-{len(rows)}-{mapping.gaps}"
+        return taken(tables, directory, "\n".join(["host,from,to", *lines, ""]), mapping)
+
+    first = [("a", 1, 2), ("b", 1, 2)]
+    assert grown(4, *first).written == 2
+    assert grown(8, *first, ("b", 5, 6)) == ImportCounts(3, 1, 2, 0, 0)
+    imports = tables.table(IMPORTS.identifier).where("block = 'import:grown'")
+    assert [
+        (row.sender_id, row.up_us // HOUR) for row in import_sender_availability(imports).orderBy("sender_id").collect()
+    ] == [("a", 7), ("b", 6)]
+    # What is there already says as much.
+    assert grown(7, *first).written == 0
+    (identifier,) = (row.import_id for row in imports.where("line = 2").collect())
+    with pytest.raises(ImportRefused, match=rf"every row is there .* --until; `muster-aggregator .* {identifier}"):
+        grown(9, *first)
+    with pytest.raises(ImportRefused, match=rf"2 rows are there already, and came with --gaps up; .* {identifier}"):
+        grown(9, *first, ("b", 8, 9), gaps="unknown")
+    assert imports.count() == 3

@@ -1,10 +1,13 @@
 """Turn what was imported into the lives of senders, and into what is known of each block.
 
-Rules. A sender lives, in one episode, from its first start to its last stop, or for as long as its source says that it
-watched. Where none of its intervals lies in between, it is what the interval before says of gaps, or, before the first,
-what that one says. Intervals that overlap are of one state, and are one. An interval of no length adds no time;
-neighbours of the same state are one. What lies after ``known_through`` is kept, and waits: known time ends there for
-all.
+Rules. A sender lives from its first start to its last stop, or for as long as its source says that it watched: what one
+import says of that holds for all senders of the source, whichever file told of them. So files that were imported one
+after another give what they give at once. Where none of its intervals lies in between, a sender is what the interval
+before says of gaps, or, before the first and after a time in which its source did not watch, what the next one says. In
+such a time it is nothing but what its intervals say: one episode ends, and another begins. An import that does not say
+when watching began, or ended, leaves no such time before it, or after it. Intervals that overlap are of one state, and
+are one. An interval of no length adds no time; neighbours of the same state are one. What lies after ``known_through``
+is kept, and waits: known time ends there for all.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -14,6 +17,7 @@ from aggregator.lakehouse.causes import Cause
 from aggregator.lakehouse.intervals import BLOCK, DOWN, SENDER, UP, site_bucket, with_whole_days
 
 GAP, END = "import_gap", "import_end"
+_NEVER = (1 << 63) - 1
 
 
 def pieces(imports: DataFrame) -> DataFrame:
@@ -28,30 +32,22 @@ def pieces(imports: DataFrame) -> DataFrame:
         "gaps",
         f.unix_micros("started_at").alias("started_at"),
         f.unix_micros("ended_at").alias("ended_at"),
-        f.unix_micros("watched_from").alias("watched_from"),
-        f.unix_micros("watched_to").alias("watched_to"),
     )
-    of_sender = Window.partitionBy(*SENDER)
-    in_time = of_sender.orderBy("started_at", "ended_at", "state")
+    in_time = Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", "state")
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     placed = (
         _joined(timed)
         .withColumn("reached", f.max("ended_at").over(so_far))
         .withColumn("next", f.lead("started_at").over(in_time))
+        .withColumn("next_gaps", f.lead("gaps").over(in_time))
         .withColumn("is_first", f.lag("started_at").over(in_time).isNull())
-        .withColumn("watched_from", f.min("watched_from").over(of_sender))
-        .withColumn("watched_to", f.max("watched_to").over(of_sender))
+        .join(f.broadcast(_watches(imports)), "block")
     )
     own = _piece(f.col("state"), f.col("started_at"), f.col("ended_at"), is_gap=False)
+    before = _gaps(f.when(f.col("is_first"), f.col("watched_from")), f.col("started_at"), f.col("gaps"))
     # One that is not the last ends at the next; behind the last, watching may have gone on.
-    until = f.coalesce("next", "watched_to")
-    gap = f.when(until > f.col("reached"), _piece(f.col("gaps"), f.col("reached"), until, is_gap=True))
-    before = f.when(
-        f.col("is_first") & (f.col("watched_from") < f.col("started_at")),
-        _piece(f.col("gaps"), f.col("watched_from"), f.col("started_at"), is_gap=True),
-    )
-    pieces_of_row = f.filter(f.array(before, own, gap), lambda piece: piece.isNotNull())
-    return placed.select(*SENDER, "groups", f.inline(pieces_of_row))
+    after = _gaps(f.col("reached"), f.coalesce("next", "watched_to"), f.coalesce("next_gaps", "gaps"))
+    return placed.select(*SENDER, "groups", f.inline(f.concat(before, f.array(own), after)))
 
 
 def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
@@ -61,14 +57,21 @@ def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
     changes = (
         pieces(imports)
         .where("started_at < ended_at")
-        .withColumn("changed", ~f.col("state").eqNullSafe(f.lag("state").over(in_time)))
-        .withColumn("run", f.sum(f.col("changed").cast("int")).over(so_far))
+        .withColumn("was_unwatched", f.coalesce(f.lag("ended_at").over(in_time) < f.col("started_at"), f.lit(False)))
+        .withColumn("changed", f.col("was_unwatched") | ~f.col("state").eqNullSafe(f.lag("state").over(in_time)))
+        .withColumn("life", f.count_if("was_unwatched").over(so_far))
+        .withColumn("run", f.count_if("changed").over(so_far))
     )
-    merged = changes.groupBy(*SENDER, "run").agg(
-        f.first("state").alias("state"), f.min("started_at").alias("started_at"), f.max("ended_at").alias("ended_at")
+    merged = (
+        changes.groupBy(*SENDER, "life", "run")
+        .agg(
+            f.first("state").alias("state"),
+            f.min("started_at").alias("started_at"),
+            f.max("ended_at").alias("ended_at"),
+        )
+        .withColumn("born_at", f.min("started_at").over(Window.partitionBy(*SENDER, "life")))
     )
-    by_run = Window.partitionBy(*SENDER).orderBy("run")
-    following = f.lead("state").over(by_run)
+    following = f.lead("state").over(Window.partitionBy(*SENDER, "life").orderBy("run"))
     word = (
         f.when(following.isNull(), END)
         .when(following == UP, "recovered")
@@ -76,11 +79,10 @@ def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
         .otherwise(GAP)
     )
     goes_on = f.col("ended_at") > known_through
-    born_at = f.min("started_at").over(Window.partitionBy(*SENDER))
     lives = merged.select(
         *SENDER,
-        f.md5(f.to_json(f.array(*SENDER))).alias("episode"),
-        f.timestamp_micros(born_at).alias("episode_started_at"),
+        f.md5(f.to_json(f.array(*SENDER, f.col("born_at").cast("string")))).alias("episode"),
+        f.timestamp_micros("born_at").alias("episode_started_at"),
         "state",
         f.timestamp_micros("started_at").alias("started_at"),
         f.when(~goes_on, f.timestamp_micros("ended_at")).alias("ended_at"),
@@ -98,11 +100,12 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
     What is not known of one sender meanwhile, its own intervals say.
     """
     blocks = imports.groupBy(*BLOCK).agg(
-        f.min(f.unix_micros(f.least("started_at", "watched_from"))).alias("started_at"),
-        f.max(f.unix_micros(reached_by_row())).alias("ended_at"),
+        f.min(f.unix_micros("started_at")).alias("started_at"), f.max(f.unix_micros("ended_at")).alias("ended_at")
     )
     return (
-        blocks.withColumn("ended_at", f.least("ended_at", f.lit(known_through)))
+        blocks.join(f.broadcast(_watches(imports)), "block")
+        .withColumn("started_at", f.least("started_at", "watched_from"))
+        .withColumn("ended_at", f.least(f.greatest("ended_at", "watched_to"), f.lit(known_through)))
         .where("started_at < ended_at")
         .select(
             *BLOCK,
@@ -139,10 +142,44 @@ def _joined(timed: DataFrame) -> DataFrame:
             f.max_by("gaps", "ended_at").alias("gaps"),
             f.min("started_at").alias("started_at"),
             f.max("ended_at").alias("ended_at"),
-            f.min("watched_from").alias("watched_from"),
-            f.max("watched_to").alias("watched_to"),
         )
     )
+
+
+def _watches(imports: DataFrame) -> DataFrame:
+    """Say of each source from when to when it watched, null where no import does, and when it did not in between.
+
+    ``unwatched`` is an array of (started_at, ended_at) that do not touch, in time. All are microseconds.
+    """
+    watched = (f.unix_micros(name).alias(name) for name in ("watched_from", "watched_to"))
+    spans = imports.select("block", *watched).distinct()
+    in_time = Window.partitionBy("block").orderBy(f.col("watched_from").asc_nulls_first())
+    ends = f.coalesce("watched_to", f.lit(_NEVER))
+    before = f.max(ends).over(in_time.rowsBetween(Window.unboundedPreceding, -1))
+    unwatched = f.struct(f.col("ended_before").alias("started_at"), f.col("watched_from").alias("ended_at"))
+    return (
+        spans.withColumn("ended_before", before)
+        .groupBy("block")
+        .agg(
+            f.min("watched_from").alias("watched_from"),
+            f.max("watched_to").alias("watched_to"),
+            f.sort_array(f.collect_list(f.when(f.col("ended_before") < f.col("watched_from"), unwatched))).alias(
+                "unwatched"
+            ),
+        )
+    )
+
+
+def _gaps(started_at: Column, ended_at: Column, later: Column) -> Column:
+    """Give the pieces between both, without what was not watched; behind that, the state is ``later``."""
+    within = f.filter("unwatched", lambda each: (each["started_at"] < ended_at) & (each["ended_at"] > started_at))
+    begins = f.concat(f.array(started_at), f.transform(within, lambda each: each["ended_at"]))
+    ends = f.concat(f.transform(within, lambda each: each["started_at"]), f.array(ended_at))
+
+    def piece(begin: Column, end: Column) -> Column:
+        return _piece(f.when(begin == started_at, f.col("gaps")).otherwise(later), begin, end, is_gap=True)
+
+    return f.filter(f.zip_with(begins, ends, piece), lambda each: each["started_at"] < each["ended_at"])
 
 
 def _piece(state: Column, started_at: Column, ended_at: Column, *, is_gap: bool) -> Column:

@@ -4,6 +4,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.repeats import remedy
 from aggregator.lakehouse.intervals import DOWN, SENDER, UNKNOWN, UP
 from shared.instants import format_instant
 
@@ -19,7 +20,7 @@ def refuse_overlaps(fresh: DataFrame, present: DataFrame, mapping: Mapping) -> N
     together = fresh.withColumn("is_fresh", f.lit(True)).unionByName(both).where("started_at < ended_at")
     in_time = Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", "state")
     before = in_time.rowsBetween(Window.unboundedPreceding, -1)
-    own = f.struct("ended_at", "started_at", "state", "file", "line")
+    own = f.struct("ended_at", "started_at", "state", "file", "line", "is_fresh", "import_id")
 
     def last(condition: Column) -> Column:
         """Give the one before a row, of those of which ``condition`` holds, that ends last."""
@@ -47,6 +48,8 @@ def refuse_overlaps(fresh: DataFrame, present: DataFrame, mapping: Mapping) -> N
                 f.unix_micros("ended_at").alias("to_us"),
                 f.unix_micros("other.started_at").alias("other_from_us"),
                 f.unix_micros("other.ended_at").alias("other_to_us"),
+                "is_fresh",
+                "import_id",
             )
         ).alias("first"),
     ).first()
@@ -54,12 +57,14 @@ def refuse_overlaps(fresh: DataFrame, present: DataFrame, mapping: Mapping) -> N
         return
     first = found["first"]
     among = "" if joined else ", join those of the same state (--overlaps join)"
+    there = [each.import_id for each in (first, first.other) if not each.is_fresh]
+    grown = f"; where this is the same list, grown: {remedy(there)}" if there else ""
     raise ImportRefused(
         f"nothing was imported: intervals of one sender overlap, {found['count']:,} times for"
         f" {found['sender_count']:,} senders; the first: {first.sender_id} is"
         f" {_said(first.other.state, first.other_from_us, first.other_to_us, first.other.file, first.other.line)}, and"
         f" {_said(first.state, first.from_us, first.to_us, first.file, first.line)}; choose a key"
-        f" (--sender, also of several columns) under which no two overlap{among}, or mend the file"
+        f" (--sender, also of several columns) under which no two overlap{among}, or mend the file{grown}"
     )
 
 

@@ -20,6 +20,7 @@ from aggregator.lakehouse.imports.changes import until_next
 from aggregator.lakehouse.imports.intervals import reached_by_row
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.overlaps import refuse_overlaps
+from aggregator.lakehouse.imports.repeats import refuse_lost_watch, refuse_other_gaps
 from aggregator.lakehouse.imports.staging import Staged
 from aggregator.lakehouse.table import Table
 
@@ -43,7 +44,8 @@ class ImportCounts(msgspec.Struct, frozen=True):
 def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands: HubPosition | None) -> ImportCounts:
     """Write what is new of the staged ``files``.
 
-    Raise ImportRefused where intervals of one sender overlap, MiscountError where it does not add up.
+    Raise ImportRefused where intervals of one sender overlap, or where rows that are there would lose what is said of
+    gaps and of watching now; MiscountError where it does not add up.
     ``stands`` is the position of ``imports``, None before the first import.
     """
     of_block = f.col("block") == mapping.block
@@ -54,6 +56,9 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
         rows = until_next(rows, mapping.until)
     fresh = _fresh(rows, present, IMPORTS).persist()
     try:
+        if stands is not None:
+            refuse_other_gaps(rows, present, mapping)
+            refuse_lost_watch(rows, fresh, present, mapping)
         refuse_overlaps(fresh, present, mapping)
         quarantine_rows = reduce(DataFrame.unionByName, (_quarantined(spark, file, mapping) for file in files))
         known = spark.table(IMPORT_QUARANTINE.identifier).where(of_block)
