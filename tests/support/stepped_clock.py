@@ -9,14 +9,12 @@ operator sets a host's clock.
 import os
 import platform
 import struct
+import subprocess
 from pathlib import Path
 from typing import Self
 
 from shared.embedded_nats import EmbeddedNats
 from shared.instants import SECOND
-
-CAN_STEP = platform.system() == "Linux" and platform.machine() == "x86_64"
-NEEDED = "the code that replaces clock_gettime is x86-64's"
 
 _DYNAMIC_SYMBOLS = 11
 _OFFSET_AT = 24
@@ -38,10 +36,7 @@ class SteppedClock:
         # No thread may be in the midst of what is replaced.
         server.suspend()
         try:
-            begin, end = _vdso(server.pid)
-            self._memory = os.open(f"/proc/{server.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-            self._place = begin + _symbol(os.pread(self._memory, end - begin, begin), b"__vdso_clock_gettime")
-            os.pwrite(self._memory, _CODE + bytes(8), self._place)
+            self._memory, self._place = _replaced(server.pid)
         finally:
             server.resume()
 
@@ -56,6 +51,19 @@ class SteppedClock:
         seconds, rest = divmod(ahead, SECOND)
         assert not rest, "a clock is set by whole seconds"
         os.pwrite(self._memory, struct.pack("<q", seconds), self._place + _OFFSET_AT)
+
+
+def _replaced(pid: int) -> tuple[int, int]:
+    """Replace a process's ``clock_gettime``; give a descriptor of its memory, and where the code lies in it."""
+    begin, end = _vdso(pid)
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        place = begin + _symbol(os.pread(memory, end - begin, begin), b"__vdso_clock_gettime")
+        os.pwrite(memory, _CODE + bytes(8), place)
+    except BaseException:
+        os.close(memory)
+        raise
+    return memory, place
 
 
 def _vdso(pid: int) -> tuple[int, int]:
@@ -76,3 +84,20 @@ def _symbol(image: bytes, wanted: bytes) -> int:
         if image.startswith(wanted + b"\0", names_at + name):
             return int(value)
     raise LookupError(f"the vDSO has no {wanted.decode()}")
+
+
+def _why_not() -> str:
+    """Say why no process's clock can be set here, by trying it on one; nothing where it can."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return "the code that replaces clock_gettime is x86-64's"
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            os.close(_replaced(child.pid)[0])
+        except (OSError, ValueError, LookupError) as error:
+            return f"a process's vDSO cannot be written to here: {error}"
+        finally:
+            child.kill()
+    return ""
+
+
+CANNOT_STEP = _why_not()
