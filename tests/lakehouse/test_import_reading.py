@@ -201,10 +201,10 @@ def test_a_mapping_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, told
         ("\thost\tbegin\tend\n0\th\t100000\t200000\n", {}),
         (" \n\nh,100000,200000\n", {"columns": ("host", "begin", "end")}),
         ("a\rb\nhost,begin,end\nh,100000,200000\n", {"separator": "comma"}),
-        (f"{'x' * 200_000}\nhost,begin,end\nh,100000,200000\n", {"separator": "comma"}),
-        (gzip.compress(b"host,begin,end\nh,100000,200000\n"), {}),
-        (lzma.compress(b"host,begin,end\nh,100000,200000\n"), {}),
-        (bz2.compress(b"host,begin,end\nh,100000,200000\n"), {}),
+        pytest.param(f"{'x' * 200_000}\nhost,begin,end\nh,100000,200000\n", {"separator": "comma"}, id="long line"),
+        pytest.param(gzip.compress(b"host,begin,end\nh,100000,200000\n"), {}, id="gzip"),
+        pytest.param(lzma.compress(b"host,begin,end\nh,100000,200000\n"), {}, id="xz"),
+        pytest.param(bz2.compress(b"host,begin,end\nh,100000,200000\n"), {}, id="bzip2"),
     ],
 )
 def test_files_of_many_kinds_hold_the_same_interval(tmp_path: Path, text: str | bytes, told: dict[str, Any]) -> None:
