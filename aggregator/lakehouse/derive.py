@@ -13,7 +13,7 @@ from aggregator.lakehouse import availability, catalog, coverage, losses, vouchi
 from aggregator.lakehouse.accounting_check import check
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.changes import windows_begin
-from aggregator.lakehouse.effort import looked_at_again
+from aggregator.lakehouse.effort import joined_as, looked_at_again
 from aggregator.lakehouse.ground import Ground
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.import_schemas import IMPORT_AVAILABILITY, IMPORT_SENDER_AVAILABILITY, IMPORTS
@@ -130,7 +130,10 @@ class Derivation:
         planned = Planned(self._spark, windows, min(begins.values()), known_through)
         intervals, covered = self._read(SENDER_INTERVALS), planned.cut_coverage(self._read(SITE_COVERAGE))
         by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
+        day_count = by_day.count()
+        by_day = joined_as(by_day, day_count)
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
+        by_hour = joined_as(by_hour, day_count * DAY_US // HOUR_US)
         lives = looked_at_again(availability.spans_since(intervals, begins, known_through))
         spans = planned.cut_spans(lives)
         if windows or Iceberg(self._spark).row_count(SENDER_MAINTENANCE_DAYS):

@@ -11,6 +11,8 @@ FEW_ROWS = 200_000
 """Rows that are computed faster one by one than it takes to compile code for them."""
 NEW_ROWS = 1_000_000
 """New rows that a few pieces sort in memory: each piece takes a while, however small it is."""
+MOST_HANDED_OUT = 100_000
+"""Rows of windows that every core may hold a copy of: some 50 MB."""
 
 _SHUFFLED = "spark.sql.shuffle.partitions"
 _FOR_FEW = {
@@ -64,6 +66,14 @@ def cut(
 def looked_at_again(rows: DataFrame) -> DataFrame:
     """Keep few rows that are used more than once: to find them again in files of many days takes far longer."""
     return rows.persist() if _are_few(rows.sparkSession) else rows
+
+
+def joined_as(windows: DataFrame, count: int) -> DataFrame:
+    """Have ``windows``, which are at most ``count``, handed out whole where they are joined, or not if they are many.
+
+    Spark goes by the size of the files that they were cut out of, in which a year of hours is one row.
+    """
+    return windows.hint("broadcast" if count <= MOST_HANDED_OUT else "merge")
 
 
 def _are_few(spark: SparkSession) -> bool:

@@ -280,3 +280,13 @@ def test_rows_are_shuffled_in_as_many_pieces_as_there_is_to_compute(
     assert archive.spark.conf.get(shuffled) == SPARK[shuffled]
     # Where the snapshot is gone that they came after, all are new.
     assert pieces(PIECES, {}) == MANY_PIECES
+
+
+@pytest.mark.parametrize(("count", "join"), [(1, "BroadcastHashJoin"), (effort.MOST_HANDED_OUT + 1, "SortMergeJoin")])
+def test_many_windows_are_not_handed_out_whole_however_small_the_files_they_are_cut_out_of(
+    spark: SparkSession, count: int, join: str
+) -> None:
+    windows = effort.joined_as(spark.range(2).withColumn("known_us", f.lit(1)), count)
+    pieces = spark.range(2).join(windows.select("id", "known_us"), ["id"], "left")
+    plan = pieces._jdf.queryExecution().executedPlan().toString()
+    assert join in plan
