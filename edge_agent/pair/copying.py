@@ -1,11 +1,13 @@
 """Hand a leader's store to the member that cannot follow from its own: a file, asked for piece by piece.
 
 The copy is made in one read transaction, so it is the store as it was behind some entry of the log, its outbox
-included; what came later is followed from there.
+included; what came later is followed from there. Damage is not handed on: what the other would only find when it leads
+would cost both their stores.
 """
 
 import asyncio
 import hashlib
+import logging
 import os
 import sqlite3
 import time
@@ -19,7 +21,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from edge_agent.pair.entry import Writer
+from edge_agent.store.damage import StoreDamaged
+from edge_agent.store.records import check_records
 from shared.system_errors import refusal
+
+log = logging.getLogger("muster.agent")
 
 PIECE = 256 << 10
 ANSWER_DEADLINE = 5.0
@@ -60,6 +66,7 @@ class CopyDesk:
         self._path = store_path.with_name(store_path.name + ".handed-over")
         self._writer = writer
         self._copy = ""
+        self._damage = ""
         self._asked_at = 0.0
         self._lock = asyncio.Lock()
 
@@ -95,8 +102,12 @@ class CopyDesk:
             return _Made(problem="its id key is another")
         if asking.member == self._writer.member:
             return _Made(problem="it has the same name: give each member a name of its own")
+        if self._damage:
+            return _Made(problem=self._damage)
         try:
             size, digest = await asyncio.to_thread(self._write_copy)
+        except StoreDamaged as damage:
+            return self._refuse(damage, asking)
         except (OSError, sqlite3.Error) as error:
             self._forget()
             reason = refusal(error) if isinstance(error, OSError) else error
@@ -104,11 +115,19 @@ class CopyDesk:
         self._copy, self._asked_at = uuid.uuid4().hex, time.monotonic()
         return _Made(self._copy, size, digest)
 
+    def _refuse(self, damage: StoreDamaged, asking: Writer) -> _Made:
+        self._forget()
+        log.error("store %s is damaged (%s): %s gets no copy of it", self._store_path, damage, asking.member)
+        # It does not mend: who asks every second need not have it copied every time.
+        self._damage = f"its store is damaged: {damage}"
+        return _Made(problem=self._damage)
+
     def _write_copy(self) -> tuple[int, str]:
         self._path.unlink(missing_ok=True)
         with closing(sqlite3.connect(self._store_path, timeout=30, isolation_level=None)) as database:
             database.execute("VACUUM INTO ?", (str(self._path),))
         with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+            check_records(database)
             # What is said of a process, and asked of one, is not the other's.
             database.executescript("BEGIN; DELETE FROM status; DELETE FROM operator_request; COMMIT;")
         return self._path.stat().st_size, _digest(self._path)

@@ -1,8 +1,11 @@
 """Read and write senders as rows: the block's number and the sender's slot make the row's id."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import aiosqlite
+import msgspec
 
 from edge_agent.core.senders import SenderChanges, SenderPage, SenderTable
 from edge_agent.store import schema
@@ -14,6 +17,7 @@ from shared.identifiers import Incarnation
 _SLOT_BITS = 32
 _SIGN = 1 << 63
 PAGE_ROWS = 5_000
+_ANY = Incarnation(0, 0)
 
 
 def slot_range(block_number: int) -> tuple[int, int]:
@@ -61,12 +65,29 @@ async def load_senders(database: aiosqlite.Connection, block_number: int, incarn
     senders, by_number = SenderTable(), incarnations.by_number()
     async with database.execute(schema.SENDERS_OF_BLOCK, (first, last)) as cursor:
         while rows := list(await cursor.fetchmany(PAGE_ROWS)):
-            try:
+            with _making_sense():
                 senders.take_page(_page(rows, first, by_number))
-            except (KeyError, OverflowError, TypeError, ValueError) as error:
-                raise StoreDamaged(f"a sender's row makes no sense: {error!r}") from error
     senders.put_in_order()
     return senders
+
+
+def check_senders(database: sqlite3.Connection, block_number: int) -> None:
+    """Read a block's senders, and keep none; raise StoreDamaged as load_senders() does."""
+    first, last = slot_range(block_number)
+    known = dict.fromkeys((number for (number,) in database.execute("SELECT number FROM incarnation")), _ANY)
+    with closing(database.execute(schema.SENDERS_OF_BLOCK, (first, last))) as cursor:
+        while rows := cursor.fetchmany(PAGE_ROWS):
+            with _making_sense():
+                page = _page(rows, first, known)
+                SenderTable().take_page(msgspec.structs.replace(page, slots=range(len(rows))))
+
+
+@contextmanager
+def _making_sense() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise StoreDamaged(f"a sender's row makes no sense: {error!r}") from error
 
 
 def _page(rows: list[sqlite3.Row], first: int, by_number: dict[int, Incarnation]) -> SenderPage:

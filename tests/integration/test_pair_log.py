@@ -21,6 +21,7 @@ from edge_agent.store.files import prepare
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from tests.support.source_site import Site, running_site
+from tests.support.store_batches import batch, opened, registration
 from tests.support.waiting import until
 
 ADDRESS = LogAddress("eu-west", "dub1", "1f0c")
@@ -119,6 +120,25 @@ async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(site: Site, 
         assert [known for _, known in await copy.known_blocks()] == [state]
     finally:
         await copy.close()
+
+
+async def test_damage_that_nobody_has_met_yet_is_not_handed_over(site: Site, tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
+    ours.parent.mkdir()
+    async with opened(theirs) as store:
+        await store.commit(batch(1, [registration(f"node{number}", "r") for number in range(200)]))
+    serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
+    try:
+        await until(lambda: hands_over(site, B, ours), "what is whole is handed over")
+        with closing(sqlite3.connect(theirs)) as database, database:
+            database.execute("UPDATE registration_chunk SET body = zeroblob(length(body))")
+        for _ in range(2):
+            with pytest.raises(NoCopy, match="its store is damaged: "):
+                await fetch_copy(site.client, SUBJECT, B, ours)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    assert not list(theirs.parent.glob("*.handed-over"))
 
 
 async def hands_over(site: Site, writer: Writer, path: Path) -> bool:

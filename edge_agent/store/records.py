@@ -1,0 +1,25 @@
+"""Read every record of a store that an agent would, and keep none: what is damaged within rows is found only so."""
+
+import sqlite3
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.outgoing import Lane
+from edge_agent.store.chunks import read_pending
+from edge_agent.store.damage import noticing_damage
+from edge_agent.store.senders import check_senders
+
+_MANY = 1_000
+
+
+def check_records(database: sqlite3.Connection) -> None:
+    """Raise StoreDamaged for the first that no agent wrote; in memory is a chunk at a time."""
+    with noticing_damage():
+        for number, state in database.execute("SELECT number, state FROM block").fetchall():
+            msgspec.json.decode(state, type=BlockState)
+            check_senders(database, number)
+        for lane in Lane:
+            after_row_id = 0
+            while rows := read_pending(database, lane, after_row_id, _MANY):
+                after_row_id = rows[-1].row_id
