@@ -48,31 +48,33 @@ async def run(settings: AgentSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     keep_private(path)
-    damage = ""
+    damage: StoreDamaged | None = None
     with held(path):
         while not stopping.is_set():
-            began, damaged_before = time.monotonic(), bool(damage)
+            began, damaged_before = time.monotonic(), damage is not None
             try:
                 await _run_on(path, settings, stopping, damage)
             except* StoreDamaged as found:
-                damage = str(_first_of(found))
+                damage = _first_of(found)
                 if damaged_before and time.monotonic() - began < SOON:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(stopping.wait(), PAUSE)
             except* CopyArrived:
                 # After damage that was found at the same time: the copy takes the damaged store's place.
-                damage = ""
+                damage = None
                 adopt_copy(path)
                 log.info("store %s is a copy of the other member's now", path)
-    if damage:
-        log.error("store %s is damaged (%s): the next start sets it aside", path, damage)
+            else:
+                damage = None
+    if damage is not None:
+        log.error("store %s is damaged (%s): the next start looks at it again", path, damage)
 
 
-async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, damage: str) -> None:
+async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, damage: StoreDamaged | None) -> None:
     """Run on the store as it is, or on a new one where there is ``damage`` to it."""
     if settings.pair.members:
         check_key_file(settings)
-    prepared = prepare(path, is_damaged=bool(damage))
+    prepared = prepare(path, damage)
     _say_what_was_found(path, prepared, damage)
     key = site_key(settings.id_key_path)
     store = await SqliteStore.open(path, int(settings.store.max_outbox))
@@ -163,18 +165,25 @@ class Agent:
         await self._seats.ingest(seat, seat.mode.decides(*known) if known else None)
 
 
-def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_of(errors: BaseExceptionGroup[StoreDamaged]) -> StoreDamaged:
     first = errors.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _say_what_was_found(path: Path, prepared: Prepared, damage: str) -> None:
+def _say_what_was_found(path: Path, prepared: Prepared, damage: StoreDamaged | None) -> None:
     if prepared.set_aside:
-        said = damage and f" ({damage})"
+        said = f" ({damage})" if damage is not None else ""
         log.error("store %s was corrupt%s: set aside as %s, beginning anew", path, said, prepared.set_aside)
         for old in prepared.removed:
             log.error("store %s: %s, set aside before, was removed to make room", path, old)
     elif prepared.was_lost:
         log.error("store %s is gone though there was one: beginning anew; known senders will be announced again", path)
+    elif damage is not None:
+        log.error(
+            "store %s could not be read for a moment (%s) and is sound: going on with it; its disk fails, the kernel's "
+            "log says more",
+            path,
+            damage,
+        )
     if prepared.migrated_from:
         log.info("store %s: written by an older agent (version %d), now up to date", path, prepared.migrated_from)

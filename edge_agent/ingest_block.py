@@ -21,6 +21,7 @@ class IngestPhase(StrEnum):
     FOLLOWING = "following"
     UNAVAILABLE = "source unavailable"
     DISK_FULL = "paused, disk full"
+    DISK_FAILING = "paused, disk failing"
     STORE_LOCKED = "paused, store locked"
     OUTBOX_FULL = "paused, outbox full"
 

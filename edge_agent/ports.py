@@ -27,9 +27,15 @@ class StoreUnwritable(Exception):
 
 
 class StoreFull(StoreUnwritable):
-    """The disk has no room for it, or fails."""
+    """The disk has no room for it."""
 
     cause = "disk full"
+
+
+class StoreFailing(StoreUnwritable):
+    """The disk has room, and fails."""
+
+    cause = "disk failing"
 
 
 class StoreLocked(StoreUnwritable):

@@ -9,9 +9,11 @@ from pathlib import Path
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.private_files import open_to_others
+from edge_agent.store.disk_reading import read_through
 from edge_agent.store.files import set_aside_before
 from shared.nats_settings import ConnectionSettings
 from shared.sizes import format_size
+from shared.system_errors import refusal
 
 LEAST_FREE = 64 << 20
 
@@ -23,6 +25,7 @@ def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]
     path = Path(settings.store.path)
     yield from _directory(path)
     yield from _leftovers(path)
+    yield from _legibility(path)
     yield from _disk(path, int(settings.store.max_outbox))
 
 
@@ -105,6 +108,17 @@ def _leftovers(path: Path) -> Iterator[Finding]:
     if aside:
         remedy = "look after the disk; delete them when nobody wants to look into them"
         yield doubtful("store", f"set aside as corrupt: {', '.join(aside)}", remedy)
+
+
+def _legibility(path: Path) -> Iterator[Finding]:
+    try:
+        read_through(path)
+    except PermissionError:
+        # Whose they should be is said above.
+        return
+    except OSError as error:
+        remedy = "the disk fails: look at the kernel's log, replace it; the agent leaves such a store as it is"
+        yield bad("disk", f"{path} cannot be read: {refusal(error, path)}", remedy)
 
 
 def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:

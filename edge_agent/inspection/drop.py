@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.ports import LaneDepth, StoreFull, StoreLocked
+from edge_agent.ports import LaneDepth, StoreFailing, StoreFull, StoreLocked
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import StoreInUse, StoreUnusable, held
 from edge_agent.store.sqlite_store import SqliteStore
@@ -45,6 +45,8 @@ async def _drop_here(path: Path, blocks: str) -> LaneDepth:
         return await store.drop_registrations(blocks)
     except StoreFull as error:
         raise StoreUnusable(f"store {path}: {error}; make some room first") from error
+    except StoreFailing as error:
+        raise StoreUnusable(f"store {path}: {error}") from error
     except StoreLocked as error:
         raise StoreUnusable(str(error)) from error
     finally:

@@ -23,7 +23,7 @@ ANSWER_DEADLINE = 3.0
 _ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
 """No stream can have this name."""
 
-_PAUSED = (IngestPhase.DISK_FULL, IngestPhase.STORE_LOCKED)
+_PAUSED = (IngestPhase.DISK_FULL, IngestPhase.DISK_FAILING, IngestPhase.STORE_LOCKED)
 
 
 class Trouble(StrEnum):

@@ -15,7 +15,15 @@ _NO_TEXT = "Could not decode to UTF-8"
 
 
 class StoreDamaged(Exception):
-    """The store cannot be read any more, and never will be; the message says what was found."""
+    """The store cannot be read; the message says what was found.
+
+    ``is_proven`` where that is what stands there. SQLite's word is none: it calls a file malformed that its disk fails
+    to give (EIO), too.
+    """
+
+    def __init__(self, found: str, *, is_proven: bool = True) -> None:
+        super().__init__(found)
+        self.is_proven = is_proven
 
 
 @contextmanager
@@ -28,9 +36,14 @@ def noticing_damage() -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
-        raise StoreDamaged(str(error)) from error
+        raise StoreDamaged(str(error), is_proven=not may_be_the_disk(error)) from error
 
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Tell whether SQLite found the file damaged; Python, which reads its texts, gives no code where one is none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED or str(error).startswith(_NO_TEXT)
+
+
+def may_be_the_disk(error: sqlite3.Error) -> bool:
+    """Tell whether SQLite says of damage what it says of a disk that fails to read (SQLITE_IOERR_CORRUPTFS), too."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT

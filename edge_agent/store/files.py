@@ -1,9 +1,11 @@
 """Make sure of the files before they are opened: the agent always starts.
 
 A file that is corrupt is set aside under another name; a marker beside it tells a lost store from a first start. One
-that an older agent wrote is brought up to date; one of a newer agent is refused and left as it is.
+that an older agent wrote is brought up to date; one of a newer agent is refused and left as it is, and so is one that
+the disk does not let us read: nothing is proven of what it holds.
 """
 
+import errno
 import fcntl
 import secrets
 import shutil
@@ -16,6 +18,8 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import migrations, schema
+from edge_agent.store.damage import StoreDamaged, may_be_the_disk
+from edge_agent.store.disk_reading import wait_until_readable
 from shared.system_errors import refusal
 
 KEY_BYTES = 32
@@ -23,14 +27,13 @@ FULL = 1 << 20
 KEPT_ASIDE = 3
 _LOGS = ("-wal", "-shm")
 _OWNER = "the agent needs to write there"
+_FULL = "the disk is full, make room there"
+_DISK = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
+_OF_THE_DISK = (errno.EIO, errno.ENXIO, errno.EUCLEAN)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_UNREADABLE = (
-    sqlite3.SQLITE_ERROR,
-    sqlite3.SQLITE_IOERR_READ,
-    sqlite3.SQLITE_IOERR_SHORT_READ,
-    sqlite3.SQLITE_IOERR_CORRUPTFS,
-    sqlite3.SQLITE_IOERR_DATA,
-)
+_UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
+# Another format, or a file that ends too soon: what it holds, not what the disk does.
+_UNSOUND = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_IOERR_SHORT_READ)
 
 
 class StoreUnusable(Exception):
@@ -73,26 +76,28 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
-def prepare(path: Path, *, is_damaged: bool = False) -> Prepared:
+def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
     """Create, or set aside and create anew, the store's file; raise StoreUnusable where neither works.
 
-    ``is_damaged``: what it holds turned out to be damaged, though SQLite finds it sound.
+    ``damage`` is what somebody met who used it: where that proves nothing, and the file is sound, it is kept.
     """
     marker = path.with_name(path.name + ".marker")
     set_aside, migrated_from = None, 0
     removed: tuple[Path, ...] = ()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        had_one = marker.exists() or path.exists()
-        if path.exists():
+        is_there = _is_there(path)
+        had_one = _is_there(marker) or is_there
+        if is_there:
             _refuse_newer(path)
-            if is_damaged or not _is_sound(path):
+            if _is_damaged(path, damage):
+                is_there = False
                 set_aside = _set_aside(path)
                 removed = _make_room(path)
             else:
                 migrated_from = _brought_up_to_date(path)
-        was_lost = had_one and not path.exists()
-        if not path.exists():
+        was_lost = had_one and not is_there
+        if not is_there:
             _drop_logs(path)
             _create(path, replaces_lost=was_lost)
         marker.touch()
@@ -105,9 +110,21 @@ def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
     """Say what keeps a store from being used: SQLite calls much of what a full disk does an I/O error."""
     if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in LOCKED:
         return StoreUnusable(f"store {path}: another process keeps it locked; end that one")
-    is_full = path.parent.is_dir() and shutil.disk_usage(path.parent).free < FULL
-    reason = refusal(error, path) if isinstance(error, OSError) else str(error)
-    return StoreUnusable(f"store {path}: {reason}; {'the disk is full, make room there' if is_full else _OWNER}")
+    if isinstance(error, OSError):
+        reason, fails = refusal(error, path), error.errno in _OF_THE_DISK
+    else:
+        # Whoever comes here has found the file sound, or its bytes readable, a moment ago.
+        reason = str(error)
+        fails = may_be_the_disk(error) or getattr(error, "sqlite_errorcode", 0) in _UNREADABLE
+    otherwise = _FULL if _is_full(path.parent) else _OWNER
+    return StoreUnusable(f"store {path}: {reason}; {_DISK if fails else otherwise}")
+
+
+def _is_full(directory: Path) -> bool:
+    try:
+        return shutil.disk_usage(directory).free < FULL
+    except OSError:
+        return False
 
 
 def site_key(path: Path) -> bytes:
@@ -174,15 +191,45 @@ def _brought_up_to_date(path: Path) -> int:
         return version
 
 
-def _is_sound(path: Path) -> bool:
+def _is_there(path: Path) -> bool:
+    """Tell whether there is a file; raise OSError where the disk does not say: exists() may take that for no."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_damaged(path: Path, damage: StoreDamaged | None) -> bool:
+    """Tell whether what a file holds is damaged, as proven by its bytes; raise OSError where they cannot be read."""
+    if damage is None and _is_sound_at_once(path):
+        return False
+    wait_until_readable(path)
+    # All of it was just read, and is in memory: what is wrong with it now is wrong with the bytes.
+    _refuse_newer(path)
+    if damage is None:
+        return not _is_sound(path, "quick_check")
+    return damage.is_proven or not _is_sound(path, "integrity_check")
+
+
+def _is_sound_at_once(path: Path) -> bool:
+    try:
+        return _is_sound(path, "quick_check")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
+            raise
+        return False
+
+
+def _is_sound(path: Path, check: str) -> bool:
     """Tell whether SQLite can read the file's structure, and an agent made it."""
     try:
         with closing(sqlite3.connect(path, timeout=30)) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            sound = bool(database.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+            sound = bool(database.execute(f"PRAGMA {check}(1)").fetchone()[0] == "ok")
     except sqlite3.OperationalError as error:
         # Of anything else (a full disk, a lock) the file is not to blame: it must not be set aside for that.
-        if error.sqlite_errorcode not in _UNREADABLE:
+        if error.sqlite_errorcode not in _UNSOUND:
             raise
         return False
     except sqlite3.DatabaseError:

@@ -8,10 +8,12 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import schema
-from edge_agent.store.damage import is_damage
+from edge_agent.store.damage import is_damage, may_be_the_disk
 from shared.system_errors import refusal
 
 BUSY_PATIENCE = 5.0
+_SET_ASIDE = "the agent sets it aside when it starts"
+_DISK = "its disk fails: muster-agent doctor tells"
 _READERS = "root, the agent's user and its group may read it"
 
 
@@ -42,8 +44,15 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     except PermissionError as error:
         raise StoreUnreadable(f"store {path}: {refusal(error, path)}; {_READERS}") from error
     except sqlite3.Error as error:
-        hint = "the agent sets it aside when it starts" if is_damage(error) else _READERS
-        raise StoreUnreadable(f"store {path}: {error}; {hint}") from error
+        raise StoreUnreadable(f"store {path}: {error}; {_remedy(error)}") from error
+
+
+def _remedy(error: sqlite3.Error) -> str:
+    if may_be_the_disk(error):
+        return f"{_SET_ASIDE}, unless {_DISK}"
+    if is_damage(error):
+        return _SET_ASIDE
+    return _DISK if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR else _READERS
 
 
 def _open(path: Path) -> sqlite3.Connection:

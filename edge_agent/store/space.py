@@ -8,6 +8,7 @@ from pathlib import Path
 import aiosqlite
 
 from edge_agent.ports import StoreFull
+from edge_agent.store.damage import noticing_damage
 from shared.sizes import format_size
 
 FREE_PAGES_KEPT = 4096
@@ -22,13 +23,20 @@ class DiskSpace:
         self._directory = path.parent
         self._database = database
 
+    @property
+    def is_short(self) -> bool:
+        """Tell whether the disk is down to its reserve: SQLite calls much of what a full disk does an I/O error."""
+        return self._free() < DISK_RESERVE
+
     async def check_reserve(self) -> None:
         """Raise StoreFull where a commit would take the last of the disk: what fills it must be able to go."""
-        if await self._has_room():
-            return
-        await self._write_log_back()
-        if not await self._has_room():
-            raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
+        with noticing_damage():
+            if await self._has_room():
+                return
+            await self._write_log_back()
+            if await self._has_room():
+                return
+        raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
 
     async def give_back(self) -> None:
         """Make the file shorter where much of it is free; outside of any transaction."""
@@ -39,9 +47,12 @@ class DiskSpace:
             await self._write_log_back()
 
     async def _has_room(self) -> bool:
-        disk = os.statvfs(self._directory)
-        free = disk.f_bavail * disk.f_frsize
+        free = self._free()
         return free >= DISK_RESERVE or free + PAGE_SIZE * await self._free_pages() >= DISK_RESERVE
+
+    def _free(self) -> int:
+        disk = os.statvfs(self._directory)
+        return disk.f_bavail * disk.f_frsize
 
     async def _write_log_back(self) -> None:
         """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space."""

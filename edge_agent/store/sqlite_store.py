@@ -18,7 +18,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.senders import SenderTable
-from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFull, StoreLocked, StoreUnwritable
+from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFailing, StoreFull, StoreLocked, StoreUnwritable
 from edge_agent.store import schema
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.damage import noticing_damage
@@ -41,8 +41,6 @@ STANDS_STILL = 4
 """So many of these intervals without an acknowledgement, and what was acknowledged of a chunk goes, too."""
 LOCK_PATIENCE = 10.0
 """How long a transaction waits for another process that has the file locked, in seconds."""
-
-_DISK_FAILURES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class SqliteStore:
@@ -70,7 +68,10 @@ class SqliteStore:
     @classmethod
     async def open(cls, path: Path, max_outbox: int) -> Self:
         """Open a file that prepare() has made sure of; raise StoreUnusable. ``max_outbox`` is in bytes."""
-        database = await aiosqlite.connect(path, isolation_level=None, timeout=LOCK_PATIENCE)
+        try:
+            database = await aiosqlite.connect(path, isolation_level=None, timeout=LOCK_PATIENCE)
+        except sqlite3.Error as error:
+            raise unusable(path, error) from error
         try:
             with noticing_damage():
                 return await cls._opened(path, database, max_outbox)
@@ -283,8 +284,10 @@ class SqliteStore:
 
     def _raise_unwritable(self, error: sqlite3.OperationalError) -> None:
         cause = error.sqlite_errorcode & 0xFF
-        if cause in _DISK_FAILURES:
+        if cause == sqlite3.SQLITE_FULL or (cause == sqlite3.SQLITE_IOERR and self._space.is_short):
             raise StoreFull(str(error)) from error
+        if cause == sqlite3.SQLITE_IOERR:
+            raise StoreFailing(f"{error} ({error.sqlite_errorname}): the kernel's log says more") from error
         if cause in LOCKED:
             raise StoreLocked(f"another process keeps {self._path} locked; end that one") from error
 
@@ -322,7 +325,7 @@ class SqliteStore:
                     with noticing_damage():
                         await self._space.give_back()
                 told = ""
-            except (StoreLocked, sqlite3.OperationalError) as error:
+            except (StoreUnwritable, sqlite3.OperationalError) as error:
                 if told != (told := str(error)):
                     log.warning("store %s: what was delivered cannot be deleted: %s; trying again", self._path, told)
 

@@ -17,7 +17,17 @@ from edge_agent.store import sqlite_store
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before, site_key
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.store_batches import BLOCK, advisory, batch, opened, registration, sender, waiting
+from tests.support.store_batches import (
+    BLOCK,
+    advisory,
+    batch,
+    fill,
+    opened,
+    read_wholly,
+    registration,
+    sender,
+    waiting,
+)
 
 PAGE = 4096
 
@@ -25,12 +35,6 @@ PAGE = 4096
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "agent.db"
-
-
-async def fill(path: Path) -> None:
-    async with opened(path) as store:
-        rows = [registration("", "r", size=9_000)] * 50
-        await store.commit(batch(1, rows, heard=[sender(slot) for slot in range(500)]))
 
 
 def remove(path: Path) -> None:
@@ -47,13 +51,6 @@ async def copy_of_a_killed_store(path: Path) -> Path:
         for suffix in ("", "-wal", ".marker"):
             shutil.copy(f"{path}{suffix}", copy)
     return copy / path.name
-
-
-async def read_wholly(path: Path) -> None:
-    async with opened(path) as store:
-        await store.known_blocks()
-        await store.load_block(BLOCK)
-        await store.pending(Lane.REGISTRATIONS, 0, 1_000)
 
 
 async def works(path: Path) -> bool:
@@ -240,10 +237,10 @@ async def test_damage_within_records_is_found_though_sqlite_finds_the_file_sound
         file.write(written)
 
     assert prepare(path) == Prepared(was_lost=False)
-    with pytest.raises(StoreDamaged):
+    with pytest.raises(StoreDamaged) as met:
         await read_wholly(path)
     aside = path.with_name("agent.db.corrupt-1")
-    assert prepare(path, is_damaged=True) == Prepared(was_lost=True, set_aside=aside, replaces_lost=True)
+    assert prepare(path, met.value) == Prepared(was_lost=True, set_aside=aside, replaces_lost=True)
     assert await works(path)
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.store import schema
+from tests.support import failing_agent
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
 from tests.support.fleet_region import STREAM as FLEET
 from tests.support.one_server import written
@@ -254,6 +256,34 @@ async def test_an_agent_whose_store_is_lost_starts_says_so_and_marks_what_it_lea
     assert [advisory.rebuilt for advisory in advisories] == [False] * len(NAMES) + [True] * len(NAMES)
     assert len({advisory.incarnation for advisory in advisories}) == 2
     assert [advisory.ordinal for advisory in advisories] == [*range(1, len(NAMES) + 1)] * 2
+
+
+async def test_an_agent_whose_disk_fails_for_a_moment_says_so_and_goes_on_with_its_store(
+    tmp_path: Path, deployment: Deployment
+) -> None:
+    deployment.agent = AgentProcess(deployment.agent.config, (sys.executable, "-m", failing_agent.__name__))
+    agent = deployment.agent
+    try:
+        await until_running(deployment, {failing_agent.STORE: str(agent.store)})
+        agent.signal(signal.SIGUSR1)
+        with closing(sqlite3.connect(agent.store, isolation_level=None)) as other:
+
+            def is_noticed() -> bool:
+                # What the agent has in memory of its store is not valid any more: it reads.
+                other.execute("INSERT INTO operator_request (asked) VALUES ('no such block')")
+                return says(deployment, "(database disk image is malformed) and is sound: going on with it")
+
+            await until(is_noticed, "the agent has read, in vain, and looked at all of it")
+        await deployment.site.publish(b'{"sender": "newcomer"}')
+        await until(lambda: arrived(deployment, len(NAMES) + 1), "it goes on")
+        await agent.stopped()
+    finally:
+        agent.end()
+    advisories = await told_of(deployment)
+    assert [advisory.rebuilt for advisory in advisories] == [False] * (len(NAMES) + 1)
+    assert len({advisory.incarnation for advisory in advisories}) == 1
+    assert not list(tmp_path.glob("*.corrupt-*"))
+    assert "Traceback" not in agent.log
 
 
 async def test_a_store_of_a_newer_version_is_refused_in_one_clear_line(deployment: Deployment) -> None:

@@ -115,3 +115,18 @@ async def waiting(store: SqliteStore, lane: Lane) -> list[str]:
     rows = await store.pending(lane, 0, ALL_ROWS)
     store._books.in_flight_through[lane] = in_flight
     return [row.payload.decode().strip() for row in rows]
+
+
+async def fill(path: Path) -> None:
+    """Make a store of some hundred pages."""
+    async with opened(path) as store:
+        rows = [registration("", "r", size=9_000)] * 50
+        await store.commit(batch(1, rows, heard=[sender(slot) for slot in range(500)]))
+
+
+async def read_wholly(path: Path) -> None:
+    """Read all of a store that an agent would."""
+    async with opened(path) as store:
+        await store.known_blocks()
+        await store.load_block(BLOCK)
+        await store.pending(Lane.REGISTRATIONS, 0, 1_000)

@@ -1,5 +1,7 @@
 """Five senders at a site, and an agent that has told the region of them."""
 
+from collections.abc import Mapping
+
 from shared.identifiers import AdvisoryKind
 from shared.wire import Advisory
 from tests.support.agent_process import Deployment
@@ -18,8 +20,8 @@ async def arrived(deployment: Deployment, count: int) -> bool:
     return len(await told_of(deployment)) == count
 
 
-async def until_running(deployment: Deployment) -> None:
+async def until_running(deployment: Deployment, environment: Mapping[str, str] | None = None) -> None:
     """Start the agent, and wait until it has read and delivered what the senders say."""
-    deployment.agent.start()
+    deployment.agent.start(environment)
     await deployment.site.publish(*BODIES)
     await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")

@@ -6,6 +6,7 @@ from edge_agent import config
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Level, bad, doubtful, good
 from edge_agent.doctor.page import SUBJECT, render_finding, summary
+from tests.support.failing_disk import dead_sector
 
 SUBJECT_OF_JETSTREAM = "$JS.API.CONSUMER.INFO.REGISTRATION.muster-dub1-nodes"
 SETTINGS = """
@@ -51,3 +52,12 @@ def test_a_secret_that_two_connections_share_is_named_once(tmp_path: Path) -> No
     path.write_text(SETTINGS.format(secret=secret))
     (said,) = [each for each in check_files(path, config.load(path)) if each.subject == "secrets"]
     assert (said.level, said.text) == (Level.OK, f"{secret}: readable, and not by everyone")
+
+
+def test_a_store_that_its_disk_does_not_give_is_named(tmp_path: Path) -> None:
+    secret, path, store = tmp_path / "secret", tmp_path / "agent.toml", tmp_path / "agent.db"
+    path.write_text(SETTINGS.format(secret=secret).replace('"agent.db"', f'"{store}"'))
+    store.touch()
+    with dead_sector(store):
+        found = [each for each in check_files(path, config.load(path)) if each.subject == "disk"]
+    assert (found[0].level, found[0].text) == (Level.FAIL, f"{store} cannot be read: input/output error")

@@ -1,0 +1,19 @@
+"""Run the agent so that its disk can be made to fail: ``python -m tests.support.failing_agent run --config FILE``.
+
+SIGUSR1: from then on nothing can be read that it has open of the store that the environment names. The agent itself
+knows nothing of this.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+from edge_agent.cli import main
+from tests.support.failing_disk import fail
+
+STORE = "MUSTER_TEST_STORE"
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, lambda *_: fail(Path(os.environ[STORE])))
+    main()
