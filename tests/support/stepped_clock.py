@@ -90,7 +90,12 @@ def _why_not() -> str:
     """Say why no process's clock can be set here, by trying it on one; nothing where it can."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return "the code that replaces clock_gettime is x86-64's"
-    with subprocess.Popen(["sleep", "60"]) as child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        # Popen returns before a program has all its memory, the vDSO included; one that answers does.
+        child.stdin.write(b".")
+        child.stdout.read(1)
         try:
             os.close(_replaced(child.pid)[0])
         except (OSError, ValueError, LookupError) as error:
