@@ -196,6 +196,47 @@ async def test_a_site_whose_clock_steps_back_accuses_nobody_and_goes_on(
 
 
 @only_where_clocks_can_be_set
+async def test_what_was_observed_ahead_of_the_time_is_kept_by_a_new_start_and_given_up_with_the_store(
+    deployment: Deployment, clock: SteppedClock
+) -> None:
+    """What the guide says of an agent that stands still, and would for long."""
+    agent = deployment.agent
+    clock.set(HOUR)
+    agent.start()
+    async with deployment.senders(NAMES):
+        await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
+        ahead = await deployment.until_observed(await deployment.site_time(), DEADLINE)
+        clock.set(0)
+
+        async def stands_still() -> bool:
+            code, said, _ = await agent.run_command("status", "--check", "--config", str(agent.config))
+            return code == 1 and "standing still: its server's clock is " in said
+
+        await until(stands_still, "it stands still", DEADLINE)
+        await agent.stopped()
+        agent.start()
+        await until(stands_still, "it still does", DEADLINE)
+        await agent.stopped()
+        settings = agent.config.read_text()
+        agent.config.write_text(settings.replace("[stream.source]", '[stream.source]\nstart = "new"'))
+        for each in agent.store.parent.glob("agent.db*"):
+            if each.name in ("agent.db", "agent.db-wal", "agent.db-shm"):
+                each.unlink()
+        given_up_at = await deployment.site_time()
+        agent.start()
+        await until(lambda: are_told(deployment, AdvisoryKind.NEW, [*NAMES, *NAMES]), "all are told anew", DEADLINE)
+
+        async def vouches() -> bool:
+            mark = await deployment.last_watermark()
+            return mark is not None and given_up_at < mark.observed_through_us < ahead.observed_through_us
+
+        await until(vouches, "time passes", DEADLINE)
+    anew = [advisory for advisory in await deployment.advisories() if advisory.incarnation != ahead.incarnation]
+    assert {advisory.rebuilt for advisory in anew} == {True}
+    assert {advisory.kind for advisory in anew} == {AdvisoryKind.NEW}
+
+
+@only_where_clocks_can_be_set
 async def test_small_steps_of_the_sites_clock_are_clamped_and_change_nothing(
     deployment: Deployment, clock: SteppedClock
 ) -> None:
