@@ -12,9 +12,9 @@ from itertools import zip_longest
 from typing import NamedTuple, Self
 from uuid import uuid4
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
+from aggregator.lakehouse.java_process import GONE
 from aggregator.lakehouse.jetstream_source import load
 from aggregator.lakehouse.reading_plan import Span
 from aggregator.lakehouse.staged_files import StagedFiles, removed_on_failure
@@ -74,7 +74,7 @@ class _Ahead:
         try:
             if self._reading is not None:
                 # A JVM that is gone reads nothing any more.
-                with suppress(Py4JError):
+                with suppress(*GONE):
                     self._spark.sparkContext.cancelJobGroup(self._group)
                 if not self._reading.exception():
                     staged = self._reading.result()

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from aggregator.lakehouse.accounting_check import AccountingError
 from aggregator.lakehouse.bronze import MiscountError
@@ -15,6 +14,7 @@ from aggregator.lakehouse.catalog_access import SecretUnreadable
 from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.jars import JarsUnavailable
 from aggregator.lakehouse.java import JavaUnavailable
+from aggregator.lakehouse.java_process import GONE, how_it_ended
 from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
@@ -72,8 +72,8 @@ class Terminated(click.ClickException):
     exit_code = 128 + signal.SIGTERM
 
 
-def explained(error: PySparkException | Py4JError) -> str | None:
-    """Find the one line of a worker's failure, of a disk's or of the catalog's server in the pages that Spark makes."""
+def explained(error: Exception) -> str | None:
+    """Find the line of a failed worker, disk or server of the catalog in Spark's pages, or that of Java's end."""
     pages = str(error)
     in_a_worker = _IN_A_WORKER.search(pages)
     if in_a_worker is not None:
@@ -92,7 +92,7 @@ def explained(error: PySparkException | Py4JError) -> str | None:
             f"writing failed ({of_a_disk[0]}): mend the disk of the tables ([lakehouse] path) or of Spark's temporary"
             " files (spark.local.dir), and run again; what was committed is whole"
         )
-    return None
+    return _of_java(error)
 
 
 @contextmanager
@@ -107,8 +107,23 @@ def in_one_line() -> Iterator[None]:
         raise ended(str(error)) from error
     except EXPECTED as error:
         raise click.ClickException(str(error)) from error
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, *GONE) as error:
         line = explained(error)
         if line is None:
             raise
         raise click.ClickException(line) from error
+
+
+def _of_java(error: Exception) -> str | None:
+    end = how_it_ended(error)
+    if end is not None:
+        return (
+            f"Java, in which Spark runs, has ended ({end}): its last words are in spark.log in the tables' directory,"
+            " and the kernel's log says where memory was short; run again, what was committed is whole"
+        )
+    if isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED":
+        return (
+            "Java ended before Spark had begun: spark.log in the tables' directory says why, as where there is less"
+            " memory than spark.driver.memory in [lakehouse.spark]; mend that, and run again"
+        )
+    return None

@@ -2,14 +2,13 @@
 
 Spark is started when there is something to do for the first time. Where nothing is new, it is left alone.
 
-What does not pass ends the service: sums that do not add up, and a Spark that fails for a reason that is not known to
-pass. Its supervisor starts it anew.
+What does not pass ends the service: sums that do not add up, a Spark that fails for a reason that is not known to pass,
+and a JVM that has ended. Its supervisor starts it anew.
 """
 
 import time
 from collections.abc import Callable
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -18,6 +17,7 @@ from aggregator.lakehouse import job
 from aggregator.lakehouse.catalog_access import SecretUnreadable
 from aggregator.lakehouse.failures import explained
 from aggregator.lakehouse.jars import JarsUnavailable
+from aggregator.lakehouse.java_process import GONE, how_it_ended
 from aggregator.lakehouse.job_lock import AlreadyRunning
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
@@ -63,11 +63,11 @@ def roll_up_every(
             return
         except _PASSING as error:
             complain(str(error))
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, *GONE) as error:
             # Asked to stop, Spark's jobs are cancelled.
             if stop.is_asked():
                 return
-            line = explained(error)
+            line = None if how_it_ended(error) else explained(error)
             if line is None:
                 raise
             complain(line)

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.lakehouse.catalog_access import CATALOG, spark_catalog, spark_secrets
 from aggregator.lakehouse.java_class import java_class
+from aggregator.lakehouse.java_process import leave_its_end_to_python, tell_failed_calls_once
 from aggregator.lakehouse.jetstream_source import JetStreamSource
 from aggregator.lakehouse.local_files import make_files_quickly
 
@@ -66,6 +67,8 @@ def start(settings: SessionSettings) -> SparkSession:
             # What a JVM starts with stands on its command line, which everybody may read: no secrets there.
             public = SparkConf(loadDefaults=False).setAll(list(properties.items()))
             SparkContext._ensure_initialized(conf=public)  # noqa: SLF001 - there is no public way
+            tell_failed_calls_once()
+            leave_its_end_to_python()
             # In the main thread, Spark would take Ctrl-C to itself.
             with ThreadPoolExecutor(1) as elsewhere:
                 elsewhere.submit(SparkContext.getOrCreate, SparkConf().setAll(list(conf.items()))).result()

@@ -120,7 +120,7 @@ def _is_there(spark: SparkSession) -> bool:
 
 
 def _stop(spark: SparkSession) -> None:
-    """End Spark. Its JVM may be gone already, for terminals and systemd send their signal to all of a group."""
+    """End Spark. Its JVM may be gone already, killed or out of memory."""
     with warnings.catch_warnings(), suppress(Py4JError, OSError):
         warnings.simplefilter("ignore", RuntimeWarning)
         spark.stop()

@@ -3,7 +3,9 @@
 The handler notes what was asked and writes into a pipe, nothing else: the main thread may be in the middle of a call to
 the JVM, whose connection takes no second one. A thread that reads the pipe, on a connection of its own, has Spark give
 up what it computes; the main thread's call then returns, with an error. A commit is no job of Spark's: it is made
-whole, or not begun. Whoever asks twice ends the process at once, as kill -9 would.
+whole, or not begun. The JVM itself goes on after a SIGTERM (``java_process``), though a whole group of processes was
+sent one. Whoever asks again ends the process at once, as kill -9 would; what comes within a second of the first is the
+same request, for ``timeout`` signals its command and then the command's group.
 """
 
 import asyncio
@@ -11,18 +13,21 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+
+from aggregator.lakehouse.java_process import GONE
 
 Result = TypeVar("Result")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _POLL_SECONDS = 0.2
+_SAME_REQUEST_SECONDS = 1.0
 _CANCEL_AGAIN_SECONDS = 1.0
 """A job of Spark's that begins after the last were cancelled is to be given up too."""
 
@@ -45,7 +50,7 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        self._number = 0
+        self._number, self._asked_at = 0, 0.0
         self._woken, self._wake = os.pipe()
         self._ended, self._end = os.pipe()
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -72,7 +77,7 @@ class StopSignal:
         self._canceller.join()
         for end in (self._woken, self._wake, self._ended):
             os.close(end)
-        if self.is_asked() and isinstance(error, PySparkException | Py4JError):
+        if self.is_asked() and isinstance(error, (PySparkException, *GONE)):
             raise Stopped(self._number) from error
 
     def check(self, _line: str = "") -> None:
@@ -94,10 +99,13 @@ class StopSignal:
         select.select([self._woken], [], [], max(0.0, seconds))
 
     def _ask(self, number: int, _frame: FrameType | None) -> None:
-        self._number = number
-        os.write(self._wake, b"!")
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        now = time.monotonic()
+        if not self.is_asked():
+            self._number, self._asked_at = number, now
+            os.write(self._wake, b"!")
+        elif now - self._asked_at > _SAME_REQUEST_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def _cancel(self) -> None:
         select.select([self._woken, self._ended], [], [])
@@ -106,7 +114,7 @@ class StopSignal:
             spark = SparkContext._active_spark_context  # noqa: SLF001 - there is no public question
             if spark is not None:
                 # A JVM that is gone computes nothing any more.
-                with suppress(Py4JError):
+                with suppress(*GONE):
                     spark.cancelAllJobs()
             pause = _CANCEL_AGAIN_SECONDS
 

@@ -2,18 +2,22 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkRuntimeError
 
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse import job
-from aggregator.lakehouse.failures import explained
+from aggregator.lakehouse.failures import Interrupted, explained, in_one_line
 from aggregator.lakehouse.loop import roll_up_every
 from aggregator.lakehouse.stopping import Stopped, StopSignal
+from shared.instants import DAY, SECOND
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
 from tests.support.free_ports import free_ports
@@ -66,7 +70,16 @@ def test_a_catalog_that_goes_away_in_mid_run_is_one_line(said: str) -> None:
     assert line is not None
     assert line.startswith(f"the catalog's server fails ({said}): mend it")
     assert "\n" not in line
+
+
+def test_what_no_restart_of_a_catalog_mends_is_no_failure_that_passes() -> None:
     assert explained(Py4JError("x\nCaused by: org.postgresql.util.PSQLException: ERROR: duplicate key value\n")) is None
+
+
+def test_a_java_that_does_not_start_is_one_line() -> None:
+    line = explained(PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={}))
+    assert line is not None
+    assert line.startswith("Java ended before Spark had begun: spark.log in the tables' directory says why")
 
 
 def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:
@@ -76,6 +89,24 @@ def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             stop.check()
 
-        with pytest.raises(Stopped) as stopped:
+        with pytest.raises(Interrupted, match="stopped between two commits") as stopped, in_one_line():
             job.roll_up(settings_for(NOBODY, tmp_path), job.RollupRequest(), say, check)
+    assert stopped.value.exit_code == 130
+
+
+def test_signals_of_a_moment_are_one_request_and_a_later_one_ends_the_process_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aggregator.lakehouse.stopping._SAME_REQUEST_SECONDS", DAY / SECOND)
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Stopped) as stopped:
+            stop.check()
     assert stopped.value.number == signal.SIGINT
+    later = (
+        "import os, signal, time; from aggregator.lakehouse import stopping; stopping._SAME_REQUEST_SECONDS = 0\n"
+        "with stopping.StopSignal():\n"
+        "    os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01); os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    assert subprocess.run([sys.executable, "-c", later], timeout=120, check=False).returncode == -signal.SIGTERM

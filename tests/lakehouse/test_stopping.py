@@ -1,6 +1,7 @@
 """SIGTERM and Ctrl-C end a job in the middle of its work: in one line, with its exit code, nothing lost or twice."""
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -11,8 +12,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.lakehouse.conftest import Lakehouse
-from tests.lakehouse.test_exactly_once import story, tables_of
+from aggregator.lakehouse.imports.job import import_intervals
+from aggregator.lakehouse.imports.mapping import Mapping
+from shared.instants import HOUR, SECOND
+from tests.lakehouse.conftest import Lakehouse, say
+from tests.lakehouse.test_exactly_once import FIRST, story, tables_of
 from tests.support.hub import Hub
 from tests.support.quick_spark import spark_block
 
@@ -33,36 +37,55 @@ def is_locked(warehouse: Path) -> bool:
 
 @contextmanager
 def running(*arguments: str | Path) -> Iterator[Process]:
+    """Run the command in a group of its own, with whatever it starts."""
     command = [sys.executable, "-c", "from aggregator.cli import main; main()", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def ended(process: Process, number: signal.Signals) -> tuple[int, list[str]]:
-    process.send_signal(number)
+def wait_until_it_derives(process: Process) -> None:
+    assert process.stderr is not None
+    said = [process.stderr.readline()]
+    while said[-1] and not said[-1].startswith("deriving"):
+        said.append(process.stderr.readline())
+    assert said[-1], said
+
+
+def ended(process: Process) -> tuple[int, list[str]]:
+    """Give the exit code, and the lines that are not of the progress."""
     _, errors = process.communicate(timeout=DEADLINE)
-    return process.returncode, errors.splitlines()
+    return process.returncode, [line for line in errors.splitlines() if not line.startswith("  ")]
 
 
 def test_a_signal_ends_a_run_between_two_commits(spark: SparkSession, hub: Hub, tmp_path: Path) -> None:
+    """As systemd and ``timeout`` send it: to the command, and to the Java and the workers that it has started."""
     hub.publish(story())
-    config = tmp_path / "aggregator.toml"
+    config, history = tmp_path / "aggregator.toml", tmp_path / "history.csv"
     config.write_text(
         f'[hub]\nservers = ["{hub.server.url}"]\n[lakehouse]\npath = "lake"\nspark_master = "local[2]"\n{spark_block()}'
     )
+    history.write_text(f"host,state,begin,end\na,down,{FIRST // SECOND},{(FIRST + HOUR) // SECOND}\n")
     stopped = Lakehouse(hub, tmp_path / "lake")
 
     with running("rollup", "--config", config) as once:
-        assert once.stderr is not None
-        said = [once.stderr.readline()]
-        while said[-1] and not said[-1].startswith("deriving"):
-            said.append(once.stderr.readline())
-        assert said[-1], said
-        status, errors = ended(once, signal.SIGINT)
-    assert (status, errors) == (130, ["muster-aggregator: stopped between two commits: the next run goes on from here"])
+        wait_until_it_derives(once)
+        once.send_signal(signal.SIGTERM)
+        os.killpg(once.pid, signal.SIGTERM)
+        assert ended(once) == (143, ["muster-aggregator: stopped between two commits: the next run goes on from here"])
+
+    of_columns = ["--sender", "host", "--state", "state", "--start", "begin", "--stop", "end"]
+    with running("import", "intervals", history, "--config", config, *of_columns) as importing:
+        wait_until_it_derives(importing)
+        (java,) = map(int, Path(f"/proc/{importing.pid}/task/{importing.pid}/children").read_text().split())
+        os.kill(java, signal.SIGKILL)
+        status, errors = ended(importing)
+    assert (status, [line.partition(":")[2].partition(":")[0] for line in errors]) == (
+        1, [" Java, in which Spark runs, has ended (SIGKILL)"]
+    )  # fmt: skip
 
     with running("rollup", "--config", config, "--every", "5m") as service:
         ends_at = time.monotonic() + DEADLINE
@@ -70,9 +93,12 @@ def test_a_signal_ends_a_run_between_two_commits(spark: SparkSession, hub: Hub, 
             assert service.poll() is None
             assert time.monotonic() < ends_at
             time.sleep(0.05)
-        assert ended(service, signal.SIGTERM) == (0, [])
+        os.killpg(service.pid, signal.SIGTERM)
+        assert ended(service) == (0, [])
 
     assert stopped.roll_up().counts.read == 0
     straight = Lakehouse(hub, tmp_path / "straight")
     straight.roll_up()
+    mapping = Mapping(source="history", sender=("host",), state="state", start="begin", stop="end")
+    import_intervals(straight.settings, [history], mapping, say)
     assert tables_of(stopped) == tables_of(straight)

@@ -1,0 +1,52 @@
+"""Know the process that Spark runs in: what ends it, and how it ended. Nothing else looks at it."""
+
+import logging
+import signal
+import subprocess
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+
+GONE = (Py4JError, ConnectionError)
+"""What calls raise whose JVM has ended: py4j passes on what its socket says."""
+
+_DYING_SECONDS = 2.0
+"""A connection breaks a moment before its process has ended."""
+
+
+def leave_its_end_to_python() -> None:
+    """Have the JVM that this process has started go on after a SIGTERM, and end with Python, as its input ends.
+
+    systemd and ``timeout`` signal a whole group of processes. Python ends between two commits (``stopping``), for which
+    it needs the JVM. SIGINT pyspark keeps away from it already. One that has started Python, as ``spark-submit`` does,
+    is not ours to change.
+    """
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no public question
+    if gateway is None or getattr(gateway, "proc", None) is None:
+        return
+    # By their full names: package by package, each is a search through all jars.
+    signals, handlers = (getattr(gateway.jvm, f"sun.misc.{name}") for name in ("Signal", "SignalHandler"))
+    signals.handle(signals("TERM"), handlers.SIG_IGN)
+
+
+def tell_failed_calls_once() -> None:
+    """Keep py4j from logging each call that fails, traceback and all: whoever made the call is told, and tells."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def how_it_ended(error: BaseException) -> str | None:
+    """Say how the JVM ended whose call raised ``error``; None where it lives, or where there is none."""
+    if not isinstance(error, GONE) or isinstance(error, Py4JJavaError):
+        return None
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - as above
+    if process is None:
+        return None
+    try:
+        status = process.wait(_DYING_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
