@@ -14,6 +14,8 @@ from shared.settings import FilePath, Settings
 
 _EXAMPLES = {"postgresql": "postgresql://db.example.net/muster", "rest": "https://catalog.example.net"}
 _SCHEMES = {"postgresql": ("postgresql",), "rest": ("http", "https")}
+ON_S3 = ("s3://", "s3a://")
+"""How the URL of a warehouse begins whose files are on an object store of that kind."""
 
 
 class CatalogSettings(Settings, frozen=True):
@@ -24,7 +26,7 @@ class CatalogSettings(Settings, frozen=True):
     user: Annotated[str, Meta(description="who we are to PostgreSQL")] = ""
     password_file: Annotated[FilePath, Meta(description="file with the password of user")] = FilePath()
     warehouse: Annotated[
-        str, Meta(description="where the tables' files are: a directory, or a URL as s3://bucket/x")
+        str, Meta(description="where the tables' files are: a directory, or a URL as s3://bucket/x; of rest, its name")
     ] = ""
     properties: Annotated[dict[str, str], Meta(description="further properties of the catalog, by Iceberg's names")] = (
         msgspec.field(default_factory=dict)
@@ -43,9 +45,18 @@ class CatalogSettings(Settings, frozen=True):
             raise ValueError("a rest catalog has no user: put its credential or token into secrets")
         if self.password_file and not self.user:
             raise ValueError("password_file belongs to user, which is missing")
+        if self.type == "rest":
+            # It may call a warehouse as it likes, and tells whoever asks where the files are.
+            return
         if self.warehouse and not (self.warehouse.startswith("/") or urlsplit(self.warehouse).scheme):
             raise ValueError(
                 f"not a warehouse: {self.warehouse!r}, write a directory from / on or a URL as s3://bucket/x"
+            )
+        if "s3.endpoint" in self.properties and "client.region" not in self.properties:
+            # Without one Java gives up, and pyiceberg asks Amazon for the bucket's.
+            raise ValueError(
+                'properties: s3.endpoint needs "client.region" beside it: what your store calls its region, mostly'
+                " us-east-1"
             )
 
 

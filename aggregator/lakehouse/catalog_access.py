@@ -15,6 +15,8 @@ CATALOG: Final = "lake"
 """The catalog's name, which is a part of every table's name in it: the same for all who read and write."""
 
 _BUSY_SECONDS = 60
+_BY_SCHEME = "org.apache.iceberg.io.ResolvingFileIO"
+"""Iceberg's own readers and writers of object stores. A JDBC catalog would take Hadoop's, which knows none of them."""
 _READ_ONLY = {"sqlite": "open_mode=1", "postgresql": "readOnly=true&readOnlyMode=always"}
 """What keeps Java's driver from writing. Rights of its own for whoever only reads are better still."""
 
@@ -28,25 +30,21 @@ def catalog_file(warehouse: Path) -> Path:
     return warehouse / "catalog.db"
 
 
-def files_root(warehouse: Path, catalog: CatalogSettings) -> str:
-    """Give the URL below which the tables' files are."""
-    place = catalog.warehouse or str(warehouse)
-    return f"file://{place}" if place.startswith("/") else place
-
-
 def spark_catalog(warehouse: Path, catalog: CatalogSettings, *, read_only: bool = False) -> dict[str, str]:
     """Give Spark's properties of the catalog but for the secrets; ``read_only``: let its driver refuse to commit."""
     properties = {
         "": "org.apache.iceberg.spark.SparkCatalog",
         "type": "rest" if catalog.type == "rest" else "jdbc",
         "uri": catalog.uri,
-        "warehouse": files_root(warehouse, catalog),
         # Another process may commit at any time; a cached table would hide it.
         "cache-enabled": "false",
         "default-namespace": NAMESPACE,
+        **_place(warehouse, catalog),
         **catalog.properties,
     }
     if catalog.type != "rest":
+        if not properties["warehouse"].startswith("file:"):
+            properties.setdefault("io-impl", _BY_SCHEME)
         url = _jdbc_url(warehouse, catalog)
         properties["uri"] = f"{url}{'&' if '?' in url else '?'}{_READ_ONLY[catalog.type]}" if read_only else url
         properties["jdbc.schema-version"] = "V1"
@@ -72,7 +70,7 @@ def jdbc_access(catalog: CatalogSettings) -> tuple[str, dict[str, str]]:
 def python_catalog(warehouse: Path, catalog: CatalogSettings) -> dict[str, str]:
     """Give pyiceberg's properties, secrets and all; raise SecretUnreadable. SQLite's catalog is opened to be read."""
     secrets = {name: _secret(f"secrets.{name}", file) for name, file in catalog.secrets.items()}
-    properties = {"warehouse": files_root(warehouse, catalog), **catalog.properties, **secrets}
+    properties = {**_place(warehouse, catalog), **catalog.properties, **secrets}
     if catalog.type == "rest":
         return {"type": "rest", "uri": catalog.uri, **properties}
     # Without init_catalog_tables a catalog is only read.
@@ -81,6 +79,14 @@ def python_catalog(warehouse: Path, catalog: CatalogSettings) -> dict[str, str]:
         return {"uri": _sqlalchemy_url(catalog), **properties}
     file = quote(str(catalog_file(warehouse)))
     return {"uri": f"sqlite:///file:{file}?mode=ro&timeout={_BUSY_SECONDS}&uri=true", **properties}
+
+
+def _place(warehouse: Path, catalog: CatalogSettings) -> dict[str, str]:
+    """Say where the files are; a REST catalog that is not told goes by what it was set up with."""
+    place = catalog.warehouse or ("" if catalog.type == "rest" else str(warehouse))
+    if not place:
+        return {}
+    return {"warehouse": f"file://{place}" if place.startswith("/") else place}
 
 
 def _jdbc_url(warehouse: Path, catalog: CatalogSettings) -> str:

@@ -1,15 +1,17 @@
 """Open the catalog without Java, and say in one line what is wrong where that fails."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NotInstalledError, RESTError
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DatabaseError, ProgrammingError, SQLAlchemyError
 
-from aggregator.catalog_settings import CatalogSettings
+from aggregator.catalog_settings import ON_S3, CatalogSettings
 from aggregator.lakehouse.catalog_access import CATALOG, SecretUnreadable, catalog_file, python_catalog
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.table import NAMESPACE
@@ -19,7 +21,7 @@ _NO_SUCH_TABLE = "42P01"
 
 
 def check_reachable(warehouse: Path, settings: CatalogSettings) -> None:
-    """Raise TablesUnreadable where a catalog on a server cannot be had: in one line, before Spark says it in pages."""
+    """Raise TablesUnreadable where a catalog or a store on a server cannot be had: one line, before Spark's pages."""
     if settings.type != "sqlite":
         with _errors_in_words(f"the catalog at {settings.uri}"):
             properties = python_catalog(warehouse, settings)
@@ -27,6 +29,10 @@ def check_reachable(warehouse: Path, settings: CatalogSettings) -> None:
                 create_engine(properties["uri"]).connect().close()
             else:
                 load_catalog(CATALOG, **properties).close()
+    # A REST catalog may have the credentials for its store, and give them out with each table.
+    if settings.type != "rest" and settings.warehouse.startswith(ON_S3):
+        with _errors_in_words(f"the warehouse {settings.warehouse}"):
+            _find_bucket(settings.warehouse, python_catalog(warehouse, settings))
 
 
 def open_catalog(warehouse: Path, settings: CatalogSettings) -> tuple[Catalog, list[str]]:
@@ -58,6 +64,18 @@ def reason_of(error: Exception) -> str:
     """Give the first line of what a driver says."""
     said = str(error.orig if isinstance(error, DatabaseError) else error).strip()
     return said.splitlines()[0] if said else type(error).__name__
+
+
+def _find_bucket(url: str, properties: Mapping[str, str]) -> None:
+    """Ask a store what is below ``url``; raise OSError, and TablesUnreadable where it has no such bucket."""
+    scheme, bucket, place = PyArrowFileIO.parse_location(url)
+    store = PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, bucket)
+    if store.get_file_info(FileSelector(place, allow_not_found=True)):
+        return
+    # Whoever may use a part of a bucket need not be allowed to ask for the whole of it.
+    with suppress(OSError):
+        if store.get_file_info(bucket).type is FileType.NotFound:
+            raise TablesUnreadable(f"there is no bucket {bucket}: make it first, or mend [lakehouse.catalog]")
 
 
 @contextmanager

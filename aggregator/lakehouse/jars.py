@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from aggregator.catalog_settings import CatalogSettings
+from aggregator.catalog_settings import ON_S3, CatalogSettings
 from aggregator.lakehouse.java import java_home
 from aggregator.lakehouse.resolver import ResolveError, resolve
 
@@ -82,8 +82,14 @@ JARS = (ICEBERG, SQLITE)
 def jars_for(catalog: CatalogSettings) -> tuple[Jar, ...]:
     """Name the jars that a catalog and its warehouse take."""
     driver = {"sqlite": (SQLITE,), "postgresql": (POSTGRESQL,), "rest": ()}[catalog.type]
-    store = (AWS,) if catalog.warehouse.startswith(("s3://", "s3a://")) else ()
-    return (ICEBERG, *driver, *store)
+    return (ICEBERG, *driver, *((AWS,) if _may_be_on_s3(catalog) else ()))
+
+
+def _may_be_on_s3(catalog: CatalogSettings) -> bool:
+    if catalog.warehouse.startswith("/") or "://" in catalog.warehouse:
+        return catalog.warehouse.startswith(ON_S3)
+    # Only a REST catalog knows where that is, and it tells nobody before there are tables.
+    return catalog.type == "rest"
 
 
 class JarsUnavailable(RuntimeError):

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.java_class import java_class
+from aggregator.lakehouse.staging import local_path
 from aggregator.lakehouse.table import Table
 
 _MANY_FILES = "5"
@@ -82,7 +83,11 @@ class TableUpkeep:
 
         Whoever is writing has files that no snapshot knows yet: be sure that they are not that old. Give how many.
         """
-        result = self._actions().deleteOrphanFiles(self._loaded()).olderThan(older_than).execute()
+        loaded = self._loaded()
+        search = self._actions().deleteOrphanFiles(loaded).olderThan(older_than)
+        # Hadoop lists directories, and knows no object store; Iceberg's own access to one lists what begins so.
+        search = search.usePrefixListing(local_path(str(loaded.location())) is None)
+        result = search.execute()
         return sum(1 for _ in result.orphanFileLocations())
 
     def _actions(self) -> Any:

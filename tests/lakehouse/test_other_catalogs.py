@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from aggregator import config
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.lakehouse import job
+from aggregator.lakehouse.catalog_reading import check_reachable
 from aggregator.lakehouse.job_lock import AlreadyRunning, alone
 from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.query_commands import sql
@@ -100,3 +101,14 @@ def test_a_catalog_that_cannot_be_had_is_one_line(lakehouse: Lakehouse, server: 
             job.session_settings(settings, say)
         assert "\n" not in str(by_reading.value)
         assert "guessed" not in f"{by_reading.value}{by_writing.value}"
+
+
+def test_a_store_that_cannot_be_had_is_one_line_before_spark_starts(tmp_path: Path) -> None:
+    (nobody_listens,) = free_ports(1)
+    (tmp_path / "key").write_text("guessed\n")
+    properties = {"s3.endpoint": f"http://127.0.0.1:{nobody_listens}", "client.region": "us-east-1"}
+    secrets = {name: FilePath(tmp_path / "key") for name in ("s3.access-key-id", "s3.secret-access-key")}
+    catalog = CatalogSettings(warehouse="s3://lake/tables", properties=properties, secrets=secrets)
+    with pytest.raises(TablesUnreadable, match=r"^the warehouse s3://lake/tables cannot be read: .*connect") as refusal:
+        check_reachable(tmp_path, catalog)
+    assert "\n" not in str(refusal.value)

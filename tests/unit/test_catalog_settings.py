@@ -6,6 +6,7 @@ import pytest
 
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.catalog_access import python_catalog, spark_catalog, spark_secrets
+from aggregator.lakehouse.jars import AWS, ICEBERG, POSTGRESQL, SQLITE, Jar, jars_for
 from shared.settings import SettingsError, parse_settings
 
 TABLES = Path("/srv/muster/tables")
@@ -31,7 +32,7 @@ def test_postgresql_is_reached_by_both_with_the_secret_apart(tmp_path: Path) -> 
     catalog = lakehouse(
         'type = "postgresql"\nuri = "postgresql://db.example.net/muster?sslmode=require"\nuser = "muster"\n'
         'password_file = "password"\nwarehouse = "s3://lake/muster"\n'
-        'properties = { "s3.endpoint" = "https://store.example.net" }\n',
+        'properties = { "s3.endpoint" = "https://store.example.net", "client.region" = "us-east-1" }\n',
         tmp_path,
     ).lakehouse.catalog
     spark = spark_catalog(TABLES, catalog)
@@ -45,6 +46,8 @@ def test_postgresql_is_reached_by_both_with_the_secret_apart(tmp_path: Path) -> 
     for properties, prefix in ((spark, "spark.sql.catalog.lake."), (python, "")):
         assert properties[f"{prefix}warehouse"] == "s3://lake/muster"
         assert properties[f"{prefix}s3.endpoint"] == "https://store.example.net"
+    assert spark["spark.sql.catalog.lake.io-impl"] == "org.apache.iceberg.io.ResolvingFileIO"
+    assert "io-impl" not in python
 
 
 def test_whoever_only_reads_has_a_catalog_that_refuses_to_write() -> None:
@@ -80,6 +83,29 @@ def test_a_rest_catalog_gets_what_the_block_says(tmp_path: Path) -> None:
     }
 
 
+def test_a_rest_catalog_calls_its_warehouse_as_it_likes() -> None:
+    block = 'type = "rest"\nuri = "https://catalog.example.net"\n'
+    for given, sent in (("", None), ('warehouse = "fleet"\n', "fleet"), ('warehouse = "/srv"\n', "file:///srv")):
+        catalog = lakehouse(block + given).lakehouse.catalog
+        assert python_catalog(TABLES, catalog).get("warehouse") == sent
+        assert spark_catalog(TABLES, catalog).get("spark.sql.catalog.lake.warehouse") == sent
+
+
+@pytest.mark.parametrize(
+    ("block", "jars"),
+    [
+        ("", (ICEBERG, SQLITE)),
+        ('warehouse = "s3://lake/muster"\n', (ICEBERG, SQLITE, AWS)),
+        ('type = "postgresql"\nuri = "postgresql://db/muster"\nwarehouse = "/srv"\n', (ICEBERG, POSTGRESQL)),
+        # Where a REST catalog has the files is not known yet when Java must have its jars.
+        ('type = "rest"\nuri = "https://c"\nwarehouse = "fleet"\n', (ICEBERG, AWS)),
+        ('type = "rest"\nuri = "https://c"\nwarehouse = "hdfs://lake"\n', (ICEBERG,)),
+    ],
+)
+def test_a_catalog_and_its_store_take_these_jars(block: str, jars: tuple[Jar, ...]) -> None:
+    assert jars_for(lakehouse(block).lakehouse.catalog) == jars
+
+
 @pytest.mark.parametrize(
     ("block", "line"),
     [
@@ -90,6 +116,7 @@ def test_a_rest_catalog_gets_what_the_block_says(tmp_path: Path) -> None:
         ('type = "rest"\nuri = "https://c"\nuser = "me"', "put its credential or token into secrets"),
         ('type = "oracle"', "lakehouse.catalog.type: invalid enum value 'oracle'"),
         ('warehouse = "tables"', "not a warehouse: 'tables', write a directory from / on"),
+        ('properties = { "s3.endpoint" = "https://s" }', 's3.endpoint needs "client.region" beside it'),
     ],
 )
 def test_a_block_that_cannot_be_meant_is_one_line(block: str, line: str) -> None:
