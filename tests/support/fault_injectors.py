@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from shared.embedded_link import EmbeddedLink
+from shared.instants import SECOND
 from tests.support.dying_agent import When
 from tests.support.fault_region import region_deaf, region_full, region_killed, region_suspended, region_swallowed
 from tests.support.fault_schedule import Fault, FaultKind, Moment, Target
 from tests.support.fault_stage import FaultStage
+from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
 
 ROUND_TRIPS = (0.06, 1.0)
 PATIENCE = 1.0
@@ -24,6 +26,7 @@ BANDWIDTHS = (4_000, 400_000)
 # Below the agent's reserve, where it pauses, down to where nothing can be written at all.
 BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
 BOTH_ONE_IN = 3
+CLOCK_STEP = 1 * SECOND
 Injector = Callable[[FaultStage, Fault], AbstractAsyncContextManager[None]]
 LinkOf = Callable[[FaultStage, Fault], EmbeddedLink]
 
@@ -97,6 +100,15 @@ async def _site_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[Non
     stage.site.resume()
 
 
+@asynccontextmanager
+async def _site_stepped(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
+    """Let its clock be ahead for a while, by less than makes a blind span or a new epoch."""
+    with SteppedClock(stage.site) as clock, stage.site_ahead(CLOCK_STEP):
+        clock.set(CLOCK_STEP)
+        yield
+        clock.set(0)
+
+
 def _cut(link_of: LinkOf) -> Injector:
     @asynccontextmanager
     async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
@@ -166,6 +178,7 @@ INJECTORS: dict[FaultKind, Injector] = {
     FaultKind.DATABASE_UPGRADED: _database("make_old"),
     FaultKind.SITE_KILLED: _site_killed,
     FaultKind.SITE_SUSPENDED: _site_suspended,
+    FaultKind.SITE_STEPPED: _site_stepped,
     FaultKind.REGION_KILLED: region_killed,
     FaultKind.REGION_SUSPENDED: region_suspended,
     FaultKind.REGION_FULL: region_full,
@@ -219,9 +232,14 @@ def sign_of(stage: FaultStage, moment: Moment) -> int:
 
 def kinds_left_out(stage: FaultStage) -> dict[FaultKind, str]:
     """Name the kinds that cannot be made on this machine, and why."""
-    if stage.disk.is_small:
-        return {}
-    return {FaultKind.DISK_FULL: "needs a small disk of its own, and mounting one is not permitted here (be root)"}
+    left_out: dict[FaultKind, str] = {}
+    if not stage.disk.is_small:
+        left_out[FaultKind.DISK_FULL] = (
+            "needs a small disk of its own, and mounting one is not permitted here (be root)"
+        )
+    if CANNOT_STEP:
+        left_out[FaultKind.SITE_STEPPED] = CANNOT_STEP
+    return left_out
 
 
 async def play(stage: FaultStage, faults: list[Fault]) -> None:

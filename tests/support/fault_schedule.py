@@ -38,6 +38,7 @@ class FaultKind(StrEnum):
     DATABASE_UPGRADED = "database upgraded"
     SITE_KILLED = "site's server killed"
     SITE_SUSPENDED = "site's server suspended"
+    SITE_STEPPED = "site's clock stepped"
     REGION_KILLED = "region's server killed"
     REGION_SUSPENDED = "region's server suspended"
     REGION_FULL = "region's stream full"
@@ -91,8 +92,9 @@ RULES = {
     FaultKind.AGENT_SUSPENDED: Rule(Target.AGENT, 3, 0.05, 2.0),
     FaultKind.DATABASE_RESTARTED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
     FaultKind.DATABASE_UPGRADED: Rule(Target.AGENT, 1, 0.02, 0.5, may_be_long=False),
-    FaultKind.SITE_KILLED: Rule(Target.SITE, 4, 0.02, 1.5),
-    FaultKind.SITE_SUSPENDED: Rule(Target.SITE, 4, 0.05, 3.0),
+    FaultKind.SITE_KILLED: Rule(Target.SITE, 3, 0.02, 1.5),
+    FaultKind.SITE_SUSPENDED: Rule(Target.SITE, 3, 0.05, 3.0),
+    FaultKind.SITE_STEPPED: Rule(Target.SITE, 2, 0.1, 2.0),
     FaultKind.REGION_KILLED: Rule(Target.REGION, 4, 0.02, 0.5),
     FaultKind.REGION_SUSPENDED: Rule(Target.REGION, 4, 0.05, 2.0),
     FaultKind.REGION_FULL: Rule(Target.REGION, 2, 0.05, 1.0, may_be_long=False),

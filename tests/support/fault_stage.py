@@ -96,7 +96,7 @@ SPARES_LEADER = 0.25
 
 
 class Down(NamedTuple):
-    """A time, in microseconds of this machine's clock, in which the site's server provably stored nothing."""
+    """A time, in microseconds of its own clock, in which the site's server provably stored nothing."""
 
     started_at: int
     ended_at: int
@@ -126,6 +126,7 @@ class FaultStage:
         self.unheard = cycle(UNHEARD)
         self.astray = cycle(ASTRAY)
         self.downs: list[Down] = []
+        self._shown_through = 0
 
     # The agents: one, or two of which one leads
 
@@ -177,9 +178,18 @@ class FaultStage:
     # The site's server
 
     @contextmanager
+    def site_ahead(self, by: int) -> Iterator[None]:
+        """Note that the clock of the site's server, set back at the end, is ahead of this machine's by microseconds."""
+        yield
+        self._shown_through = _now() + by
+
+    @contextmanager
     def site_down(self) -> Iterator[None]:
-        """Note that the site's server, which was just ended or suspended, stores nothing meanwhile."""
-        started_at = _now()
+        """Note that the site's server, which was just ended or suspended, stores nothing meanwhile.
+
+        Of a time that its clock had shown before nobody can tell: it goes by twice.
+        """
+        started_at = max(_now(), self._shown_through)
         yield
         self.downs.append(Down(started_at, _now()))
 

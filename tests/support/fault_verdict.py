@@ -6,7 +6,7 @@ Everything is a list of findings in words; none in any of the three is what must
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import msgspec
 
@@ -204,7 +204,8 @@ def _wrong_accusations(evidence: Evidence, held: _Held) -> Iterator[str]:
 
 def _wrong_blindness(evidence: Evidence) -> Iterator[str]:
     """No time is given up in which the site's stream shows that it worked, and its past never changed."""
-    stored_at = [message.stored_at for _, message in evidence.messages]
+    # A time that the site's clock shows once more, set back, is not the one that was given up.
+    stored_at = list(accumulate((message.stored_at for _, message in evidence.messages), max))
     for item in evidence.recorded:
         if isinstance(item, EpochBegun):
             yield f"an epoch began at {item.at} though the stream's past is still the same"

@@ -163,6 +163,18 @@ def test_a_registration_that_was_let_go_and_counted_is_not_lost() -> None:
     assert judge(known).is_clean
 
 
+def test_a_time_that_the_sites_clock_shows_once_more_is_not_the_one_that_was_given_up() -> None:
+    def is_wrong(*tenths: int) -> bool:
+        known = evidence()
+        known.recorded.append(BlindSpan(7 * SECOND, 8 * SECOND, BlindCause.UNPROVEN, len(HEARD)))
+        for number, at in enumerate(tenths, len(HEARD) + 1):
+            known.messages.append(("a", SourceMessage("registration.nodes", b"", None, number, at * SECOND // 10)))
+        return any("though messages were stored meanwhile" in said for said in judge(known).wrong)
+
+    assert is_wrong(75, 80)
+    assert not is_wrong(80, 75), "its clock was set back in between"
+
+
 @pytest.mark.parametrize(
     "harm",
     [take_out(".registration"), lose_an_acknowledged_one],
