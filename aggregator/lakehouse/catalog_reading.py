@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyarrow.fs import FileSelector, FileType
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NotInstalledError, RESTError
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -86,5 +87,8 @@ def _errors_in_words(what: str) -> Iterator[None]:
         raise TablesUnreadable(str(error)) from error
     except (ModuleNotFoundError, NotInstalledError) as error:
         raise TablesUnreadable(f"{what} needs the package psycopg2: install muster[postgresql]") from error
+    except ValidationError as error:
+        # What answers may be a proxy that asks people to log in.
+        raise TablesUnreadable(f"{what} does not answer as Iceberg's REST catalogs do: is that its address?") from error
     except (SQLAlchemyError, RESTError, OSError) as error:
         raise TablesUnreadable(f"{what} cannot be read: {reason_of(error)}") from error

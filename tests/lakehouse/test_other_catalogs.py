@@ -1,7 +1,10 @@
 """Another catalog and warehouse by one block of the settings: Spark and Python without Java follow it alike."""
 
 import json
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -112,3 +115,16 @@ def test_a_store_that_cannot_be_had_is_one_line_before_spark_starts(tmp_path: Pa
     with pytest.raises(TablesUnreadable, match=r"^the warehouse s3://lake/tables cannot be read: .*connect") as refusal:
         check_reachable(tmp_path, catalog)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_page_in_the_place_of_a_rest_catalog_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "config").write_text("<html>Who are you?</html>")
+    pages = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        catalog = CatalogSettings(type="rest", uri=f"http://127.0.0.1:{server.server_port}")
+        for open_it in (check_reachable, open_tables):
+            with pytest.raises(TablesUnreadable, match=r"does not answer as .* is that its address\?$"):
+                open_it(tmp_path, catalog)
+        server.shutdown()
