@@ -14,5 +14,10 @@ class Cause(StrEnum):
     OBSERVED = "observed"
     ASSUMED = "assumed"
     IMPORTED = "imported"
+    UNWATCHED = "unwatched"
     ADVISORIES_MISSING = "advisories_missing"
     UNOBSERVED = "unobserved"
+
+
+OF_IMPORTS = (Cause.IMPORTED, Cause.UNWATCHED)
+"""Of blocks that were imported, and of no others."""

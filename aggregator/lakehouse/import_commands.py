@@ -67,6 +67,7 @@ def import_() -> None:
 @click.option("--up", multiple=True, metavar="VALUE", help=_STATE_HELP.format("up", "up, 1"))
 @click.option("--down", multiple=True, metavar="VALUE", help=_STATE_HELP.format("down", "down, 0"))
 @click.option("--unknown", multiple=True, metavar="VALUE", help="A value that means that nobody knows; or several.")
+@click.option("--gone", multiple=True, metavar="VALUE", help="One that means that the sender is no more; or several.")
 @click.option("--always", type=click.Choice(["up", "down"]), help="There is no such column: every row is this.")
 @click.option(
     "--gaps",

@@ -20,11 +20,15 @@ IMPORTS = Table(
         *_BLOCK,
         Column("sender_id", "STRING", "the sender"),
         Column("groups", "MAP<STRING, STRING>", "further groups out of parts of its name: groups['cluster']"),
-        Column("state", "STRING", "up | down | unknown"),
+        Column("state", "STRING", "up | down | unknown | absent (the source says that the sender is no more)"),
         Column("started_at", "TIMESTAMP", "start"),
         Column("ended_at", "TIMESTAMP", "end, exclusive"),
         Column("zero_length", "BOOLEAN", "true: it ends where it starts; it counts as an interval, and adds no time"),
-        Column("gaps", "STRING", "what the sender was from here to its next interval: unknown | up | down"),
+        Column(
+            "gaps",
+            "STRING",
+            "what it was from here to its next interval: unknown | up | down; not where it is absent",
+        ),
         Column(
             "watched_from",
             "TIMESTAMP",

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import coverage, lives, vouching
-from aggregator.lakehouse.causes import Cause
+from aggregator.lakehouse.causes import OF_IMPORTS
 from aggregator.lakehouse.intervals import BLOCK, SENDER
 from aggregator.lakehouse.lives import Renewed, Turn
 
@@ -78,7 +78,7 @@ class Renewal:
             .unionByName(vouching.assumed_spans(continuations))
             .unionByName(vouching.first_words(continuations))
         )
-        imported = self._before.coverage.where(f.col("cause") == Cause.IMPORTED)
+        imported = self._before.coverage.where(f.col("cause").isin(*OF_IMPORTS))
         return coverage.site_coverage(spans, self._losses, self._known_through).unionByName(imported)
 
     def lives(self, continuations: DataFrame) -> Renewed:
@@ -112,7 +112,7 @@ class Renewal:
         """Give what to read on, and after which continuations and coverage: all of it, of a block out of order."""
         records = Records(self._new.advisories, self._new.watermarks.unionAll(self._ahead))
         before = self._before.continuations
-        said = self._before.coverage.where(f.col("cause") != Cause.IMPORTED)
+        said = self._before.coverage.where(~f.col("cause").isin(*OF_IMPORTS))
         if not self._survey.disordered_blocks:
             return records, before, said
         of = self._disordered

@@ -166,17 +166,18 @@ SENDER_INTERVALS = Table(
 SITE_COVERAGE = Table(
     "site_coverage",
     "What was observed at each block of each site, from its first word to the end of known time, without gaps; of an"
-    " import, to its last stop.",
+    " import, to its last stop, or to when its source ceased to watch.",
     (
         *_BLOCK,
         Column("started_at", "TIMESTAMP", "start"),
         Column("ended_at", "TIMESTAMP", "end, exclusive"),
-        Column("known", "BOOLEAN", "true: senders are up or down; false: unknown"),
+        Column("known", "BOOLEAN", "true: senders are up or down; false: unknown; of what is unwatched, absent"),
         Column(
             "cause",
             "STRING",
             "observed: a watermark vouches; assumed: plain Choria advisories on both sides; unobserved: nobody vouches;"
-            " imported: another system vouches;"
+            " imported: another system vouches, or has an interval of some sender; unwatched: no import of the source"
+            " says that it watched, and none has an interval;"
             " advisories_missing: the agent had issued advisories that have not reached the hub; lost: given up",
         ),
         _BUCKET,

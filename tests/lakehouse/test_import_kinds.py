@@ -129,21 +129,37 @@ def test_only_intervals_of_one_state_are_joined_and_what_is_there_is_not_held_ag
 
 def test_a_list_of_changes_says_what_a_sender_was_until_the_next_change(tables: SparkSession, tmp_path: Path) -> None:
     changes = [("b", 3, "up"), ("a", 4, "up"), ("a", 1, "up"), ("a", 6, "down"), ("b", 5, "up"), ("a", 7, "up")]
+    changes += [("c", 2, "down"), ("c", 5, "retired"), ("c", 8, "Retired"), ("d", 0, "up"), ("d", 2, "retired")]
+    changes += [("d", 9, "up")]
     lines = (f"{host},{told(at)},{state}" for host, at, state in changes)
     ends = START + 10 * HOUR
-    mapping = Mapping(source="log", sender=("host",), start="at", state="is", since=START, until=ends)
+    mapping = Mapping(
+        source="log", sender=("host",), start="at", state="is", since=START, until=ends, gone=("retired",)
+    )
     text = "\n".join(["host,at,is", *lines, ""])
-    assert taken(tables, tmp_path / "log", text, mapping) == ImportCounts(6, 4, 2, 0, 0)
+    assert taken(tables, tmp_path / "log", text, mapping) == ImportCounts(12, 9, 3, 0, 0)
     assert catalog.positions(tables, (IMPORTS,))[IMPORTS.name].known_through == ends
-    found = imported_intervals(tables.table(IMPORTS.identifier).where("block = 'import:log'"), ends + HOUR)
-    assert sorted((row.sender_id, hour(row.started_at), hour(row.ended_at), row.state) for row in found.collect()) == [
+    imports = tables.table(IMPORTS.identifier).where("block = 'import:log'").persist()
+    found = imported_intervals(imports, ends + HOUR).collect()
+    assert sorted((row.sender_id, hour(row.started_at), hour(row.ended_at), row.state) for row in found) == [
         ("a", 0, 1, "unknown"),
         ("a", 1, 6, "up"),
         ("a", 6, 7, "down"),
         ("a", 7, 10, "up"),
         ("b", 0, 3, "unknown"),
         ("b", 3, 10, "up"),
+        ("c", 0, 2, "unknown"),
+        ("c", 2, 5, "down"),
+        ("d", 0, 2, "up"),
+        ("d", 9, 10, "up"),
     ]
+    assert len({row.episode for row in found}) == 5
+    # Where the source says that it went on watching, who was retired stays so, and of the others nothing is known.
+    longer = imports.withColumn("watched_to", f.timestamp_micros(f.lit(ends + 2 * HOUR)))
+    added = imported_intervals(longer, ends + 3 * HOUR).where(f.col("started_at") >= f.timestamp_micros(f.lit(ends)))
+    assert sorted((row.sender_id, row.state) for row in added.collect()) == [
+        ("a", "unknown"), ("b", "unknown"), ("d", "unknown")
+    ]  # fmt: skip
 
 
 def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(
@@ -175,6 +191,20 @@ def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(
         ("c", 8, 10, 12, "up", "import_end"),
     ]  # fmt: skip
     assert len({row.episode for row in found}) == 6
+    # What lies beyond is what its rows say, and nothing between them.
+    beyond = rows_of(spark, tmp_path / "3", [("d", 5, 6, ""), ("d", 13, 14, "")], since=START + 8 * HOUR,
+                     until=START + 12 * HOUR)  # fmt: skip
+    together = imports.unionByName(beyond).persist()
+    of_d = imported_intervals(together, START + 48 * HOUR).where("sender_id = 'd'").orderBy("started_at").collect()
+    assert [(hour(row.started_at), hour(row.ended_at), row.state) for row in of_d] == [
+        (0, 4, "up"), (5, 6, "down"), (8, 12, "up"), (13, 14, "down")
+    ]  # fmt: skip
+    covered = imported_coverage(together, round(START + 13.5 * HOUR)).orderBy("started_at").collect()
+    assert [(hour(row.started_at), hour(row.ended_at), row.cause) for row in covered] == [
+        (0, 4, "imported"), (4, 5, "unwatched"), (5, 6, "imported"), (6, 8, "unwatched"), (8, 12, "imported"),
+        (12, 13, "unwatched"), (13, 13.5, "imported")
+    ]  # fmt: skip
+    assert all(row.known == (row.cause == "imported") for row in covered)
     # Where an import does not say that watching ended, or began, nothing lies between it and the next.
     open_ended = early.withColumn("watched_to", f.lit(None).cast("timestamp")).unionByName(later)
     of_a = pieces(open_ended).where("sender_id = 'a' AND is_gap").orderBy("started_at").collect()

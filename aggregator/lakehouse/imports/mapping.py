@@ -10,6 +10,8 @@ BLOCK_PREFIX = "import:"
 Known = Literal["up", "down"]
 Unit = Literal["us", "ms", "s", "m", "h", "d", "ns"]
 State = Literal["up", "down", "unknown"]
+ABSENT = "absent"
+"""The state of a row that says that its sender is no more: until its next row, nothing else is said of it."""
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -19,13 +21,13 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     without either it says what its sender became, and holds until the sender's next row that says otherwise.
 
     ``sender`` names the columns of the sender's key, joined by ``joined_by``. ``shape`` finds groups in that key.
-    ``state`` is the column with the state, whose values ``up``, ``down`` and ``unknown`` list in lower case; without
-    one, every row has the state ``always``. ``gaps`` is what a sender was between two of its rows; also before its
-    first from ``since`` on, and after its last up to ``until``, where these (microseconds) say when the source began
-    and ceased to watch. A row without an end lasts until ``until``. ``time`` is auto, s, ms, us, ns or a pattern of
-    strptime; numbers count from ``epoch`` (microseconds); ``zone`` holds where a time does not say its own. ``region``
-    and ``site`` are those of senders whose key does not tell. ``overlaps`` says what happens where intervals of one
-    sender overlap: nothing is imported, or those of the same state count as one.
+    ``state`` is the column with the state, whose values ``up``, ``down``, ``unknown`` and ``gone`` (then the sender is
+    absent) list in lower case; without one, every row has the state ``always``. ``gaps`` is what a sender was between
+    two of its rows; also before its first from ``since`` on, and after its last up to ``until``, where these
+    (microseconds) say when the source began and ceased to watch. A row without an end lasts until ``until``. ``time``
+    is auto, s, ms, us, ns or a pattern of strptime; numbers count from ``epoch`` (microseconds); ``zone`` holds where a
+    time does not say its own. ``region`` and ``site`` are those of senders whose key does not tell. ``overlaps`` says
+    what happens where intervals of one sender overlap: nothing is imported, or those of the same state count as one.
     """
 
     source: Annotated[str, msgspec.Meta(min_length=1)]
@@ -39,6 +41,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     up: tuple[str, ...] = ("up", "1")
     down: tuple[str, ...] = ("down", "0")
     unknown: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
     always: Known | None = None
     gaps: State = "unknown"
     since: int | None = None

@@ -3,7 +3,7 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.mapping import ABSENT, ImportRefused, Mapping
 from aggregator.lakehouse.imports.repeats import remedy
 from aggregator.lakehouse.intervals import DOWN, SENDER, UNKNOWN, UP
 from shared.instants import format_instant
@@ -27,7 +27,7 @@ def refuse_overlaps(fresh: DataFrame, present: DataFrame, mapping: Mapping) -> N
         return f.max(f.when(condition, own)).over(before)
 
     others = []
-    for state in (UP, DOWN, UNKNOWN) if joined else (None,):
+    for state in (UP, DOWN, UNKNOWN, ABSENT) if joined else (None,):
         of_state = f.col("state") == state if state else f.lit(True)
         other = f.when(f.col("is_fresh"), last(of_state)).otherwise(last(of_state & f.col("is_fresh")))
         others.append(f.when(~of_state, other) if state else other)

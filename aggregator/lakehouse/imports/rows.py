@@ -7,7 +7,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import NamedTuple
 
-from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.imports.mapping import ABSENT, ImportRefused, Mapping
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
 from aggregator.lakehouse.imports.times import EARLIEST, LATEST, NOTHING, NOTHING_BUT_ZERO, length_reader, time_reader
 
@@ -70,7 +70,8 @@ class RowReader:
         if (mapping.state is None) == (mapping.always is None):
             raise ImportRefused("say which column has the state (--state), or that every row has the same (--always)")
         self._states: dict[str, str] = {}
-        for state, values in (("up", mapping.up), ("down", mapping.down), ("unknown", mapping.unknown)):
+        meant = (("up", mapping.up), ("down", mapping.down), ("unknown", mapping.unknown), (ABSENT, mapping.gone))
+        for state, values in meant:
             for value in values:
                 if self._states.setdefault(value.lower(), state) != state:
                     raise ImportRefused(

@@ -44,7 +44,7 @@ _QUARANTINE_SCHEMA = pa.schema({"reason": _TEXT, "detail": _TEXT, "payload": pa.
 _REMEDIES = {
     ImportReason.WRONG_COLUMN_COUNT: " (how columns are parted: --separator)",
     ImportReason.NAME_NOT_OF_SHAPE: " (what the parts of a name are: --groups)",
-    ImportReason.UNKNOWN_STATE: " (which values mean what: --up, --down, --unknown)",
+    ImportReason.UNKNOWN_STATE: " (which values mean what: --up, --down, --unknown, --gone)",
     ImportReason.UNREADABLE_START: " (how times are written: --time)",
     ImportReason.UNREADABLE_STOP: " (how times are written: --time)",
     ImportReason.UNREADABLE_DURATION: " (a number, --duration-unit says of what, or hours:minutes:seconds)",

@@ -11,6 +11,7 @@ from aggregator.lakehouse.page.words import Clock, count, duration, listed, perc
 CAUSES: Final = {
     "unobserved": "nobody was watching (an agent, its server or the link to it was down, or its word is still to come)",
     "advisories_missing": "reports of the site's agent are still missing at the hub",
+    "unwatched": "the imported history says that its source did not watch then",
     "lost": "an operator gave up archived messages as lost",
     "lost_store": "an agent lost its store, and has not heard these senders since",
 }
