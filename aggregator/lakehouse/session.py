@@ -109,6 +109,8 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "true",
         # Java does not compile methods of more than 8000 bytes; Spark would generate them all the same.
         "spark.sql.codegen.hugeMethodLimit": "8000",
+        # A rollup generates some hundred classes; with Spark's 100 the next one finds none of them, compiled or not.
+        "spark.sql.codegen.cache.maxEntries": "2000",
         # Else pyspark asks the JVM for the line of each column's making, some 1,600 times in a rollup.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Python's batches come as Arrow already; the session makes no DataFrame out of pandas.

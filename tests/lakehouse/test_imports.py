@@ -8,13 +8,14 @@ import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.imports.job import import_intervals, remove_imports
 from aggregator.lakehouse.imports.listing import imports_in
-from aggregator.lakehouse.imports.mapping import ImportRefused
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.taking import ImportCounts
 from aggregator.lakehouse.job import RollupRequest
 from aggregator.lakehouse.query import open_tables
@@ -65,9 +66,9 @@ def instant(at: int) -> datetime:
 FIRST_DAY: date = instant(START).date()
 
 
-def take(lakehouse: Lakehouse, path: Path, text: str) -> ImportCounts:
+def take(lakehouse: Lakehouse, path: Path, text: str, mapping: Mapping = MAPPING) -> ImportCounts:
     path.write_text(text)
-    return import_intervals(lakehouse.settings, [path], MAPPING, say).counts
+    return import_intervals(lakehouse.settings, [path], mapping, say).counts
 
 
 def everything(lakehouse: Lakehouse) -> dict[str, list[tuple[object, ...]]]:
@@ -158,12 +159,14 @@ def test_a_rollup_keeps_imports_and_known_time_is_the_hubs(lakehouse: Lakehouse,
     lakehouse.hub.publish([dub1.new("n1", START + 40 * HOUR), dub1.watermark(START + 40 * HOUR, START + 41 * HOUR)])
     first = lakehouse.roll_up()
     live = lakehouse.rows("SELECT * FROM sender_intervals")
-    assert take(lakehouse, tmp_path / "history.csv", HISTORY).written == 7
+    # It watched before anything that it tells of.
+    mapping = msgspec.structs.replace(MAPPING, since=START - 4 * HOUR, until=START - 2 * HOUR)
+    assert take(lakehouse, tmp_path / "history.csv", HISTORY, mapping).written == 7
     before = without_positions(lakehouse)
-    assert take(lakehouse, tmp_path / "more.csv", MORE) == ImportCounts(2, 1, 1, 0, 0)
+    assert take(lakehouse, tmp_path / "more.csv", MORE, mapping) == ImportCounts(2, 1, 1, 0, 0)
     after = everything(lakehouse)
     assert set(live) < set(after["sender_intervals"])
-    assert len(after["sender_intervals"]) == 1 + 7
+    assert len(after["sender_intervals"]) == 1 + 8
     # Taken back, it was never there.
     with open_tables(lakehouse.warehouse) as tables:
         listed = {each.file: each for each in imports_in(tables)}
@@ -173,10 +176,18 @@ def test_a_rollup_keeps_imports_and_known_time_is_the_hubs(lakehouse: Lakehouse,
     remove_imports(lakehouse.settings, [listed["more.csv"].import_id[:12]], say)
     assert without_positions(lakehouse) == before
     assert lakehouse.rows(
-        "SELECT sender_count, outage_count, error_bound_us FROM fleet_availability_daily ORDER BY day LIMIT 1"
-    ) == [(2, 2, 0)]
-    again = lakehouse.roll_up(RollupRequest(full=True))
-    assert again.position == first.position
+        "SELECT sender_count, outage_count, error_bound_us FROM fleet_availability_daily ORDER BY day LIMIT 2"
+    ) == [(2, 0, 0), (2, 2, 0)]
+    lakehouse.hub.publish([dub1.watermark(START + 40 * HOUR, START + 42 * HOUR)])
+    assert lakehouse.roll_up().position.sequence == first.position.sequence + 1
+    assert lakehouse.rows(
+        "SELECT started_at, ended_at, known, cause FROM site_coverage WHERE block = 'import:nagios' ORDER BY started_at"
+    ) == [
+        (instant(START + begin * HOUR), instant(START + end * HOUR), cause == "imported", cause)
+        for begin, end, cause in ((-4, -2, "imported"), (-2, 0, "unwatched"), (0, 48, "imported"))
+    ]
+    before = without_positions(lakehouse)
+    lakehouse.roll_up(RollupRequest(full=True))
     assert without_positions(lakehouse) == before
 
 
