@@ -45,7 +45,7 @@ _OF_A_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error"
     r"|SQLITE_(?:FULL|IOERR|READONLY|CANTOPEN)\w*"
 )
-
+_OF_A_STORE = re.compile(r"software\.amazon\.awssdk\.[\w.]+Exception: (.+)")
 _OF_A_CATALOG = re.compile(
     r"PSQLException: ((?:FATAL: |Connection to |The connection attempt failed|This connection has been closed"
     r"|An I/O error occurred while sending).*)"
@@ -73,11 +73,17 @@ class Terminated(click.ClickException):
 
 
 def explained(error: Exception) -> str | None:
-    """Find the line of a failed worker, disk or server of the catalog in Spark's pages, or that of Java's end."""
+    """Find the line of a failed worker, disk, store or catalog in Spark's pages, or that of Java's end."""
     pages = str(error)
     in_a_worker = _IN_A_WORKER.search(pages)
     if in_a_worker is not None:
         return in_a_worker[1]
+    of_a_store = _OF_A_STORE.search(pages)
+    if of_a_store is not None:
+        return (
+            f"the object store fails ({of_a_store[1].strip()}): mend it or the way to it ([lakehouse.catalog]), and run"
+            " again; what was committed is whole"
+        )
     of_a_catalog = _OF_A_CATALOG.search(pages)
     if of_a_catalog is not None:
         return (

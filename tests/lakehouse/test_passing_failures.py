@@ -72,6 +72,18 @@ def test_a_catalog_that_goes_away_in_mid_run_is_one_line(said: str) -> None:
     assert "\n" not in line
 
 
+def test_an_object_store_that_goes_away_in_mid_run_is_one_line_that_blames_no_catalog() -> None:
+    said = "Unable to execute HTTP request: Connect to 127.0.0.1:9000 failed: Connection refused"
+    pages = (
+        "An error occurred while calling o1.\n: org.apache.spark.SparkException: Job aborted\n\tat a.b.C(C.java:1)\n"
+        f"Caused by: software.amazon.awssdk.core.exception.SdkClientException: {said} (SDK Attempt Count: 4)\n"
+        "\tat a.b.D(D.java:2)\nCaused by: java.net.ConnectException: Connection refused\n"
+    )
+    line = explained(Py4JError(pages))
+    assert line is not None
+    assert line.startswith(f"the object store fails ({said} (SDK Attempt Count: 4)): mend it")
+
+
 def test_what_no_restart_of_a_catalog_mends_is_no_failure_that_passes() -> None:
     assert explained(Py4JError("x\nCaused by: org.postgresql.util.PSQLException: ERROR: duplicate key value\n")) is None
 
