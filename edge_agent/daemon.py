@@ -31,7 +31,7 @@ from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Prepared, StoreUnusable, held, prepare, site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
-from edge_agent.supervisor import announce_stopping, keep_supervisor_informed
+from edge_agent.supervisor import announce_stopping, keep_supervisor_informed, watchdog_kept
 from edge_agent.uploading import Uploading
 
 log = logging.getLogger("muster.agent")
@@ -67,14 +67,16 @@ async def run(settings: AgentSettings) -> None:
             else:
                 damage = None
     if damage is not None:
-        log.error("store %s is damaged (%s): the next start looks at it again", path, damage)
+        log.error("store %s may be damaged (%s): the end came before a look at it", path, damage)
 
 
 async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, damage: StoreDamaged | None) -> None:
     """Run on the store as it is, or on a new one where there is ``damage`` to it."""
     if settings.pair.members:
         check_key_file(settings)
-    prepared = prepare(path, damage)
+    async with watchdog_kept():
+        # To look at gigabytes on a slow disk takes longer than a supervisor waits for a word.
+        prepared = await asyncio.to_thread(prepare, path, damage)
     _say_what_was_found(path, prepared, damage)
     key = site_key(settings.id_key_path)
     store = await SqliteStore.open(path, int(settings.store.max_outbox))

@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 STATUS_INTERVAL = 5.0
@@ -31,6 +33,24 @@ async def keep_supervisor_informed(board: _Told) -> None:
         await asyncio.sleep(interval)
         if watchdog:
             _notify("WATCHDOG=1")
+
+
+@asynccontextmanager
+async def watchdog_kept() -> AsyncIterator[None]:
+    """Say WATCHDOG meanwhile: a thread is waited for that takes long, and the loop does not hang."""
+    telling = asyncio.create_task(_keep_watchdog(), name="watchdog")
+    try:
+        yield
+    finally:
+        telling.cancel()
+
+
+async def _keep_watchdog() -> None:
+    # More often than ever: the last word may be as old as it may become.
+    interval = _watchdog_interval() / 2
+    while interval:
+        await asyncio.sleep(interval)
+        _notify("WATCHDOG=1")
 
 
 def announce_stopping() -> None:

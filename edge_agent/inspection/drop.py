@@ -34,7 +34,7 @@ async def drop_registrations(path: Path, block: str) -> LaneDepth:
         with held(path):
             return await _drop_here(path, blocks)
     except StoreDamaged as error:
-        raise StoreUnusable(f"store {path}: it is damaged ({error}); the agent sets it aside when it starts") from error
+        raise StoreUnusable(f"store {path}: it is damaged ({error}); start the agent, which looks at it") from error
     except StoreInUse:
         return _ask_agent(path, blocks)
 

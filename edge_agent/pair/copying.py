@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 import uuid
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -33,6 +33,7 @@ COPY_DEADLINE = 600.0
 COPY_EVERY = 60.0
 IDLE_AFTER = 30.0
 """For how long, in seconds, a copy is kept that nobody asks for any more."""
+_LOOK_EVERY = 0.01
 
 
 class NoCopy(Exception):
@@ -67,6 +68,7 @@ class CopyDesk:
         self._writer = writer
         self._copy = ""
         self._damage = ""
+        self._copied_from: sqlite3.Connection | None = None
         self._asked_at = 0.0
         self._lock = asyncio.Lock()
 
@@ -79,6 +81,7 @@ class CopyDesk:
                 if self._copy and time.monotonic() - self._asked_at > IDLE_AFTER:
                     self._forget()
         finally:
+            await self._let_go()
             self._forget()
             if client.is_connected:
                 await subscription.unsubscribe()
@@ -104,6 +107,8 @@ class CopyDesk:
             return _Made(problem="it has the same name: give each member a name of its own")
         if self._damage:
             return _Made(problem=self._damage)
+        # Of the one before nothing is left; nor may it be found idle while this one is being made.
+        self._copy = ""
         try:
             size, digest = await asyncio.to_thread(self._write_copy)
         except StoreDamaged as damage:
@@ -117,15 +122,28 @@ class CopyDesk:
 
     def _refuse(self, damage: StoreDamaged, asking: Writer) -> _Made:
         self._forget()
+        if not damage.is_proven:
+            return _Made(problem=f"it cannot copy its store: {damage}")
         log.error("store %s is damaged (%s): %s gets no copy of it", self._store_path, damage, asking.member)
         # It does not mend: who asks every second need not have it copied every time.
         self._damage = f"its store is damaged: {damage}"
         return _Made(problem=self._damage)
 
+    async def _let_go(self) -> None:
+        """End what a thread still reads of the store: whoever opens and closes its file next takes its locks away."""
+        while (database := self._copied_from) is not None:
+            with suppress(sqlite3.ProgrammingError):
+                database.interrupt()
+            await asyncio.sleep(_LOOK_EVERY)
+
     def _write_copy(self) -> tuple[int, str]:
         self._path.unlink(missing_ok=True)
         with closing(sqlite3.connect(self._store_path, timeout=30, isolation_level=None)) as database:
-            database.execute("VACUUM INTO ?", (str(self._path),))
+            self._copied_from = database
+            try:
+                database.execute("VACUUM INTO ?", (str(self._path),))
+            finally:
+                self._copied_from = None
         with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
             check_records(database)
             # What is said of a process, and asked of one, is not the other's.

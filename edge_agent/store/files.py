@@ -19,12 +19,13 @@ import msgspec
 
 from edge_agent.store import migrations, schema
 from edge_agent.store.damage import StoreDamaged, may_be_the_disk
-from edge_agent.store.disk_reading import wait_until_readable
+from edge_agent.store.disk_reading import read_through, wait_until_readable
 from shared.system_errors import refusal
 
 KEY_BYTES = 32
 FULL = 1 << 20
 KEPT_ASIDE = 3
+_LOOKS = 2
 _LOGS = ("-wal", "-shm")
 _OWNER = "the agent needs to write there"
 _FULL = "the disk is full, make room there"
@@ -108,16 +109,21 @@ def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
 
 def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
     """Say what keeps a store from being used: SQLite calls much of what a full disk does an I/O error."""
-    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in LOCKED:
+    if isinstance(error, sqlite3.OperationalError) and _code(error) & 0xFF in LOCKED:
         return StoreUnusable(f"store {path}: another process keeps it locked; end that one")
     if isinstance(error, OSError):
         reason, fails = refusal(error, path), error.errno in _OF_THE_DISK
     else:
         # Whoever comes here has found the file sound, or its bytes readable, a moment ago.
         reason = str(error)
-        fails = may_be_the_disk(error) or getattr(error, "sqlite_errorcode", 0) in _UNREADABLE
+        fails = may_be_the_disk(error) or _code(error) in _UNREADABLE
     otherwise = _FULL if _is_full(path.parent) else _OWNER
     return StoreUnusable(f"store {path}: {reason}; {_DISK if fails else otherwise}")
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Give SQLite's code; Python leaves it out where the text is not UTF-8, which is damage's way (SQLITE_ERROR)."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
 
 
 def _is_full(directory: Path) -> bool:
@@ -173,7 +179,7 @@ def _refuse_newer(path: Path) -> None:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         # Whatever is wrong with it, looking at it more closely tells.
         return
     if version > schema.VERSION:
@@ -202,21 +208,27 @@ def _is_there(path: Path) -> bool:
 
 def _is_damaged(path: Path, damage: StoreDamaged | None) -> bool:
     """Tell whether what a file holds is damaged, as proven by its bytes; raise OSError where they cannot be read."""
+    if damage is not None and damage.is_proven:
+        return True
     if damage is None and _is_sound_at_once(path):
         return False
-    wait_until_readable(path)
-    # All of it was just read, and is in memory: what is wrong with it now is wrong with the bytes.
-    _refuse_newer(path)
-    if damage is None:
-        return not _is_sound(path, "quick_check")
-    return damage.is_proven or not _is_sound(path, "integrity_check")
+    check = "quick_check" if damage is None else "integrity_check"
+    for _ in range(_LOOKS):
+        # What was just read is still in memory, so what is wrong with it now is wrong with the bytes; unless memory is
+        # smaller than the store, and the disk fails again.
+        wait_until_readable(path)
+        _refuse_newer(path)
+        if _is_sound(path, check):
+            return False
+    read_through(path)
+    return True
 
 
 def _is_sound_at_once(path: Path) -> bool:
     try:
         return _is_sound(path, "quick_check")
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
+        if _code(error) & 0xFF != sqlite3.SQLITE_IOERR:
             raise
         return False
 
@@ -225,14 +237,16 @@ def _is_sound(path: Path, check: str) -> bool:
     """Tell whether SQLite can read the file's structure, and an agent made it."""
     try:
         with closing(sqlite3.connect(path, timeout=30)) as database:
+            # It names columns and indexes as they stand there, which may be no text any more.
+            database.text_factory = bytes
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            sound = bool(database.execute(f"PRAGMA {check}(1)").fetchone()[0] == "ok")
+            sound = bool(database.execute(f"PRAGMA {check}(1)").fetchone()[0] == b"ok")
     except sqlite3.OperationalError as error:
         # Of anything else (a full disk, a lock) the file is not to blame: it must not be set aside for that.
-        if error.sqlite_errorcode not in _UNSOUND:
+        if _code(error) not in _UNSOUND:
             raise
         return False
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
     # A file that was cut to nothing is sound to SQLite, but no agent ever wrote into it.
     return sound and (version == schema.VERSION or migrations.can_migrate(version))

@@ -6,7 +6,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.outgoing import Lane
-from edge_agent.store.chunks import read_pending
+from edge_agent.store.chunks import CHUNK_BYTES, read_pending
 from edge_agent.store.damage import noticing_damage
 from edge_agent.store.senders import check_senders
 
@@ -21,5 +21,5 @@ def check_records(database: sqlite3.Connection) -> None:
             check_senders(database, number)
         for lane in Lane:
             after_row_id = 0
-            while rows := read_pending(database, lane, after_row_id, _MANY):
+            while rows := read_pending(database, lane, after_row_id, _MANY, CHUNK_BYTES):
                 after_row_id = rows[-1].row_id

@@ -58,8 +58,17 @@ async def test_a_store_that_its_disk_does_not_give_for_a_moment_is_taken_as_it_i
     assert not set_aside_before(path)
 
 
+@pytest.mark.parametrize(
+    ("met", "check", "times"),
+    [
+        (None, "quick_check", 1),
+        # Where memory is smaller than the store, what was just read through has to be read again.
+        (None, "quick_check", 2),
+        (StoreDamaged("malformed", is_proven=False), "integrity_check", 1),
+    ],
+)
 async def test_a_check_that_fails_for_the_disks_sake_sets_nothing_aside(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, met: StoreDamaged | None, check: str, times: int
 ) -> None:
     """SQLite calls a file malformed whose pages the kernel does not give."""
     await fill(path)
@@ -67,7 +76,7 @@ async def test_a_check_that_fails_for_the_disks_sake_sets_nothing_aside(
 
     class Failing(sqlite3.Connection):
         def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-            if "quick_check" in sql and not failures:
+            if check in sql and len(failures) < times:
                 failures.append(sql)
                 for kept in fail(path).values():
                     os.close(kept)
@@ -75,8 +84,8 @@ async def test_a_check_that_fails_for_the_disks_sake_sets_nothing_aside(
 
     with monkeypatch.context() as patched:
         patched.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
-        assert prepare(path) == Prepared(was_lost=False)
-    assert failures
+        assert prepare(path, met) == Prepared(was_lost=False)
+    assert len(failures) == times
     await read_wholly(path)
 
 
@@ -105,6 +114,18 @@ async def test_damage_that_sqlite_met_is_believed_where_a_look_at_everything_fin
     assert prepare(path) == Prepared(was_lost=False)
     met = StoreDamaged("database disk image is malformed", is_proven=False)
     assert prepare(path, met).set_aside == path.with_name("agent.db.corrupt-1")
+
+
+async def test_damage_in_names_that_are_no_text_any_more_is_damage(path: Path) -> None:
+    await fill(path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA writable_schema=ON")
+        # One more column, by the name of one byte that is no UTF-8; every row lacks it.
+        database.execute(
+            "UPDATE sqlite_master SET sql = CAST(CAST(rtrim(sql, ')') AS BLOB) || X'2C2022A922204E4F54204E554C4C29'"
+            " AS TEXT) WHERE name = 'origin'"
+        )
+    assert prepare(path).set_aside == path.with_name("agent.db.corrupt-1")
 
 
 async def test_a_disk_with_room_that_cannot_be_written_is_called_failing_and_changes_nothing(path: Path) -> None:

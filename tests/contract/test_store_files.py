@@ -148,7 +148,7 @@ async def test_nothing_is_dropped_from_a_damaged_store_and_it_is_called_so(path:
         await store.commit(batch(1, [registration(f"node{number}", "r") for number in range(200)]))
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE registration_chunk SET body = zeroblob(length(body))")
-    with pytest.raises(StoreUnusable, match=r"it is damaged .*; the agent sets it aside when it starts"):
+    with pytest.raises(StoreUnusable, match=r"it is damaged .*; start the agent, which looks at it"):
         await drop_registrations(path, "")
 
 

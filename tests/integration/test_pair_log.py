@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,9 @@ from edge_agent.pair.copying import CopyDesk, NoCopy, adopt_copy, copied_lately,
 from edge_agent.pair.entry import Entry, EntryKind, Writer
 from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, OtherKey, Outrun, PairLog
 from edge_agent.ports import BatchCommit
+from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import prepare
+from edge_agent.store.records import check_records
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from tests.support.source_site import Site, running_site
@@ -139,6 +141,63 @@ async def test_damage_that_nobody_has_met_yet_is_not_handed_over(site: Site, tmp
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
     assert not list(theirs.parent.glob("*.handed-over"))
+
+
+async def test_a_disk_that_fails_for_a_moment_costs_one_copy_and_is_not_called_damage(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
+    ours.parent.mkdir()
+    async with opened(theirs) as store:
+        await store.commit(batch(1, [registration("node", "r")]))
+    failures = [StoreDamaged("database disk image is malformed", is_proven=False)]
+
+    def fail_once(database: sqlite3.Connection) -> None:
+        if failures:
+            raise failures.pop()
+        check_records(database)
+
+    monkeypatch.setattr("edge_agent.pair.copying.check_records", fail_once)
+    serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
+    try:
+        await until(lambda: answers(site, ours, "it cannot copy its store: "), "the copy has failed")
+        await fetch_copy(site.client, SUBJECT, B, ours)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_who_stops_handing_over_holds_no_store_open(site: Site, tmp_path: Path) -> None:
+    """Whoever opens and closes the file next would take away the locks of a copy that goes on."""
+    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
+    prepare(theirs)
+    ours.parent.mkdir()
+    with closing(sqlite3.connect(theirs)) as database, database:
+        database.execute("CREATE TABLE large AS SELECT randomblob(100 << 20) AS content")
+    serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
+    asking = asyncio.create_task(until(lambda: hands_over(site, B, ours), "the store is handed over"))
+    await until(lambda: theirs in files_held(), "the copy is being made")
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert theirs not in files_held()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+def files_held() -> list[Path]:
+    held = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            held.append(each.readlink())
+    return held
+
+
+async def answers(site: Site, path: Path, problem: str) -> bool:
+    try:
+        await fetch_copy(site.client, SUBJECT, B, path)
+    except NoCopy as error:
+        return str(error).startswith(problem)
+    return False
 
 
 async def hands_over(site: Site, writer: Writer, path: Path) -> bool:
