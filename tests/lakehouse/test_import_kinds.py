@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,43 @@ def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(
     assert [((row.started_at - START) / HOUR, (row.ended_at - START) / HOUR) for row in of_a] == [
         (0, 1), (2, 9), (10, 12)
     ]  # fmt: skip
+
+
+def test_known_of_each_site_is_all_that_its_senders_lived_whichever_ends_of_watching_imports_leave_open(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def watching(rows: DataFrame, watches: Sequence[tuple[str, int | None, int | None]]) -> DataFrame:
+        told = spark.createDataFrame(watches, "block string, since long, until long")
+        since, until = (f.timestamp_micros(START + f.col(name) * HOUR) for name in ("since", "until"))
+        watched = rows.drop("block").crossJoin(told).withColumns({"watched_from": since, "watched_to": until})
+        return watched.select(*IMPORTS.column_names)
+
+    early = rows_of(spark, tmp_path / "1", [("x/a", 1, 2, ""), ("x/a", 4, 5, ""), ("z/b", 2, 3, "")], shape="{site}/{}")
+    later = rows_of(spark, tmp_path / "2", [("y/c", 10, 11, ""), ("z/b", 9, 10, "")], shape="{site}/{}")
+    said = {"-".join(map(str, each)): each for each in product((None, 0), (None, 4), (None, 8), (None, 12))}
+    imports = watching(early, [(name, *each[:2]) for name, each in said.items()]).unionByName(
+        watching(later, [(name, *each[2:]) for name, each in said.items()])
+    )
+    lives, known = (
+        {(row.block, row.site): {(hour(begin), hour(end)) for begin, end in row.spans} for row in rows.collect()}
+        for rows in (
+            each.groupBy("block", "site").agg(f.collect_set(f.struct("started_at", "ended_at")).alias("spans"))
+            for each in (
+                imported_intervals(imports, START + 48 * HOUR),
+                imported_coverage(imports, START + 48 * HOUR).where("known"),
+            )
+        )
+    )
+    assert len(lives) == 3 * len(said)
+    assert not {
+        (place, (begin, end))
+        for place, spans in lives.items()
+        for begin, end in spans
+        if not any(first <= begin and end <= last for first, last in known[place])
+    }
+    assert known["None-None-8-12", "x"] == {(1, 12)}
+    assert known["0-4-None-12", "y"] == {(0, 12)}
+    assert known["0-4-8-12", "y"] == {(0, 4), (8, 12)}
 
 
 def test_a_list_that_has_grown_brings_all_its_senders_further_and_is_refused_where_it_could_not(

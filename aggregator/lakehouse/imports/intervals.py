@@ -112,23 +112,21 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
     timed = imports.select(
         *BLOCK,
         "state",
-        *(f.unix_micros(name).alias(name) for name in ("started_at", "ended_at", "watched_from", "watched_to")),
+        f.unix_micros("started_at").alias("started_at"),
+        f.unix_micros("ended_at").alias("ended_at"),
     )
+    watches = _watches(imports)
     first, last = f.min("started_at").alias("first"), f.max("ended_at").alias("last")
-    watched = (
-        timed.groupBy(*BLOCK)
-        .agg(first, last)
-        .join(f.broadcast(timed.select("block", "watched_from", "watched_to").distinct()), "block")
-        .select(
-            *BLOCK,
-            f.coalesce("watched_from", "first").alias("started_at"),
-            f.coalesce("watched_to", "last").alias("ended_at"),
-        )
+    whole = timed.groupBy(*BLOCK).agg(first, last).join(f.broadcast(watches), "block")
+    nothing = f.lit(None).cast("string")
+    # As with lives: what one import says of watching holds for sites that another one told of.
+    begins, ends = f.least("first", "watched_from"), f.greatest("last", "watched_to")
+    watched = whole.select(*BLOCK, f.inline(_gaps(begins, ends, nothing, nothing))).select(
+        *BLOCK, "started_at", "ended_at"
     )
     beyond = (
         timed.where(f.col("state") != ABSENT)
-        .drop("watched_from", "watched_to")
-        .join(f.broadcast(_watches(imports)), "block")
+        .join(f.broadcast(watches), "block")
         .where(f.exists("unwatched", _meets(f.col("started_at"), f.col("ended_at"))))
         .select(*BLOCK, "started_at", "ended_at")
     )
