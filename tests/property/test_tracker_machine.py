@@ -208,3 +208,17 @@ class TrackerMachine(RuleBasedStateMachine):
 
 TestTrackerMachine = TrackerMachine.TestCase
 TestTrackerMachine.settings = settings(max_examples=150, stateful_step_count=30)
+
+
+def test_an_instant_that_a_blind_span_has_passed_is_settled_by_who_follows_as_well() -> None:
+    """Found by the machine: a sender retires by thresholds that are new, at an instant within a blind span."""
+    machine = TrackerMachine()
+    machine.begin(POLICIES[0], 1)
+    machine.stream.clock += SECOND
+    machine.senders_register([("a", 0, 0, 0)])
+    machine.agent_sees_a_silence(40)
+    # That nothing happened was not committed: after the start it is a blind span.
+    machine.agent_is_restarted(POLICIES[2], FOREVER)
+    machine.agent_sees_a_silence(4)
+    assert machine.agent.tracker.state.advisory_ordinal == 3
+    machine.teardown()
