@@ -89,7 +89,7 @@ async def test_who_waits_for_a_silent_link_to_take_what_was_published_can_be_can
 
 
 async def test_a_full_thin_link_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.1)
+    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.25)
     told: list[LinkState] = []
     async with server_in(tmp_path) as server, EmbeddedLink(server.port, bandwidth=1_000_000) as link:
         client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)
@@ -102,7 +102,7 @@ async def test_a_full_thin_link_is_not_taken_for_a_dead_one(tmp_path: Path, monk
 
         inbox = client.new_inbox()
         await client.subscribe(inbox, cb=count)
-        # 3 s of data, while pings must be answered within 0.3 s.
+        # 3 s of data, while pings must be answered within 0.75 s.
         await publish(client, "s", bytes(30_000), count=100, reply=inbox)
         await until(lambda: acknowledged == 100, "everything is acknowledged")
         assert [state.event for state in told] == [LinkEvent.CONNECTED]
