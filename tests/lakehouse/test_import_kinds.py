@@ -214,6 +214,15 @@ def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(
     ]  # fmt: skip
 
 
+def test_who_is_gone_at_the_instant_of_another_word_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [("a", 1, 2, "down"), ("a", 4, 4, "retired"), ("a", 4, 4, "down"), ("a", 4, 4, "up"), ("a", 9, 10, "down")]
+    mapped = {"always": None, "state": "is", "gone": ("retired",), "until": START + 12 * HOUR}
+    found = pieces(rows_of(spark, tmp_path / "rows", rows, **mapped)).where("started_at < ended_at").collect()
+    assert sorted(((row.started_at - START) / HOUR, (row.ended_at - START) / HOUR, row.state) for row in found) == [
+        (1, 2, "down"), (2, 4, "up"), (9, 10, "down"), (10, 12, "up")
+    ]  # fmt: skip
+
+
 def test_known_of_each_site_is_all_that_its_senders_lived_whichever_ends_of_watching_imports_leave_open(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -166,6 +166,8 @@ def test_a_key_of_several_columns_gives_groups_and_a_state_has_any_words() -> No
         ({"start": "begn"}, "there is no column 'begn', did you mean begin?"),
         ({"stop": "9"}, "there is no column '9'; there are host, begin, end"),
         ({"always": None}, "say which column has the state"),
+        ({"gone": ("retired",)}, "--always says that every row is the same: leave --unknown and --gone out"),
+        ({"unknown": ("?",)}, "--always says that every row is the same"),
         ({"up": ("x",), "down": ("X",)}, "cannot mean both up and down"),
         ({"stop": "begin"}, "the column 'begin' is both start and end"),
         ({"duration": "end"}, "say when a row ends (--stop) or how long it lasts (--duration), not both"),

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql.window import WindowSpec
 
 from aggregator.lakehouse.causes import Cause
 from aggregator.lakehouse.imports.mapping import ABSENT
@@ -38,7 +39,7 @@ def pieces(imports: DataFrame) -> DataFrame:
         f.unix_micros("started_at").alias("started_at"),
         f.unix_micros("ended_at").alias("ended_at"),
     )
-    in_time = Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", "state")
+    in_time = _in_time()
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     placed = (
         _joined(timed)
@@ -168,7 +169,7 @@ def reached_by_row() -> Column:
 
 def _joined(timed: DataFrame) -> DataFrame:
     """Make one interval of those of a sender that share some time; what has no length stays by itself."""
-    in_time = Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", "state")
+    in_time = _in_time()
     before = in_time.rowsBetween(Window.unboundedPreceding, -1)
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     has_length = f.col("started_at") < f.col("ended_at")
@@ -187,6 +188,11 @@ def _joined(timed: DataFrame) -> DataFrame:
             f.max("ended_at").alias("ended_at"),
         )
     )
+
+
+def _in_time() -> WindowSpec:
+    """Order a sender's intervals; of those at one instant, the one in which it is absent is the last word."""
+    return Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", f.col("state") == ABSENT, "state")
 
 
 def _watches(imports: DataFrame) -> DataFrame:

@@ -69,6 +69,11 @@ class RowReader:
         self._state = None if mapping.state is None else _position(mapping.state, columns)
         if (mapping.state is None) == (mapping.always is None):
             raise ImportRefused("say which column has the state (--state), or that every row has the same (--always)")
+        if mapping.always is not None and (mapping.unknown or mapping.gone):
+            raise ImportRefused(
+                "--always says that every row is the same: leave --unknown and --gone out, or name the column with the"
+                " state (--state)"
+            )
         self._states: dict[str, str] = {}
         meant = (("up", mapping.up), ("down", mapping.down), ("unknown", mapping.unknown), (ABSENT, mapping.gone))
         for state, values in meant:
