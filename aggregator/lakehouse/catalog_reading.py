@@ -20,9 +20,15 @@ from aggregator.lakehouse.table import NAMESPACE
 _NO_SUCH_TABLE = "42P01"
 """PostgreSQL's code for a database in which no catalog was ever made."""
 
+_MAY_NOT_LIST = "ACCESS_DENIED"
+"""What pyarrow calls a store's refusal."""
 
-def check_reachable(warehouse: Path, settings: CatalogSettings) -> None:
-    """Raise TablesUnreadable where a catalog or a store on a server cannot be had: one line, before Spark's pages."""
+
+def check_reachable(warehouse: Path, settings: CatalogSettings, *, read_only: bool = False) -> None:
+    """Raise TablesUnreadable where a catalog or a store on a server cannot be had: one line, before Spark's pages.
+
+    ``read_only``: a store may refuse to list what it has. Who writes the tables needs that, to remove files.
+    """
     if settings.type != "sqlite":
         with _errors_in_words(f"the catalog at {settings.uri}"):
             properties = python_catalog(warehouse, settings)
@@ -33,7 +39,11 @@ def check_reachable(warehouse: Path, settings: CatalogSettings) -> None:
     # A REST catalog may have the credentials for its store, and give them out with each table.
     if settings.type != "rest" and settings.warehouse.startswith(ON_S3):
         with _errors_in_words(f"the warehouse {settings.warehouse}"):
-            _find_bucket(settings.warehouse, python_catalog(warehouse, settings))
+            try:
+                _find_bucket(settings.warehouse, python_catalog(warehouse, settings))
+            except OSError as error:
+                if not (read_only and _MAY_NOT_LIST in str(error)):
+                    raise
 
 
 def open_catalog(warehouse: Path, settings: CatalogSettings) -> tuple[Catalog, list[str]]:

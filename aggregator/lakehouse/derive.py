@@ -130,10 +130,15 @@ class Derivation:
         planned = Planned(self._spark, windows, min(begins.values()), known_through)
         intervals, covered = self._read(SENDER_INTERVALS), planned.cut_coverage(self._read(SITE_COVERAGE))
         by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
-        day_count = by_day.count()
-        by_day = joined_as(by_day, day_count)
+        held = by_day.agg(
+            f.count(f.lit(1)).alias("days"), f.sum(f.size("known_spans") + f.size("maintenance_spans")).alias("spans")
+        ).first()
+        assert held is not None
+        # A site whose link flaps has many spans in a day.
+        day_count, span_count = held["days"], held["spans"] or 0
+        by_day = joined_as(by_day, day_count + span_count)
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
-        by_hour = joined_as(by_hour, day_count * DAY_US // HOUR_US)
+        by_hour = joined_as(by_hour, day_count * DAY_US // HOUR_US + span_count)
         lives = looked_at_again(availability.spans_since(intervals, begins, known_through))
         spans = planned.cut_spans(lives)
         if windows or Iceberg(self._spark).row_count(SENDER_MAINTENANCE_DAYS):

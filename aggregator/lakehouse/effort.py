@@ -12,7 +12,7 @@ FEW_ROWS = 200_000
 NEW_ROWS = 1_000_000
 """New rows that a few pieces sort in memory: each piece takes a while, however small it is."""
 MOST_HANDED_OUT = 100_000
-"""Rows of windows that every core may hold a copy of: some 50 MB."""
+"""Rows of windows, and spans in them, that every core may hold a copy of: some 50 MB."""
 
 _SHUFFLED = "spark.sql.shuffle.partitions"
 _FOR_FEW = {
@@ -69,7 +69,7 @@ def looked_at_again(rows: DataFrame) -> DataFrame:
 
 
 def joined_as(windows: DataFrame, count: int) -> DataFrame:
-    """Have ``windows``, which are at most ``count``, handed out whole where they are joined, or not if they are many.
+    """Have ``windows`` handed out whole where they are joined, or not if they are many: ``count`` rows and spans.
 
     Spark goes by the size of the files that they were cut out of, in which a year of hours is one row.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.errors import PySparkException
 
 from aggregator.lakehouse.accounting_check import AccountingError
 from aggregator.lakehouse.bronze import MiscountError
@@ -14,7 +14,7 @@ from aggregator.lakehouse.catalog_access import SecretUnreadable
 from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.jars import JarsUnavailable
 from aggregator.lakehouse.java import JavaUnavailable
-from aggregator.lakehouse.java_process import GONE, how_it_ended
+from aggregator.lakehouse.java_process import GONE, did_not_start, how_it_ended
 from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
@@ -124,12 +124,14 @@ def _of_java(error: Exception) -> str | None:
     end = how_it_ended(error)
     if end is not None:
         return (
-            f"Java, in which Spark runs, has ended ({end}): its last words are in spark.log in the tables' directory,"
-            " and the kernel's log says where memory was short; run again, what was committed is whole"
+            f"Java, in which Spark runs, has ended ({end}): its last words are in spark.log in the tables' directory"
+            " (after another start, in spark.log.1), and the kernel's log says where memory was short; run again, what"
+            " was committed is whole"
         )
-    if isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED":
+    if did_not_start(error):
         return (
-            "Java ended before Spark had begun: spark.log in the tables' directory says why, as where there is less"
-            " memory than spark.driver.memory in [lakehouse.spark]; mend that, and run again"
+            "Java ended before Spark had begun: spark.log in the tables' directory (after another start, spark.log.1)"
+            " says why, as where there is less memory than spark.driver.memory in [lakehouse.spark]; mend that, and run"
+            " again"
         )
     return None

@@ -3,9 +3,11 @@
 import logging
 import signal
 import subprocess
+from contextlib import suppress
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 
 GONE = (Py4JError, ConnectionError)
 """What calls raise whose JVM has ended: py4j passes on what its socket says."""
@@ -26,12 +28,19 @@ def leave_its_end_to_python() -> None:
         return
     # By their full names: package by package, each is a search through all jars.
     signals, handlers = (getattr(gateway.jvm, f"sun.misc.{name}") for name in ("Signal", "SignalHandler"))
-    signals.handle(signals("TERM"), handlers.SIG_IGN)
+    # With -Xrs among its options, a JVM leaves its signals alone.
+    with suppress(Py4JJavaError):
+        signals.handle(signals("TERM"), handlers.SIG_IGN)
 
 
 def tell_failed_calls_once() -> None:
     """Keep py4j from logging each call that fails, traceback and all: whoever made the call is told, and tells."""
     logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def did_not_start(error: BaseException) -> bool:
+    """Tell whether ``error`` says that a JVM ended before Python could call it."""
+    return isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED"
 
 
 def how_it_ended(error: BaseException) -> str | None:
@@ -45,7 +54,15 @@ def how_it_ended(error: BaseException) -> str | None:
         status = process.wait(_DYING_SECONDS)
     except subprocess.TimeoutExpired:
         return None
-    return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+    return _name_of(-status) if status < 0 else f"exit code {status}"
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        # Those of real time have no names, but for the first and the last.
+        return f"signal {number}"
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

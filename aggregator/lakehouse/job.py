@@ -185,9 +185,9 @@ def start_session(settings: AggregatorSettings, progress: Progress) -> SparkSess
     return start(wanted)
 
 
-def session_settings(settings: AggregatorSettings, progress: Progress) -> SessionSettings:
+def session_settings(settings: AggregatorSettings, progress: Progress, *, read_only: bool = False) -> SessionSettings:
     """Say which session the settings ask for, and have at hand what it needs: Java, and jars."""
-    check_reachable(warehouse(settings), settings.lakehouse.catalog)
+    check_reachable(warehouse(settings), settings.lakehouse.catalog, read_only=read_only)
     check_master(settings.lakehouse.spark_master)
     cache = default_cache()
     given = Path(settings.lakehouse.jars) if settings.lakehouse.jars else None
@@ -198,6 +198,7 @@ def session_settings(settings: AggregatorSettings, progress: Progress) -> Sessio
         master=settings.lakehouse.spark_master,
         extra=settings.lakehouse.spark,
         catalog=settings.lakehouse.catalog,
+        read_only=read_only,
     )
 
 

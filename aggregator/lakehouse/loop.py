@@ -3,13 +3,12 @@
 Spark is started when there is something to do for the first time. Where nothing is new, it is left alone.
 
 What does not pass ends the service: sums that do not add up, a Spark that fails for a reason that is not known to pass,
-and a JVM that has ended. Its supervisor starts it anew.
+and a JVM that has ended, or does not start. Its supervisor starts it anew.
 """
 
 import time
 from collections.abc import Callable
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings
@@ -17,12 +16,12 @@ from aggregator.lakehouse import job
 from aggregator.lakehouse.catalog_access import SecretUnreadable
 from aggregator.lakehouse.failures import explained
 from aggregator.lakehouse.jars import JarsUnavailable
-from aggregator.lakehouse.java_process import GONE, how_it_ended
+from aggregator.lakehouse.java_process import did_not_start, how_it_ended
 from aggregator.lakehouse.job_lock import AlreadyRunning
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.reading_plan import Refused
 from aggregator.lakehouse.spark_master import MasterUnreachable
-from aggregator.lakehouse.stopping import Stopped, StopSignal
+from aggregator.lakehouse.stopping import CUT_SHORT, Stopped, StopSignal
 from aggregator.lakehouse.stream_reader import ReadFailed
 from shared.nats_connection import ConnectFailed
 
@@ -61,14 +60,15 @@ def roll_up_every(
             tell(result)
         except Stopped:
             return
-        except _PASSING as error:
-            complain(str(error))
-        except (PySparkException, *GONE) as error:
-            # Asked to stop, Spark's jobs are cancelled.
-            if stop.is_asked():
+        except (*_PASSING, *CUT_SHORT) as error:
+            if stop.is_asked() and isinstance(error, CUT_SHORT):
                 return
-            line = None if how_it_ended(error) else explained(error)
+            line = str(error) if isinstance(error, _PASSING) else _line_of_what_passes(error)
             if line is None:
                 raise
             complain(line)
         stop.wait(next_at - time.monotonic())
+
+
+def _line_of_what_passes(error: Exception) -> str | None:
+    return None if did_not_start(error) or how_it_ended(error) else explained(error)

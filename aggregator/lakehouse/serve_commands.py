@@ -48,7 +48,7 @@ def serve_sql(
     try:
         open_tables(Path(settings.lakehouse.path), settings.lakehouse.catalog).close()
         check_ports(endpoints)
-        session = job.session_settings(settings, lambda line: click.echo(line, err=True))
+        session = job.session_settings(settings, lambda line: click.echo(line, err=True), read_only=True)
         with serving(session, endpoints, log or session.warehouse / "serve-sql.log") as is_alive:
             for protocol, url in endpoints.urls.items():
                 click.echo(f"{protocol:<14} {url}")

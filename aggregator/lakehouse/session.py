@@ -54,7 +54,8 @@ class SessionSettings(msgspec.Struct, frozen=True):
 def start(settings: SessionSettings) -> SparkSession:
     """Start Spark, or another session in the JVM that this process has already.
 
-    It knows the data source ``jetstream``. Spark's own words go to ``spark.log`` in the warehouse.
+    It knows the data source ``jetstream``. Spark's own words go to ``spark.log`` in the warehouse; those of the JVM
+    before are in ``spark.log.1``.
     """
     settings.warehouse.mkdir(parents=True, exist_ok=True)
     properties = {**spark_properties(settings), **settings.extra}
@@ -163,7 +164,12 @@ def _name_what_pyspark_looks_up(spark: SparkSession) -> None:
 
 @contextmanager
 def _errors_into(log: Path) -> Iterator[None]:
-    """Have what is started meanwhile write its standard error into ``log``: a JVM warns before it reads any setting."""
+    """Have what is started meanwhile write its standard error into ``log``: a JVM warns before it reads any setting.
+
+    What is there is kept beside it: a supervisor starts anew what has ended, long before anybody asks why.
+    """
+    if log.is_file() and log.stat().st_size:
+        log.replace(log.with_name(f"{log.name}.1"))
     sys.stderr.flush()
     kept = os.dup(2)
     try:

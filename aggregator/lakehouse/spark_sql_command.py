@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-import msgspec
 
 from aggregator import config
 from aggregator.config import AggregatorSettings
@@ -42,12 +41,12 @@ def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[s
     lakehouse = settings.lakehouse
     try:
         open_tables(Path(lakehouse.path), lakehouse.catalog).close()
-        session = job.session_settings(settings, lambda line: click.echo(line, err=True))
+        session = job.session_settings(settings, lambda line: click.echo(line, err=True), read_only=True)
         secrets = spark_secrets(lakehouse.catalog)
     except EXPECTED as error:
         raise click.ClickException(str(error)) from error
     public = {
-        **spark_properties(msgspec.structs.replace(session, read_only=True)),
+        **spark_properties(session),
         **session.extra,
         "spark.master": session.master,
         # Without it, spark-sql makes a Hive metastore in the directory that it is started from.

@@ -22,7 +22,12 @@ from typing import Any, Self, TypeVar
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from aggregator.lakehouse.jars import JarsUnavailable
+from aggregator.lakehouse.java import JavaUnavailable
 from aggregator.lakehouse.java_process import GONE
+
+CUT_SHORT = (JarsUnavailable, JavaUnavailable, PySparkException, *GONE)
+"""What a request to end may look like: Spark's work was given up, or what gets its jars or looks for its Java ended."""
 
 Result = TypeVar("Result")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -46,7 +51,7 @@ class Stopped(Exception):
 class StopSignal:
     """Notices that the process is asked to end. A context manager, for the main thread of a program only.
 
-    What Spark raises because its work was given up leaves the context as Stopped.
+    What is raised because work was given up, or a process of the group ended, leaves the context as Stopped.
     """
 
     def __init__(self) -> None:
@@ -77,7 +82,7 @@ class StopSignal:
         self._canceller.join()
         for end in (self._woken, self._wake, self._ended):
             os.close(end)
-        if self.is_asked() and isinstance(error, (PySparkException, *GONE)):
+        if self.is_asked() and isinstance(error, CUT_SHORT):
             raise Stopped(self._number) from error
 
     def check(self, _line: str = "") -> None:

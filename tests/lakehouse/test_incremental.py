@@ -286,7 +286,11 @@ def test_rows_are_shuffled_in_as_many_pieces_as_there_is_to_compute(
 def test_many_windows_are_not_handed_out_whole_however_small_the_files_they_are_cut_out_of(
     spark: SparkSession, count: int, join: str
 ) -> None:
-    windows = effort.joined_as(spark.range(2).withColumn("known_us", f.lit(1)), count)
-    pieces = spark.range(2).join(windows.select("id", "known_us"), ["id"], "left")
+    session = spark.newSession()
+    if join == "BroadcastHashJoin":
+        # Without a hint, Spark would hand out two rows by itself.
+        session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    windows = effort.joined_as(session.range(2).withColumn("known_us", f.lit(1)), count)
+    pieces = session.range(2).join(windows.select("id", "known_us"), ["id"], "left")
     plan = pieces._jdf.queryExecution().executedPlan().toString()
     assert join in plan

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -115,6 +115,31 @@ def test_a_store_that_cannot_be_had_is_one_line_before_spark_starts(tmp_path: Pa
     with pytest.raises(TablesUnreadable, match=r"^the warehouse s3://lake/tables cannot be read: .*connect") as refusal:
         check_reachable(tmp_path, catalog)
     assert "\n" not in str(refusal.value)
+
+
+class Unlistable(BaseHTTPRequestHandler):
+    """A store that lets nobody list what it has."""
+
+    def do_GET(self) -> None:
+        answer = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+
+def test_only_who_writes_must_be_allowed_to_list_a_store(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("guessed\n")
+    secrets = {name: FilePath(tmp_path / "key") for name in ("s3.access-key-id", "s3.secret-access-key")}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Unlistable) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        properties = {"s3.endpoint": f"http://127.0.0.1:{server.server_port}", "client.region": "us-east-1"}
+        catalog = CatalogSettings(warehouse="s3://lake/tables", properties=properties, secrets=secrets)
+        check_reachable(tmp_path, catalog, read_only=True)
+        with pytest.raises(TablesUnreadable, match=r"^the warehouse s3://lake/tables cannot be read: .*ACCESS_DENIED"):
+            check_reachable(tmp_path, catalog)
+        server.shutdown()
 
 
 def test_a_page_in_the_place_of_a_rest_catalog_is_one_line(tmp_path: Path) -> None:

@@ -5,16 +5,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkRuntimeError
+from pyspark import SparkContext
 
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse import job
 from aggregator.lakehouse.failures import Interrupted, explained, in_one_line
+from aggregator.lakehouse.jars import JarsUnavailable
+from aggregator.lakehouse.java_process import how_it_ended
 from aggregator.lakehouse.loop import roll_up_every
 from aggregator.lakehouse.stopping import Stopped, StopSignal
 from shared.instants import DAY, SECOND
@@ -88,10 +91,51 @@ def test_what_no_restart_of_a_catalog_mends_is_no_failure_that_passes() -> None:
     assert explained(Py4JError("x\nCaused by: org.postgresql.util.PSQLException: ERROR: duplicate key value\n")) is None
 
 
-def test_a_java_that_does_not_start_is_one_line() -> None:
-    line = explained(PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={}))
-    assert line is not None
-    assert line.startswith("Java ended before Spark had begun: spark.log in the tables' directory says why")
+def test_a_service_whose_java_does_not_start_ends_and_keeps_what_the_last_one_said(tmp_path: Path) -> None:
+    config, warehouse = tmp_path / "aggregator.toml", tmp_path / "lake"
+    config.write_text(
+        '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n'
+        '[lakehouse.spark]\n"spark.driver.memory" = "1k"\n'
+    )
+    warehouse.mkdir()
+    (warehouse / "spark.log").write_text("out of memory\n")
+    command = [sys.executable, "-c", "from aggregator.cli import main; main()"]
+    service = subprocess.run(
+        [*command, "rollup", "--every", "5m", "--config", config],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert service.returncode == 1
+    assert service.stderr.startswith("muster-aggregator: Java ended before Spark had begun: spark.log in the tables' ")
+    assert len(service.stderr.splitlines()) == 1
+    assert "Too small maximum heap" in service.stdout + (warehouse / "spark.log").read_text()
+    assert (warehouse / "spark.log.1").read_text() == "out of memory\n"
+
+
+def test_who_is_asked_to_end_while_java_and_jars_are_looked_for_does_not_complain_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where a whole group of processes is told to end: the Java that is asked for its version ends, too.
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\nkill -TERM {os.getpid()}\nkill -TERM $$\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    settings = settings_for(NOBODY, tmp_path / "lake")
+    no_jars = msgspec.structs.replace(settings.lakehouse, jars=str(tmp_path))
+    settings = msgspec.structs.replace(settings, lakehouse=no_jars)
+    complaints: list[str] = []
+    with StopSignal() as stop:
+        roll_up_every(settings, 0.05, stop, lambda _result: None, complaints.append)
+    assert (stop.is_asked(), complaints) == (True, [])
+    with pytest.raises(Stopped) as stopped, StopSignal():
+        job.session_settings(settings, say)
+    assert isinstance(stopped.value.__cause__, JarsUnavailable)
+
+
+def test_a_signal_without_a_name_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 40)"]) as java:
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=java))
+        assert how_it_ended(ConnectionResetError()) == "signal 40"
 
 
 def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from aggregator.lakehouse.causes import Cause
 from aggregator.lakehouse.page.figures import Figures, Group, Sender, SenderTimes, Unwatched
 from aggregator.lakehouse.page.heat_map import title_of
 from aggregator.lakehouse.page.markup import Html, element, join
@@ -96,13 +97,15 @@ def unwatched_section(figures: Figures, clock: Clock) -> Html:
     ]
     spans = figures.unwatched
     listed = sorted(sorted(spans, key=_length)[-_MOST_ROWS:], key=lambda span: (span.started_at, span.site, span.block))
+    imported = any(span.cause == Cause.UNWATCHED for span in spans)
+    absent = " In those of an imported history, its senders are absent." if imported else ""
     left_out = f" The longest {_MOST_ROWS:,} of {len(spans):,} are listed." if len(spans) > _MOST_ROWS else ""
     title = join(count(len(spans), "time"), " that nobody watched")
     return section(
         "unwatched",
         "When somebody watched",
         "Solid is watched, hatched is not. What happened in the hatched parts is unknown, not down: no sender is blamed"
-        f" for it.{left_out}",
+        f" for it.{absent}{left_out}",
         _strips(figures),
         folded(title, data_table(columns, listed), is_open=len(listed) <= _WORST) if spans else None,
     )
