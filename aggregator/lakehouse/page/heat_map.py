@@ -92,15 +92,21 @@ def _hour_maps(figures: Figures, clock: Clock) -> Html:
         if room < 0:
             left_out.append(title_of(group))
         elif rows:
-            maps.append(_hour_map(group, rows, clock, is_open=not maps and len(rows) <= _MOST_OPEN_DAYS))
+            is_open = not maps and len(rows) <= _MOST_OPEN_DAYS
+            maps.append(_hour_map(title_of(group), rows, cells, clock, is_open=is_open))
     if left_out:
         maps.append(element("p", f"Not drawn here: {listed(left_out)}. A shorter period (--from, --to) has room."))
     return join(*maps)
 
 
-def _hour_map(group: Group, rows: list[GridRow], clock: Clock, *, is_open: bool) -> Html:
-    summary = join(element("b", title_of(group)), f" hour by hour, on {count(len(rows), 'day')} with anything but up")
-    return folded(summary, draw_grid(rows, [f"{hour:02d}" for hour in range(24)], clock), is_open=is_open)
+def _hour_map(title: str, rows: list[GridRow], cells: list[Cell], clock: Clock, *, is_open: bool) -> Html:
+    summary = join(element("b", title), f" hour by hour, on {count(len(rows), 'day')} with anything but up")
+    eventful = [cell for cell in cells if cell.times.up < cell.times.lived or cell.times.maintenance]
+    behind = folded(
+        "The table behind this map: the hours with anything but up",
+        data_table(_cell_columns(clock), eventful, sortable=False),
+    )
+    return folded(summary, draw_grid(rows, [f"{hour:02d}" for hour in range(24)], clock), behind, is_open=is_open)
 
 
 def _day_of(cell: Cell) -> int:
@@ -116,14 +122,24 @@ def _day_row(day: int, cells: list[Cell], figures: Figures, clock: Clock) -> Gri
 
 
 def _table_behind(figures: Figures, clock: Clock) -> Html:
-    if len(figures.cells) > _MOST_ROWS:
-        return element("p", "The table behind this map is too long for a page: ask site_availability_hourly.")
-    columns = [
-        Column[Cell](figures.grouping.noun, lambda cell: cell.name or OTHER_NAMES),
+    """Write every cell of the map: as one table, or where nobody could sort that any more, as one for each group."""
+    noun = figures.grouping.noun
+    if len(figures.cells) <= _MOST_ROWS:
+        name = Column[Cell](noun, lambda cell: cell.name or OTHER_NAMES)
+        return folded("The table behind this map", data_table([name, *_cell_columns(clock)], figures.cells))
+    by_group = _by_group(figures.cells)
+    tables = (
+        folded(title_of(group), data_table(_cell_columns(clock), by_group[group.place, group.name], sortable=False))
+        for group in figures.groups
+    )
+    return folded(f"The table behind this map, a part for each {noun}", *tables)
+
+
+def _cell_columns(clock: Clock) -> list[Column[Cell]]:
+    return [
         Column[Cell]("from (UTC)", lambda cell: clock.time(cell.started_at), lambda cell: cell.started_at),
         *time_columns(_times_of),
     ]
-    return folded("The table behind this map", data_table(columns, figures.cells))
 
 
 def title_of(group: Group) -> str:

@@ -8,8 +8,8 @@ from typing import Final
 from aggregator.lakehouse.page.figures import Figures
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.outage_groups import OutageGroup
-from aggregator.lakehouse.page.tables import Column, data_table
-from aggregator.lakehouse.page.words import Clock, count
+from aggregator.lakehouse.page.tables import Column, data_table, folded
+from aggregator.lakehouse.page.words import Clock, count, duration, percent
 
 _WIDTH: Final = 1000
 _HEIGHT: Final = 100
@@ -19,7 +19,7 @@ Turn = tuple[int | None, str]
 
 
 def incident_strips(figures: Figures, groups: Sequence[OutageGroup], clock: Clock) -> Html:
-    """Draw a strip of the period for each site that had an incident; the list of incidents is the table behind it."""
+    """Draw a strip of the period for each site that had an incident, with the table behind the strips."""
     period = figures.period
     strips = []
     for region, site in sorted({(group.region, group.site) for group in groups}):
@@ -36,7 +36,37 @@ def incident_strips(figures: Figures, groups: Sequence[OutageGroup], clock: Cloc
         )
         strips.append(join(element("dt", site), element("dd", *bars)))
     ends = element("dd", *(element("span", clock.time(at)) for at in period), class_="ends")
-    return element("dl", *strips, element("dt"), ends, class_="strips incidents", aria_hidden="true")
+    title = f"The table behind these strips: {count(len(groups), 'incident')}"
+    return join(
+        element("dl", *strips, element("dt"), ends, class_="strips incidents", aria_hidden="true"),
+        folded(title, data_table(_incident_columns(figures, clock), groups)),
+    )
+
+
+def _incident_columns(figures: Figures, clock: Clock) -> list[Column[OutageGroup]]:
+    sizes = {(site.region, site.site): site.sender_count for site in figures.sites}
+    end = figures.period.ended_at
+
+    def until(group: OutageGroup) -> Html | str:
+        return "not over" if group.ended_at is None else clock.time(group.ended_at)
+
+    def length(group: OutageGroup) -> int:
+        return (end if group.ended_at is None else group.ended_at) - group.started_at
+
+    def senders(group: OutageGroup) -> int:
+        return len({outage.sender_id for outage in group.outages})
+
+    def share(group: OutageGroup) -> str:
+        return percent(senders(group), sizes[group.region, group.site])
+
+    return [
+        Column[OutageGroup]("site", lambda group: element("b", group.site)),
+        Column[OutageGroup]("from (UTC)", lambda group: clock.time(group.started_at), lambda group: group.started_at),
+        Column[OutageGroup]("to (UTC)", until, lambda group: end + 1 if group.ended_at is None else group.ended_at),
+        Column[OutageGroup]("for", lambda group: duration(length(group)), length, number=True),
+        Column[OutageGroup]("senders", lambda group: f"{senders(group):,}", senders, number=True),
+        Column[OutageGroup]("of the site's", share, number=True),
+    ]
 
 
 def incident_course(group: OutageGroup, end: int, clock: Clock) -> Html:

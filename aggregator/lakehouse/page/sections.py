@@ -99,8 +99,12 @@ def unwatched_section(figures: Figures, clock: Clock) -> Html:
     listed = sorted(sorted(spans, key=_length)[-_MOST_ROWS:], key=lambda span: (span.started_at, span.site, span.block))
     imported = any(span.cause == Cause.UNWATCHED for span in spans)
     absent = " In those of an imported history, its senders are absent." if imported else ""
-    left_out = f" The longest {_MOST_ROWS:,} of {len(spans):,} are listed." if len(spans) > _MOST_ROWS else ""
-    title = join(count(len(spans), "time"), " that nobody watched")
+    left_out = (
+        f" The longest {_MOST_ROWS:,} of {len(spans):,} are listed; the table site_coverage has them all."
+        if len(spans) > _MOST_ROWS
+        else ""
+    )
+    title = f"The table behind these strips: {count(len(spans), 'time')} that nobody watched"
     return section(
         "unwatched",
         "When somebody watched",

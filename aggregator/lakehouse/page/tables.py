@@ -59,7 +59,7 @@ def data_table(columns: Sequence[Column[T]], rows: Iterable[T], *, sortable: boo
                     "td",
                     column.cell(row),
                     class_="number" if column.number else None,
-                    data_sort=None if column.sort_key is None else str(column.sort_key(row)),
+                    data_sort=str(column.sort_key(row)) if sortable and column.sort_key is not None else None,
                 )
                 for column in columns
             ),
