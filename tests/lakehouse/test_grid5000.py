@@ -4,13 +4,16 @@ The Grid'5000 availability trace (Failure Trace Archive, g5k06) is not part of t
 it either, these tests are skipped. docs/grid5000.md says what is compared.
 """
 
+import lzma
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.demo.comparison import Figures, Interval, Rules, judge
@@ -29,7 +32,7 @@ from edge_agent.simulator.fleet import Fleet, FleetSettings
 from edge_agent.simulator.history import HistorySettings, SiteHistory
 from edge_agent.simulator.intervals_file import lives
 from shared.identifiers import AdvisoryKind, BlockId
-from shared.instants import DAY, HOUR, MINUTE, parse_instant
+from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
 from shared.subjects import RecordType
 from shared.truth import Truth, TruthHeader, UpInterval
 from shared.wire import Advisory, decode_advisory
@@ -37,6 +40,7 @@ from tests.lakehouse.conftest import say
 
 DIRECTORY = Path(os.environ.get("MUSTER_GRID5000", Path(__file__).parents[3] / "shared" / "data" / "grid5000"))
 TRACE = DIRECTORY / "event_trace.tab.xz"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "grid5000.md"
 MAPPING = Mapping(
     source="grid5000",
     sender=("node_name",),
@@ -57,10 +61,121 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_published_figures_come_out_to_the_printed_digits(spark: SparkSession, tmp_path: Path) -> None:
+class Node(NamedTuple):
+    """All that the trace says of one node: when it was up, and when it was down, in order; seconds."""
+
+    site: str
+    cluster: str
+    up: list[tuple[int, int]]
+    down: list[tuple[int, int]]
+
+    @property
+    def first_down(self) -> int:
+        """Give how long it was down before it was up for the first time."""
+        began = min((begin for begin, end in self.up if end > begin), default=None)
+        return sum(end - begin for begin, end in self.down if began is None or begin < began)
+
+
+class Reference(NamedTuple):
+    """What is said of some nodes, worked out without a line of the importer's or of Spark's."""
+
+    sender_count: int
+    zero_length_count: int
+    observed: float
+    sender_mean: float
+    after_first_up: float
+    whole_period: float
+    up_mean_hours: float
+    down_mean_hours: float
+
+
+@pytest.fixture(scope="module")
+def trace() -> dict[str, Node]:
+    """Read the trace as anybody would: a line is an interval, its fields parted by white space."""
+    nodes: dict[str, Node] = {}
+    with lzma.open(TRACE, "rt", encoding="ascii") as lines:
+        next(lines)
+        for line in lines:
+            _, _, _, _, name, state, begin, end, _ = line.split()
+            if (node := nodes.get(name)) is None:
+                _, site, cluster, _ = name.split("/")
+                node = nodes[name] = Node(site, cluster, [], [])
+            (node.up if state == "1" else node.down).append((int(begin), int(end)))
+    return nodes
+
+
+def lengths(spans: list[tuple[int, int]]) -> list[int]:
+    return [end - begin for begin, end in spans]
+
+
+def reference(nodes: Iterable[Node], whole: int) -> Reference:
+    chosen = list(nodes)
+    ups = [length for node in chosen for length in lengths(node.up)]
+    downs = [length for node in chosen for length in lengths(node.down)]
+    up, down = sum(ups), sum(downs)
+    own = [(sum(lengths(node.up)), sum(lengths(node.down))) for node in chosen]
+    return Reference(
+        sender_count=len(chosen),
+        zero_length_count=ups.count(0) + downs.count(0),
+        observed=up / (up + down),
+        sender_mean=sum(of_up / (of_up + of_down) for of_up, of_down in own) / len(own),
+        after_first_up=up / (up + down - sum(node.first_down for node in chosen)),
+        whole_period=up / (len(chosen) * whole),
+        up_mean_hours=up / len(ups) / 3600,
+        down_mean_hours=down / len(downs) / 3600,
+    )
+
+
+def of_table(row: Row) -> Reference:
+    return Reference(
+        sender_count=row.sender_count,
+        zero_length_count=row.zero_length_count,
+        observed=row.availability_observed,
+        sender_mean=row.availability_sender_mean,
+        after_first_up=row.availability_after_first_up,
+        whole_period=row.availability_whole_period,
+        up_mean_hours=row.up_mean_hours,
+        down_mean_hours=row.down_mean_hours,
+    )
+
+
+def documented() -> dict[str, list[str]]:
+    """Give the rows of the document's table by their first cell: a site, or all."""
+    rows = re.findall(r"^\| (all|site\d) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    return {name: cells.split(" | ") for name, cells in rows}
+
+
+def as_documented(figures: Reference) -> list[str]:
+    shares = (figures.observed, figures.sender_mean, figures.after_first_up, figures.whole_period)
+    hours = (figures.up_mean_hours, figures.down_mean_hours)
+    rounded = (*(100 * share for share in shares), *hours)
+    return [str(figures.sender_count), *(str(round(each, 2)) for each in rounded)]
+
+
+def test_the_published_figures_come_out_to_the_printed_digits(
+    spark: SparkSession, trace: dict[str, Node], tmp_path: Path
+) -> None:
     imports = staged_intervals(spark, stage(TRACE, MAPPING, tmp_path / "staged", say), MAPPING).persist()
     senders = import_sender_availability(imports).persist()
     found = {(row.grouping, row.site, row.group_name): row for row in import_availability(imports, senders).collect()}
+    instants = [at for node in trace.values() for span in (*node.up, *node.down) for at in span]
+    whole = max(instants) - min(instants)
+    expected: dict[tuple[str, str | None, str | None], Reference] = {
+        ("all", None, None): reference(trace.values(), whole)
+    }
+    for site in {node.site for node in trace.values()}:
+        here = [node for node in trace.values() if node.site == site]
+        expected["site", site, None] = reference(here, whole)
+        for cluster in {node.cluster for node in here}:
+            expected["cluster", site, cluster] = reference((node for node in here if node.cluster == cluster), whole)
+    assert {key for key in found if key[0] != "region"} == expected.keys()
+    for key, figures in expected.items():
+        assert of_table(found[key]) == pytest.approx(figures, rel=1e-9), key
+    assert documented() == {
+        site or "all": as_documented(of_table(row))
+        for (grouping, site, _), row in found.items()
+        if grouping in ("all", "site")
+    }
     fleet = found["all", None, None]
     assert fleet.sender_count == 1_288
     assert fleet.up_interval_count + fleet.down_interval_count == 588_463
@@ -93,14 +208,15 @@ def test_the_published_figures_come_out_to_the_printed_digits(spark: SparkSessio
     assert unknown[0] == 0
 
 
-def test_a_month_of_it_replayed_is_within_the_bound_of_the_truth_for_every_sender() -> None:
+def test_a_month_of_it_replayed_is_within_the_bound_of_the_truth_for_every_sender(trace: dict[str, Node]) -> None:
     started_at, duration = MONTH
     up_spans = read_up_spans()
+    truth = truth_of(trace)
     verdicts = []
     for site in REPLAYED:
         fleet_settings = FleetSettings(site=site, sender_count=1, registration_interval=INTERVAL)
         fleet = Fleet(fleet_settings, lives(up_spans[site], started_at, duration))
-        truth = truth_of(fleet, site)
+        assert {(site, sender) for sender in fleet.sender_ids} == {each for each in truth.senders if each[0] == site}
         intervals = replayed(fleet, site)
         rules = Rules(((started_at, started_at + duration),), STALE_AFTER, started_at + duration)
         for sender in fleet.sender_ids:
@@ -129,22 +245,24 @@ def read_up_spans() -> dict[str, dict[str, list[tuple[int, int]]]]:
     return found
 
 
-def truth_of(fleet: Fleet, site: str) -> Truth:
-    started_at, duration = MONTH
+def truth_of(trace: dict[str, Node]) -> Truth:
+    """Say who was really up in the month: what the trace says, cut at its ends, and nothing of what is played."""
+    begins, ends = MONTH[0], sum(MONTH)
     header = TruthHeader(
-        seed=0, registration_interval=INTERVAL, jitter=0, started_at_us=started_at, ended_at_us=None, script=""
+        seed=0, registration_interval=INTERVAL, jitter=0, started_at_us=begins, ended_at_us=None, script=""
     )
     up = (
         UpInterval(
-            site=site,
-            sender=sender,
-            up_from_us=started_at + begin,
-            up_to_us=started_at + end if end < duration else None,
+            site=node.site,
+            sender=name,
+            up_from_us=max(up_from * SECOND, begins),
+            up_to_us=up_to * SECOND if up_to * SECOND < ends else None,
         )
-        for sender, spans in zip(fleet.sender_ids, fleet.up_spans, strict=True)
-        for begin, end in spans
+        for name, node in trace.items()
+        for up_from, up_to in node.up
+        if max(up_from * SECOND, begins) < min(up_to * SECOND, ends)
     )
-    return Truth(header, started_at + duration, up)
+    return Truth(header, ends, up)
 
 
 def replayed(fleet: Fleet, site: str) -> dict[str, list[Interval]]:
