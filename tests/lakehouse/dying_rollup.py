@@ -1,18 +1,21 @@
-"""Roll up, and die by SIGKILL right after the Nth commit: ``dying_rollup.py <servers> <warehouse> <N> [FILE]``.
+"""Roll up, and die by SIGKILL: ``dying_rollup.py <servers> <warehouse> <N> [FILE]``.
 
-With a file, import it before. The tables are kept up after the run, and what that does to each of them counts as a
-commit too. The commits are the job's own; only what happens after one of them is not.
+A whole N is a number of commits: right after the Nth. 7.4 is 0.4 s after the seventh, or at the end where that comes
+first; 0.4 is 0.4 s after the tables were first looked at. With a file, import it before. The tables are kept up after
+the run, and what that does to each of them counts as a commit too. The commits are the job's own; only what happens
+after one of them is not.
 """
 
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from aggregator.lakehouse import catalog, job, table_upkeep
+from aggregator.lakehouse import catalog, job, provision, table_upkeep
 from aggregator.lakehouse.imports.job import import_intervals
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.table_upkeep import TableUpkeep
@@ -28,24 +31,42 @@ UPKEEP = ("compact", "expire")
 
 
 class Countdown:
-    """Ends the process when it has been called often enough."""
+    """Ends the process when it has been called often enough, and a part of a second has passed."""
 
-    def __init__(self, commits: int) -> None:
-        self.left = commits
+    def __init__(self, moment: float) -> None:
+        self.left, self.seconds = int(moment), moment % 1
+
+    def check(self) -> None:
+        if self.left == 0 and self.seconds:
+            # Whatever the job is doing then, in Python or in Java.
+            threading.Timer(self.seconds, die).start()
+        elif self.left == 0:
+            die()
+
+    def before(self, begin: Any) -> Any:
+        def beginning(*arguments: Any) -> Any:
+            self.check()
+            return begin(*arguments)
+
+        return beginning
 
     def after(self, commit: Any) -> Any:
         def committing(*arguments: Any) -> Any:
             done = commit(*arguments)
             self.left -= 1
-            if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            self.check()
             return done
 
         return committing
 
 
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
-    countdown = Countdown(int(sys.argv[3]))
+    countdown = Countdown(float(sys.argv[3]))
+    provision.prepare = countdown.before(provision.prepare)
     for name in ("append", "add_files", "advance", "replace", "record"):
         setattr(catalog, name, countdown.after(getattr(catalog, name)))
     for name in UPKEEP:
@@ -59,6 +80,8 @@ def main() -> None:
         import_intervals(settings, [Path(sys.argv[4])], MAPPING, say)
     job.CHUNK_MESSAGES = 10
     job.roll_up(settings, job.RollupRequest(), say)
+    if countdown.seconds and countdown.left <= 0:
+        die()
 
 
 if __name__ == "__main__":

@@ -5,32 +5,35 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
-from aggregator.lakehouse import catalog, job
+from aggregator.lakehouse import bronze, catalog, job
+from aggregator.lakehouse.bronze import MiscountError
+from aggregator.lakehouse.commands import rollup
 from aggregator.lakehouse.reading_plan import Refused
-from aggregator.lakehouse.schemas import BRONZE, DERIVED, QUARANTINE, TABLES
+from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, QUARANTINE, TABLES, WATERMARKS
+from aggregator.lakehouse.staging import local_path
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.lakehouse.dying_rollup import UPKEEP
 from tests.support.hub import Block, Hub, Message
+from tests.support.quick_spark import spark_block
 
 FIRST = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
-BRONZE_COMMITS = len(BRONZE) * (1 + 3)
-"""What a straight run commits before it derives: where it begins, then three chunks, each to every table."""
-ROLLUP_COMMITS = BRONZE_COMMITS + len(DERIVED) + 1
-"""... and through its end, whose commit says that the run is whole."""
-ALL_COMMITS = ROLLUP_COMMITS + len(UPKEEP) * len(TABLES) + 1
-"""... and through the upkeep, which says so once more between what it does."""
 ARRIVAL = ("hub_sequence", "archived_at")
 Tables = dict[str, list[tuple[object, ...]]]
 
 
 def story() -> list[Message]:
+    """Write some days of two sites: nine records of the first day, three of the next ones, and what is no record."""
     dub1, ams1 = Block("eu-west", "dub1"), Block("eu-west", "ams1")
     return [
         *(dub1.new(f"n{number}", FIRST + number * MINUTE) for number in range(4)),
@@ -38,8 +41,9 @@ def story() -> list[Message]:
         dub1.stale("n1", FIRST + 2 * HOUR),
         dub1.registration(b'{"sender": "n1"}', 1, FIRST + HOUR),
         dub1.recovered("n1", FIRST + 5 * HOUR),
-        dub1.watermark(FIRST, FIRST + 2 * DAY),
         ams1.new("m1", FIRST + 7 * HOUR),
+        dub1.watermark(FIRST, FIRST + 2 * DAY),
+        ams1.stale("m1", FIRST + DAY + HOUR),
         ams1.watermark(FIRST, FIRST + 2 * DAY),
         Message("fleet.eu-west.dub1.nodes.watermark", b"?"),
     ]
@@ -47,15 +51,15 @@ def story() -> list[Message]:
 
 @pytest.fixture(scope="module")
 def published(hub: Hub) -> list[Message]:
-    """Publish a story in two parts: the second repeats the first and adds history that comes late."""
+    """Publish a story in two parts: the second repeats a day of the first and adds history of it that comes late."""
     late = Block("us-east", "nyc1")
     first = story()
     second = [
-        *first[:-1],
+        *first[:9],
         late.new("l1", FIRST + HOUR),
         late.stale("l1", FIRST + 3 * HOUR),
         late.stale("l1", FIRST + 3 * HOUR)._replace(subject="fleet.us-east.nyc1.nodes.advisory.new"),
-        late.watermark(FIRST, FIRST + DAY),
+        late.watermark(FIRST, FIRST + 20 * HOUR),
         # A watermark: no advisory comes twice here, so that only the table tells that some came before.
         first[4],
     ]
@@ -74,35 +78,85 @@ def tables_of(lakehouse: Lakehouse) -> Tables:
 
 
 def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
-    spark: SparkSession, hub: Hub, published: list[Message], tmp_path: Path
+    spark: SparkSession, hub: Hub, published: list[Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_two_runs = Lakehouse(hub, tmp_path / "two")
     first = in_two_runs.roll_up().counts
-    assert (first.read, first.written, first.duplicates, first.quarantined) == (12, 11, 0, 1)
+    assert (first.read, first.written, first.duplicates, first.quarantined) == (13, 12, 0, 1)
     assert writers_of_advisories(in_two_runs) == {"reader"}
+    killed = Lakehouse(hub, tmp_path / "killed")
+    # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
+    moment = Moment.draw()
+    if moment.is_of_a_second_run:
+        killed.roll_up()
     hub.publish(published)
-    second = in_two_runs.roll_up().counts
-    # Eleven again, one of them twice; three new records; one advisory on the subject of another kind.
-    assert (second.read, second.written, second.duplicates, second.quarantined) == (16, 3, 12, 1)
+    with monkeypatch.context() as lost:
+        lost.setattr(bronze, "take", with_other_days_away(bronze.take))
+        second = in_two_runs.roll_up().counts
+    # Nine again, one of them twice; three new records; one advisory on the subject of another kind.
+    assert (second.read, second.written, second.duplicates, second.quarantined) == (14, 3, 10, 1)
     assert writers_of_advisories(in_two_runs) == {"reader", "Spark"}
     check_that_nothing_new_is_found_without_spark(in_two_runs)
 
     straight = Lakehouse(hub, tmp_path / "straight")
-    counts = straight.roll_up().counts
-    assert (counts.read, counts.written, counts.duplicates, counts.quarantined) == (28, 14, 12, 2)
+    told = command(straight)
+    assert "read 27 = written 15 + duplicates 10 + quarantined 2\ntables stand at ARCHIVE 27, " in told
     wanted = tables_of(straight)
     assert tables_of(in_two_runs) == wanted
-    assert len(wanted["sender_intervals"]) == 4 + 2 + 1 + 2
+    assert len(wanted["sender_intervals"]) == 4 + 2 + 2 + 2
 
-    killed = Lakehouse(hub, tmp_path / "killed")
-    # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
-    commits = random.choice((random.randrange(1, ROLLUP_COMMITS), random.randrange(ROLLUP_COMMITS, ALL_COMMITS)))
-    die_after(commits, hub, killed.warehouse)
+    die_at(moment, killed)
     killed.roll_up()
-    assert tables_of(killed) == wanted
+    assert tables_of(killed) == wanted, moment
     stands = killed.rows("SELECT table_name, sequence FROM positions")
-    assert {sequence for _, sequence in stands} == {28}
+    assert {sequence for _, sequence in stands} == {27}
     assert {name for name, _ in stands} >= {table.name for table in DERIVED}
+    check_that_a_lost_row_ends_a_run(in_two_runs, monkeypatch)
+
+
+def with_other_days_away(take: Callable[..., object]) -> Callable[..., object]:
+    """Have the data files of other days than the first be away while records are taken: who reads them fails."""
+
+    def taking(spark: SparkSession, *given: object) -> object:
+        paths = []
+        for table, day in ((ADVISORIES, "occurred_at_day"), (WATERMARKS, "observed_through_day")):
+            files = spark.table(f"{table.identifier}.files")
+            others = files.where(f.unix_micros(f.col(f"partition.{day}").cast("timestamp")) != FIRST)
+            found = [local_path(path) for (path,) in others.select("file_path").collect()]
+            assert found, table.name
+            paths += [Path(path) for path in found if path]
+        for path in paths:
+            path.rename(path.with_suffix(".away"))
+        try:
+            return take(spark, *given)
+        finally:
+            for path in paths:
+                path.with_suffix(".away").rename(path)
+
+    return taking
+
+
+def command(lakehouse: Lakehouse) -> str:
+    """Roll up by the command; give what it prints."""
+    config = lakehouse.warehouse.with_suffix(".toml")
+    config.write_text(
+        f'[hub]\nservers = ["{lakehouse.hub.server.url}"]\n'
+        f'[lakehouse]\npath = "{lakehouse.warehouse}"\nspark_master = "local[2]"\n{spark_block()}'
+    )
+    answer = CliRunner().invoke(rollup, ["--config", str(config)])
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def check_that_a_lost_row_ends_a_run(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    lakehouse.hub.publish([Block("eu-west", "dub1").watermark(FIRST, FIRST + 3 * HOUR)])
+    before = lakehouse.rows("SELECT * FROM positions ORDER BY table_name")
+    append = catalog.append
+    with monkeypatch.context() as broken:
+        broken.setattr(catalog, "append", lambda *given: append(*given) - 1)
+        with pytest.raises(MiscountError, match="watermarks: of 1 messages 0 were written and 0 left out as"):
+            lakehouse.roll_up()
+    assert lakehouse.rows("SELECT * FROM positions ORDER BY table_name") == before
 
 
 def writers_of_advisories(lakehouse: Lakehouse) -> set[str]:
@@ -116,7 +170,7 @@ def check_that_nothing_new_is_found_without_spark(lakehouse: Lakehouse) -> None:
     settings = lakehouse.settings
     again = job.find_nothing_new(settings)
     assert again is not None
-    assert (again.counts.read, again.position.sequence) == (0, 28)
+    assert (again.counts.read, again.position.sequence) == (0, 27)
     assert lakehouse.rows("SELECT DISTINCT sequence, epoch_us(known_through) FROM positions") == [
         (again.position.sequence, again.position.known_through)
     ]
@@ -134,7 +188,28 @@ def check_that_nothing_new_is_found_without_spark(lakehouse: Lakehouse) -> None:
     assert job.find_nothing_new(settings) is not None
 
 
-def die_after(commits: int, hub: Hub, warehouse: Path) -> None:
-    command = [sys.executable, "-m", "tests.lakehouse.dying_rollup", hub.server.url, str(warehouse), str(commits)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+class Moment(NamedTuple):
+    """When a job is killed: right after a number of commits, or somewhere in the second that follows."""
+
+    is_of_a_second_run: bool
+    commits: int
+    seconds: float
+
+    @classmethod
+    def draw(cls) -> Self:
+        """Draw as often from a first run as from one that goes on, and from the run as from its upkeep."""
+        is_second = random.random() < 0.5
+        # A run begins where the tables stand, which a first one has to say; then come its chunks.
+        derived_at = len(BRONZE) * (2 if is_second else 1 + 3)
+        whole_at = derived_at + len(DERIVED) + 1
+        kept_up_at = whole_at + len(UPKEEP) * len(TABLES) + 1
+        commits = random.choice((random.randrange(whole_at), random.randrange(whole_at, kept_up_at)))
+        return cls(is_second, commits, random.choice((0.0, random.uniform(0.01, 0.99))))
+
+
+def die_at(moment: Moment, lakehouse: Lakehouse) -> None:
+    say(f"to be killed: {moment}")
+    program = [sys.executable, "-m", "tests.lakehouse.dying_rollup", lakehouse.hub.server.url]
+    given = [str(lakehouse.warehouse), str(moment.commits + moment.seconds)]
+    ended = subprocess.run([*program, *given], capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
