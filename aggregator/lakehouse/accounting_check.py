@@ -13,17 +13,21 @@ _SUM = "decimal(38,0)"
 
 
 class AccountingError(RuntimeError):
-    """The times do not add up: nothing was published. The text says where."""
+    """The times do not add up. The text says where."""
 
 
-def check(spans: DataFrame, site_days: DataFrame, site_hours: DataFrame, known_through: int) -> None:
+def check(
+    spans: DataFrame, sender_days: DataFrame, site_days: DataFrame, site_hours: DataFrame, known_through: int
+) -> None:
     """Compare days with hours, whose times are cut and summed apart, and both with the plain length of what was lived.
 
-    ``spans`` as of ``availability.spans_since``; the others as published. Raise AccountingError, naming one place.
+    ``spans`` as of ``availability.spans_since``; the others as published: ``sender_days`` are the rows of
+    ``sender_day_exceptions``, each of which adds up to its day. Raise AccountingError, naming one place.
     """
     # All in one sum by site and day (none: of all days), so that it is one plan, with one shuffle.
     told = _windows(site_days, "day")
-    for other in (_windows(site_hours, "hour"), _published(site_days), _lived(spans, known_through)):
+    others = _windows(site_hours, "hour"), _unbalanced(sender_days), _published(site_days), _lived(spans, known_through)
+    for other in others:
         told = told.unionByName(other, allowMissingColumns=True)
     summed = (f.sum(name).alias(name) for name in told.columns if name.endswith(("_us", "_count", "_seconds")))
     most = (f.max(name).alias(name) for name in told.columns if name.endswith("_senders"))
@@ -33,6 +37,7 @@ def check(spans: DataFrame, site_days: DataFrame, site_hours: DataFrame, known_t
     wrong = f.coalesce(
         f.when(~same, "a day is not the sum of its hours"),
         f.when(f.col("hour_senders") > f.col("day_senders"), "an hour has more senders than its day"),
+        f.when(f.col("unbalanced_sender_count") > 0, "the times of a sender's day do not add up to it"),
         f.when(f.col("unbalanced_day_count") > 0, "the times of a day do not add up to it"),
         f.when(f.col("unbalanced_hour_count") > 0, "the times of an hour do not add up to it"),
         f.when(~lived_us.eqNullSafe(f.col("published_us")), "senders lived for another time than is published"),
@@ -40,20 +45,31 @@ def check(spans: DataFrame, site_days: DataFrame, site_hours: DataFrame, known_t
     figures = f.to_json(f.struct("*"))
     found = places.select("region", "site", wrong.alias("what"), figures.alias("figures")).where("what IS NOT NULL")
     for row in found.limit(1).collect():
-        raise AccountingError(f"{row.region}.{row.site}, {row.what}: {row.figures}; nothing wrong was published")
+        raise AccountingError(f"{row.region}.{row.site}, {row.what}: {row.figures}; nothing of it stays in the tables")
 
 
 def _windows(windows: DataFrame, name: str) -> DataFrame:
     balanced = _total(*_STATES, "absent_us") == f.col("sender_count").cast(_SUM) * f.col("window_us")
-    negative = f.least(*_STATES, "absent_us") < 0
     return windows.select(
         "region",
         "site",
         "day",
         *(f.col(state).alias(f"{name}_{state}") for state in _STATES),
         f.col("sender_count").alias(f"{name}_senders"),
-        f.when(f.coalesce(balanced & ~negative, f.lit(False)), 0).otherwise(1).alias(f"unbalanced_{name}_count"),
+        f.when(_is_right(balanced), 0).otherwise(1).alias(f"unbalanced_{name}_count"),
     )
+
+
+def _unbalanced(sender_days: DataFrame) -> DataFrame:
+    balanced = reduce(add, map(f.col, (*_STATES, "absent_us"))) == f.col("window_us")
+    # Only those are summed: of many rows there are none.
+    wrong = sender_days.where(~_is_right(balanced))
+    return wrong.select("region", "site", "day", f.lit(1).alias("unbalanced_sender_count"))
+
+
+def _is_right(balanced: Column) -> Column:
+    negative = f.least(*_STATES, "absent_us") < 0
+    return f.coalesce(balanced & ~negative, f.lit(False))
 
 
 def _published(site_days: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import availability, catalog, coverage, losses, vouching
-from aggregator.lakehouse.accounting_check import check
+from aggregator.lakehouse.accounting_check import AccountingError, check
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.changes import windows_begin
 from aggregator.lakehouse.effort import joined_as, looked_at_again
@@ -26,6 +26,7 @@ from aggregator.lakehouse.renewal import Before, Records, Renewal
 from aggregator.lakehouse.schemas import (
     ADVISORIES,
     CONTINUATIONS,
+    DERIVED,
     FLEET_AVAILABILITY_DAILY,
     REGION_AVAILABILITY_DAILY,
     SENDER_DAY_EXCEPTIONS,
@@ -69,15 +70,27 @@ class Derivation:
     def run(self, ground: Ground | None) -> None:
         """Compute what has changed since ``ground``, where all tables stand, or everything where there is none.
 
-        Raise AccountingError before a wrong sum is committed. The result is the same.
+        Raise AccountingError before a wrong sum is committed; what was committed before it is taken back. The result is
+        the same.
         """
+        stood = ground.snapshots if ground else catalog.snapshots(self._spark, DERIVED)
         try:
             if ground is None:
                 self._in_full()
             else:
                 self._from_ground(ground)
+        except AccountingError:
+            self._take_back(stood)
+            raise
         finally:
             self._spark.catalog.clearCache()
+
+    def _take_back(self, stood: Mapping[str, int]) -> None:
+        """Have the tables say what they said at the snapshots ``stood``: nothing, where there was none."""
+        catalog.go_back(self._spark, (table for table in DERIVED if table.name in stood), stood)
+        for table in DERIVED:
+            if table.name not in stood:
+                self._write(self._read(table).limit(0), table)
 
     def _in_full(self) -> None:
         records, known_through = self._records, self._known_through
@@ -155,7 +168,7 @@ class Derivation:
         site_hours = availability.site_availability_hourly(
             spans, days_cut, (by_day, by_hour), known_through, interval
         ).localCheckpoint()
-        check(spans, site_days, site_hours, known_through)
+        check(spans, days_cut, site_days, site_hours, known_through)
         self._write(site_hours, SITE_AVAILABILITY_HOURLY, where)
         self._write(site_days, SITE_AVAILABILITY_DAILY, where)
         # Small tables, and not partitioned: days before are taken over as they are.

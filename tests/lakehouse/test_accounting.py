@@ -135,7 +135,7 @@ def test_random_histories_are_accounted_for_to_the_microsecond(
         assert bound == BOUND * outages
     assert published(derived.hours, f.unix_micros("hour")) == totals(by_hour)
     assert published(derived.days, f.unix_micros(f.col("day").cast("timestamp"))) == totals(by_day)
-    check(derived.spans, derived.days, derived.hours, known_through)
+    check(derived.spans, derived.exceptions, derived.days, derived.hours, known_through)
     fleet = derived.fleet.agg(*(f.sum(f"{name}_us") for name in Times._fields[:5])).collect()[0]
     assert tuple(map(int, fleet)) == tuple(map(sum, list(zip(*by_sender.values(), strict=True))[:5]))
 
@@ -153,18 +153,25 @@ def test_the_check_refuses_days_that_are_not_their_hours(spark: SparkSession) ->
     )
     moved = derived.hours.withColumn("up_us", f.col("up_us") + 1).withColumn("absent_us", f.col("absent_us") - 1)
     with pytest.raises(AccountingError, match=r"eu-west\.site, a day is not the sum of its hours: "):
-        check(derived.spans, derived.days, moved, START + 3 * DAY)
+        check(derived.spans, derived.exceptions, derived.days, moved, START + 3 * DAY)
     unbalanced = derived.days.withColumn("absent_us", f.col("absent_us") + 1)
     with pytest.raises(AccountingError, match=r"eu-west\.site, the times of a day do not add up to it: "):
-        check(derived.spans, unbalanced, derived.hours, START + 3 * DAY)
+        check(derived.spans, derived.exceptions, unbalanced, derived.hours, START + 3 * DAY)
+    # One microsecond too many; then a sum that is right, of which one part is negative.
+    for up_us, absent_us in ((1, 0), (DAY + 1, -DAY - 1)):
+        uneven = derived.exceptions.withColumns(
+            {"up_us": f.col("up_us") + up_us, "absent_us": f.col("absent_us") + absent_us}
+        )
+        with pytest.raises(AccountingError, match=r"eu-west\.site, the times of a sender's day do not add up to it: "):
+            check(derived.spans, uneven, derived.days, derived.hours, START + 3 * DAY)
     crowded = derived.hours.withColumns(
         {"sender_count": f.col("sender_count") + 9, "absent_us": f.col("absent_us") + 9 * f.col("window_us")}
     )
     with pytest.raises(AccountingError, match=r"eu-west\.site, an hour has more senders than its day: "):
-        check(derived.spans, derived.days, crowded, START + 3 * DAY)
+        check(derived.spans, derived.exceptions, derived.days, crowded, START + 3 * DAY)
     longer = derived.spans.withColumn("started_at", f.col("started_at") - 1)
     with pytest.raises(AccountingError, match=r"eu-west\.site, senders lived for another time than is published: "):
-        check(longer, derived.days, derived.hours, START + 3 * DAY)
+        check(longer, derived.exceptions, derived.days, derived.hours, START + 3 * DAY)
 
 
 def published(windows: DataFrame, at: Any) -> dict[tuple[str, int], tuple[int, ...]]:

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import catalog, effort, job, losses, provision, vouching
+from aggregator.lakehouse import availability, catalog, effort, losses, table_upkeep, vouching
+from aggregator.lakehouse.accounting_check import AccountingError
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.reading_plan import Span
 from aggregator.lakehouse.schemas import (
@@ -27,15 +27,21 @@ from aggregator.lakehouse.schemas import (
     WATERMARKS,
     Table,
 )
-from shared.instants import DAY, HOUR, MINUTE, SECOND
-from shared.nats_connection import ConnectionSettings
-from tests.lakehouse.conftest import MANY_PIECES, PIECES, say, settings_for
+from shared.instants import DAY, HOUR, MINUTE, format_instant
+from tests.lakehouse.conftest import MANY_PIECES, PIECES
+from tests.lakehouse.scripted_archive import FIRST_DAY, START, Archive, Interrupted, Row
 from tests.support.quick_spark import SPARK
-from tests.support.random_fleet import advisory_rows, draw_block, policy_rows, watermark_rows
+from tests.support.random_fleet import (
+    BlockHistory,
+    account,
+    advisory_rows,
+    draw_block,
+    policy_rows,
+    standing_windows,
+    watermark_rows,
+)
 from tests.support.small_rollup import bucket_of
 
-FIRST_DAY = date(2026, 2, 27)
-START = int(datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp()) * SECOND
 BY_DAY = (
     SENDER_INTERVALS,
     SENDER_DAY_EXCEPTIONS,
@@ -44,72 +50,20 @@ BY_DAY = (
     SITE_AVAILABILITY_DAILY,
 )
 ARRIVED = {"archived_at": START, "agent": "a", "boot_id": "b"}
-NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
-Row = dict[str, Any]
-Rows = list[tuple[object, ...]]
-
-
-class Interrupted(Exception):
-    """Ends a run between two commits."""
-
-
-class Archive:
-    """Records in the order in which the hub archived them, of which a run takes what a position covers."""
-
-    def __init__(self, warehouse: Path, records: Sequence[tuple[Table, Row]]) -> None:
-        self.settings = settings_for(NOBODY, warehouse)
-        self.spark = job.start_session(self.settings, say)
-        provision.prepare(self.spark)
-        effort.fit(self.spark, (), 0, {})
-        self.records = records
-        self.taken = 0
-        self.position = HubPosition("ARCHIVE", 1, 0, 0)
-
-    def take(self, count: int, known_through: int) -> None:
-        """Write the next records into the bronze tables."""
-        rows = self.records[self.taken : self.taken + count]
-        self.taken += len(rows)
-        self.position = HubPosition("ARCHIVE", 1, self.taken, known_through)
-        for table in BRONZE:
-            mine = [row for target, row in rows if target is table]
-            if mine:
-                catalog.append(self._frame(table, mine), table, self.position)
-            else:
-                catalog.advance(self.spark, table, self.position)
-
-    def derive(self, *, full: bool = False, commits: int = 99) -> None:
-        """Derive; be interrupted after some commits, where there are as many."""
-        left = commits
-
-        def count(line: str) -> None:
-            nonlocal left
-            left -= line.startswith("  ")
-            if not left:
-                raise Interrupted
-
-        job.bring_up_to_date(self.spark, self.settings, self.position, full=full, progress=count)
-
-    def tables(self) -> dict[str, Rows]:
-        return {
-            table.name: sorted(map(tuple, self.spark.table(table.identifier).collect()), key=repr) for table in DERIVED
-        }
-
-    def files(self, table: Table) -> dict[str, tuple[int, int, int]]:
-        """Give day (counted from START; the last one for what goes on), bucket and bytes of each file of a table."""
-        day = "coalesce(partition.ended_at_day, DATE '9999-12-31')" if table is SENDER_INTERVALS else "partition.day"
-        rows = self.spark.table(f"{table.identifier}.files").selectExpr(
-            "file_path", f"{day} AS day", "partition.site_bucket", "file_size_in_bytes"
-        )
-        return {path: ((day - FIRST_DAY).days, bucket, size) for path, day, bucket, size in rows.collect()}
-
-    def _frame(self, table: Table, rows: Sequence[Row]) -> DataFrame:
-        types = {column.name: column.type.replace("TIMESTAMP", "BIGINT") for column in table.columns}
-        schema = ", ".join(f"{name} {type_}" for name, type_ in types.items())
-        made = self.spark.createDataFrame([tuple(row.get(name) for name in types) for row in rows], schema)
-        instants = {column.name for column in table.columns if column.type == "TIMESTAMP"}
-        return made.select(
-            *(f.timestamp_micros(name).alias(name) if name in instants else f.col(name) for name in types)
-        )
+IMPORTED = "\n".join(
+    (
+        "host,state,begin,end",
+        *(
+            f"eu-west/{sender},{state},{format_instant(START + begin * HOUR)},{format_instant(START + end * HOUR)}"
+            for sender, state, begin, end in (
+                ("site0/r1/a", "up", 1, 9),
+                ("site0/r1/a", "down", 9, 11),
+                ("elsewhere/r1/b", "down", 2, 20),
+            )
+        ),
+        "",
+    )
+)
 
 
 def archived(draw: random.Random, rows: Iterator[tuple[Table, int, Row]], lateness: float) -> list[tuple[Table, Row]]:
@@ -122,11 +76,11 @@ def archived(draw: random.Random, rows: Iterator[tuple[Table, int, Row]], latene
     return [(table, row | ARRIVED | {"hub_sequence": number}) for number, (_, _, table, row) in enumerate(due, start=1)]
 
 
-def draw_records(draw: random.Random, end: int, lateness: float) -> list[tuple[Table, Row]]:
-    blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(6)]
-
+def records_of(
+    draw: random.Random, blocks: Sequence[BlockHistory], policy: Sequence[Row], lateness: float
+) -> list[tuple[Table, Row]]:
     def rows() -> Iterator[tuple[Table, int, Row]]:
-        yield from ((POLICY, row["given_at"], row) for row in policy_rows(draw, blocks, START, end))
+        yield from ((POLICY, row["given_at"], row) for row in policy)
         for block in blocks:
             yield from ((ADVISORIES, row["occurred_at"], row) for row in advisory_rows(block))
             yield from ((WATERMARKS, row["observed_through"], row) for row in watermark_rows(block))
@@ -141,24 +95,44 @@ def test_any_sequence_of_runs_gives_what_a_full_computation_gives(
     draw = random.Random(random.getrandbits(32))
     monkeypatch.setattr(vouching, "PAGE_BITS", draw.randrange(7))
     end = START + draw.randrange(3 * DAY, 5 * DAY)
-    archive = Archive(tmp_path, draw_records(draw, end, draw.choice((0, 0.02, 0.2))))
-    play(draw, archive, end, runs=draw.choice((3, 4)))
+    monkeypatch.setattr(table_upkeep, "_MANY_FILES", "2")
+    blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(6)]
+    policy = list(policy_rows(draw, blocks, START, end))
+    archive = Archive(tmp_path / "lake", records_of(draw, blocks, policy, draw.choice((0, 0.02, 0.2))))
+    given_up = play(draw, archive, end, draw.choice((3, 4)), tmp_path / "imported")
+    windows = list(standing_windows(policy))
+    assert archive.sender_days() == {
+        (block.site, block.block, *key): times
+        for block in blocks
+        for key, times in account(block, given_up, archive.position.known_through, DAY, windows).items()
+    }
     found = archive.tables()
     archive.derive(full=True)
     assert found == archive.tables()
 
 
-def play(draw: random.Random, archive: Archive, end: int, runs: int) -> None:
-    """Roll up in ``runs`` steps, of which one is interrupted, and another may give messages up."""
+def play(draw: random.Random, archive: Archive, end: int, runs: int, directory: Path) -> list[tuple[int, int]]:
+    """Roll up in ``runs`` steps, of which one is interrupted, and another may give messages up: give their time.
+
+    History may be imported before one of them, and the tables be kept up after one that is whole.
+    """
+    given_up: list[tuple[int, int]] = []
+    import_before, maintain_after = draw.choice((None, *range(runs))), draw.choice((None, 0, *range(2, runs)))
     known_through = START + draw.randrange(DAY, 2 * DAY)
     archive.take(len(archive.records) // 2, known_through)
+    if import_before == 0:
+        archive.import_history(directory, IMPORTED)
     archive.derive()
+    if maintain_after == 0:
+        archive.maintain()
     for run in range(1, runs):
         known_through = max(
             known_through, min(end + DAY, known_through + draw.choice((0, HOUR, 7 * HOUR, DAY, 3 * DAY)))
         )
         left = len(archive.records) - archive.taken
         archive.take(draw.randrange(left // 2 + 1) if run < runs - 1 else left, known_through + run)
+        if import_before == run:
+            archive.import_history(directory, IMPORTED)
         if run == 1:
             try:
                 archive.derive(commits=draw.randrange(1, len(DERIVED)))
@@ -167,7 +141,11 @@ def play(draw: random.Random, archive: Archive, end: int, runs: int) -> None:
         elif run == 2 and draw.random() < 0.2:
             lost = HubPosition("ARCHIVE", 1, 0, START + draw.randrange(DAY))
             losses.record(archive.spark, Span(1, 2), lost, lost.known_through + HOUR)
+            given_up.append((lost.known_through, lost.known_through + HOUR))
         archive.derive()
+        if maintain_after == run:
+            archive.maintain()
+    return given_up
 
 
 def test_late_data_of_one_site_rewrites_its_days_in_its_bucket(spark: SparkSession, tmp_path: Path) -> None:
@@ -191,7 +169,9 @@ def test_late_data_of_one_site_rewrites_its_days_in_its_bucket(spark: SparkSessi
         assert sum(size for *_, size in written) < held / 4
 
 
-def test_who_is_named_for_one_day_is_not_for_others(spark: SparkSession, tmp_path: Path) -> None:
+def test_who_is_named_for_one_day_is_not_for_others_and_wrong_sums_change_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = [record for record in week_of("site3") if record[1].get("occurred_at", 0) <= START + 6 * DAY]
     named = maintenance(1, ("site3-4", "site3-5"), (10, 12)), maintenance(2, ("site3-7",), (4 * 24 + 1, 4 * 24 + 2))
     of_block = maintenance(3, None, (20, 30)), maintenance(4, None, (3 * 24 + 5, 3 * 24 + 30))
@@ -201,8 +181,10 @@ def test_who_is_named_for_one_day_is_not_for_others(spark: SparkSession, tmp_pat
         tmp_path, [(table, row | ARRIVED | {"hub_sequence": n}) for n, (table, row) in enumerate(records, 1)]
     )
     archive.take(len(records) - 1, START + 3 * DAY)
+    check_that_wrong_sums_leave_nothing(archive, monkeypatch)
     archive.derive()
     archive.take(0, START + 5 * DAY)
+    check_that_wrong_sums_leave_nothing(archive, monkeypatch)
     archive.derive()
     assert named_days(archive) == [(0, "site3-4"), (0, "site3-5"), (4, "site3-7")]
     archive.take(1, START + 5 * DAY + HOUR)
@@ -211,6 +193,21 @@ def test_who_is_named_for_one_day_is_not_for_others(spark: SparkSession, tmp_pat
     found = archive.tables()
     archive.derive(full=True)
     assert found == archive.tables()
+
+
+def check_that_wrong_sums_leave_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every hour be one microsecond longer than it was: a run fails, and the tables say what they said before."""
+    right = availability.site_availability_hourly
+
+    def wrong(*given: Any) -> DataFrame:
+        return right(*given).withColumn("up_us", f.col("up_us") + 1)
+
+    before = archive.tables()
+    with monkeypatch.context() as broken:
+        broken.setattr(availability, "site_availability_hourly", wrong)
+        with pytest.raises(AccountingError, match=r"eu\.site3, a day is not the sum of its hours: .*; nothing of it "):
+            archive.derive()
+    assert archive.tables() == before
 
 
 def named_days(archive: Archive) -> list[tuple[int, str]]:

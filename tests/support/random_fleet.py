@@ -228,6 +228,17 @@ def policy_rows(draw: random.Random, blocks: list[BlockHistory], start: int, end
             revision += 1
 
 
+def standing_windows(rows: Iterable[Row]) -> Iterator[Window]:
+    """Give the maintenance that rows of the policy declare and none takes back."""
+    rows = list(rows)
+    cancelled = {row.get("cancelled_revision") for row in rows}
+    for row in rows:
+        if row["kind"] == "maintenance" and row["revision"] not in cancelled:
+            names = tuple(row["sender_ids"] or ())
+            scope = row["region"], row["site"] or "", row["block"] or ""
+            yield Window(*scope, names, row["started_at"], row["ended_at"])
+
+
 def account(
     history: BlockHistory,
     losses: Iterable[tuple[int, int]],

@@ -1,0 +1,116 @@
+"""An archive whose records come in the order that a test says, and the tables that are made of it step by step."""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse import catalog, effort, job, provision
+from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.import_schemas import IMPORTS
+from aggregator.lakehouse.imports import taking
+from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
+from aggregator.lakehouse.imports.staging import stage
+from aggregator.lakehouse.maintain import maintain
+from aggregator.lakehouse.schemas import BRONZE, DERIVED, SENDER_INTERVALS, Table
+from shared.instants import SECOND
+from shared.nats_connection import ConnectionSettings
+from shared.settings import Duration
+from tests.lakehouse.conftest import say, settings_for
+from tests.lakehouse.dying_rollup import MAPPING
+from tests.support.random_fleet import Times
+
+FIRST_DAY = date(2026, 2, 27)
+START = int(datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp()) * SECOND
+NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
+Row = dict[str, Any]
+Rows = list[tuple[object, ...]]
+
+
+class Interrupted(Exception):
+    """Ends a run between two commits."""
+
+
+class Archive:
+    """Records in the order in which the hub archived them, of which a run takes what a position covers."""
+
+    def __init__(self, warehouse: Path, records: Sequence[tuple[Table, Row]]) -> None:
+        self.settings = settings_for(NOBODY, warehouse)
+        self.spark = job.start_session(self.settings, say)
+        provision.prepare(self.spark)
+        effort.fit(self.spark, (), 0, {})
+        self.records = records
+        self.taken = 0
+        self.position = HubPosition("ARCHIVE", 1, 0, 0)
+
+    def take(self, count: int, known_through: int) -> None:
+        """Write the next records into the bronze tables."""
+        rows = self.records[self.taken : self.taken + count]
+        self.taken += len(rows)
+        self.position = HubPosition("ARCHIVE", 1, self.taken, known_through)
+        for table in BRONZE:
+            mine = [row for target, row in rows if target is table]
+            if mine:
+                catalog.append(self._frame(table, mine), table, self.position)
+            else:
+                catalog.advance(self.spark, table, self.position)
+
+    def derive(self, *, full: bool = False, commits: int = 99) -> None:
+        """Derive; be interrupted after some commits, where there are as many."""
+        left = commits
+
+        def count(line: str) -> None:
+            nonlocal left
+            left -= line.startswith("  ")
+            if not left:
+                raise Interrupted
+
+        job.bring_up_to_date(self.spark, self.settings, self.position, full=full, progress=count)
+
+    def maintain(self) -> None:
+        """Make one of any two files, and let go of every snapshot that no run goes on from."""
+        kept_up = msgspec.structs.replace(self.settings.lakehouse, keep_snapshots=Duration(0))
+        maintain(self.spark, kept_up, time.time_ns() // 1_000, say)
+
+    def import_history(self, directory: Path, text: str) -> None:
+        """Take the rows of a file; the next run derives what follows from them."""
+        directory.mkdir()
+        (directory / "file.csv").write_text(text)
+        staged = stage(directory / "file.csv", MAPPING, directory / "staged", say)
+        taking.take(self.spark, [staged], MAPPING, catalog.positions(self.spark, (IMPORTS,)).get(IMPORTS.name))
+
+    def tables(self) -> dict[str, Rows]:
+        return {
+            table.name: sorted(map(tuple, self.spark.table(table.identifier).collect()), key=repr) for table in DERIVED
+        }
+
+    def sender_days(self) -> dict[tuple[object, ...], Times]:
+        """Give by (site, block, sender, midnight) what analysts are told, but for what was imported."""
+        days = self.spark.table("muster.sender_availability_daily").where(~f.startswith("block", f.lit(BLOCK_PREFIX)))
+        rows = days.select(
+            "site", "block", "sender_id", f.unix_micros(f.col("day").cast("timestamp")), "up_us", "down_us",
+            "unknown_us", "maintenance_us", "absent_us", "outage_count",
+        ).collect()  # fmt: skip
+        return {tuple(row[:4]): Times(*row[4:]) for row in rows}
+
+    def files(self, table: Table) -> dict[str, tuple[int, int, int]]:
+        """Give day (counted from START; the last one for what goes on), bucket and bytes of each file of a table."""
+        day = "coalesce(partition.ended_at_day, DATE '9999-12-31')" if table is SENDER_INTERVALS else "partition.day"
+        rows = self.spark.table(f"{table.identifier}.files").selectExpr(
+            "file_path", f"{day} AS day", "partition.site_bucket", "file_size_in_bytes"
+        )
+        return {path: ((day - FIRST_DAY).days, bucket, size) for path, day, bucket, size in rows.collect()}
+
+    def _frame(self, table: Table, rows: Sequence[Row]) -> DataFrame:
+        types = {column.name: column.type.replace("TIMESTAMP", "BIGINT") for column in table.columns}
+        schema = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+        made = self.spark.createDataFrame([tuple(row.get(name) for name in types) for row in rows], schema)
+        instants = {column.name for column in table.columns if column.type == "TIMESTAMP"}
+        return made.select(
+            *(f.timestamp_micros(name).alias(name) if name in instants else f.col(name) for name in types)
+        )
