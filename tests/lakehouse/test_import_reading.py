@@ -4,11 +4,13 @@ import bz2
 import fcntl
 import gzip
 import lzma
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aggregator.lakehouse.imports import staging
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
 from aggregator.lakehouse.imports.rows import Interval, RowReader, SenderName, Unreadable
@@ -221,6 +223,18 @@ def test_what_cannot_be_read_is_counted_with_its_first_line(tmp_path: Path) -> N
     assert (found.row_count, found.quarantined_count) == (5, 4)
     assert found.reasons == {"not_text": 1, "unreadable_start": 2, "wrong_column_count": 1}
     assert found.examples["unreadable_start"] == "line 4: 'soon'"  # type: ignore[index]
+
+
+def test_who_imports_a_large_file_is_told_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "_PROGRESS_SECONDS", 0)
+    (tmp_path / "large").write_text("host,begin,end\n" + "h,100000,200000\n" * 10_000)
+    told: list[str] = []
+    stage(tmp_path / "large", Mapping(**PLAIN), None, told.append)
+    said = [re.fullmatch(r"large: ([\d,]+) rows \((\d+) %\)", line) for line in told]
+    assert [each and each[1] for each in said] == ["4,096", "8,192"]
+    # Files are read ahead.
+    first, second = (int(each[2]) for each in said if each)
+    assert 40 <= first < second <= 100
 
 
 def test_rows_that_begin_as_remarks_do_are_rows_where_they_have_all_columns(tmp_path: Path) -> None:
