@@ -1,11 +1,14 @@
 """Another catalog and warehouse by one block of the settings: Spark and Python without Java follow it alike."""
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -24,6 +27,7 @@ from aggregator.lakehouse.spark_sql_command import spark_sql
 from shared.instants import DAY, HOUR
 from shared.settings import FilePath
 from tests.lakehouse.conftest import Lakehouse, say
+from tests.support.documents import ANALYSTS, examples
 from tests.support.free_ports import free_ports
 from tests.support.hub import Block
 from tests.support.postgresql import PASSWORD, USER, PostgreSql, postgresql
@@ -77,6 +81,12 @@ def test_a_rollup_into_postgresql_is_read_by_spark_and_without_java(
     assert lakehouse.rows(question) == lakehouse.rows_in_spark(question) == [("n1", 1)]
     asked = CliRunner().invoke(sql, [question, "--config", str(settings_file), "--format", "csv"])
     assert asked.stdout.splitlines()[1:] == ["n1,1"]
+    (program,) = [each for each in examples(ANALYSTS, "python") if "load_catalog" in each]
+    shown = "analyst:secret@hub.example.net"
+    assert shown in program
+    program = program.replace(shown, f"{USER}:{quote(PASSWORD)}@127.0.0.1:{server.port}")
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout.count("n1")) == (0, 2), ran.stderr
     assert not (lakehouse.warehouse / "catalog.db").exists()
     assert list((tmp_path / "a shared store").rglob("*.parquet"))
     assert not list(lakehouse.warehouse.rglob("*.parquet"))

@@ -1,6 +1,8 @@
 """Analysts' own clients: a JDBC driver, Spark Connect and spark-sql see all tables and views, and change none."""
 
 import ast
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyspark
 import pytest
 from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse import job, provision
-from aggregator.lakehouse.schemas import POSITIONS, TABLES, VIEWS
+from aggregator.lakehouse.caches import default_cache
+from aggregator.lakehouse.java import java_home
+from aggregator.lakehouse.schemas import LOSSES, POSITIONS, REGISTRATIONS, TABLES, VIEWS
 from aggregator.lakehouse.serve_commands import serve_sql
 from aggregator.lakehouse.spark_sql_command import spark_sql
 from shared.instants import DAY, HOUR
@@ -23,7 +28,7 @@ from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
 from tests.support.aggregator_command import muster
 from tests.support.command_process import CommandProcess, running
-from tests.support.documents import ANALYSTS, python_examples
+from tests.support.documents import ANALYSTS, commands, examples, quoted
 from tests.support.free_ports import free_ports
 from tests.support.quick_spark import spark_block
 from tests.support.small_lakehouse import SmallLakehouse
@@ -50,16 +55,21 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def config(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("served")
-    lakehouse = SmallLakehouse(directory / "tables")
+def lakehouse(tmp_path_factory: pytest.TempPathFactory) -> SmallLakehouse:
+    lakehouse = SmallLakehouse(tmp_path_factory.mktemp("served") / "tables")
     lakehouse.roll_up(INTERVALS, COVERAGE, KNOWN_THROUGH)
+    lakehouse.append(REGISTRATIONS, [{"sender_id": "n1", "payload": '{"data": "its word"}'}])
+    return lakehouse
+
+
+@pytest.fixture(scope="module")
+def config(spark: SparkSession, lakehouse: SmallLakehouse) -> Path:
     nobody = ConnectionSettings(servers=("nats://127.0.0.1:1",))
     # Its tables are those of this version, but for the partitions, which nobody asks for here.
     positions = lakehouse.catalog.load_table(POSITIONS.identifier)
     positions.transaction().set_properties({provision.DEFINITION: provision.definition()}).commit_transaction()
     provision.prepare(job.start_session(settings_for(nobody, lakehouse.warehouse), say))
-    config = directory / "aggregator.toml"
+    config = lakehouse.warehouse.parent / "aggregator.toml"
     config.write_text(
         '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "tables"\nspark_master = "local[2]"\n'
         f"{spark_block()}"
@@ -154,8 +164,30 @@ def test_clients_change_nothing(jdbc: Jdbc, statement: str) -> None:
     assert jdbc.rows(QUESTION.format(""), 2) == [("n1", "1")]
 
 
+def test_payloads_open_as_analysts_are_told(jdbc: Jdbc) -> None:
+    opened = quoted(ANALYSTS, "try_variant_get(")
+    assert jdbc.rows(f"SELECT {opened} FROM registrations", 1) == [("its word",)]
+
+
+def test_a_running_server_sees_what_was_committed_since_it_was_asked(jdbc: Jdbc, lakehouse: SmallLakehouse) -> None:
+    question = "SELECT count(*), max(first_sequence) FROM losses"
+    for number in (1, 2):
+        lakehouse.append(LOSSES, [{"stream": "ARCHIVE", "first_sequence": number}])
+        assert jdbc.rows(question, 2) == [(str(number), str(number))]
+
+
+def test_beeline_asks_as_analysts_are_told(served: Served) -> None:
+    program, *arguments = shlex.split(quoted(ANALYSTS, "beeline -u ").replace(":10000/", f":{served.jdbc_port}/"))
+    command = [str(Path(pyspark.__file__).parent / "bin" / program), *arguments]
+    environment = os.environ | {"JAVA_HOME": str(java_home(default_cache()))}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    (row,) = [line for line in ran.stdout.splitlines() if "dub1" in line]
+    assert "n1" in [cell.strip() for cell in row.split("|")]
+
+
 def test_spark_connect_asks_tables_and_views_by_name(served: Served) -> None:
-    (example,) = [each for each in python_examples(ANALYSTS) if "sc://127.0.0.1:15002" in each]
+    (example,) = [each for each in examples(ANALYSTS, "python") if "sc://127.0.0.1:15002" in each]
     program = example.replace("15002", str(served.connect_port)).replace("spark.stop()\n", SHOW_ALL + "spark.stop()\n")
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -186,8 +218,9 @@ def test_tables_that_are_not_there_are_said_before_spark_starts(tmp_path: Path, 
 
 
 async def test_spark_sql_answers_from_the_same_tables(config: Path) -> None:
-    answer = await muster("spark-sql", "--config", str(config), "-e", "SELECT count(*) FROM outages")
-    assert (answer.returncode, answer.stdout) == (0, "1\n"), answer.stderr
+    (command,) = [each for each in commands(ANALYSTS) if each[0] == "spark-sql"]
+    answer = await muster(*command, "--config", str(config))
+    assert (answer.returncode, answer.stdout) == (0, "n1\t1\n"), answer.stderr
 
 
 def test_spark_sql_is_printed_for_a_spark_of_ones_own(config: Path) -> None:
