@@ -20,13 +20,13 @@ _PROPERTIES = {
     # Ids and instants hardly repeat: with room for all of a file's, each is looked up for nothing and written twice.
     "write.parquet.dict-size-bytes": "65536",
 }
-_VIEW_TEXT = "muster.query"
+_VIEW_DEFINITION = "muster.view"
 DEFINITION = "muster.tables"
 """Property of one table that says of all tables and views which version they are of: to load each takes its time."""
 
 
 def prepare(spark: SparkSession) -> None:
-    """Make the namespace, the tables and the views that are not there yet, and the views whose query changed.
+    """Make the namespace, the tables and the views that are not there yet; make those views anew that have changed.
 
     Tables that an older version made get the columns and comments that they lack; raise TableDiffers where they cannot.
     """
@@ -42,13 +42,13 @@ def prepare(spark: SparkSession) -> None:
             if table.name in present:
                 upgrade.bring(table)
     for view, query in spark_queries():
-        digest = _digest(query)
-        if view.name in present and iceberg.view_property(view, _VIEW_TEXT) == digest:
+        digest = _digest(repr((view, query)))
+        if view.name in present and iceberg.view_property(view, _VIEW_DEFINITION) == digest:
             continue
         comments = ", ".join(f"{column.name} COMMENT {quoted(column.comment)}" for column in view.columns)
         spark.sql(
             f"CREATE OR REPLACE VIEW {view.identifier} ({comments}) COMMENT {quoted(view.comment)}"
-            f" TBLPROPERTIES ('{_VIEW_TEXT}' = '{digest}') AS {query}"
+            f" TBLPROPERTIES ('{_VIEW_DEFINITION}' = '{digest}') AS {query}"
         )
     if not is_of_this_version:
         # Last: it says that everything else is done.

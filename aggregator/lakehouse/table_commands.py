@@ -26,7 +26,7 @@ def tables(config_path: Path, as_json: bool) -> None:
     \b
     through        the last sequence of the hub's archive that the table stands for
     known through  the hub's time of that message: known time ends here
-    written        when the newest rows were committed
+    written        when rows were last written; before: the commit that wrote them is forgotten (keep_snapshots)
 
     What is shown is what queries read: the state that the last whole rollup left.
     """  # noqa: D301 - \b keeps click from filling the lines
@@ -64,7 +64,7 @@ def _cells(state: TableState) -> tuple[str, ...]:
         format_size(state.bytes),
         f"{state.stream} {state.sequence:,}" if state.stream else "-",
         _instant(state.known_through),
-        _instant(state.written_at),
+        f"before {_instant(state.written_before)}" if state.written_before else _instant(state.written_at),
     )
 
 

@@ -1,8 +1,9 @@
 """Say of every table how much it holds, how fresh it is, and what it stands for. Without Java."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from aggregator.lakehouse.query import Tables
 from aggregator.lakehouse.schemas import POSITIONS, TABLES, VIEWS
@@ -12,7 +13,8 @@ class TableState(msgspec.Struct, frozen=True, omit_defaults=True):
     """One table as queries see it, or a view, which has a name and a comment only.
 
     ``stream`` and ``sequence``: through which message of the hub it is complete; ``known_through``: that message's time
-    at the hub; ``written_at``: when its newest rows were committed. Instants in microseconds, sizes in bytes.
+    at the hub; ``written_at``: when rows were last written into it. Where the commit that wrote them is forgotten,
+    ``written_before`` is the oldest one that is not. Instants in microseconds, sizes in bytes.
     """
 
     name: str
@@ -25,6 +27,7 @@ class TableState(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int = 0
     known_through: int = 0
     written_at: int = 0
+    written_before: int = 0
 
 
 def table_states(tables: Tables) -> Iterator[TableState]:
@@ -36,18 +39,46 @@ def table_states(tables: Tables) -> Iterator[TableState]:
     for each in TABLES:
         if each.name in tables.names:
             stream, sequence, known_through = positions.get(each.name, ("", 0, 0))
-            _, snapshot = tables.load(each.name)
-            counted = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary else {}
+            table, snapshot = tables.load(each.name)
+            written_at, written_before = _written(table.metadata.snapshots, snapshot)
             yield TableState(
                 name=each.name,
                 comment=each.comment,
-                rows=int(counted.get("total-records", 0)),
-                files=int(counted.get("total-data-files", 0)),
-                bytes=int(counted.get("total-files-size", 0)),
+                rows=_counted(snapshot, "total-records"),
+                files=_counted(snapshot, "total-data-files"),
+                bytes=_counted(snapshot, "total-files-size"),
                 stream=stream,
                 sequence=sequence,
                 known_through=known_through,
-                written_at=snapshot.timestamp_ms * 1_000 if snapshot is not None else 0,
+                written_at=written_at,
+                written_before=written_before,
             )
     for view in VIEWS:
         yield TableState(view.name, view.comment, "view")
+
+
+def _written(kept: Iterable[Snapshot], newest: Snapshot | None) -> tuple[int, int]:
+    """Give when rows were last written, as of ``newest``; or 0, and the oldest commit before it that is ``kept``.
+
+    Every run commits to every table, also where it has no rows, to say how far the table is; and what compaction writes
+    was there before.
+    """
+    by_id: dict[int | None, Snapshot] = {each.snapshot_id: each for each in kept}
+    oldest, snapshot = None, newest
+    while snapshot is not None:
+        if _is_of_new_rows(snapshot):
+            return snapshot.timestamp_ms * 1_000, 0
+        oldest, snapshot = snapshot, by_id.get(snapshot.parent_snapshot_id)
+    if oldest is None or (oldest.parent_snapshot_id is None and not _counted(oldest, "total-records")):
+        return 0, 0
+    return 0, oldest.timestamp_ms * 1_000
+
+
+def _is_of_new_rows(snapshot: Snapshot) -> bool:
+    is_compaction = snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+    return not is_compaction and _counted(snapshot, "added-records") > 0
+
+
+def _counted(snapshot: Snapshot | None, name: str) -> int:
+    summary = snapshot.summary if snapshot is not None else None
+    return int(summary.additional_properties.get(name, 0)) if summary is not None else 0

@@ -1,8 +1,10 @@
 """A table knows how far it has come, also when its snapshots are gone, and one job at a time writes it."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -14,8 +16,14 @@ from aggregator.lakehouse.failures import explained
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.job import start_session
 from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning, alone
-from aggregator.lakehouse.schemas import ADVISORIES, LOSSES, SITE_COVERAGE_DAILY, Table
+from aggregator.lakehouse.outage_views import OUTAGES
+from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.schemas import ADVISORIES, LOSSES, SITE_COVERAGE_DAILY, TABLES, VIEWS, Table
+from aggregator.lakehouse.table_commands import tables as tables_command
+from aggregator.lakehouse.table_states import TableState, table_states
 from aggregator.lakehouse.table_upgrade import TableDiffers
+from aggregator.lakehouse.views import spark_queries
+from shared.instants import SECOND, format_instant
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
 
@@ -55,12 +63,84 @@ def test_a_position_outlives_the_snapshot_that_carried_it(prepared: SparkSession
     assert prepared.table(table.identifier).count() == 0
 
 
-def test_tables_explain_themselves_and_are_made_once(prepared: SparkSession) -> None:
+def described(spark: SparkSession, table: Table) -> tuple[str, list[tuple[str, str]]]:
+    """Give the comment of a table or view in the catalog, and its columns with theirs."""
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table.identifier}").collect()
+    (comment,) = (row.data_type for row in rows if row.col_name == "Comment")
+    return comment, [(row.col_name, row.comment) for row in rows[: len(table.columns)]]
+
+
+def test_tables_explain_themselves_and_are_made_once(prepared: SparkSession, tmp_path: Path) -> None:
+    def metadata() -> set[Path]:
+        return set(tmp_path.rglob("*.metadata.json"))
+
+    made = metadata()
     provision.prepare(prepared)
-    described = {row.col_name: row.comment for row in prepared.sql("DESCRIBE muster.sender_intervals").collect()}
-    assert described["started_at"] == "down starts at the last word of the sender"
-    outages = {row.col_name: row.comment for row in prepared.sql("DESCRIBE muster.outages").collect()}
-    assert outages["noticed_at"] == "when it became stale"
+    assert metadata() == made
+    for table in (*TABLES, *VIEWS):
+        columns = [(column.name, column.comment) for column in table.columns]
+        assert described(prepared, table) == (table.comment, columns), table.name
+    copied = dict.fromkeys((f"write.{what}.mode" for what in ("delete", "update", "merge")), "copy-on-write")
+    with open_tables(tmp_path) as tables:
+        for table in TABLES:
+            loaded, _ = tables.load(table.name)
+            assert (loaded.metadata.format_version, copied.items() - loaded.properties.items()) == (2, set()), (
+                table.name
+            )
+
+
+def test_a_view_whose_comments_changed_is_made_anew_and_no_other(
+    prepared: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def versions() -> dict[str, int]:
+        found = Counter(path.parts[-3] for path in tmp_path.rglob("*.metadata.json"))
+        return {view.name: found[view.name] for view in VIEWS}
+
+    before = versions()
+    other = OUTAGES._replace(
+        comment="Another's view.", columns=(OUTAGES.columns[0]._replace(comment="where"), *OUTAGES.columns[1:])
+    )
+    queries = [(other if view is OUTAGES else view, query) for view, query in spark_queries()]
+    monkeypatch.setattr(provision, "spark_queries", lambda: queries)
+    for _ in range(2):
+        provision.prepare(prepared)
+        comment, columns = described(prepared, OUTAGES)
+        assert (comment, columns[0]) == ("Another's view.", ("region", "where"))
+        assert versions() == before | {"outages": before["outages"] + 1}
+
+
+def test_a_table_is_as_fresh_as_its_rows_whatever_is_committed_since(prepared: SparkSession, tmp_path: Path) -> None:
+    table, position = SITE_COVERAGE_DAILY, HubPosition("ARCHIVE", 17, 4711, 1_700_000_000_000_007)
+
+    def state() -> TableState:
+        with open_tables(tmp_path) as tables:
+            return next(each for each in table_states(tables) if each.name == table.name)
+
+    def committed_at() -> int:
+        return int(Iceberg(prepared).load(table).currentSnapshot().timestampMillis()) * 1_000
+
+    catalog.advance(prepared, table, position)
+    assert (state().rows, state().written_at, state().written_before) == (0, 0, 0)
+    prepared.sql(f"INSERT INTO {table.identifier} VALUES (DATE '2026-02-03', 'r', 's', 'b', 1, 1, 0, 0, false, 0)")
+    written_at = committed_at()
+    # A run without rows for it, and compaction.
+    catalog.advance(prepared, table, position)
+    prepared.sql(
+        f"CALL lake.system.rewrite_data_files(table => '{table.identifier}', options => map('rewrite-all', 'true'))"
+    )
+    compacted_at = committed_at()
+    assert (state().rows, state().written_at, state().written_before) == (1, written_at, 0)
+    assert written_at < compacted_at
+    prepared.sql(
+        f"CALL lake.system.expire_snapshots(table => '{table.identifier}',"
+        " older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
+    )
+    assert (state().rows, state().written_at, state().written_before) == (1, 0, compacted_at)
+    settings = tmp_path / "aggregator.toml"
+    settings.write_text(f'[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "{tmp_path}"\n')
+    shown = CliRunner().invoke(tables_command, ["--config", str(settings)]).stdout
+    said = f"before {format_instant(compacted_at // SECOND * SECOND)}"
+    assert [line.split()[0] for line in shown.splitlines() if line.endswith(said)] == [table.name]
 
 
 def test_tables_of_an_older_version_are_changed_in_place_or_refused(prepared: SparkSession) -> None:
