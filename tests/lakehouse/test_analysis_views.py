@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aggregator.lakehouse.query import Tables, open_tables
-from aggregator.lakehouse.schemas import REGISTRATIONS
-from shared.instants import DAY, HOUR, MINUTE
+from aggregator.lakehouse.schemas import REGISTRATIONS, SENDER_DAY_EXCEPTIONS, SENDER_MAINTENANCE_DAYS
+from shared.instants import DAY, HOUR, MINUTE, SECOND
+from tests.support.histories import month, observed
 from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import STALE_AFTER, START, Coverage, Interval
+from tests.support.small_rollup import BLOCK, REGION_OF, STALE_AFTER, START, Coverage, Interval, bucket_of
 
+Times = tuple[Any, ...]
 KNOWN_THROUGH = START + 2 * DAY
 HALF_AN_HOUR = 30 * MINUTE
 RACK = [f"r1-n{number}" for number in range(5)]
@@ -103,16 +106,55 @@ def test_an_outage_tells_which_incident_it_is_part_of(tables: Tables) -> None:
 def test_the_reliability_of_a_sender_is_told_by_month(tables: Tables) -> None:
     found = tables.rows(
         "SELECT month, sender_id, up_us, down_us, outage_count, flap_count, mtbf_us, mttr_us, median_outage_us,"
-        " longest_outage_us, availability_known FROM sender_reliability WHERE sender_id IN ('flapping', 'gone', 'well')"
-        " ORDER BY sender_id"
+        " p95_outage_us, longest_outage_us, availability_known FROM sender_reliability"
+        " WHERE sender_id IN ('flapping', 'gone', 'well') ORDER BY sender_id"
     )
     march, up = date(2026, 3, 1), 2 * DAY - 90 * MINUTE
-    both = (90 * MINUTE // 2, 90 * MINUTE // 2, HOUR)
+    # 95 % of the way from the shorter of two to the longer one.
+    both = (90 * MINUTE // 2, 90 * MINUTE // 2, 58 * MINUTE + 30 * SECOND, HOUR)
     assert found == [
         (march, "flapping", up, 90 * MINUTE, 2, 1, up // 2, *both, up / (2 * DAY)),
-        (march, "gone", 30 * HOUR, 18 * HOUR, 1, 0, 30 * HOUR, None, None, None, 30 / 48),
-        (march, "well", 2 * DAY, 0, 0, 0, None, None, None, None, 1.0),
+        (march, "gone", 30 * HOUR, 18 * HOUR, 1, 0, 30 * HOUR, None, None, None, None, 30 / 48),
+        (march, "well", 2 * DAY, 0, 0, 0, None, None, None, None, None, 1.0),
     ]
+
+
+def reliability(tables: Tables) -> list[Times]:
+    """Give the times of every sender and month, as its reliability is told by."""
+    return tables.rows(
+        "SELECT month, region, site, block, sender_id, up_us, down_us, unknown_us, error_bound_us"
+        " FROM sender_reliability ORDER BY ALL"
+    )
+
+
+def summed_days(tables: Tables) -> list[Times]:
+    """Give the same as the sum of the sender's days."""
+    return tables.rows(
+        "SELECT CAST(date_trunc('month', day) AS DATE) AS month, region, site, block, sender_id, sum(up_us),"
+        " sum(down_us), sum(unknown_us), sum(error_bound_us) FROM sender_availability_daily GROUP BY ALL ORDER BY ALL"
+    )
+
+
+def test_the_months_of_a_sender_are_the_sum_of_its_days(tmp_path: Path) -> None:
+    history, lakehouse = month(senders_per_site=5), SmallLakehouse(tmp_path)
+    end = history.known_through
+    # Another part of each day is unknown.
+    gaps = [(at + HOUR, at + HOUR + (at - START) // 50, "unobserved") for at in range(START + DAY, end, DAY)]
+    coverage = [span for site in REGION_OF for span in observed(site, end, gaps)]
+    # A sender that is up throughout was in maintenance by name, on either side of the month's end.
+    named = next(each for each in history.intervals if each.ended_at is None and each.started_at < START + 28 * DAY)
+    for at in (START + 29 * DAY, START + 30 * DAY):
+        where = {"region": REGION_OF[named.site], "site": named.site, "block": BLOCK, "sender_id": named.sender_id}
+        of_day = where | {"day": at // DAY, "site_bucket": bucket_of(named.site)}
+        times = {"up_us": 5 * HOUR, "down_us": 0, "unknown_us": HOUR, "maintenance_us": 2 * HOUR, "error_bound_us": 0}
+        lakehouse.append(SENDER_MAINTENANCE_DAYS, [of_day])
+        lakehouse.append(SENDER_DAY_EXCEPTIONS, [of_day | times])
+    lakehouse.roll_up(history.intervals, coverage, end)
+    with open_tables(tmp_path) as tables:
+        found = reliability(tables)
+        assert found == summed_days(tables)
+    assert {each[0] for each in found} == {date(2026, 3, 1), date(2026, 4, 1)}
+    assert all(sum(each[column] for each in found) for column in range(5, 9))
 
 
 def test_months_and_a_regions_hours_add_up_to_what_their_days_and_sites_are(tables: Tables) -> None:
