@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse import catalog, effort, job, provision
 from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.import_schemas import IMPORTS
 from aggregator.lakehouse.imports import taking
 from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
@@ -88,6 +89,11 @@ class Archive:
         return {
             table.name: sorted(map(tuple, self.spark.table(table.identifier).collect()), key=repr) for table in DERIVED
         }
+
+    def stands(self) -> dict[str, int]:
+        """Give the snapshot of each derived table that has rows."""
+        iceberg, found = Iceberg(self.spark), catalog.snapshots(self.spark, DERIVED)
+        return {table.name: found[table.name] for table in DERIVED if iceberg.row_count(table)}
 
     def sender_days(self) -> dict[tuple[object, ...], Times]:
         """Give by (site, block, sender, midnight) what analysts are told, but for what was imported."""
