@@ -60,6 +60,11 @@ IMPORT_QUARANTINE = Table(
     partitioned_by=("block",),
 )
 
+_BESIDE_AVAILABILITY = (
+    "Coverage is (up_us + down_us) / (up_us + down_us + unknown_us); availability of total time is"
+    " availability_observed x coverage. There is no error bound: the source's instants are taken as they are, and how"
+    " exact they are it does not say."
+)
 _OBSERVED = (
     Column("observed_from", "TIMESTAMP", "the first start, or when the source began to watch"),
     Column("observed_to", "TIMESTAMP", "the last stop, or when the source ceased to watch"),
@@ -67,9 +72,7 @@ _OBSERVED = (
 
 IMPORT_SENDER_AVAILABILITY = Table(
     "import_sender_availability",
-    "Each imported sender, for as long as its source watched it. Coverage is (up_us + down_us) / (up_us + down_us +"
-    " unknown_us). There is no error bound: the source's instants are"
-    " taken as they are, and how exact they are it does not say.",
+    f"Each imported sender, for as long as its source watched it. {_BESIDE_AVAILABILITY}",
     (
         *_BLOCK,
         Column("sender_id", "STRING", "the sender"),
@@ -93,9 +96,8 @@ IMPORT_SENDER_AVAILABILITY = Table(
 IMPORT_AVAILABILITY = Table(
     "import_availability",
     "What was imported, by four definitions of availability, with the lengths of its intervals: for all senders of a"
-    " source, by region, by site, and by every group that their names tell. Coverage is (up_us + down_us) / (up_us +"
-    " down_us + unknown_us). There is no error bound: the source's instants are taken as they are, and how exact they"
-    " are it does not say.",
+    " source, by region, by site, and by every group that their names tell."
+    f" {_BESIDE_AVAILABILITY}",
     (
         Column("block", "STRING", "import:<source>"),
         Column("grouping", "STRING", "all | region | site | the name of a group, such as cluster"),
@@ -110,7 +112,7 @@ IMPORT_AVAILABILITY = Table(
         Column("up_us", "DECIMAL(38,0)", "sender-microseconds up"),
         Column("down_us", "DECIMAL(38,0)", "sender-microseconds down"),
         Column("unknown_us", "DECIMAL(38,0)", "sender-microseconds that no interval says anything of"),
-        Column("initial_down_us", "DECIMAL(38,0)", "of down_us, what lies before each sender's first time up"),
+        Column("initial_down_us", "DECIMAL(38,0)", "sender-microseconds of down_us before each first time up"),
         Column("availability_observed", "DOUBLE", "up / (up + down), over all its senders: each weighs what it lived"),
         Column("availability_sender_mean", "DOUBLE", "mean of each sender's own up / (up + down): all weigh the same"),
         Column("availability_after_first_up", "DOUBLE", "up / (up + down - initial down)"),
