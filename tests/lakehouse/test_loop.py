@@ -85,13 +85,12 @@ def test_the_service_outlives_cut_links_dead_servers_and_full_disks(
             asyncio.run(hub.server.start())
             if disk.is_small:
                 disk.fill(0)
-                hub.publish(records)
+            hub.publish(records)
+            if disk.is_small:
                 while "writing failed" not in complaints[-1]:
                     hear(complaints)
                 assert "No space left on device" in complaints[-1] or "SQLITE_FULL" in complaints[-1]
                 disk.free()
-            else:
-                hub.publish(records)
             while not told[-1].position.sequence:
                 hear(told)
         finally:
@@ -103,12 +102,15 @@ def test_the_service_outlives_cut_links_dead_servers_and_full_disks(
         breaking.start()
         roll_up_every(settings, 0.3, stop, told.append, complaints.append)
         breaking.join()
+        had_small_disk = disk.is_small
         lakehouse = Lakehouse(hub, disk.path / "lake")
         assert lakehouse.rows("SELECT kind FROM advisories ORDER BY occurred_at") == [("new",), ("stale",)]
         assert lakehouse.rows("SELECT count(*) FROM sender_intervals") == [(2,)]
     hub.stop()
     assert sum(each.counts.read for each in told) <= len(records)
     say("\n".join(complaints))
+    if not had_small_disk:
+        pytest.skip("it outlived cut links and dead servers; a disk of its own to fill can be mounted by root only")
 
 
 def test_a_service_is_no_place_for_what_is_done_once(tmp_path: Path) -> None:
