@@ -1,27 +1,32 @@
 """Upkeep makes tables small, loses no position, disturbs no reader, and bounds what runs leave behind."""
 
+import os
 import time
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from aggregator.config import LakehouseSettings
+from aggregator.lakehouse import commands
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.job import start_session
 from aggregator.lakehouse.maintain import is_due, maintain
 from aggregator.lakehouse.provision import prepare
 from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.schemas import POSITIONS
+from aggregator.lakehouse.schemas import ADVISORIES, POSITIONS, Table
 from aggregator.lakehouse.table_upkeep import TableUpkeep
 from shared.instants import DAY, HOUR
 from shared.nats_connection import ConnectionSettings
 from shared.settings import Duration, FilePath
-from tests.lakehouse.conftest import say, settings_for
+from tests.lakehouse.conftest import Lakehouse, say, settings_for
+from tests.support.hub import Block
 from tests.support.lake_readers import readers_at_work
 from tests.support.quick_runs import APPENDED, REPLACED, FileCounts, QuickRuns
+from tests.support.quick_spark import spark_block
 
 DAYS, RUNS_A_DAY = 15, 6
 MERGED_FROM = 5
@@ -114,3 +119,32 @@ def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(runs: QuickRuns, 
     assert runs.stand_there()
     with open_tables(tmp_path) as reader:
         assert reader.rows(QUESTION) == [(1, 1, 2 * RUNS_A_DAY + 3)]
+
+
+def test_upkeep_follows_each_nth_run_and_a_command_asks_for_it(lakehouse: Lakehouse, tmp_path: Path) -> None:
+    given = msgspec.structs.replace(lakehouse.settings.lakehouse, maintain_every=2)
+    lakehouse.settings = msgspec.structs.replace(lakehouse.settings, lakehouse=given)
+    began, dub1 = now() - DAY, Block("eu", "dub1")
+    lakehouse.hub.publish([dub1.new("n1", began), dub1.watermark(began, began + HOUR)])
+    assert lakehouse.roll_up().upkeep is None
+    lakehouse.hub.publish([dub1.new("n2", began + HOUR), dub1.watermark(began, began + 2 * HOUR)])
+    assert lakehouse.roll_up().upkeep is not None
+    old, fresh = (left_by_a_killed_run(lakehouse.warehouse, ADVISORIES, days_ago) for days_ago in (2, 0))
+    config = tmp_path / "aggregator.toml"
+    config.write_text(
+        f'[hub]\nservers = ["{lakehouse.hub.server.url}"]\n[lakehouse]\npath = "{lakehouse.warehouse}"\n'
+        f'spark_master = "local[2]"\n{spark_block()}'
+    )
+    asked = CliRunner().invoke(commands.maintain, ["--config", str(config)])
+    said = "0 data files became 0; 0 rows, 0 snapshots and 1 orphaned files went\n"
+    assert (asked.exit_code, asked.stdout) == (0, said)
+    assert (old.exists(), fresh.exists()) == (False, True)
+    assert lakehouse.rows("SELECT sender_id FROM advisories ORDER BY 1") == [("n1",), ("n2",)]
+
+
+def left_by_a_killed_run(warehouse: Path, table: Table, days_ago: int = 0) -> Path:
+    path = warehouse / "muster" / table.name / "data" / f"{uuid4()}.parquet"
+    path.write_bytes(b"no snapshot knows it")
+    written_at = time.time() - days_ago * 86_400
+    os.utime(path, (written_at, written_at))
+    return path
