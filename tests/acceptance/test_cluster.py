@@ -42,7 +42,8 @@ def test_a_rollup_on_two_workers_writes_the_same_tables(tmp_path: Path) -> None:
     config = tmp_path / "aggregator.toml"
     config.write_text(f'[hub]\nservers = ["{hub.server.url}"]\n[lakehouse]\npath = "tables"\n{spark_block(SMALL)}')
     with cluster(tmp_path, 2) as spark:
-        command = [sys.executable, "-c", WITH_MANY_ROWS, "rollup", "--config", str(config), "--master", spark.url]
+        rollup = ["rollup", "--once", "--config", str(config), "--master", spark.url]
+        command = [sys.executable, "-c", WITH_MANY_ROWS, *rollup]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert ran.returncode == 0, ran.stderr
         assert "read 3 = written 3 + duplicates 0 + quarantined 0" in ran.stdout
