@@ -35,6 +35,8 @@ from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, Str
 from aggregator.lakehouse.stream_slices import StreamSlices
 
 LOCK_DEADLINE = 60.0
+ASKED_AGAIN_AFTER = 1.0
+"""Seconds until an archive is asked again that its mirror seems to be ahead of."""
 CHUNK_BYTES = 512 << 20
 CHUNK_MESSAGES = 1_000_000
 
@@ -214,8 +216,13 @@ def _keep_up(spark: SparkSession, settings: AggregatorSettings, progress: Progre
 
 async def _look_at(settings: AggregatorSettings) -> Hub:
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
-        archive = await reader.state(settings.lakehouse.archive_stream)
+        # The mirror first: what it holds, the archive has held before.
         report = await reader.state(settings.lakehouse.report_stream)
+        archive = await reader.state(settings.lakehouse.archive_stream)
+        if report.last_sequence > archive.last_sequence:
+            # A server that has just come to lead the archive may have something still to take.
+            await asyncio.sleep(ASKED_AGAIN_AFTER)
+            archive = await reader.state(settings.lakehouse.archive_stream)
         return Hub(archive, report)
 
 

@@ -1,7 +1,8 @@
 """Decide which sequences a run reads, or refuse with the remedy. Pure: what the tables stand for and what streams hold.
 
 The report stream is a mirror of the archive: the same sequences in both. What neither holds any more is lost, and only
-an operator may give it up.
+an operator may give it up. A mirror of what the archive was before it was created again or restored is refused as far
+as states tell; messages that are read tell the rest (``mirror_past``).
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Collection
 import msgspec
 
 from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.mirror_past import another_past
 from aggregator.lakehouse.stream_reader import StreamState
 
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
@@ -63,6 +65,7 @@ def plan_reading(
     for position in stands:
         _check_past(position, archive)
     done = min((position.sequence for position in stands), default=0)
+    _check_mirror(report, archive, done)
     kept_from = min(_first_kept(archive), _first_kept(report))
     first = done + 1
     lost = None
@@ -70,9 +73,9 @@ def plan_reading(
         lost = Span(first, kept_from - 1)
         if accepted is None or accepted.first > lost.first or accepted.last < lost.last:
             raise Refused(
-                f"{archive.name} and {report.name} no longer hold {lost}, which the tables lack; name a stream that"
-                f" does ([lakehouse] archive_stream), or give them up for ever with --accept-loss {lost}: the time"
-                " they stood for will be unknown"
+                f"{archive.name} and {report.name} no longer hold {lost}, which the tables lack; if another mirror of"
+                f" {archive.name} does, name it in [lakehouse] report_stream for one rollup, else give them up for ever"
+                f" with --accept-loss {lost}: the time they stood for will be unknown"
             )
     elif accepted is not None:
         raise Refused(f"nothing is lost (the tables stand at {done}): leave --accept-loss out")
@@ -96,6 +99,21 @@ def _check_past(position: HubPosition, archive: StreamState) -> None:
         raise Refused(
             f"{archive.name} ends at {archive.last_sequence}, but was read through {position.sequence}: it was restored"
             f" from an older copy, and will give {again} to other messages; {RESTORED_REMEDY}"
+        )
+
+
+def _check_mirror(report: StreamState, archive: StreamState, done: int) -> None:
+    """Refuse what cannot be a mirror of this archive; ``report`` was asked before ``archive``."""
+    if report.last_sequence > archive.last_sequence:
+        raise Refused(
+            f"{report.name} ends at {report.last_sequence}, beyond {archive.name}, which ends at"
+            f" {archive.last_sequence}: {another_past(report.name, archive.name)}"
+        )
+    alone = Span(max(done + 1, report.first_sequence), min(_first_kept(archive) - 1, report.last_sequence))
+    if alone.count and report.message_count and report.created_at < archive.created_at:
+        raise Refused(
+            f"{report.name} alone holds {alone}, and is older than {archive.name}:"
+            f" {another_past(report.name, archive.name)}"
         )
 
 

@@ -116,7 +116,8 @@ REGISTRATIONS = Table(
 
 QUARANTINE = Table(
     "quarantine",
-    "What was not taken, and why. valid + duplicates + quarantined = read.",
+    "What was not taken, and why. A message that came twice is here twice, for only its position tells it from others."
+    " valid + duplicates + quarantined = read.",
     (
         Column("subject", "STRING", "the subject it came on"),
         Column("reason", "STRING", "see aggregator/lakehouse/quarantine.py: QuarantineReason"),

@@ -1,6 +1,7 @@
 """Read a range of sequences in slices, each by a task of its own: from the first stream that has a message.
 
-What the first stream lacks (any more) is read from the next. A slice is the same again when it is read again.
+What the first stream lacks (any more) is read from the next; the last one is the archive, which the others mirror. A
+slice is the same again when it is read again.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import msgspec
 import numpy as np
 import uvloop
 
+from aggregator.lakehouse.mirror_past import Witnesses, check_witnesses
 from aggregator.lakehouse.stream_consumer import Messages, Numbers
 from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader
 from shared.nats_connection import ConnectionSettings
@@ -33,7 +35,7 @@ class StreamSlices(msgspec.Struct, frozen=True):
     def read(self, first: int, last: int) -> Generator[Messages, None, None]:
         """Give the messages ``first`` to ``last``, some MiB at a time.
 
-        Raise ReadFailed where the servers do not answer or retention was faster.
+        Raise ReadFailed where the servers do not answer, retention was faster, or a stream mirrors another archive.
         """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             batches = self._batches(first, last)
@@ -49,26 +51,30 @@ class StreamSlices(msgspec.Struct, frozen=True):
                 run(batches.aclose())
 
     async def _batches(self, first: int, last: int) -> AsyncGenerator[Messages, None]:
+        archive = self.streams[-1]
         async with StreamReader(decoded_connection(self.connection), deadline=CONNECT_DEADLINE) as reader:
             missing = [(first, last)]
             for stream in self.streams:
-                holes: list[tuple[int, int]] = []
+                holes, witnesses = list[tuple[int, int]](), Witnesses()
                 for begin, end in missing:
                     following = begin
                     async with aclosing(reader.read(stream, begin, end)) as batches:
                         async for messages in batches:
                             holes += _holes(messages.sequences, following)
                             following = int(messages.sequences[-1]) + 1
+                            if stream != archive:
+                                witnesses.see(messages)
                             yield messages
                     if following <= end:
                         holes.append((following, end))
+                await check_witnesses(reader, stream, archive, witnesses)
                 missing = holes
             # What the last stream lacks was deleted there, except before its first message: there retention was faster.
-            kept = (await reader.state(self.streams[-1])).first_sequence if missing else 0
+            kept = (await reader.state(archive)).first_sequence if missing else 0
             missing = [(begin, min(end, kept - 1)) for begin, end in missing if begin < kept]
             if missing:
                 raise ReadFailed(
-                    f"stream {self.streams[-1]}: retention removed {missing[0][0]} to {missing[-1][1]} before they"
+                    f"stream {archive}: retention removed {missing[0][0]} to {missing[-1][1]} before they"
                     " were read; run again to be told what to do"
                 )
 

@@ -61,10 +61,43 @@ def test_another_past_is_refused_with_the_remedy(stand: HubPosition, archive: St
     assert "path to a new directory" in str(refused.value)
 
 
+def test_a_mirror_of_what_the_archive_was_before_is_refused_with_the_remedy() -> None:
+    was_made_anew, before = CREATED + 1, stream("REPORT", 1, 700)
+    said = (
+        "REPORT ends at 700, beyond ARCHIVE, which ends at 40: ARCHIVE was created again or restored .* restore that"
+        " ARCHIVE, or delete REPORT and have muster-aggregator apply make it again"
+    )
+    for stands in ([], [at(30, created_at=was_made_anew)]):
+        with pytest.raises(Refused, match=said):
+            plan_reading(stands, stream("ARCHIVE", 1, 40, was_made_anew), before)
+    # It has gone on where the new one passed its end: what only it holds is of the one before.
+    archive, report = stream("ARCHIVE", 401, 900, was_made_anew), stream("REPORT", 1, 900)
+    with pytest.raises(Refused, match=r"REPORT alone holds 101\.\.400, and is older than ARCHIVE: ARCHIVE was created"):
+        plan_reading([at(100, created_at=was_made_anew)], archive, report)
+    assert plan_reading([at(400, created_at=was_made_anew)], archive, report).wanted == Span(401, 900)
+
+
+def test_a_mirror_may_keep_what_the_archive_has_let_go() -> None:
+    report = stream("REPORT", 1, 90, CREATED + 1)
+    for archive in (stream("ARCHIVE", 61, 90), stream("ARCHIVE", 91, 90), stream("ARCHIVE", 96, 95)):
+        assert plan_reading([at(50)], archive, report) == ReadingPlan(Span(51, 90))
+    # How old it is matters for what it alone holds, and is still to be read.
+    older = stream("REPORT", 1, 50, CREATED - 1)
+    assert plan_reading([at(60)], stream("ARCHIVE", 61, 90), older) == ReadingPlan(Span(61, 90))
+    assert plan_reading([], stream("ARCHIVE", 1, 90), stream("REPORT", 1, 90, CREATED - 1)).wanted == Span(1, 90)
+
+
 def test_what_no_stream_holds_is_named_and_given_up_only_when_told_so() -> None:
     archive, report = stream("ARCHIVE", 61, 90), stream("REPORT", 80, 90)
-    with pytest.raises(Refused, match=r"no longer hold 51\.\.60, .*--accept-loss 51\.\.60"):
+    said = (
+        r"no longer hold 51\.\.60, which the tables lack; if another mirror of ARCHIVE does, name it in \[lakehouse\]"
+        r" report_stream for one rollup, else give them up for ever with --accept-loss 51\.\.60: the time"
+    )
+    with pytest.raises(Refused, match=said):
         plan_reading([at(50)], archive, report)
+    # As told: that rollup reads what the other mirror has, and the next one goes on as before.
+    assert plan_reading([at(50)], archive, stream("OLDER", 1, 80)) == ReadingPlan(Span(51, 80))
+    assert plan_reading([at(80)], archive, report) == ReadingPlan(Span(81, 90))
     with pytest.raises(Refused, match=r"no longer hold 51\.\.60"):
         plan_reading([at(50)], archive, report, Span(52, 60))
     assert plan_reading([at(50)], archive, report, Span(51, 60)) == ReadingPlan(Span(61, 90), lost=Span(51, 60))

@@ -1,4 +1,7 @@
-"""An archive put back from an older copy takes other messages where the tables stand: that is told, not passed over."""
+"""An archive put back from an older copy takes other messages where the tables stand: that is told, not passed over.
+
+So is that its mirror, or that of an archive that was created again, still holds what the archive was before.
+"""
 
 import asyncio
 import shutil
@@ -11,12 +14,14 @@ from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.archive_past import check_past
 from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.reading_plan import Refused
-from aggregator.lakehouse.stream_reader import StreamReader
+from aggregator.lakehouse.reading_plan import Refused, Span, plan_reading
+from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
+from aggregator.lakehouse.stream_slices import StreamSlices
 from shared.instants import DAY, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse
-from tests.support.hub import ARCHIVE, Block, Hub
+from tests.support.hub import ARCHIVE, REPORT, Block, Hub, Message
 
+MADE_AGAIN = "or delete REPORT and have muster-aggregator apply make it again"
 FIRST = int(time.time()) * SECOND // DAY * DAY - DAY
 
 
@@ -28,6 +33,31 @@ def check(hub: Hub, position: HubPosition) -> None:
     asyncio.run(checking())
 
 
+def read_anew(hub: Hub) -> list[bytes]:
+    """Read all that there is to new tables."""
+
+    async def planning() -> Span:
+        async with StreamReader(hub.connection, deadline=5) as reader:
+            report, archive = await reader.state(REPORT), await reader.state(ARCHIVE)
+            return plan_reading([], archive, report).wanted
+
+    wanted = asyncio.run(planning())
+    batches = StreamSlices.of(hub.connection, REPORT, ARCHIVE).read(wanted.first, wanted.last)
+    return [payload for messages in batches for payload in messages.payloads]
+
+
+def restore(hub: Hub, store: Path, copy: Path) -> None:
+    """Put back what ``copy`` has of ``store``."""
+    asyncio.run(hub.server.stop())
+    shutil.rmtree(store)
+    shutil.copytree(copy, store)
+    asyncio.run(hub.server.start())
+
+
+def watermarks(block: Block, *minutes: int) -> list[Message]:
+    return [block.watermark(FIRST, FIRST + minute * MINUTE) for minute in range(*minutes)]
+
+
 def test_an_archive_restored_from_a_copy_and_grown_past_the_position_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -36,22 +66,19 @@ def test_an_archive_restored_from_a_copy_and_grown_past_the_position_is_refused(
     hub.start()
     try:
         lakehouse = Lakehouse(hub, tmp_path / "lake")
-        hub.publish([dub1.new("n1", FIRST), *(dub1.watermark(FIRST, FIRST + minute) for minute in range(4))])
+        hub.publish([dub1.new("n1", FIRST), *watermarks(dub1, 4)])
         asyncio.run(hub.server.stop())
         shutil.copytree(store, copy)
         asyncio.run(hub.server.start())
-        hub.publish(dub1.watermark(FIRST, FIRST + minute * MINUTE) for minute in range(5, 8))
+        hub.publish(watermarks(dub1, 5, 8))
         position = lakehouse.roll_up().position
         assert position.sequence == 8
         check(hub, position)
 
-        asyncio.run(hub.server.stop())
-        shutil.rmtree(store)
-        shutil.copytree(copy, store)
-        asyncio.run(hub.server.start())
+        restore(hub, store, copy)
         # What the tables have is not there again yet: nothing that is left is another message.
         check(hub, position)
-        hub.publish(dub1.watermark(FIRST, FIRST + minute * MINUTE) for minute in range(8, 14))
+        hub.publish(watermarks(dub1, 8, 14))
         with pytest.raises(Refused, match=r"ARCHIVE holds other messages at 6\.\.8 than .* path to a new directory"):
             lakehouse.roll_up()
 
@@ -62,5 +89,41 @@ def test_an_archive_restored_from_a_copy_and_grown_past_the_position_is_refused(
         check(hub, msgspec.structs.replace(position, sequence=5))
         hub.request(f"STREAM.PURGE.{ARCHIVE}", {"seq": 9})
         check(hub, position)
+    finally:
+        hub.stop()
+
+
+def test_a_mirror_of_what_the_archive_was_before_is_refused_until_it_is_made_again(tmp_path: Path) -> None:
+    archive, copy = tmp_path / "hub" / "jetstream" / "jetstream" / "$G" / "streams" / ARCHIVE, tmp_path / "copy"
+    hub, dub1 = Hub(tmp_path / "hub"), Block("eu-west", "dub1")
+    hub.start()
+    try:
+        hub.publish(watermarks(dub1, 40))
+        asyncio.run(hub.server.stop())
+        shutil.copytree(archive, copy)
+        asyncio.run(hub.server.start())
+        hub.publish(watermarks(dub1, 40, 42))
+        restore(hub, archive, copy)
+        with pytest.raises(Refused, match=f"REPORT ends at 42, beyond ARCHIVE, which ends at 40: .* {MADE_AGAIN}"):
+            read_anew(hub)
+        # Both streams grow, and agree on nearly all, on the first and the last one too.
+        hub.publish(watermarks(dub1, 42, 102))
+        with pytest.raises(ReadFailed, match=f"REPORT and ARCHIVE hold different messages at 4[12], .* {MADE_AGAIN}"):
+            read_anew(hub)
+        hub.request(f"STREAM.DELETE.{REPORT}")
+        hub.create_report()
+        hub.mirrored()
+        read = read_anew(hub)
+        assert read == [message.body for message in watermarks(dub1, 40) + watermarks(dub1, 42, 102)]
+
+        # A mirror may keep what its archive has let go, all of it too; not what another archive of that name was.
+        hub.request(f"STREAM.PURGE.{ARCHIVE}", {"seq": 4})
+        assert read_anew(hub) == read
+        hub.request(f"STREAM.PURGE.{ARCHIVE}")
+        assert read_anew(hub) == read
+        hub.request(f"STREAM.DELETE.{ARCHIVE}")
+        hub.create_archive()
+        with pytest.raises(Refused, match=f"REPORT ends at 100, beyond ARCHIVE, which ends at 0: .* {MADE_AGAIN}"):
+            read_anew(hub)
     finally:
         hub.stop()

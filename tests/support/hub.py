@@ -51,12 +51,15 @@ class Hub:
     def start(self) -> None:
         asyncio.run(self.server.start())
         self.create_archive()
-        mirror = {"name": REPORT, "mirror": {"name": ARCHIVE}, "max_msgs": self._report_limit, "allow_direct": True}
-        self.request("STREAM.CREATE.REPORT", mirror)
+        self.create_report()
 
     def create_archive(self) -> None:
         archive = {"name": ARCHIVE, "subjects": ["fleet.>", "choria.>", "muster.policy.>"], "allow_direct": True}
         self.request("STREAM.CREATE.ARCHIVE", archive)
+
+    def create_report(self) -> None:
+        mirror = {"name": REPORT, "mirror": {"name": ARCHIVE}, "max_msgs": self._report_limit, "allow_direct": True}
+        self.request("STREAM.CREATE.REPORT", mirror)
 
     def stop(self) -> None:
         asyncio.run(self.server.stop())
