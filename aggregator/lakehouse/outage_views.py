@@ -200,43 +200,11 @@ SENDER_RELIABILITY = Table(
     identity=("month", "region", "site", "block", "sender_id"),
 )
 # Not of the view outages: what incidents cost is nothing to a sender's figures. An outage is listed in the month in
-# which it began, and in the one that an hour after its end lies in: whoever asks for one month has engines look at that
-# alone. And not of the view of days: days that a sender was up throughout are those of its block, all of a month at
-# once. DuckDB takes a microsecond to find the month of an instant, by the calendars of all time zones; of a date, none.
+# which it began, and in the one that an hour after its end lies in. And not of the view of days: days that a sender was
+# up throughout are those of its block, all of a month at once. Days and outages are joined to the months by ranges of
+# what their files are sorted by: whoever asks for one month has engines read the files of that month alone.
 SENDER_RELIABILITY_QUERY = """
 WITH {covered},
-unplanned AS (
-  SELECT region, site, block, sender_id, started_at, ended_at,
-    CAST(date_trunc('month', DATE '1970-01-01' + CAST(floor(started_us / 86400000000) AS INT)) AS DATE) AS month,
-    CAST(date_trunc('month', DATE '1970-01-01' + CAST(floor(({micros}(ended_at) + 3600000000) / 86400000000) AS INT))
-      AS DATE) AS month_after
-  FROM downs
-  WHERE NOT EXISTS (
-    SELECT 1 FROM covered c
-    WHERE c.region = downs.region AND c.site = downs.site AND c.block = downs.block
-      AND c.sender_id = downs.sender_id AND c.started_at = downs.started_at)
-),
-by_month AS (
-  SELECT month, region, site, block, sender_id, started_at, ended_at, true AS began FROM unplanned
-  UNION ALL
-  SELECT month_after AS month, region, site, block, sender_id, started_at, ended_at, false AS began FROM unplanned
-  WHERE month_after > month
-),
-spans AS (
-  SELECT month, region, site, block, sender_id, began, {micros}(ended_at) - {micros}(started_at) AS duration_us,
-    {micros}(started_at) - {micros}(lag(ended_at) OVER (
-      PARTITION BY month, region, site, block, sender_id ORDER BY started_at)) AS since_us
-  FROM by_month
-),
-failures AS (
-  SELECT region, site, block, sender_id, month, count(*) AS outage_count,
-    sum(CASE WHEN since_us <= 3600000000 THEN 1 ELSE 0 END) AS flap_count,
-    avg(duration_us) AS mttr_us, {percentile}(duration_us, 0.5) AS median_outage_us,
-    {percentile}(duration_us, 0.95) AS p95_outage_us, max(duration_us) AS longest_outage_us
-  FROM spans
-  WHERE began
-  GROUP BY region, site, block, sender_id, month
-),
 block_days AS (
   SELECT *,
     sum(known_us) OVER (PARTITION BY month, region, site, block ORDER BY day
@@ -249,9 +217,48 @@ block_days AS (
     FROM {prefix}site_coverage_daily) coverage_days
 ),
 block_months AS (
-  SELECT month, region, site, block, min(day) AS first_day, max(day) AS last_day
+  SELECT month, region, site, block, min(day) AS first_day, max(day) AS last_day,
+    {month_begins_at} AS begins_at, {month_ends_at} AS ends_at
   FROM block_days
   GROUP BY month, region, site, block
+),
+by_month AS (
+  SELECT b.month, d.region, d.site, d.block, d.sender_id, d.started_at, d.ended_at, true AS began
+  FROM block_months b
+  JOIN {prefix}sender_intervals d
+    ON d.region = b.region AND d.site = b.site AND d.block = b.block
+    AND d.started_at >= b.begins_at AND d.started_at < b.ends_at
+  WHERE d.state = 'down'
+  UNION ALL
+  SELECT b.month, d.region, d.site, d.block, d.sender_id, d.started_at, d.ended_at, false AS began
+  FROM block_months b
+  JOIN {prefix}sender_intervals d
+    ON d.region = b.region AND d.site = b.site AND d.block = b.block AND d.started_at < b.begins_at
+    AND d.ended_at >= b.begins_at - INTERVAL '1' HOUR AND d.ended_at < b.ends_at - INTERVAL '1' HOUR
+  WHERE d.state = 'down'
+),
+unplanned AS (
+  SELECT *
+  FROM by_month
+  WHERE NOT EXISTS (
+    SELECT 1 FROM covered c
+    WHERE c.region = by_month.region AND c.site = by_month.site AND c.block = by_month.block
+      AND c.sender_id = by_month.sender_id AND c.started_at = by_month.started_at)
+),
+spans AS (
+  SELECT month, region, site, block, sender_id, began, {micros}(ended_at) - {micros}(started_at) AS duration_us,
+    {micros}(started_at) - {micros}(lag(ended_at) OVER (
+      PARTITION BY month, region, site, block, sender_id ORDER BY started_at)) AS since_us
+  FROM unplanned
+),
+failures AS (
+  SELECT region, site, block, sender_id, month, count(*) AS outage_count,
+    sum(CASE WHEN since_us <= 3600000000 THEN 1 ELSE 0 END) AS flap_count,
+    avg(duration_us) AS mttr_us, {percentile}(duration_us, 0.5) AS median_outage_us,
+    {percentile}(duration_us, 0.95) AS p95_outage_us, max(duration_us) AS longest_outage_us
+  FROM spans
+  WHERE began
+  GROUP BY region, site, block, sender_id, month
 ),
 up_months AS (
   SELECT b.month, b.region, b.site, b.block, i.sender_id, greatest(i.first_whole_day, b.first_day) AS from_day,
@@ -279,9 +286,10 @@ parts AS (
   JOIN block_days d ON d.region = m.region AND d.site = m.site AND d.block = m.block AND d.day = m.day
   WHERE i.state = 'up'
   UNION ALL
-  SELECT CAST(date_trunc('month', day) AS DATE) AS month, region, site, block, sender_id, up_us, down_us, unknown_us,
-    error_bound_us
-  FROM {prefix}sender_day_exceptions
+  SELECT b.month, e.region, e.site, e.block, e.sender_id, e.up_us, e.down_us, e.unknown_us, e.error_bound_us
+  FROM block_months b
+  JOIN {prefix}sender_day_exceptions e
+    ON e.region = b.region AND e.site = b.site AND e.block = b.block AND e.day BETWEEN b.first_day AND b.last_day
 ),
 months AS (
   SELECT month, region, site, block, sender_id,

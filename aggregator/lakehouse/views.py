@@ -43,6 +43,8 @@ _QUERIES = (
 _SPARK = {
     "micros": "unix_micros",
     "percentile": "percentile",
+    "month_begins_at": "timestamp_micros(unix_date(month) * 86400000000)",
+    "month_ends_at": "timestamp_micros(unix_date(add_months(month, 1)) * 86400000000)",
     "json": "get_json_object",
     "parsed": "",
     "end": "",
@@ -52,6 +54,8 @@ _SPARK = {
 _DUCKDB = {
     "micros": "epoch_us",
     "percentile": "quantile_cont",
+    "month_begins_at": "make_timestamptz(epoch_us(month))",
+    "month_ends_at": "make_timestamptz(epoch_us(month + INTERVAL '1' MONTH))",
     "json": "json_extract_string",
     # What is no JSON has no fields, as in Spark, and is no error.
     "parsed": "TRY_CAST(",
