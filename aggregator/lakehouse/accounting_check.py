@@ -45,7 +45,7 @@ def check(
     figures = f.to_json(f.struct("*"))
     found = places.select("region", "site", wrong.alias("what"), figures.alias("figures")).where("what IS NOT NULL")
     for row in found.limit(1).collect():
-        raise AccountingError(f"{row.region}.{row.site}, {row.what}: {row.figures}; nothing of it stays in the tables")
+        raise AccountingError(f"{row.region}.{row.site}, {row.what}: {row.figures}")
 
 
 def _windows(windows: DataFrame, name: str) -> DataFrame:

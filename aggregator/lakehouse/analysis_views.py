@@ -1,9 +1,10 @@
-"""Say what the views for analysts are: sums over longer times, outages (``outage_views.py``), inventory.
+"""Say what the views for analysts are: sums over longer times, inventory; outages have modules of their own.
 
 Each is one query in a dialect that Spark and DuckDB share; what they call differently stands in braces (``views.py``).
 """
 
 from aggregator.lakehouse.outage_views import FEWEST_TOGETHER, OUTAGE_VIEWS
+from aggregator.lakehouse.reliability_view import SENDER_RELIABILITY, SENDER_RELIABILITY_QUERY
 from aggregator.lakehouse.table import RATIO_COLUMNS, SENDER_COLUMNS, Column, Table
 
 TERMS = {
@@ -138,6 +139,7 @@ ANALYSIS_VIEWS = (
     (REGION_AVAILABILITY_HOURLY, REGION_AVAILABILITY_HOURLY_QUERY),
     (FLEET_AVAILABILITY_MONTHLY, FLEET_AVAILABILITY_MONTHLY_QUERY),
     *OUTAGE_VIEWS,
+    (SENDER_RELIABILITY, SENDER_RELIABILITY_QUERY),
     (INVENTORY_HISTORY, INVENTORY_HISTORY_QUERY),
     (INVENTORY, INVENTORY_QUERY),
 )

@@ -7,10 +7,11 @@ too. What a table stands for is the further of the two: a row is only ever writt
 Two jobs at once. Locks keep them apart (``job_lock``), but not where machines share a catalog that has none, or lose
 the way to it. So a commit goes through only on what its job has seen: rows are added to a table to which nobody has
 added any since they were compared with it, and a run is recorded on the run that it went on from, with derived tables
-that nobody else has written since. Of two jobs one is refused, and what it had added counts for the next run.
+that nobody else has written since, or taken back. Of two jobs one is refused, and what it had added counts for the next
+run.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -184,16 +185,17 @@ def record(
     reached: Mapping[str, HubPosition],
     recipe: str,
     began: WholeRun,
+    written: Collection[Table] = (),
     upkeep: LastUpkeep | None = None,
 ) -> None:
     """End a whole run: write where its tables stand as rows, with the snapshots that belong together.
 
-    ``began`` is the last whole run, with the snapshots on which this one wrote; raise Interfered where another job has
-    written any of those tables since. ``upkeep``: what to remember of it, None for one run more than before.
+    ``began`` is the last whole run, with the snapshots on which this one wrote, ``written`` the derived tables that it
+    did write; raise Interfered as ``check_own``. ``upkeep``: what to remember of it, None for one run more than before.
     """
     # First: what is committed after this look is found by the check.
     at = snapshots(spark, (table for table in TABLES if table.name in reached))
-    _check_own(spark, began.snapshots)
+    check_own(spark, began.snapshots, written)
     if upkeep is None:
         last = last_upkeep(spark)
         upkeep = msgspec.structs.replace(last, runs_since=last.runs_since + 1)
@@ -207,6 +209,26 @@ def record(
     writer = writer.option(f"snapshot-property.{_RUNS}", upkeep.runs_since)
     writer = writer.option(f"snapshot-property.{_SWEPT}", upkeep.swept_at)
     _unless_changed_since(writer, began.recorded_as).overwrite(f.lit(True))
+
+
+def check_own(spark: SparkSession, began: Mapping[str, int], written: Collection[Table] = ()) -> None:
+    """Raise Interfered unless each derived table has come from the snapshot where it began by this job's commits alone.
+
+    Those of ``written`` have to have come further: another job that goes on from ``began`` takes back what it finds.
+    """
+    iceberg, own = Iceberg(spark), _own_name(spark)
+    for table in (*DERIVED, *DERIVED_FROM_IMPORTS):
+        loaded = iceberg.load(table)
+        snapshot, reached = loaded.currentSnapshot(), None
+        stands = None if snapshot is None else int(snapshot.snapshotId())
+        while snapshot is not None:
+            reached = int(snapshot.snapshotId())
+            if _summary(snapshot).get(_JOB) != own or reached == began.get(table.name):
+                break
+            reached = snapshot.parentId()
+            snapshot = None if reached is None else loaded.snapshot(reached)
+        if reached != began.get(table.name) or (table in written and stands == reached):
+            raise Interfered(f"another job has written {table.identifier} meanwhile: {GAVE_UP}")
 
 
 def properties(spark: SparkSession, position: HubPosition | None) -> dict[str, str]:
@@ -226,22 +248,6 @@ def _unless_changed_since(writer: Any, seen: int | None) -> Any:
     """Have Iceberg refuse a commit where rows came to its table after the snapshot ``seen``, None: ever."""
     writer = writer.option("isolation-level", "serializable")
     return writer if seen is None else writer.option("validate-from-snapshot-id", seen)
-
-
-def _check_own(spark: SparkSession, began: Mapping[str, int]) -> None:
-    """Raise Interfered unless each table has come from the snapshot where it began by this job's commits alone."""
-    iceberg, own = Iceberg(spark), _own_name(spark)
-    for table in (*DERIVED, *DERIVED_FROM_IMPORTS):
-        loaded = iceberg.load(table)
-        snapshot, reached = loaded.currentSnapshot(), None
-        while snapshot is not None:
-            reached = int(snapshot.snapshotId())
-            if _summary(snapshot).get(_JOB) != own or reached == began.get(table.name):
-                break
-            reached = snapshot.parentId()
-            snapshot = None if reached is None else loaded.snapshot(reached)
-        if reached != began.get(table.name):
-            raise Interfered(f"another job has written {table.identifier} meanwhile: {GAVE_UP}")
 
 
 def _own_name(spark: SparkSession) -> str:

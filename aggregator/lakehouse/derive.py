@@ -10,13 +10,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import availability, catalog, coverage, losses, vouching
-from aggregator.lakehouse.accounting_check import AccountingError, check
-from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.accounting_check import check
+from aggregator.lakehouse.catalog import HubPosition, WholeRun
 from aggregator.lakehouse.changes import windows_begin
 from aggregator.lakehouse.effort import joined_as, looked_at_again
 from aggregator.lakehouse.ground import Ground
 from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.import_schemas import IMPORT_AVAILABILITY, IMPORT_SENDER_AVAILABILITY, IMPORTS
+from aggregator.lakehouse.import_schemas import (
+    DERIVED_FROM_IMPORTS,
+    IMPORT_AVAILABILITY,
+    IMPORT_SENDER_AVAILABILITY,
+    IMPORTS,
+)
 from aggregator.lakehouse.imports.availability import import_availability, import_sender_availability
 from aggregator.lakehouse.imports.intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.intervals import sender_intervals, words
@@ -40,6 +45,7 @@ from aggregator.lakehouse.schemas import (
     WATERMARKS,
     Table,
 )
+from aggregator.lakehouse.settled import NOWHERE
 from aggregator.lakehouse.windows import DAY_US, HOUR_US
 from shared.instants import SECOND
 
@@ -50,7 +56,7 @@ class Derivation:
     """One step of all derived tables to ``position``.
 
     Known time ends where the hub's does; what was imported from later on waits for it. Before any word from a hub, it
-    ends with the imports. ``registration_interval`` is in microseconds.
+    ends with the imports. ``registration_interval`` is in microseconds. ``written`` are the tables written so far.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class Derivation:
     ) -> None:
         self._spark, self._position, self._imported = spark, position, imported
         self._interval, self._progress = registration_interval, progress
+        self.written: list[Table] = []
         self._known_through = position.known_through or (imported.known_through if imported is not None else 0)
         through = f.col("hub_sequence") <= position.sequence
         self._records = Records(*(spark.table(table.identifier).where(through) for table in (ADVISORIES, WATERMARKS)))
@@ -70,27 +77,16 @@ class Derivation:
     def run(self, ground: Ground | None) -> None:
         """Compute what has changed since ``ground``, where all tables stand, or everything where there is none.
 
-        Raise AccountingError before a wrong sum is committed; what was committed before it is taken back. The result is
-        the same.
+        Raise AccountingError before a wrong sum is committed; what was committed before it is for ``take_back``. The
+        result is the same.
         """
-        stood = ground.snapshots if ground else catalog.snapshots(self._spark, DERIVED)
         try:
             if ground is None:
                 self._in_full()
             else:
                 self._from_ground(ground)
-        except AccountingError:
-            self._take_back(stood)
-            raise
         finally:
             self._spark.catalog.clearCache()
-
-    def _take_back(self, stood: Mapping[str, int]) -> None:
-        """Have the tables say what they said at the snapshots ``stood``: nothing, where there was none."""
-        catalog.go_back(self._spark, (table for table in DERIVED if table.name in stood), stood)
-        for table in DERIVED:
-            if table.name not in stood:
-                self._write(self._read(table).limit(0), table)
 
     def _in_full(self) -> None:
         records, known_through = self._records, self._known_through
@@ -158,6 +154,7 @@ class Derivation:
             self._write(planned.sender_days(lives), SENDER_MAINTENANCE_DAYS, where)
         else:
             catalog.advance(self._spark, SENDER_MAINTENANCE_DAYS, self._position)
+            self.written.append(SENDER_MAINTENANCE_DAYS)
         self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)
         exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
         self._write(exceptions, SENDER_DAY_EXCEPTIONS, where)
@@ -183,6 +180,7 @@ class Derivation:
 
     def _write(self, rows: DataFrame, table: Table, where: Column | None = None) -> None:
         catalog.replace(rows, table, f.lit(True) if where is None else where, self._position)
+        self.written.append(table)
         self._progress(f"  {table.name}")
 
 
@@ -195,6 +193,26 @@ def derive_from_imports(spark: SparkSession, imported: HubPosition, progress: Pr
     ):
         catalog.replace(make(imports), table, f.lit(True), imported)
         progress(f"  {table.name}")
+
+
+def take_back(spark: SparkSession, whole_run: WholeRun) -> str:
+    """Have the derived tables say what they said after the last whole run, or nothing where there was none.
+
+    Say what became of it, for whoever is told why.
+    """
+    stood = whole_run.snapshots
+    before = [table for table in (*DERIVED, *DERIVED_FROM_IMPORTS) if table.name in stood]
+    if not catalog.go_back(spark, before, stood):
+        return (
+            "what was derived could not be taken back, for snapshots of the last whole run are gone: ask nothing of the"
+            " tables before a run has gone through"
+        )
+    since = [table for table in (*DERIVED, *DERIVED_FROM_IMPORTS) if table not in before]
+    written = catalog.snapshots(spark, since)
+    for table in since:
+        if table.name in written:
+            catalog.replace(spark.table(table.identifier).limit(0), table, f.lit(True), NOWHERE)
+    return "nothing of it stays in the derived tables"
 
 
 def _import_availability(imports: DataFrame) -> DataFrame:

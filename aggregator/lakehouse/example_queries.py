@@ -11,7 +11,8 @@ EXAMPLES: Final[Mapping[str, str]] = {
 SELECT hour, availability_known, coverage FROM site_availability_hourly
 WHERE site = 'dub1' AND day = DATE '2026-03-02' ORDER BY hour""",
     "site_availability_daily": """
-SELECT site, sum(up_us) / sum(up_us + down_us) AS availability_known, sum(outage_count) AS outage_count
+SELECT site, sum(up_us) / nullif(sum(up_us + down_us), 0) AS availability_known,
+  sum(up_us + down_us) / nullif(sum(up_us + down_us + unknown_us), 0) AS coverage
 FROM site_availability_daily WHERE day >= DATE '2026-03-01' GROUP BY site ORDER BY availability_known""",
     "region_availability_daily": """
 SELECT day, region, availability_known, coverage FROM region_availability_daily
@@ -31,8 +32,8 @@ WHERE day = DATE '2026-03-02' ORDER BY hour, region""",
     "fleet_availability_monthly": """
 SELECT month, availability_known, availability_total, coverage FROM fleet_availability_monthly ORDER BY month""",
     "outages": """
-SELECT site, sender_id, started_at, ended_at, duration_us / 1e6 AS seconds FROM outages
-WHERE NOT planned ORDER BY duration_us DESC NULLS FIRST LIMIT 20""",
+SELECT site, sender_id, started_at, ended_at, duration_us / 1e6 AS seconds, down_us / 1e6 AS counted_seconds
+FROM outages WHERE NOT planned ORDER BY down_us DESC LIMIT 20""",
     "incidents": """
 SELECT site, started_at, ended_at, sender_count, share, duration_us / 60e6 AS minutes FROM incidents
 ORDER BY started_at DESC LIMIT 10""",
@@ -51,8 +52,8 @@ WHERE site = 'dub1' AND sender_id = 'dub1-n1' ORDER BY started_at""",
     "site_coverage": """
 SELECT site, block, started_at, ended_at, cause FROM site_coverage WHERE NOT known ORDER BY started_at DESC""",
     "site_coverage_daily": """
-SELECT day, site, sum(known_us) / sum(window_us) AS known FROM site_coverage_daily
-GROUP BY day, site HAVING sum(known_us) < sum(window_us) ORDER BY day""",
+SELECT day, site, sum(known_us) / nullif(sum(window_us - maintenance_us), 0) AS known FROM site_coverage_daily
+GROUP BY day, site HAVING sum(known_us + maintenance_us) < sum(window_us) ORDER BY day""",
     "sender_day_exceptions": """
 SELECT day, count(*) AS senders FROM sender_day_exceptions WHERE down_us > 0 GROUP BY day ORDER BY day""",
     "sender_maintenance_days": """
@@ -74,7 +75,7 @@ SELECT reason, count(*) AS messages, max(archived_at) AS last FROM quarantine GR
 SELECT file, state, count(*) AS intervals, min(started_at) AS first, max(ended_at) AS last FROM imports
 GROUP BY file, state ORDER BY file, state""",
     "import_sender_availability": """
-SELECT site, sender_id, availability_observed, unknown_us / (up_us + down_us + unknown_us) AS unknown
+SELECT site, sender_id, availability_observed, availability_total, coverage
 FROM import_sender_availability ORDER BY availability_observed LIMIT 20""",
     "import_availability": """
 SELECT site, availability_observed, availability_whole_period FROM import_availability

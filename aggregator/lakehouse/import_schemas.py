@@ -60,10 +60,12 @@ IMPORT_QUARANTINE = Table(
     partitioned_by=("block",),
 )
 
-_BESIDE_AVAILABILITY = (
-    "Coverage is (up_us + down_us) / (up_us + down_us + unknown_us); availability of total time is"
-    " availability_observed x coverage. There is no error bound: the source's instants are taken as they are, and how"
-    " exact they are it does not say."
+_NO_ERROR_BOUND = (
+    "There is no error bound: the source's instants are taken as they are, and how exact they are it does not say."
+)
+_OF_TOTAL_TIME = (
+    Column("availability_total", "DOUBLE", "up / (up + down + unknown): of total time"),
+    Column("coverage", "DOUBLE", "(up + down) / (up + down + unknown): how much of the time the source tells of"),
 )
 _OBSERVED = (
     Column("observed_from", "TIMESTAMP", "the first start, or when the source began to watch"),
@@ -72,7 +74,7 @@ _OBSERVED = (
 
 IMPORT_SENDER_AVAILABILITY = Table(
     "import_sender_availability",
-    f"Each imported sender, for as long as its source watched it. {_BESIDE_AVAILABILITY}",
+    f"Each imported sender, for as long as its source watched it. {_NO_ERROR_BOUND}",
     (
         *_BLOCK,
         Column("sender_id", "STRING", "the sender"),
@@ -85,7 +87,8 @@ IMPORT_SENDER_AVAILABILITY = Table(
         Column("up_interval_count", "BIGINT", "intervals up"),
         Column("down_interval_count", "BIGINT", "intervals down"),
         Column("zero_length_count", "BIGINT", "intervals among them, of any state, that end where they start"),
-        Column("availability_observed", "DOUBLE", "up / (up + down); null where nothing is known"),
+        Column("availability_observed", "DOUBLE", "up / (up + down): of known time; null where nothing is known"),
+        *_OF_TOTAL_TIME,
         Column("availability_after_first_up", "DOUBLE", "up / (up + down - initial down)"),
     ),
     identity=("region", "site", "block", "sender_id"),
@@ -95,9 +98,8 @@ IMPORT_SENDER_AVAILABILITY = Table(
 
 IMPORT_AVAILABILITY = Table(
     "import_availability",
-    "What was imported, by four definitions of availability, with the lengths of its intervals: for all senders of a"
-    " source, by region, by site, and by every group that their names tell."
-    f" {_BESIDE_AVAILABILITY}",
+    "What was imported, by five definitions of availability, with the lengths of its intervals: for all senders of a"
+    f" source, by region, by site, and by every group that their names tell. {_NO_ERROR_BOUND}",
     (
         Column("block", "STRING", "import:<source>"),
         Column("grouping", "STRING", "all | region | site | the name of a group, such as cluster"),
@@ -114,6 +116,7 @@ IMPORT_AVAILABILITY = Table(
         Column("unknown_us", "DECIMAL(38,0)", "sender-microseconds that no interval says anything of"),
         Column("initial_down_us", "DECIMAL(38,0)", "sender-microseconds of down_us before each first time up"),
         Column("availability_observed", "DOUBLE", "up / (up + down), over all its senders: each weighs what it lived"),
+        *_OF_TOTAL_TIME,
         Column("availability_sender_mean", "DOUBLE", "mean of each sender's own up / (up + down): all weigh the same"),
         Column("availability_after_first_up", "DOUBLE", "up / (up + down - initial down)"),
         Column(

@@ -11,13 +11,14 @@ from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse import bronze, catalog, effort, losses, provision
+from aggregator.lakehouse.accounting_check import AccountingError
 from aggregator.lakehouse.archive_past import check_past
 from aggregator.lakehouse.bronze import Counts
 from aggregator.lakehouse.caches import default_cache
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.catalog_reading import check_reachable
 from aggregator.lakehouse.chunk_reading import read_chunks
-from aggregator.lakehouse.derive import Derivation, derive_from_imports
+from aggregator.lakehouse.derive import Derivation, derive_from_imports, take_back
 from aggregator.lakehouse.ground import ground_of, recipe_of
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.jars import iceberg_jars, jars_for
@@ -25,18 +26,16 @@ from aggregator.lakehouse.java import java_home
 from aggregator.lakehouse.job_lock import alone, wait_until_free
 from aggregator.lakehouse.maintain import Upkeep, is_due, maintain
 from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
-from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS
+from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS, Table
 from aggregator.lakehouse.session import SessionSettings, start
-from aggregator.lakehouse.settled import NOWHERE, settled_at, tables_at
+from aggregator.lakehouse.settled import reached_by_all, settled_at, tables_at
 from aggregator.lakehouse.spark_master import check_master
 from aggregator.lakehouse.staged_files import place_of
 from aggregator.lakehouse.stopping import Check, unstoppable, until_stopped
-from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader, StreamState
+from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
 from aggregator.lakehouse.stream_slices import StreamSlices
 
 LOCK_DEADLINE = 60.0
-ASKED_AGAIN_AFTER = 1.0
-"""Seconds until an archive is asked again that its mirror seems to be ahead of."""
 CHUNK_BYTES = 512 << 20
 CHUNK_MESSAGES = 1_000_000
 
@@ -78,7 +77,7 @@ def roll_up(
     """
     began = time.monotonic()
     # Before Spark's start: whoever cannot run is told at once.
-    asyncio.run(until_stopped(_look_at(settings), check))
+    asyncio.run(until_stopped(_look_at(settings, pauses=()), check))
     wait_until_free(warehouse(settings), LOCK_DEADLINE, progress, check)
     nothing_new = find_nothing_new(settings, check) if request == RollupRequest() else None
     if nothing_new is not None:
@@ -103,7 +102,9 @@ def roll_up_in(
         hub = asyncio.run(until_stopped(_look_at(settings), check))
         provision.prepare(spark)
         stands = catalog.positions(spark, BRONZE)
-        counts, position = _take_what_is_new(spark, settings, request, hub, stands, progress)
+        plan = plan_reading(list(stands.values()), hub.archive, hub.report, request.accept_loss)
+        asyncio.run(until_stopped(_check_past(settings, stands.values()), check))
+        counts, position = _take_what_is_new(spark, settings, hub, plan, stands, progress)
         bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
         if is_due(spark, settings.lakehouse):
             upkeep = _keep_up(spark, settings, progress, sweep=False)
@@ -152,14 +153,15 @@ def bring_up_to_date(
     """Derive what is not of this state of the archive and of the imports yet; give the hub's position.
 
     ``position`` None stands for the one that all bronze tables have reached, which is nowhere before the first rollup.
+    Raise AccountingError where times do not add up, and Interfered where another job writes these tables: what the last
+    whole run left is what they say then, or after the next run.
     """
     effort.fit(spark, _RECORDS, 0, settings.lakehouse.spark)
     whole_run = catalog.last_whole_run(spark)
     stands = catalog.positions(spark, (*BRONZE, IMPORTS, *DERIVED_FROM_IMPORTS), whole_run)
     imported = stands.get(IMPORTS.name)
     if position is None:
-        reached = [stands[table.name] for table in BRONZE if table.name in stands]
-        position = min(reached, key=lambda each: each.sequence, default=NOWHERE)
+        position = reached_by_all(stands)
     interval = settings.lakehouse.registration_interval
     recipe = recipe_of(interval, imported, losses.spans(spark, position))
     ground = None if full else ground_of(spark, whole_run, recipe, position, imported)
@@ -167,16 +169,24 @@ def bring_up_to_date(
     if ground is not None and whole_run.positions == wanted:
         return position
     here = catalog.snapshots(spark, (*DERIVED, *DERIVED_FROM_IMPORTS))
-    if imported is not None and (
-        ground is None or any(stands.get(each.name) != imported for each in DERIVED_FROM_IMPORTS)
-    ):
-        derive_from_imports(spark, imported, progress)
-    if ground is None or ground.position != position:
-        effort.cut(spark, _RECORDS, whole_run.snapshots if ground else None, settings.lakehouse.spark)
-        progress(f"deriving intervals, coverage and availability through {position.sequence}")
-        derivation = Derivation(spark, position, imported, interval, progress)
-        derivation.run(ground)
-    catalog.record(spark, wanted, recipe, msgspec.structs.replace(whole_run, snapshots=here))
+    derivation = Derivation(spark, position, imported, interval, progress)
+    written: tuple[Table, ...] = ()
+    try:
+        if imported is not None and (
+            ground is None or any(stands.get(each.name) != imported for each in DERIVED_FROM_IMPORTS)
+        ):
+            derive_from_imports(spark, imported, progress)
+            written = DERIVED_FROM_IMPORTS
+        if ground is None or ground.position != position:
+            effort.cut(spark, _RECORDS, whole_run.snapshots if ground else None, settings.lakehouse.spark)
+            progress(f"deriving intervals, coverage and availability through {position.sequence}")
+            derivation.run(ground)
+    except AccountingError as error:
+        # Sums of what two jobs have written prove nothing, and what the other wrote is not to be taken back.
+        catalog.check_own(spark, here, derivation.written)
+        raise AccountingError(f"{error}; {take_back(spark, whole_run)}") from error
+    began = msgspec.structs.replace(whole_run, snapshots=here)
+    catalog.record(spark, wanted, recipe, began, (*written, *derivation.written))
     return position
 
 
@@ -214,15 +224,18 @@ def _keep_up(spark: SparkSession, settings: AggregatorSettings, progress: Progre
     return maintain(spark, settings.lakehouse, time.time_ns() // 1_000, progress, sweep=sweep)
 
 
-async def _look_at(settings: AggregatorSettings) -> Hub:
+async def _look_at(settings: AggregatorSettings, pauses: Collection[float] = PAUSES) -> Hub:
+    """Ask what the hub's streams hold; the archive again after ``pauses`` while its mirror seems to be ahead of it."""
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
         # The mirror first: what it holds, the archive has held before.
-        report = await reader.state(settings.lakehouse.report_stream)
-        archive = await reader.state(settings.lakehouse.archive_stream)
-        if report.last_sequence > archive.last_sequence:
+        report = await reader.state(settings.lakehouse.report_stream, pauses)
+        archive = await reader.state(settings.lakehouse.archive_stream, pauses)
+        for pause in pauses:
+            if report.last_sequence <= archive.last_sequence:
+                break
             # A server that has just come to lead the archive may have something still to take.
-            await asyncio.sleep(ASKED_AGAIN_AFTER)
-            archive = await reader.state(settings.lakehouse.archive_stream)
+            await asyncio.sleep(pause)
+            archive = await reader.state(settings.lakehouse.archive_stream, PAUSES)
         return Hub(archive, report)
 
 
@@ -243,18 +256,18 @@ async def _archived_at(settings: AggregatorSettings, hub: Hub, sequence: int) ->
 def _take_what_is_new(
     spark: SparkSession,
     settings: AggregatorSettings,
-    request: RollupRequest,
     hub: Hub,
+    plan: ReadingPlan,
     stands: Mapping[str, HubPosition],
     progress: Progress,
 ) -> tuple[Counts, HubPosition]:
-    """Read and write chunk by chunk; a run that is killed goes on with the chunk that it was in."""
-    done = {table.name: stands[table.name] for table in BRONZE if table.name in stands}
-    plan = plan_reading(list(done.values()), hub.archive, hub.report, request.accept_loss)
-    asyncio.run(_check_past(settings, done.values()))
-    known_through = min((each.known_through for each in done.values()), default=0)
+    """Read and write chunk by chunk; a run that is killed goes on with the chunk that it was in.
+
+    ``stands`` tells where the bronze tables stand.
+    """
+    known_through = min((each.known_through for each in stands.values()), default=0)
     position = HubPosition(hub.archive.name, hub.archive.created_at, plan.wanted.first - 1, known_through)
-    done = bronze.begin(spark, position, done)
+    done = bronze.begin(spark, position, stands)
     if plan.lost is not None and plan.wanted.count:
         resumed_at = asyncio.run(_archived_at(settings, hub, plan.wanted.first))
         losses.record(spark, plan.lost, position, resumed_at)

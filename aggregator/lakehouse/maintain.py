@@ -79,7 +79,7 @@ def maintain(
         if gone:
             progress(f"  {expiring.name}: {gone:,} rows were too old")
     upkeep = LastUpkeep(runs_since=0, swept_at=now if sweep else swept_at)
-    catalog.record(spark, whole_run.positions, whole_run.recipe, here, upkeep)
+    catalog.record(spark, whole_run.positions, whole_run.recipe, here, upkeep=upkeep)
     superseded_before = (now - settings.keep_snapshots) // 1_000
     expired_snapshots = sum(table.expire(superseded_before) for table in tables.values())
     progress(f"  {expired_snapshots:,} snapshots went")

@@ -1,14 +1,14 @@
-"""Say what the views of outages are: one by one, many at once, and how reliable each sender is.
+"""Say what the views of outages are: one by one, and many at once.
 
 Each is one query in a dialect that Spark and DuckDB share; what they call differently stands in braces (``views.py``).
 """
 
-from aggregator.lakehouse.table import RATIO_COLUMNS, SENDER_COLUMNS, SITE_COLUMNS, Column, Table
+from aggregator.lakehouse.table import SENDER_COLUMNS, SITE_COLUMNS, Column, Table
 
 FEWEST_TOGETHER = 4
 """So few outages of a site may make an incident."""
 
-_COVERED = """
+COVERED = """
 downs AS (
   SELECT *, {micros}(started_at) AS started_us,
     CASE WHEN advisory_at > started_at THEN ({micros}(advisory_at) - {micros}(started_at)) / 2 ELSE 300000000 END
@@ -17,7 +17,10 @@ downs AS (
   WHERE state = 'down'
 ),
 known AS (
-  SELECT max(known_through) AS known_through FROM {prefix}positions WHERE table_name = 'sender_intervals'
+  SELECT coalesce(
+      max(CASE WHEN table_name = 'sender_intervals' AND {micros}(known_through) > 0 THEN known_through END),
+      max(CASE WHEN table_name = 'imports' THEN known_through END)) AS known_through
+  FROM {prefix}positions
 ),
 touched AS (
   SELECT d.region, d.site, d.block, d.sender_id, d.started_at, coalesce(d.ended_at, k.known_through) AS ended_at,
@@ -45,16 +48,56 @@ covered AS (
 """
 """Every outage (``downs``), and which of them lie wholly in declared maintenance (``covered``)."""
 
+_UNCOUNTED = """
+hidden AS (
+  SELECT d.region, d.site, d.block, d.sender_id, d.started_at,
+    {micros}(greatest(d.started_at, c.started_at)) AS from_us,
+    {micros}(least(d.ended_at, k.known_through, c.ended_at)) AS to_us
+  FROM downs d
+  CROSS JOIN known k
+  JOIN {prefix}site_coverage c
+    ON c.region = d.region AND c.site = d.site AND c.block = d.block
+    AND c.started_at < coalesce(d.ended_at, k.known_through) AND c.ended_at > d.started_at
+  WHERE NOT c.known
+  UNION ALL
+  SELECT t.region, t.site, t.block, t.sender_id, t.started_at, {micros}(greatest(t.started_at, t.planned_from)),
+    {micros}(least(t.ended_at, t.planned_to, k.known_through))
+  FROM touched t
+  CROSS JOIN known k
+),
+hidden_in_turn AS (
+  SELECT *, max(to_us) OVER (PARTITION BY region, site, block, sender_id, started_at
+      ORDER BY from_us, to_us ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached_us
+  FROM hidden
+),
+uncounted AS (
+  SELECT region, site, block, sender_id, started_at,
+    sum(greatest(0, to_us - greatest(from_us, coalesce(reached_us, from_us)))) AS uncounted_us
+  FROM hidden_in_turn
+  GROUP BY region, site, block, sender_id, started_at
+)
+"""
+"""What of each outage does not count as down (``uncounted``): nobody watched, or it was planned."""
+
 OUTAGES = Table(
     "outages",
     "A view: every outage of every sender, from its last word before to its first word after.",
     (
         *SENDER_COLUMNS,
         Column("started_at", "TIMESTAMP", "its last word"),
-        Column("ended_at", "TIMESTAMP", "its first word again, or its retirement; null: still down"),
-        Column("ended_by", "STRING", "recovered | retired | new | rebuilt | lost_store | stale; null: still down"),
+        Column("ended_at", "TIMESTAMP", "its first word again, or its end otherwise (ended_by); null: still down"),
+        Column(
+            "ended_by",
+            "STRING",
+            "recovered | retired | new | rebuilt | lost_store | stale, or import_gap | import_end; null: still down",
+        ),
         Column("noticed_at", "TIMESTAMP", "when it became stale"),
-        Column("duration_us", "BIGINT", "microseconds from started_at to ended_at; null: still down"),
+        Column("duration_us", "BIGINT", "microseconds from started_at to ended_at, seen or not; null: still down"),
+        Column(
+            "down_us",
+            "BIGINT",
+            "microseconds of it that count as down, until known time ends: watched, and not in declared maintenance",
+        ),
         Column("episode", "STRING", "which life of the sender"),
         Column("planned", "BOOLEAN", "true: it lies wholly in declared maintenance, and counts nowhere as an outage"),
         Column(
@@ -68,17 +111,23 @@ OUTAGES = Table(
 # Engines leave out the windows where nobody asks for the incident: then a sender's outages cost what they are.
 OUTAGES_QUERY = """
 WITH {covered},
+{uncounted},
 watched AS (
   SELECT region, site, {micros}(max(ended_at)) - {micros}(min(started_at)) AS watched_us
   FROM {prefix}site_coverage
   GROUP BY region, site
 ),
 judged AS (
-  SELECT d.*, c.sender_id IS NOT NULL AS planned, w.watched_us
+  SELECT d.*, c.sender_id IS NOT NULL AS planned, w.watched_us,
+    greatest(0, {micros}(least(d.ended_at, k.known_through)) - d.started_us) - coalesce(u.uncounted_us, 0) AS down_us
   FROM downs d
+  CROSS JOIN known k
   LEFT JOIN covered c
     ON c.region = d.region AND c.site = d.site AND c.block = d.block AND c.sender_id = d.sender_id
     AND c.started_at = d.started_at
+  LEFT JOIN uncounted u
+    ON u.region = d.region AND u.site = d.site AND u.block = d.block AND u.sender_id = d.sender_id
+    AND u.started_at = d.started_at
   LEFT JOIN watched w ON w.region = d.region AND w.site = d.site
 ),
 sited AS (
@@ -126,10 +175,10 @@ together AS (
   FROM cut
 )
 SELECT region, site, block, sender_id, started_at, ended_at, ended_by, advisory_at AS noticed_at,
-  {micros}(ended_at) - started_us AS duration_us, episode, planned,
+  {micros}(ended_at) - started_us AS duration_us, CAST(down_us AS BIGINT) AS down_us, episode, planned,
   CASE WHEN is_crowded AND size >= enough THEN began_at END AS incident_started_at
 FROM together
-""".replace("{covered}", _COVERED.strip())
+""".replace("{covered}", COVERED.strip()).replace("{uncounted}", _UNCOUNTED.strip())
 
 INCIDENTS = Table(
     "incidents",
@@ -169,149 +218,8 @@ LEFT JOIN {prefix}site_availability_daily d
   ON d.region = f.region AND d.site = f.site AND d.day = CAST(f.started_at AS DATE)
 """
 
-SENDER_RELIABILITY = Table(
-    "sender_reliability",
-    "A view: how reliable each sender was in each month. Outages that lie wholly in declared maintenance are left out."
-    " Ask for the worst with a minimum of coverage: WHERE coverage > 0.9 ORDER BY availability_known.",
-    (
-        Column("month", "DATE", "first day of the UTC month"),
-        *SENDER_COLUMNS,
-        Column("up_us", "BIGINT", "microseconds up"),
-        Column("down_us", "BIGINT", "microseconds down"),
-        Column("unknown_us", "BIGINT", "microseconds that nobody observed"),
-        *RATIO_COLUMNS,
-        Column("outage_count", "BIGINT", "outages that began in the month, planned ones left out"),
-        Column("flap_count", "BIGINT", "those of them that began within an hour after the one before had ended"),
-        Column(
-            "mtbf_us",
-            "BIGINT",
-            "mean time between failures, in microseconds: up_us / outage_count; null without an outage",
-        ),
-        Column(
-            "mttr_us",
-            "BIGINT",
-            "mean time to repair, in microseconds: of the outages that began in the month and are over",
-        ),
-        Column("median_outage_us", "BIGINT", "microseconds: half of those were shorter"),
-        Column("p95_outage_us", "BIGINT", "microseconds: 95 % of those were shorter"),
-        Column("longest_outage_us", "BIGINT", "microseconds of the longest of those"),
-        Column("error_bound_us", "BIGINT", "microseconds by which up_us and down_us may be off"),
-    ),
-    identity=("month", "region", "site", "block", "sender_id"),
-)
-# Not of the view outages: what incidents cost is nothing to a sender's figures. An outage is listed in the month in
-# which it began, and in the one that an hour after its end lies in. And not of the view of days: days that a sender was
-# up throughout are those of its block, all of a month at once. Days and outages are joined to the months by ranges of
-# what their files are sorted by: whoever asks for one month has engines read the files of that month alone.
-SENDER_RELIABILITY_QUERY = """
-WITH {covered},
-block_days AS (
-  SELECT *,
-    sum(known_us) OVER (PARTITION BY month, region, site, block ORDER BY day
-      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS known_so_far_us,
-    sum(unknown_us) OVER (PARTITION BY month, region, site, block ORDER BY day
-      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS unknown_so_far_us
-  FROM (
-    SELECT region, site, block, day, CAST(date_trunc('month', day) AS DATE) AS month, known_us,
-      window_us - known_us - maintenance_us AS unknown_us
-    FROM {prefix}site_coverage_daily) coverage_days
-),
-block_months AS (
-  SELECT month, region, site, block, min(day) AS first_day, max(day) AS last_day,
-    {month_begins_at} AS begins_at, {month_ends_at} AS ends_at
-  FROM block_days
-  GROUP BY month, region, site, block
-),
-by_month AS (
-  SELECT b.month, d.region, d.site, d.block, d.sender_id, d.started_at, d.ended_at, true AS began
-  FROM block_months b
-  JOIN {prefix}sender_intervals d
-    ON d.region = b.region AND d.site = b.site AND d.block = b.block
-    AND d.started_at >= b.begins_at AND d.started_at < b.ends_at
-  WHERE d.state = 'down'
-  UNION ALL
-  SELECT b.month, d.region, d.site, d.block, d.sender_id, d.started_at, d.ended_at, false AS began
-  FROM block_months b
-  JOIN {prefix}sender_intervals d
-    ON d.region = b.region AND d.site = b.site AND d.block = b.block AND d.started_at < b.begins_at
-    AND d.ended_at >= b.begins_at - INTERVAL '1' HOUR AND d.ended_at < b.ends_at - INTERVAL '1' HOUR
-  WHERE d.state = 'down'
-),
-unplanned AS (
-  SELECT *
-  FROM by_month
-  WHERE NOT EXISTS (
-    SELECT 1 FROM covered c
-    WHERE c.region = by_month.region AND c.site = by_month.site AND c.block = by_month.block
-      AND c.sender_id = by_month.sender_id AND c.started_at = by_month.started_at)
-),
-spans AS (
-  SELECT month, region, site, block, sender_id, began, {micros}(ended_at) - {micros}(started_at) AS duration_us,
-    {micros}(started_at) - {micros}(lag(ended_at) OVER (
-      PARTITION BY month, region, site, block, sender_id ORDER BY started_at)) AS since_us
-  FROM unplanned
-),
-failures AS (
-  SELECT region, site, block, sender_id, month, count(*) AS outage_count,
-    sum(CASE WHEN since_us <= 3600000000 THEN 1 ELSE 0 END) AS flap_count,
-    avg(duration_us) AS mttr_us, {percentile}(duration_us, 0.5) AS median_outage_us,
-    {percentile}(duration_us, 0.95) AS p95_outage_us, max(duration_us) AS longest_outage_us
-  FROM spans
-  WHERE began
-  GROUP BY region, site, block, sender_id, month
-),
-up_months AS (
-  SELECT b.month, b.region, b.site, b.block, i.sender_id, greatest(i.first_whole_day, b.first_day) AS from_day,
-    least(i.last_whole_day, b.last_day) AS to_day
-  FROM block_months b
-  JOIN {prefix}sender_intervals i
-    ON i.region = b.region AND i.site = b.site AND i.block = b.block
-    AND i.first_whole_day <= b.last_day AND i.last_whole_day >= b.first_day
-  WHERE i.state = 'up'
-),
-parts AS (
-  SELECT u.month, u.region, u.site, u.block, u.sender_id, t.known_so_far_us - s.known_so_far_us + s.known_us AS up_us,
-    0 AS down_us, t.unknown_so_far_us - s.unknown_so_far_us + s.unknown_us AS unknown_us, 0 AS error_bound_us
-  FROM up_months u
-  JOIN block_days s ON s.month = u.month AND s.region = u.region AND s.site = u.site AND s.block = u.block
-    AND s.day = u.from_day
-  JOIN block_days t ON t.month = u.month AND t.region = u.region AND t.site = u.site AND t.block = u.block
-    AND t.day = u.to_day
-  UNION ALL
-  SELECT d.month, i.region, i.site, i.block, i.sender_id, -d.known_us, 0, -d.unknown_us, 0
-  FROM {prefix}sender_maintenance_days m
-  JOIN {prefix}sender_intervals i
-    ON i.region = m.region AND i.site = m.site AND i.block = m.block AND i.sender_id = m.sender_id
-    AND m.day BETWEEN i.first_whole_day AND i.last_whole_day
-  JOIN block_days d ON d.region = m.region AND d.site = m.site AND d.block = m.block AND d.day = m.day
-  WHERE i.state = 'up'
-  UNION ALL
-  SELECT b.month, e.region, e.site, e.block, e.sender_id, e.up_us, e.down_us, e.unknown_us, e.error_bound_us
-  FROM block_months b
-  JOIN {prefix}sender_day_exceptions e
-    ON e.region = b.region AND e.site = b.site AND e.block = b.block AND e.day BETWEEN b.first_day AND b.last_day
-),
-months AS (
-  SELECT month, region, site, block, sender_id,
-    CAST(sum(up_us) AS BIGINT) AS up_us, CAST(sum(down_us) AS BIGINT) AS down_us,
-    CAST(sum(unknown_us) AS BIGINT) AS unknown_us, CAST(sum(error_bound_us) AS BIGINT) AS error_bound_us
-  FROM parts
-  GROUP BY month, region, site, block, sender_id
-)
-SELECT m.month, m.region, m.site, m.block, m.sender_id, up_us, down_us, unknown_us,
-  {ratios},
-  coalesce(f.outage_count, 0) AS outage_count, CAST(coalesce(f.flap_count, 0) AS BIGINT) AS flap_count,
-  CASE WHEN f.outage_count > 0 THEN CAST(floor(up_us / f.outage_count) AS BIGINT) END AS mtbf_us,
-  CAST(floor(f.mttr_us) AS BIGINT) AS mttr_us, CAST(floor(f.median_outage_us) AS BIGINT) AS median_outage_us,
-  CAST(floor(f.p95_outage_us) AS BIGINT) AS p95_outage_us, f.longest_outage_us, error_bound_us
-FROM months m
-LEFT JOIN failures f
-  ON f.month = m.month AND f.region = m.region AND f.site = m.site AND f.block = m.block AND f.sender_id = m.sender_id
-""".replace("{covered}", _COVERED.strip())
-
 OUTAGE_VIEWS = (
     (OUTAGES, OUTAGES_QUERY),
     (INCIDENTS, INCIDENTS_QUERY),
-    (SENDER_RELIABILITY, SENDER_RELIABILITY_QUERY),
 )
 """Each view with its query, behind those that it rests on."""

@@ -13,6 +13,7 @@ import msgspec
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.mirror_past import another_past
 from aggregator.lakehouse.stream_reader import StreamState
+from shared.instants import format_instant
 
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 RESTORED_REMEDY = (
@@ -110,10 +111,11 @@ def _check_mirror(report: StreamState, archive: StreamState, done: int) -> None:
             f" {archive.last_sequence}: {another_past(report.name, archive.name)}"
         )
     alone = Span(max(done + 1, report.first_sequence), min(_first_kept(archive) - 1, report.last_sequence))
-    if alone.count and report.message_count and report.created_at < archive.created_at:
+    # Only of an archive made as a copy, which has the times of another one, this proves nothing: but none proves more.
+    if alone.count and report.message_count and report.first_at < archive.created_at:
         raise Refused(
-            f"{report.name} alone holds {alone}, and is older than {archive.name}:"
-            f" {another_past(report.name, archive.name)}"
+            f"{report.name} alone holds {alone}, and begins at {format_instant(report.first_at)}, before"
+            f" {archive.name} was made: {another_past(report.name, archive.name)}"
         )
 
 

@@ -100,7 +100,11 @@ REGISTRATIONS = Table(
     "Every forwarded registration once, byte for byte: a sample of what the senders published.",
     (
         *_BLOCK,
-        Column("sender_id", "STRING", "$.sender of the payload; null where that is not how the site names senders"),
+        Column(
+            "sender_id",
+            "STRING",
+            "$.sender of the payload, however the site names senders; null: there is none",
+        ),
         Column("incarnation", "STRING", "which past of the site's stream: <created us>-<epoch ms>"),
         Column("sequence", "BIGINT", "sequence in the site's stream"),
         Column("stored_at", "TIMESTAMP", "when the site's stream stored it (to the millisecond)"),

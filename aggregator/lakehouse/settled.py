@@ -50,6 +50,13 @@ def settled_at(warehouse: Path, settings: LakehouseSettings) -> HubPosition | No
         return None
 
 
+def reached_by_all(stands: Mapping[str, HubPosition]) -> HubPosition:
+    """Give the position that all bronze tables have reached: nowhere while a first rollup has not begun them all."""
+    if any(table.name not in stands for table in BRONZE):
+        return NOWHERE
+    return min((stands[table.name] for table in BRONZE), key=lambda each: each.sequence)
+
+
 def tables_at(position: HubPosition, imported: HubPosition | None) -> dict[str, HubPosition]:
     """Say where each table stands after a whole run; ``imported`` is None where nothing ever was."""
     stands = dict.fromkeys((table.name for table in DERIVED), position)

@@ -5,9 +5,10 @@ word on whether anything is left, and what broke off is asked for again behind w
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Collection
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,7 +22,11 @@ CONNECT_DEADLINE = 20.0
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts: a cluster that elects a leader refuses at once, and needs some seconds."""
 _NO_MESSAGE = 10037
+_UNAVAILABLE = 503
+"""The code of "JetStream system temporarily unavailable", which is what servers say where there is no leader."""
 _LAGGING = "whoever answers lags behind the leader"
+
+T = TypeVar("T")
 
 
 class ReadFailed(RuntimeError):
@@ -29,7 +34,10 @@ class ReadFailed(RuntimeError):
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """What a stream holds. ``created_at`` in microseconds tells one past of the stream from another."""
+    """What a stream holds. ``created_at`` in microseconds tells one past of the stream from another.
+
+    ``first_at`` is when the first message that is left was stored, at its origin where this is a mirror; 0 for none.
+    """
 
     name: str
     created_at: int
@@ -37,6 +45,7 @@ class StreamState(msgspec.Struct, frozen=True):
     last_sequence: int
     message_count: int
     byte_count: int
+    first_at: int
 
     @property
     def message_size(self) -> int:
@@ -49,6 +58,7 @@ class _State(msgspec.Struct):
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
+    first_ts: str = ""
 
 
 class _Config(msgspec.Struct):
@@ -90,12 +100,10 @@ class StreamReader:
         """Close the connection: nothing was left at the server."""
         await self._client.close()
 
-    async def state(self, stream: str) -> StreamState:
-        """Ask what ``stream`` holds; raise ReadFailed."""
+    async def state(self, stream: str, pauses: Collection[float] = ()) -> StreamState:
+        """Ask what ``stream`` holds, and again after ``pauses`` (seconds) where nobody answers; raise ReadFailed."""
         try:
-            info = await request_json(
-                self._client, f"{self._api}.STREAM.INFO.{stream}", None, _Info, deadline=self._deadline
-            )
+            info = await self._ask(f"STREAM.INFO.{stream}", None, _Info, pauses)
         except (ApiError, RequestFailed) as error:
             raise ReadFailed(f"stream {stream}: {error}") from error
         state = info.state
@@ -106,6 +114,7 @@ class StreamReader:
             last_sequence=state.last_seq,
             message_count=state.messages,
             byte_count=state.bytes,
+            first_at=parse_instant(state.first_ts) if state.messages else 0,
         )
 
     async def read(self, stream: str, first: int, last: int) -> AsyncGenerator[Messages, None]:
@@ -137,13 +146,11 @@ class StreamReader:
     async def at_or_after(self, stream: str, sequence: int) -> tuple[int, int] | None:
         """Give sequence and time (microseconds) of the first message there is from ``sequence`` on; raise ReadFailed.
 
-        The stream's leader is asked, whom nobody answers for.
+        The stream's leader is asked, whom nobody answers for: again after ``PAUSES`` where there is none.
         """
         body = {"seq": sequence, "next_by_subj": ">"}
         try:
-            found = await request_json(
-                self._client, f"{self._api}.STREAM.MSG.GET.{stream}", body, _Found, deadline=self._deadline
-            )
+            found = await self._ask(f"STREAM.MSG.GET.{stream}", body, _Found, PAUSES)
         except ApiError as error:
             if error.err_code == _NO_MESSAGE:
                 return None
@@ -151,3 +158,24 @@ class StreamReader:
         except RequestFailed as error:
             raise ReadFailed(f"stream {stream}: {error}") from error
         return found.message.seq, parse_instant(found.message.time)
+
+    async def _ask(self, subject: str, body: object, model: type[T], pauses: Collection[float]) -> T:
+        """Ask once more after each pause while there is no answer; raise ApiError, RequestFailed.
+
+        Who waited for an answer for as long as all pauses take is not asked again: a permission may be missing.
+        """
+        patient_until = time.monotonic() + sum(pauses)
+        for pause in pauses:
+            try:
+                return await self._ask_once(subject, body, model)
+            except RequestFailed:
+                if time.monotonic() > patient_until:
+                    raise
+            except ApiError as error:
+                if error.code != _UNAVAILABLE:
+                    raise
+            await asyncio.sleep(pause)
+        return await self._ask_once(subject, body, model)
+
+    async def _ask_once(self, subject: str, body: object, model: type[T]) -> T:
+        return await request_json(self._client, f"{self._api}.{subject}", body, model, deadline=self._deadline)

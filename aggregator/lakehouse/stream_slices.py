@@ -16,7 +16,7 @@ import uvloop
 
 from aggregator.lakehouse.mirror_past import Witnesses, check_witnesses
 from aggregator.lakehouse.stream_consumer import Messages, Numbers
-from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, ReadFailed, StreamReader
+from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader
 from shared.nats_connection import ConnectionSettings
 from shared.settings import FilePath
 
@@ -70,7 +70,7 @@ class StreamSlices(msgspec.Struct, frozen=True):
                 await check_witnesses(reader, stream, archive, witnesses)
                 missing = holes
             # What the last stream lacks was deleted there, except before its first message: there retention was faster.
-            kept = (await reader.state(archive)).first_sequence if missing else 0
+            kept = (await reader.state(archive, PAUSES)).first_sequence if missing else 0
             missing = [(begin, min(end, kept - 1)) for begin, end in missing if begin < kept]
             if missing:
                 raise ReadFailed(

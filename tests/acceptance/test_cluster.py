@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from aggregator.lakehouse.caches import default_cache
+from aggregator.lakehouse.jars import iceberg_jars
 from aggregator.lakehouse.query import open_tables
 from shared.instants import DAY, HOUR
+from tests.support.documents import examples
 from tests.support.hub import Block, Hub
 from tests.support.quick_spark import QUICK_JAVA, spark_block
 from tests.support.small_rollup import START
-from tests.support.spark_cluster import cluster
+from tests.support.spark_cluster import cluster, environment
 
 SMALL = {
     # Compiling code for three rows would take most of the test's time.
@@ -33,8 +36,24 @@ main()
 """
 """The command, to which three rows are as many as any."""
 
+ROOT = Path(__file__).parents[2]
 
-def test_a_rollup_on_two_workers_writes_the_same_tables(tmp_path: Path) -> None:
+
+def by_hand(master: str) -> str:
+    """Give the shell's lines with which a document calls spark-submit, for what is installed here."""
+    (lines,) = (each for each in examples(ROOT / "docs" / "operators.md", "") if "spark-submit --master" in each)
+    for there, here in (
+        ("~/.cache/muster/jars", iceberg_jars(default_cache(), None, print)[0].parent),
+        ("/opt/muster/bin/python", sys.executable),
+        ("/opt/muster/lib/python3.11/site-packages", ROOT),
+        ("spark://spark.example.net:7077", master),
+    ):
+        assert there in lines
+        lines = lines.replace(there, str(here))
+    return lines
+
+
+def test_rollups_on_two_workers_write_the_same_tables_whoever_calls_spark_submit(tmp_path: Path) -> None:
     hub = Hub(tmp_path / "hub")
     hub.start()
     site = Block("eu-west", "dub1")
@@ -48,6 +67,21 @@ def test_a_rollup_on_two_workers_writes_the_same_tables(tmp_path: Path) -> None:
         assert ran.returncode == 0, ran.stderr
         assert "read 3 = written 3 + duplicates 0 + quarantined 0" in ran.stdout
         assert spark.all_took_part()
+        hub.publish([site.recovered("n1", START + DAY + HOUR), site.watermark(START, START + DAY + 2 * HOUR)])
+        ran = subprocess.run(
+            ["bash", "-euc", by_hand(spark.url)],
+            cwd=tmp_path,
+            env=environment() | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "read 2 = written 2 + duplicates 0 + quarantined 0" in ran.stdout
+        assert spark.drivers_served() == 2
     hub.stop()
     with open_tables(tmp_path / "tables") as tables:
         assert tables.rows("SELECT sender_id, count(*) FROM outages GROUP BY sender_id") == [("n1", 1)]
+        states = tables.rows("SELECT sender_id, state FROM sender_intervals ORDER BY started_at")
+        assert states == [("n1", "up"), ("n1", "down"), ("n1", "up")]

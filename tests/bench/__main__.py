@@ -23,6 +23,7 @@ from tests.bench.measures import (
     distance,
     lakehouse,
     lakehouse_runs,
+    lakehouse_year,
     million,
     pair,
     sampling,
@@ -48,14 +49,14 @@ MEASURES: dict[str, Measure] = {
     **backlog.MEASURES,
     **tracker_rules.MEASURES,
 }
-LAKEHOUSE: dict[str, Measure] = {**lakehouse_runs.MEASURES, **lakehouse.MEASURES}
+LAKEHOUSE: dict[str, Measure] = {**lakehouse_runs.MEASURES, **lakehouse.MEASURES, **lakehouse_year.MEASURES}
 GROUPS = {"lakehouse": tuple(LAKEHOUSE)}
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Small sizes, one turn: everything in two minutes; figures mean little.")
+@click.option("--quick", is_flag=True, help="Small sizes, one turn: the agent in two minutes; figures mean little.")
 @click.option("--peer", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A built stream-replicator.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write a file, too.")
 @click.option("--directory", type=click.Path(path_type=Path), default=ROOT / "build" / "bench", help="On a real disk.")

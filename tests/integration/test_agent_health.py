@@ -197,8 +197,9 @@ async def test_a_supervisor_hears_of_an_agent_that_waits_for_a_slow_disk(
 async def test_an_agent_that_hangs_feeds_no_watchdog(deployment: Deployment, tmp_path: Path) -> None:
     with supervisor_socket(tmp_path / "notify") as supervisor:
         deployment.agent.start({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"})
-        while await asyncio.to_thread(supervisor.recv, 1_000) != b"WATCHDOG=1":
-            pass
+        for sign in (b"READY=1", b"WATCHDOG=1"):
+            while await asyncio.to_thread(supervisor.recv, 1_000) != sign:
+                pass
         deployment.agent.signal(signal.SIGSTOP)
         # What was sent before it stopped is still in the socket; then there is nothing.
         supervisor.settimeout(2)

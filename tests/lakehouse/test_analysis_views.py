@@ -135,6 +135,24 @@ def summed_days(tables: Tables) -> list[Times]:
     )
 
 
+def down_times(tables: Tables, view: str) -> list[Times]:
+    """Give what a view with ``down_us`` counts as down of every sender, where it does."""
+    return tables.rows(
+        f"SELECT region, site, block, sender_id, sum(down_us) FROM {view}"
+        " GROUP BY ALL HAVING sum(down_us) > 0 ORDER BY ALL"
+    )
+
+
+def check_views_against_days(warehouse: Path) -> None:
+    """Compare a rollup's months and outages of senders with their days: each row of these is within coverage."""
+    with open_tables(warehouse) as tables:
+        assert reliability(tables) == summed_days(tables) != []
+        assert down_times(tables, "outages") == down_times(tables, "sender_availability_daily")
+        assert tables.rows("SELECT count(*) > 0 FROM sender_day_exceptions") == [(True,)]
+        outside = "sender_day_exceptions ANTI JOIN site_coverage_daily USING (region, site, block, day)"
+        assert tables.rows(f"SELECT * FROM {outside}") == []
+
+
 def test_the_months_of_a_sender_are_the_sum_of_its_days(tmp_path: Path) -> None:
     history, lakehouse = month(senders_per_site=5), SmallLakehouse(tmp_path)
     end = history.known_through
@@ -153,6 +171,7 @@ def test_the_months_of_a_sender_are_the_sum_of_its_days(tmp_path: Path) -> None:
     with open_tables(tmp_path) as tables:
         found = reliability(tables)
         assert found == summed_days(tables)
+        assert down_times(tables, "outages") == down_times(tables, "sender_availability_daily")
     assert {each[0] for each in found} == {date(2026, 3, 1), date(2026, 4, 1)}
     assert all(sum(each[column] for each in found) for column in range(5, 9))
 

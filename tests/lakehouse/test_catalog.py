@@ -213,7 +213,12 @@ def test_of_two_jobs_that_no_lock_keeps_apart_one_gives_up(prepared: SparkSessio
             Interfered, match=r"^another job has written muster\.site_coverage_daily meanwhile: this one"
         ):
             catalog.record(spark, {table.name: position}, "recipe", began)
+    # What this one wrote and the other took back, to go on from the run before, is not recorded as if it were there.
     began = WholeRun(snapshots=catalog.snapshots(prepared, [table]))
+    catalog.replace(rows(prepared), table, f.lit(True), position)
+    assert catalog.go_back(other, [table], began.snapshots)
+    with pytest.raises(Interfered):
+        catalog.record(prepared, {table.name: position}, "recipe", began, written=[table])
     catalog.record(other, {table.name: position}, "recipe", began)
     with pytest.raises(Py4JJavaError, match="ValidationException"):
         catalog.record(prepared, {table.name: position}, "recipe", began)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from aggregator.lakehouse.import_commands import intervals
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.imports.job import import_intervals, remove_imports
 from aggregator.lakehouse.imports.listing import imports_in
@@ -24,7 +26,9 @@ from shared.instants import DAY, HOUR, SECOND, format_instant
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.lakehouse.dying_rollup import MAPPING
+from tests.lakehouse.test_analysis_views import check_views_against_days
 from tests.support.hub import Block, Hub
+from tests.support.quick_spark import spark_block
 
 START = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
 """A few days ago: the tables have rows for every hour since."""
@@ -51,11 +55,15 @@ HISTORY = file_of(
     ("r2/b", "gone", 14, 15),
 )
 MORE = file_of(("r2/b", "up", 12, 14), ("r2/b", "down", 14, 15))
-OVERLAPPING = file_of(("r9/c", "up", 12, 14), ("r2/b", "down", 13, 15))
+OVERLAPPING = file_of(("r9/c", "up", 12, 14), ("r2/b", "down", 13, 15), ("r1/a", "down", 20, 22))
+"""Line 3 contradicts line 8 of the history, line 4 line 3."""
+OVERLAPPING_IT = file_of(("r9/c", "down", 13, 14))
+"""Its only row, on line 2, contradicts line 2 of the file above."""
 AVAILABILITY = (
     "SELECT grouping, region, site, group_name, sender_count, up_us, down_us, unknown_us, initial_down_us,"
     " availability_observed, availability_sender_mean, availability_after_first_up, availability_whole_period,"
-    " up_interval_count, down_interval_count, zero_length_count, down_median_us FROM import_availability ORDER BY ALL"
+    " up_interval_count, down_interval_count, zero_length_count, down_median_us, availability_total, coverage"
+    " FROM import_availability ORDER BY ALL"
 )
 
 
@@ -66,9 +74,9 @@ def instant(at: int) -> datetime:
 FIRST_DAY: date = instant(START).date()
 
 
-def take(lakehouse: Lakehouse, path: Path, text: str, mapping: Mapping = MAPPING) -> ImportCounts:
+def take(lakehouse: Lakehouse, path: Path, text: str, mapping: Mapping = MAPPING, *others: Path) -> ImportCounts:
     path.write_text(text)
-    return import_intervals(lakehouse.settings, [path], mapping, say).counts
+    return import_intervals(lakehouse.settings, [path, *others], mapping, say).counts
 
 
 def everything(lakehouse: Lakehouse) -> dict[str, list[tuple[object, ...]]]:
@@ -78,20 +86,30 @@ def everything(lakehouse: Lakehouse) -> dict[str, list[tuple[object, ...]]]:
 
 
 @pytest.fixture(scope="module")
-def imported(spark: SparkSession, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, ImportCounts]:
-    """Import the history, and nothing else."""
+def imported(spark: SparkSession, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, str]:
+    """Import the history by the command, and nothing else; give what that prints, too."""
     directory = tmp_path_factory.mktemp("imported")
     lakehouse = Lakehouse(hub, directory / "lake")
     # Imports ask no hub.
     lakehouse.settings = settings_for(ConnectionSettings(servers=("nats://127.0.0.1:1",)), lakehouse.warehouse)
-    return lakehouse, take(lakehouse, directory / "history.csv", HISTORY)
+    config = directory / "aggregator.toml"
+    config.write_text(
+        '[hub]\nservers = ["nats://127.0.0.1:1"]\n'
+        f'[lakehouse]\npath = "{lakehouse.warehouse}"\nspark_master = "local[2]"\n{spark_block()}'
+    )
+    (directory / "history.csv").write_text(HISTORY)
+    columns = "--source nagios --sender host --start begin --stop end --state state"
+    given = [*columns.split(), "--groups", MAPPING.shape or "", "--config", str(config)]
+    answer = CliRunner().invoke(intervals, [*given, str(directory / "history.csv")])
+    assert answer.exit_code == 0, answer.output
+    return lakehouse, answer.stdout
 
 
 def test_imported_history_is_in_every_table_and_again_changes_nothing(
-    imported: tuple[Lakehouse, ImportCounts], tmp_path: Path
+    imported: tuple[Lakehouse, str], tmp_path: Path
 ) -> None:
-    lakehouse, counts = imported
-    assert counts == ImportCounts(9, 7, 1, 1, 1)
+    lakehouse, told_of_it = imported
+    assert "read 9 = written 7 + duplicates 1 + quarantined 1\n1 of those written end where they start: " in told_of_it
 
     assert lakehouse.rows(
         "SELECT block, sender_id, state, started_at, ended_at, ended_by, episode_started_at"
@@ -126,12 +144,14 @@ def test_imported_history_is_in_every_table_and_again_changes_nothing(
         (FIRST_DAY, 2, 24 * HOUR, 7 * HOUR, HOUR, 16 * HOUR, 0),
         (FIRST_DAY + timedelta(days=1), 1, DAY, 0, 0, 0, 0),
     ]
-    both = (2, 48 * HOUR, 7 * HOUR, HOUR, 6 * HOUR, 48 / 55, (36 / 42 + 12 / 13) / 2, 48 / 49, 48 / 96, 4, 3, 1, HOUR)
+    both = (2, 48 * HOUR, 7 * HOUR, HOUR, 6 * HOUR, 48 / 55, (36 / 42 + 12 / 13) / 2, 48 / 49, 48 / 96, 4, 3, 1, HOUR,
+            48 / 56, 55 / 56)  # fmt: skip
     assert lakehouse.rows(AVAILABILITY) == [
         ("all", None, None, None, *both),
         ("rack", "eu", "dub1", "r1", 1, 36 * HOUR, 6 * HOUR, 0, 6 * HOUR, 36 / 42, 36 / 42, 1, 36 / 48, 2, 2, 1,
-         3 * HOUR),
-        ("rack", "eu", "dub1", "r2", 1, 12 * HOUR, HOUR, HOUR, 0, 12 / 13, 12 / 13, 12 / 13, 12 / 48, 2, 1, 0, HOUR),
+         3 * HOUR, 36 / 42, 1),
+        ("rack", "eu", "dub1", "r2", 1, 12 * HOUR, HOUR, HOUR, 0, 12 / 13, 12 / 13, 12 / 13, 12 / 48, 2, 1, 0, HOUR,
+         12 / 14, 13 / 14),
         ("region", "eu", None, None, *both),
         ("site", "eu", "dub1", None, *both),
     ]  # fmt: skip
@@ -141,15 +161,18 @@ def test_imported_history_is_in_every_table_and_again_changes_nothing(
     assert lakehouse.rows("SELECT sender_id, line, groups['rack'] FROM imports WHERE zero_length") == [
         ("eu/dub1/r1/a", 4, "r1")
     ]
+    check_views_against_days(lakehouse.warehouse)
 
     before = everything(lakehouse)
     assert take(lakehouse, tmp_path / "renamed.csv", HISTORY) == ImportCounts(9, 0, 9, 0, 0)
+    second = tmp_path / "overlap_2.csv"
+    second.write_text(OVERLAPPING_IT)
     with pytest.raises(
         ImportRefused,
-        match=rf"overlap, 1 times for 1 senders; the first: eu/dub1/r2/b is up from {told(12)} to {told(14)}"
+        match=rf"overlap, 3 times for 3 senders; the first: eu/dub1/r2/b is up from {told(12)} to {told(14)}"
         rf" \(history.csv, line 8\), and down from {told(13)} to {told(15)} \(overlap.csv, line 3\)",
     ):
-        take(lakehouse, tmp_path / "overlap.csv", OVERLAPPING)
+        take(lakehouse, tmp_path / "overlap.csv", OVERLAPPING, MAPPING, second)
     assert everything(lakehouse) == before
     assert sorted(path.name for path in lakehouse.warehouse.glob("import-*")) == []
 
@@ -189,10 +212,11 @@ def test_a_rollup_keeps_imports_and_known_time_is_the_hubs(lakehouse: Lakehouse,
     before = without_positions(lakehouse)
     lakehouse.roll_up(RollupRequest(full=True))
     assert without_positions(lakehouse) == before
+    check_views_against_days(lakehouse.warehouse)
 
 
 def test_an_import_that_was_killed_is_made_whole_by_the_next(
-    imported: tuple[Lakehouse, ImportCounts], hub: Hub, tmp_path: Path
+    imported: tuple[Lakehouse, str], hub: Hub, tmp_path: Path
 ) -> None:
     (tmp_path / "history.csv").write_text(HISTORY)
     killed = Lakehouse(hub, tmp_path / "killed")

@@ -2,22 +2,27 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import availability, catalog, coverage, effort, losses, table_upkeep, vouching
+from aggregator.lakehouse import availability, catalog, coverage, effort, job, losses, table_upkeep, vouching
 from aggregator.lakehouse.accounting_check import AccountingError
-from aggregator.lakehouse.catalog import HubPosition
+from aggregator.lakehouse.catalog import HubPosition, Interfered
+from aggregator.lakehouse.derive import take_back
+from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.reading_plan import Span
 from aggregator.lakehouse.schemas import (
     ADVISORIES,
     BRONZE,
     DERIVED,
     POLICY,
+    REGION_AVAILABILITY_DAILY,
     SENDER_DAY_EXCEPTIONS,
     SENDER_INTERVALS,
     SENDER_MAINTENANCE_DAYS,
@@ -28,8 +33,10 @@ from aggregator.lakehouse.schemas import (
     Table,
 )
 from shared.instants import DAY, HOUR, MINUTE, format_instant
-from tests.lakehouse.conftest import MANY_PIECES, PIECES
-from tests.lakehouse.scripted_archive import FIRST_DAY, START, Archive, Interrupted, Row
+from tests.lakehouse.conftest import MANY_PIECES, PIECES, say
+from tests.lakehouse.scripted_archive import FIRST_DAY, START, Archive, Interrupted, Row, Rows
+from tests.lakehouse.scripted_weeks import across_a_months_end, maintenance, week_of
+from tests.lakehouse.test_analysis_views import check_views_against_days
 from tests.support.quick_spark import SPARK
 from tests.support.random_fleet import (
     BlockHistory,
@@ -106,6 +113,7 @@ def test_any_sequence_of_runs_gives_what_a_full_computation_gives(
         for block in blocks
         for key, times in account(block, given_up, archive.position.known_through, DAY, windows).items()
     }
+    check_views_against_days(tmp_path / "lake")
     found = archive.tables()
     archive.derive(full=True)
     assert found == archive.tables()
@@ -148,7 +156,7 @@ def play(draw: random.Random, archive: Archive, end: int, runs: int, directory: 
     return given_up
 
 
-def test_late_data_of_one_site_rewrites_its_days_in_its_bucket(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_data_of_one_site_rewrites_from_its_day_on_in_its_bucket(spark: SparkSession, tmp_path: Path) -> None:
     told = [record for number in range(8) for record in week_of(f"site{number}")]
     late = [record for record in told if record[1].get("sender_id") == "site3-late" and record[1]["kind"] != "new"]
     rest = [record for record in told if record not in late]
@@ -158,8 +166,11 @@ def test_late_data_of_one_site_rewrites_its_days_in_its_bucket(spark: SparkSessi
     archive.take(len(rest), START + 7 * DAY - HOUR)
     archive.derive()
     before = {table: archive.files(table) for table in BY_DAY}
+    untouched = rows_beside(archive, "site3", 2)
     archive.take(len(late), START + 7 * DAY - HOUR // 2)
     archive.derive()
+    # What was written anew says the same of all others. Without the late words, their site was unknown from there on.
+    assert untouched == rows_beside(archive, "site3", 2)
     for table, files in before.items():
         written = [each for path, each in archive.files(table).items() if path not in files and each[0] < 6]
         # From the day that the late word is about on; of intervals that had ended, that day alone.
@@ -169,6 +180,18 @@ def test_late_data_of_one_site_rewrites_its_days_in_its_bucket(spark: SparkSessi
         assert sum(size for *_, size in written) < held / 4
 
 
+def rows_beside(archive: Archive, site: str, day: int) -> dict[str, Rows]:
+    """Give the rows of finished days, but for those of a site from ``day`` on, and its late sender's intervals."""
+    first, unfinished = (FIRST_DAY + timedelta(days=number) for number in (day, 6))
+    of_days = f"day < DATE '{unfinished}' AND NOT (site = '{site}' AND day >= DATE '{first}')"
+    found = {}
+    for table in BY_DAY:
+        where = f"sender_id != '{site}-late'" if table is SENDER_INTERVALS else of_days
+        found[table.name] = sorted(map(tuple, archive.spark.table(table.identifier).where(where).collect()), key=repr)
+        assert found[table.name], table.name
+    return found
+
+
 def test_who_is_named_for_one_day_is_not_for_others_and_wrong_sums_change_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +199,7 @@ def test_who_is_named_for_one_day_is_not_for_others_and_wrong_sums_change_nothin
     named = maintenance(1, ("site3-4", "site3-5"), (10, 12)), maintenance(2, ("site3-7",), (4 * 24 + 1, 4 * 24 + 2))
     of_block = maintenance(3, None, (20, 30)), maintenance(4, None, (3 * 24 + 5, 3 * 24 + 30))
     taken_back = {**maintenance(5, None, (0, 1)), "kind": "cancel", "cancelled_revision": 2}
-    records = [*told, *((POLICY, row) for row in (*named, *of_block, taken_back))]
+    records = [*told, *across_a_months_end(), *((POLICY, row) for row in (*named, *of_block, taken_back))]
     archive = Archive(
         tmp_path, [(table, row | ARRIVED | {"hub_sequence": n}) for n, (table, row) in enumerate(records, 1)]
     )
@@ -185,14 +208,30 @@ def test_who_is_named_for_one_day_is_not_for_others_and_wrong_sums_change_nothin
     archive.derive()
     archive.take(0, START + 5 * DAY)
     check_that_wrong_sums_leave_nothing(archive, monkeypatch)
+    check_that_what_another_job_took_back_is_not_recorded(archive)
     archive.derive()
     assert named_days(archive) == [(0, "site3-4"), (0, "site3-5"), (4, "site3-7")]
     archive.take(1, START + 5 * DAY + HOUR)
     archive.derive()
     assert named_days(archive) == [(0, "site3-4"), (0, "site3-5")]
+    check_that_an_outage_and_a_flap_count_in_their_own_months(tmp_path)
     found = archive.tables()
     archive.derive(full=True)
     assert found == archive.tables()
+
+
+def check_that_an_outage_and_a_flap_count_in_their_own_months(warehouse: Path) -> None:
+    """Ask of the two outages of ``across_a_months_end``: the second is a flap only for who knows of the first."""
+    with open_tables(warehouse) as tables:
+        found = tables.rows(
+            "SELECT month, up_us, down_us, unknown_us, outage_count, flap_count, mttr_us, longest_outage_us"
+            " FROM sender_reliability WHERE block = 'edge' ORDER BY month"
+        )
+    first, second = 70 * MINUTE, 30 * MINUTE
+    assert found == [
+        (date(2026, 2, 1), 2 * DAY - first, first, 0, 1, 0, first, first),
+        (date(2026, 3, 1), 3 * DAY + HOUR - second, second, 0, 1, 1, second, second),
+    ]
 
 
 def check_that_wrong_sums_leave_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,56 +247,52 @@ def check_that_wrong_sums_leave_nothing(archive: Archive, monkeypatch: pytest.Mo
         with pytest.raises(AccountingError, match=r"eu\.site3, a day is not the sum of its hours: .*; nothing of it "):
             archive.derive()
     assert archive.stands() == before
+    gone = catalog.last_whole_run(archive.spark)
+    gone = msgspec.structs.replace(gone, snapshots={**gone.snapshots, SENDER_INTERVALS.name: 1})
+    assert "could not be taken back, for snapshots of the last whole run are gone" in take_back(archive.spark, gone)
+
+
+def check_that_what_another_job_took_back_is_not_recorded(archive: Archive) -> None:
+    """Have another job begin, as a run does, at the last whole run's tables, when this one has written all but one."""
+    other, whole_run = job.start_session(archive.settings, say), catalog.last_whole_run(archive.spark)
+
+    def begin(line: str) -> None:
+        if line == f"  {REGION_AVAILABILITY_DAILY.name}":
+            assert catalog.go_back(other, DERIVED, whole_run.snapshots)
+
+    with pytest.raises(Interfered):
+        job.bring_up_to_date(archive.spark, archive.settings, archive.position, full=False, progress=begin)
+    assert catalog.last_whole_run(archive.spark) == whole_run
 
 
 def check_that_a_first_run_leaves_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have it fail as soon as some tables are written: what the check looks at takes as long as all the rest."""
+    """Have it fail as soon as some tables are written: what the check looks at takes as long as all the rest.
+
+    So it does in one that another job gets in the way of, which leaves what there is to the next one.
+    """
+    other = job.start_session(archive.settings, say)
 
     def fail(*_given: Any) -> DataFrame:
-        assert archive.stands()
+        if not began:
+            catalog.advance(other, SITE_COVERAGE_DAILY, archive.position)
+        began.append(archive.stands())
         raise AccountingError
 
+    began = list[dict[str, int]]()
     with monkeypatch.context() as broken:
         broken.setattr(coverage, "coverage_windows", fail)
-        with pytest.raises(AccountingError):
+        with pytest.raises(Interfered, match=r"another job has written muster\.site_coverage_daily meanwhile"):
             archive.derive()
+        assert archive.stands() == began[0] != {}
+        with pytest.raises(AccountingError, match="nothing of it stays in the derived tables"):
+            archive.derive()
+        assert began[1]
     assert not archive.stands()
 
 
 def named_days(archive: Archive) -> list[tuple[int, str]]:
     rows = archive.spark.table(SENDER_MAINTENANCE_DAYS.identifier).select("day", "sender_id").collect()
     return sorted(((day - FIRST_DAY).days, sender_id) for day, sender_id in rows)
-
-
-def maintenance(revision: int, sender_ids: tuple[str, ...] | None, hours: tuple[int, int]) -> Row:
-    began, ended = (START + hour * HOUR for hour in hours)
-    scope = {"stream_created_at": 1, "region": "eu", "site": "site3", "block": "nodes"}
-    what = {"revision": revision, "kind": "maintenance", "given_at": START, "sender_ids": sender_ids}
-    return {**scope, **what, "started_at": began, "ended_at": ended}
-
-
-def week_of(site: str) -> Iterator[tuple[Table, Row]]:
-    """Give a week of a site: senders that fail once a day, and one that failed on one day."""
-    block = {"region": "eu", "site": site, "block": "nodes", "incarnation": "1-1", "rebuilt": False, "assumed": False}
-    said = [(START, "new", f"{site}-{number}", START) for number in range(20)] + [(START, "new", f"{site}-late", START)]
-    for day in range(7):
-        for number in range(20):
-            down = START + day * DAY + (number + 1) * HOUR
-            sender = f"{site}-{number}"
-            said += [(down + 12 * MINUTE, "stale", sender, down), (down + 20 * MINUTE, "recovered", sender, down)]
-    down = START + 2 * DAY + 10 * HOUR
-    said += [(down + 12 * MINUTE, "stale", f"{site}-late", down), (down + HOUR, "recovered", f"{site}-late", down)]
-    for ordinal, (at, kind, sender_id, seen_at) in enumerate(sorted(said), start=1):
-        event = {"sender_id": sender_id, "kind": kind, "occurred_at": at, "last_seen_at": seen_at, "ordinal": ordinal}
-        yield ADVISORIES, block | event | {"event_id": f"{site}-{ordinal}"}
-    for hour in range(1, 7 * 24):
-        at = START + hour * HOUR
-        mark = {
-            "observed_since": START,
-            "observed_through": at,
-            "advisory_ordinal": sum(each[0] <= at for each in said),
-        }
-        yield WATERMARKS, block | mark
 
 
 def test_rows_are_shuffled_in_as_many_pieces_as_there_is_to_compute(

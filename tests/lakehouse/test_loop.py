@@ -24,7 +24,7 @@ from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.support.fault_disk import SmallDisk
 from tests.support.hub import Block, Hub
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 FIRST = int(time.time()) * SECOND // DAY * DAY - DAY
 
 

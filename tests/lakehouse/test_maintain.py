@@ -1,14 +1,16 @@
 """Upkeep makes tables small, loses no position, disturbs no reader, and bounds what runs leave behind."""
 
+import asyncio
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse import commands
@@ -17,9 +19,9 @@ from aggregator.lakehouse.job import start_session
 from aggregator.lakehouse.maintain import is_due, maintain
 from aggregator.lakehouse.provision import prepare
 from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.schemas import ADVISORIES, POSITIONS, Table
+from aggregator.lakehouse.schemas import ADVISORIES, POSITIONS, QUARANTINE, Table
 from aggregator.lakehouse.table_upkeep import TableUpkeep
-from shared.instants import DAY, HOUR
+from shared.instants import DAY, HOUR, SECOND
 from shared.nats_connection import ConnectionSettings
 from shared.settings import Duration, FilePath
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
@@ -27,6 +29,7 @@ from tests.support.hub import Block
 from tests.support.lake_readers import readers_at_work
 from tests.support.quick_runs import APPENDED, REPLACED, FileCounts, QuickRuns
 from tests.support.quick_spark import spark_block
+from tests.support.waiting import until
 
 DAYS, RUNS_A_DAY = 15, 6
 MERGED_FROM = 5
@@ -85,18 +88,27 @@ def test_what_runs_leave_behind_does_not_grow_with_their_number(
 
 
 @pytest.mark.filterwarnings("ignore:Iceberg scan planning with the polars_iceberg plugin")
-def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(runs: QuickRuns, tmp_path: Path) -> None:
+def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(
+    runs: QuickRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator.lakehouse.maintain.TABLES", (APPENDED, QUARANTINE, REPLACED, POSITIONS))
     for _ in range(RUNS_A_DAY):
         runs.run(0)
     runs.record()
-    orphan = tmp_path / "muster" / APPENDED.name / "data" / f"{uuid4()}.parquet"
-    orphan.write_bytes(b"left by a run that was killed")
+    orphan = left_by_a_killed_run(tmp_path, APPENDED)
+    recorded_at = now()
+    asyncio.run(until(lambda: now() > recorded_at + SECOND, "snapshots that were replaced a second ago"))
+    begun_at = now()
     with open_tables(tmp_path) as reader, readers_at_work(tmp_path) as readers:
-        answer = reader.rows(QUESTION)
+        answer, in_spark = reader.rows(QUESTION), file_by_file(runs.spark)
+        first = next(in_spark)
         runs.run(0)
-        upkeep = maintain(runs.spark, settings(tmp_path, keep_snapshots=HOUR), now(), say)
-        assert (upkeep.compacted, upkeep.compacted_to, upkeep.expired_snapshots) == (RUNS_A_DAY + 1, 1, 0)
+        upkeep = maintain(runs.spark, settings(tmp_path, keep_snapshots=SECOND), begun_at, say)
+        assert (upkeep.compacted, upkeep.compacted_to) == (RUNS_A_DAY + 1, 1)
+        # All but the newest when they began to read, which a run and the upkeep have replaced since.
+        assert upkeep.expired_snapshots == 2 * (RUNS_A_DAY - 1)
         assert reader.rows(QUESTION) == answer
+        assert sorted(row.sender_id for row in (first, *in_spark)) == [f"n{n}" for n in range(1, RUNS_A_DAY + 1)]
     for way, answers in readers.answers.items():
         # Each is of one state: no row is missing or doubled, none of one table without the other's.
         assert all(len(set(answer)) == 1 for answer in answers), way
@@ -105,10 +117,18 @@ def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(runs: QuickRuns, 
     table = TableUpkeep(runs.spark, APPENDED, {})
     assert table.expire(now() // 1_000 - 3_600_000) == 0
     assert table.remove_orphans(now() // 1_000 - 3_600_000) == 0
-    assert table.expire(now() // 1_000) == RUNS_A_DAY + 1
+    assert table.expire(now() // 1_000) == 2
     # The orphan, and the files that the newest snapshot replaced: no snapshot that is left knows them.
     assert table.remove_orphans(now() // 1_000 + 1_000) == 1 + RUNS_A_DAY + 1
     assert not orphan.exists()
+    # Upkeep looks for them when it is asked to, and by itself a day later; what may be being written stays for a day.
+    old, fresh = (left_by_a_killed_run(tmp_path, APPENDED, days_ago) for days_ago in (2, 0))
+    kept = settings(tmp_path, keep_snapshots=7 * DAY)
+    assert maintain(runs.spark, kept, now(), say, sweep=True).orphans == 1
+    assert (old.exists(), fresh.exists()) == (False, True)
+    # And the file that the oldest snapshot of REPLACED replaced: those that knew it have gone.
+    assert [maintain(runs.spark, kept, now() + later, say).orphans for later in (HOUR, DAY)] == [0, 2]
+    assert not fresh.exists()
     # What is too old by the hub's time goes by whole days, and only where it may.
     runs.run(40)
     runs.record()
@@ -148,3 +168,9 @@ def left_by_a_killed_run(warehouse: Path, table: Table, days_ago: int = 0) -> Pa
     written_at = time.time() - days_ago * 86_400
     os.utime(path, (written_at, written_at))
     return path
+
+
+def file_by_file(spark: SparkSession) -> Iterator[Row]:
+    """Read a table in Spark as it is now, each of its files when its rows are asked for."""
+    reading = spark.read.option("split-size", 4096).option("file-open-cost", 4096).table(APPENDED.identifier)
+    return reading.select("sender_id").toLocalIterator()

@@ -15,8 +15,9 @@ from aggregator.lakehouse.policy_schemas import POLICY
 from aggregator.lakehouse.query import Tables, open_tables
 from shared.instants import DAY, HOUR, MINUTE
 from tests.lakehouse.test_analysis_views import life
+from tests.support.histories import observed
 from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import REGISTRATION_INTERVAL, STALE_AFTER, START, Coverage, Interval
+from tests.support.small_rollup import REGISTRATION_INTERVAL, STALE_AFTER, START, Interval
 
 DAYS = 3
 END = START + DAYS * DAY
@@ -24,6 +25,7 @@ FAILED = START + 30 * HOUR
 REPAIRED = FAILED + 2 * HOUR
 SENDERS = 10_000
 TOGETHER = 60
+HALF_AN_HOUR = 30 * MINUTE
 PLANNED = [f"p{number}" for number in range(6)]
 
 
@@ -50,7 +52,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lakehouse = SmallLakehouse(Path(tmp_path_factory.mktemp("lake")))
     nyc1 = [
         *(each for sender in PLANNED for each in life("nyc1", sender, (START + 9 * HOUR, START + 11 * HOUR))),
-        *life("nyc1", "longer", (START + 9 * HOUR, START + 13 * HOUR)),
+        *life("nyc1", "longer", (START + 9 * HOUR, START + 13 * HOUR), (END - HOUR, None)),
         *life("nyc1", "named", (START + 20 * HOUR, START + 21 * HOUR), (START + 22 * HOUR, START + 23 * HOUR)),
     ]
     lakehouse.append(
@@ -63,7 +65,8 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
             maintenance(4, START + 22 * HOUR, START + 23 * HOUR, ["another"]),
         ],
     )
-    coverage = [Coverage(site, START, END, "observed") for site in ("dub1", "nyc1")]
+    blind = (START + 11 * HOUR + HALF_AN_HOUR, START + 12 * HOUR + HALF_AN_HOUR, "unobserved")
+    coverage = [*observed("dub1", END), *observed("nyc1", END, [blind])]
     lakehouse.roll_up([*nyc1, *busy_site()], coverage, END)
     return lakehouse.warehouse
 
@@ -78,9 +81,22 @@ def test_outages_wholly_in_maintenance_are_planned(tables: Tables) -> None:
     found = tables.rows("SELECT sender_id, epoch_us(started_at), planned FROM outages WHERE site = 'nyc1' ORDER BY ALL")
     assert found == [
         ("longer", START + 9 * HOUR, False),
+        ("longer", END - HOUR, False),
         ("named", START + 20 * HOUR, True),
         ("named", START + 22 * HOUR, False),
         *((sender, START + 9 * HOUR, True) for sender in PLANNED),
+    ]
+
+
+def test_of_an_outage_counts_what_was_watched_and_not_planned(tables: Tables) -> None:
+    found = tables.rows("SELECT sender_id, duration_us, down_us FROM outages WHERE site = 'nyc1' ORDER BY ALL")
+    assert found == [
+        # Planned until 12:00, and nobody watched from 11:30 to 12:30.
+        ("longer", 4 * HOUR, HALF_AN_HOUR),
+        ("longer", None, HOUR),
+        ("named", HOUR, 0),
+        ("named", HOUR, HOUR),
+        *((sender, 2 * HOUR, 0) for sender in PLANNED),
     ]
 
 
@@ -90,7 +106,7 @@ def test_what_was_planned_is_no_failure_of_a_sender(tables: Tables) -> None:
         " FROM sender_reliability WHERE site = 'nyc1' ORDER BY 1"
     )
     assert found == [
-        ("longer", 1, 0, 4 * HOUR, 4 * HOUR, False),
+        ("longer", 2, 0, 4 * HOUR, 4 * HOUR, False),
         ("named", 1, 0, HOUR, HOUR, False),
         *((sender, 0, 0, None, None, True) for sender in PLANNED),
     ]
@@ -127,11 +143,12 @@ def test_the_page_counts_outages_and_incidents_as_the_views_do(warehouse: Path, 
     assert [(each.sender_id, each.started_at) for each in figures.outages] == [
         ("longer", START + 9 * HOUR),
         ("named", START + 22 * HOUR),
+        ("longer", END - HOUR),
     ]
-    assert [(each.site, each.outage_count) for each in figures.sites] == [("nyc1", 2)]
-    assert [group.outage_count for group in figures.groups] == [2]
-    assert sorted((each.sender_id, each.outage_count) for each in figures.senders) == [("longer", 1), ("named", 1)]
-    assert "<b>2 outages</b> of 2 senders were seen" in render(figures)
+    assert [(each.site, each.outage_count) for each in figures.sites] == [("nyc1", 3)]
+    assert [group.outage_count for group in figures.groups] == [3]
+    assert sorted((each.sender_id, each.outage_count) for each in figures.senders) == [("longer", 2), ("named", 1)]
+    assert "<b>3 outages</b> of 2 senders were seen" in render(figures)
     groups, _ = group_outages(figures_of(warehouse, "dub1").outages)
     told = [(group.site, group.started_at, len(group.outages)) for group in groups]
     assert told == tables.rows("SELECT site, epoch_us(started_at), outage_count FROM incidents")

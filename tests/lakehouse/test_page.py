@@ -158,6 +158,17 @@ def test_senders_that_went_together_are_one_incident(page: str) -> None:
     assert "dub1: 21 of 200 senders, 20 of them dub1-r3-…" in text
 
 
+def test_who_falls_silent_twice_in_an_incident_is_one_sender(short: Shown) -> None:
+    figures = short.figures()
+    once = next(each for each in figures.outages if each.sender_id.startswith("dub1-r3") and each.incident_started_at)
+    again = once._replace(started_at=once.started_at + 7 * SECOND, ended_at=None)
+    first = once._replace(ended_at=once.started_at + 3 * SECOND)
+    outages = [*(each for each in figures.outages if each != once), first, again]
+    text = re.sub(r"<[^>]+>", "", render(figures._replace(outages=outages)))
+    assert "dub1: 21 of 200 senders, 20 of them dub1-r3-…, 22 outages" in text
+    assert "1 of 21 were down at the end" in text
+
+
 def test_incidents_stand_on_a_line_of_time_and_tell_their_course(page: str, short: Shown) -> None:
     strips = page[page.index('<dl class="strips incidents"') :]
     strips = strips[: strips.index("</dl>")]

@@ -6,8 +6,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from aggregator.lakehouse.page import heat_map
 from aggregator.lakehouse.page.document import render
-from aggregator.lakehouse.page.figures import Cell, Figures
+from aggregator.lakehouse.page.figures import Cell, Figures, SenderTimes
 from aggregator.lakehouse.page.fleet_curve import fleet_points
 from aggregator.lakehouse.page.words import duration
 from shared.instants import DAY, format_instant
@@ -74,15 +75,29 @@ def without_a_table(page: str) -> list[str]:
     return bare
 
 
-def of_many_sites(figures: Figures) -> Figures:
-    """Give so many sites that one table of all cells would be no help, each with what the first one did."""
+def of_many_sites(figures: Figures, count: int) -> Figures:
+    """Give so many sites, each with what the first one did, but for the last: there nothing happened."""
     first = figures.groups[0]
     cells = [cell for cell in figures.cells if (cell.place, cell.name) == (first.place, first.name)]
-    names = [f"site{number}" for number in range(5_000 // len(cells) + 1)]
+    names = [f"site{number}" for number in range(count)]
+    well = SenderTimes(DAY)
     return figures._replace(
-        groups=[first._replace(name=name) for name in names],
-        cells=[cell._replace(name=name) for name in names for cell in cells],
+        groups=[*(first._replace(name=name) for name in names), first._replace(name="well", times=well)],
+        cells=[
+            *(cell._replace(name=name) for name in names for cell in cells),
+            *(cell._replace(name="well", times=well) for cell in cells),
+        ],
     )
+
+
+def parts_behind_the_map(page: str) -> tuple[str, dict[str, list[list[str]]]]:
+    """Give what is said above the tables of a large map's groups, and the rows of each."""
+    (behind,) = [
+        part for part in tree(page).iter("details") if text_of(part[0]).startswith("The table behind this map, a part")
+    ]
+    return text_of(behind[1]), {
+        text_of(part[0]): rows_of(next(part.iter("table"))) for part in behind.findall("details")
+    }
 
 
 def as_shown(cell: Cell) -> tuple[str, str, str]:
@@ -94,16 +109,37 @@ def test_behind_every_picture_stands_its_table(page: str, figures: Figures) -> N
     assert without_a_table(page) == []
 
 
-def test_behind_the_map_of_a_large_fleet_stands_every_cell_too(figures: Figures) -> None:
-    large = of_many_sites(figures)
+def test_behind_the_map_of_a_large_fleet_stands_every_cell_in_which_something_happened(figures: Figures) -> None:
+    large = of_many_sites(figures, 5_000 // (figures.period.length // DAY))
     page = render(large)
     assert without_a_table(page) == []
-    root = tree(page)
-    (behind,) = [part for part in root.iter("details") if text_of(part[0]).startswith("The table behind this map, a")]
-    shown = {text_of(part[0]): rows_of(next(part.iter("table"))) for part in behind.findall("details")}
-    assert list(shown) == [group.name for group in large.groups]
+    said, shown = parts_behind_the_map(page)
+    assert said == "What is left out: where all were up, and watched, all the time."
+    assert list(shown) == [group.name for group in large.groups if group.name != "well"]
     found = Counter((name, row[0], row[3], row[4]) for name, rows in shown.items() for row in rows)
-    assert found == Counter((cell.name, *as_shown(cell)) for cell in large.cells)
+    eventful = [cell for cell in large.cells if cell.times.up < cell.times.lived or cell.times.maintenance]
+    assert found == Counter((cell.name, *as_shown(cell)) for cell in eventful)
+    assert len(eventful) < len(large.cells) - 100
+
+
+def test_where_too_much_happened_for_a_page_the_table_has_the_worst_and_names_the_others(
+    figures: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, worst = of_many_sites(figures, 20), "site19"
+    each = sum(cell.times.up < cell.times.lived for cell in large.cells if cell.name == worst)
+    monkeypatch.setattr(heat_map, "_MOST_ROWS", len(large.cells) - 1)
+    monkeypatch.setattr(heat_map, "_MOST_EVENTFUL_ROWS", 5 * each + 1)
+    groups = [
+        group._replace(times=group.times.plus(SenderTimes(0, DAY))) if group.name == worst else group
+        for group in large.groups
+    ]
+    said, shown = parts_behind_the_map(render(large._replace(groups=groups)))
+    assert {name: len(rows) for name, rows in shown.items()} == dict.fromkeys(
+        ("site0", "site1", "site10", "site11", worst), each
+    )
+    assert "Too much for one page: site12, " in said
+    # Where nothing happened there is nothing to leave out.
+    assert " and 7 more. A shorter period" in said
 
 
 def test_behind_each_day_by_the_hour_stands_every_hour_with_anything_but_up(page: str, figures: Figures) -> None:

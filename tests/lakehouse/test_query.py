@@ -257,7 +257,7 @@ def test_ctrl_c_ends_an_endless_query_at_once_without_a_word(ask: Ask, tmp_path:
     command = [sys.executable, "-m", "aggregator.cli", "sql", endless, "--config", str(tmp_path / "aggregator.toml")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         # It computes: beyond what it takes to start.
-        asyncio.run(until(lambda: cpu_seconds(process.pid) > 5, "the query is under way", deadline=60))
+        asyncio.run(until(lambda: cpu_seconds(process.pid) > 5, "the query is under way", deadline=300))
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=300) == ("", "")
         assert process.returncode == -signal.SIGINT
@@ -303,7 +303,7 @@ def test_ctrl_c_ends_a_query_and_not_the_prompt(ask: Ask, tmp_path: Path) -> Non
         assert process.stdin is not None
         process.stdin.write(endless)
         process.stdin.flush()
-        asyncio.run(until(lambda: cpu_seconds(process.pid) > 5, "the query is under way", deadline=60))
+        asyncio.run(until(lambda: cpu_seconds(process.pid) > 5, "the query is under way", deadline=300))
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate("SELECT 'still here' AS said;\n", timeout=300)
         assert process.returncode == 0

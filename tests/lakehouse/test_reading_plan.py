@@ -4,13 +4,17 @@ import pytest
 
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.reading_plan import ReadingPlan, Refused, Span, plan_reading
+from aggregator.lakehouse.schemas import BRONZE
+from aggregator.lakehouse.settled import NOWHERE, reached_by_all, tables_at
 from aggregator.lakehouse.stream_reader import StreamState
 
 CREATED = 1_700_000_000_000_000
 
 
-def stream(name: str, first: int, last: int, created_at: int = CREATED) -> StreamState:
-    return StreamState(name, created_at, first, last, message_count=max(0, last - first + 1), byte_count=0)
+def stream(name: str, first: int, last: int, created_at: int = CREATED, first_at: int | None = None) -> StreamState:
+    count = max(0, last - first + 1)
+    begins = created_at if first_at is None else first_at
+    return StreamState(name, created_at, first, last, count, byte_count=0, first_at=begins if count else 0)
 
 
 def at(sequence: int, name: str = "ARCHIVE", created_at: int = CREATED) -> HubPosition:
@@ -72,7 +76,8 @@ def test_a_mirror_of_what_the_archive_was_before_is_refused_with_the_remedy() ->
             plan_reading(stands, stream("ARCHIVE", 1, 40, was_made_anew), before)
     # It has gone on where the new one passed its end: what only it holds is of the one before.
     archive, report = stream("ARCHIVE", 401, 900, was_made_anew), stream("REPORT", 1, 900)
-    with pytest.raises(Refused, match=r"REPORT alone holds 101\.\.400, and is older than ARCHIVE: ARCHIVE was created"):
+    said = r"REPORT alone holds 101\.\.400, and begins at 2023-11-14T22:13:20Z, before ARCHIVE was made: ARCHIVE was"
+    with pytest.raises(Refused, match=said):
         plan_reading([at(100, created_at=was_made_anew)], archive, report)
     assert plan_reading([at(400, created_at=was_made_anew)], archive, report).wanted == Span(401, 900)
 
@@ -81,7 +86,9 @@ def test_a_mirror_may_keep_what_the_archive_has_let_go() -> None:
     report = stream("REPORT", 1, 90, CREATED + 1)
     for archive in (stream("ARCHIVE", 61, 90), stream("ARCHIVE", 91, 90), stream("ARCHIVE", 96, 95)):
         assert plan_reading([at(50)], archive, report) == ReadingPlan(Span(51, 90))
-    # How old it is matters for what it alone holds, and is still to be read.
+    # Also where it was made by hand, before the archive. How old its messages are matters for what is still to be read.
+    made_first = stream("REPORT", 1, 90, CREATED - 1, first_at=CREATED)
+    assert plan_reading([at(50)], stream("ARCHIVE", 61, 90), made_first) == ReadingPlan(Span(51, 90))
     older = stream("REPORT", 1, 50, CREATED - 1)
     assert plan_reading([at(60)], stream("ARCHIVE", 61, 90), older) == ReadingPlan(Span(61, 90))
     assert plan_reading([], stream("ARCHIVE", 1, 90), stream("REPORT", 1, 90, CREATED - 1)).wanted == Span(1, 90)
@@ -103,6 +110,15 @@ def test_what_no_stream_holds_is_named_and_given_up_only_when_told_so() -> None:
     assert plan_reading([at(50)], archive, report, Span(51, 60)) == ReadingPlan(Span(61, 90), lost=Span(51, 60))
     with pytest.raises(Refused, match=r"nothing is lost \(the tables stand at 60\)"):
         plan_reading([at(60)], archive, report, Span(51, 60))
+
+
+def test_tables_of_which_a_killed_run_began_some_stand_nowhere() -> None:
+    """Whoever imports before the next rollup has no snapshot of the others to record."""
+    stands = {table.name: at(number) for number, table in enumerate(BRONZE, start=7)}
+    assert reached_by_all(stands) == at(7)
+    stands.popitem()
+    assert reached_by_all(stands) == reached_by_all({}) == NOWHERE
+    assert not tables_at(NOWHERE, None).keys() & {table.name for table in BRONZE}
 
 
 def test_a_range_of_sequences_is_read_as_it_is_printed() -> None:

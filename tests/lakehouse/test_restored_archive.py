@@ -7,18 +7,20 @@ import asyncio
 import shutil
 import time
 from pathlib import Path
+from threading import Timer
 
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from aggregator.lakehouse import job
 from aggregator.lakehouse.archive_past import check_past
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.reading_plan import Refused, Span, plan_reading
 from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
 from aggregator.lakehouse.stream_slices import StreamSlices
 from shared.instants import DAY, MINUTE, SECOND
-from tests.lakehouse.conftest import Lakehouse
+from tests.lakehouse.conftest import Lakehouse, settings_for
 from tests.support.hub import ARCHIVE, REPORT, Block, Hub, Message
 
 MADE_AGAIN = "or delete REPORT and have muster-aggregator apply make it again"
@@ -106,8 +108,14 @@ def test_a_mirror_of_what_the_archive_was_before_is_refused_until_it_is_made_aga
         restore(hub, archive, copy)
         with pytest.raises(Refused, match=f"REPORT ends at 42, beyond ARCHIVE, which ends at 40: .* {MADE_AGAIN}"):
             read_anew(hub)
+        # A server that has just come to lead the archive may have something still to take: it is waited for.
+        grows = Timer(0.5, hub.publish, [watermarks(dub1, 42, 44)])
+        grows.start()
+        found = asyncio.run(job._look_at(settings_for(hub.connection, tmp_path), pauses=(0.1,) * 600))
+        grows.join()
+        assert (found.report.last_sequence, found.archive.last_sequence) == (42, 42)
         # Both streams grow, and agree on nearly all, on the first and the last one too.
-        hub.publish(watermarks(dub1, 42, 102))
+        hub.publish(watermarks(dub1, 44, 102))
         with pytest.raises(ReadFailed, match=f"REPORT and ARCHIVE hold different messages at 4[12], .* {MADE_AGAIN}"):
             read_anew(hub)
         hub.request(f"STREAM.DELETE.{REPORT}")
@@ -124,6 +132,12 @@ def test_a_mirror_of_what_the_archive_was_before_is_refused_until_it_is_made_aga
         hub.request(f"STREAM.DELETE.{ARCHIVE}")
         hub.create_archive()
         with pytest.raises(Refused, match=f"REPORT ends at 100, beyond ARCHIVE, which ends at 0: .* {MADE_AGAIN}"):
+            read_anew(hub)
+        # Of what that one has let go when it has grown past it, the times of the messages tell.
+        hub.publish(watermarks(dub1, 102, 204))
+        hub.request(f"STREAM.PURGE.{ARCHIVE}", {"seq": 101})
+        said = f"REPORT alone holds 1..100, and begins at .*Z, before ARCHIVE was made: .* {MADE_AGAIN}"
+        with pytest.raises(Refused, match=said):
             read_anew(hub)
     finally:
         hub.stop()

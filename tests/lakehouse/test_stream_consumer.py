@@ -10,7 +10,7 @@ import pytest
 from aggregator.lakehouse import stream_consumer
 from aggregator.lakehouse.stream_consumer import LOST, Messages, StreamConsumer
 from shared.nats_connection import api_prefix, connect
-from tests.support.hub import ARCHIVE, Hub, Message
+from tests.support.hub import ARCHIVE, DEADLINE, Hub, Message
 
 SUBJECT = "fleet.eu-west.dub1.nodes.watermark"
 
@@ -22,8 +22,8 @@ async def consumer_of_nine(directory: Path) -> AsyncIterator[StreamConsumer]:
     await asyncio.to_thread(hub.start)
     try:
         await asyncio.to_thread(hub.publish, [Message(SUBJECT, b"%d" % number) for number in range(1, 10)])
-        client = await connect(hub.connection, name="test", deadline=5)
-        async with client, StreamConsumer(client, api_prefix(), ARCHIVE, deadline=5) as consumer:
+        client = await connect(hub.connection, name="test", deadline=DEADLINE)
+        async with client, StreamConsumer(client, api_prefix(), ARCHIVE, deadline=DEADLINE) as consumer:
             yield consumer
     finally:
         await asyncio.to_thread(hub.stop)
@@ -57,7 +57,6 @@ async def test_what_is_said_of_a_batch_that_is_over_does_not_end_the_next(
 
 
 async def test_a_batch_that_fills_its_bytes_ends_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_consumer, "SILENCE", 1.0)
     async with consumer_of_nine(tmp_path) as consumer:
         assert await fetched(consumer, 1, 3) == ([b"1", b"2", b"3"], "")
         size = sum(len(SUBJECT) + len(reply) + len(b"1") for reply in consumer._replies)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +15,15 @@ from pyarrow import parquet
 from aggregator.lakehouse import stream_consumer, stream_reader
 from aggregator.lakehouse.fingerprints import have_any
 from aggregator.lakehouse.jetstream_source import rows_of
+from aggregator.lakehouse.mirror_past import Witnesses, check_witnesses
 from aggregator.lakehouse.staging import Place, stage_slice
 from aggregator.lakehouse.stream_consumer import StreamConsumer
 from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
 from aggregator.lakehouse.stream_slices import StreamSlices, cut, decoded_connection, encoded_connection
 from shared.instants import SECOND, parse_instant
-from shared.nats_connection import AuthSettings, ConnectionSettings, TlsSettings
+from shared.nats_connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
 from shared.settings import FilePath
-from tests.support.hub import ARCHIVE, REPORT, Block, Hub, Message
+from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
 from tests.support.waiting import until
 
 MIDNIGHT = parse_instant("2026-02-01T00:00:00Z")
@@ -147,14 +149,14 @@ async def test_reading_goes_on_where_its_consumer_was_deleted_and_leaves_none(
         async def nobody_reads() -> bool:
             return not (await asyncio.to_thread(hub.request, "CONSUMER.NAMES.ARCHIVE"))["consumers"]
 
-        async with StreamReader(hub.connection, deadline=5) as reader:
+        async with StreamReader(hub.connection, deadline=DEADLINE) as reader:
             async for messages in reader.read(ARCHIVE, 1, 9):
                 found += messages.payloads
                 consumers = (await asyncio.to_thread(hub.request, "CONSUMER.NAMES.ARCHIVE"))["consumers"]
                 if len(found) == 4:
                     await asyncio.to_thread(hub.request, f"CONSUMER.DELETE.ARCHIVE.{consumers[0]}")
         assert found == [b"%d" % number for number in range(1, 10)]
-        await until(nobody_reads, "the server has forgotten every consumer", 10)
+        await until(nobody_reads, "the server has forgotten every consumer")
     finally:
         await asyncio.to_thread(hub.stop)
 
@@ -169,7 +171,7 @@ def test_reading_that_is_left_early_leaves_no_consumer(hub: Hub, monkeypatch: py
     with closing(StreamSlices.of(hub.connection, REPORT).read(5, 9)) as batches:
         assert next(batches).payloads == [b"5", b"6", b"7", b"8"]
         assert not asyncio.run(nobody_reads())
-    asyncio.run(until(nobody_reads, "the server has forgotten every consumer", 10))
+    asyncio.run(until(nobody_reads, "the server has forgotten every consumer"))
 
 
 async def test_whoever_may_not_read_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +183,7 @@ async def test_whoever_may_not_read_is_told_so(tmp_path: Path, monkeypatch: pyte
     await asyncio.to_thread(hub.start)
     try:
         await asyncio.to_thread(hub.publish, [Message(WHOLE, b"1")])
-        async with StreamReader(hub.connection, deadline=5) as reader:
+        async with StreamReader(hub.connection, deadline=DEADLINE) as reader:
             with pytest.raises(ReadFailed, match=r"1 failed: no answer within 0\.1 s \(stalled, cut off, or no perm"):
                 await anext(reader.read(ARCHIVE, 1, 1))
     finally:
@@ -244,12 +246,61 @@ async def test_a_stream_that_is_not_there_is_named_after_pauses_that_grow(
     hub = Hub(tmp_path)
     await asyncio.to_thread(hub.start)
     try:
-        async with StreamReader(hub.connection, deadline=5) as reader:
+        async with StreamReader(hub.connection, deadline=DEADLINE) as reader:
             with pytest.raises(ReadFailed, match=r"stream NOPE: stream not found \(10059\)"):
                 await reader.state("NOPE")
             with pytest.raises(ReadFailed, match=r"NOPE: reading from sequence 1 failed: stream not found \(10059\)"):
                 await anext(reader.read("NOPE", 1, 1))
         assert pauses == [1, 2, 4, 8]
+    finally:
+        await asyncio.to_thread(hub.stop)
+
+
+async def test_a_stream_without_a_leader_is_asked_again_after_pauses_that_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, left = list[float](), 0
+    refused = ApiError(503, 10008, "JetStream system temporarily unavailable"), RequestFailed("no answer within 5 s")
+
+    async def pausing(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def electing(*given: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise refused[left % 2]
+        return await request_json(*given, **named)
+
+    monkeypatch.setattr(stream_reader, "asyncio", SimpleNamespace(sleep=pausing))
+    monkeypatch.setattr(stream_reader, "request_json", electing)
+    hub, witnesses = Hub(tmp_path), Witnesses()
+    await asyncio.to_thread(hub.start)
+    try:
+        await asyncio.to_thread(hub.publish, [Message(WHOLE, b"1"), Message(WHOLE, b"2")])
+        async with StreamReader(hub.connection, deadline=DEADLINE) as reader:
+            async for messages in reader.read(ARCHIVE, 1, 1):
+                witnesses.see(messages)
+            left = 4
+            await check_witnesses(reader, REPORT, ARCHIVE, witnesses)
+            assert pauses == [1, 2, 4, 8]
+            left = 5
+            with pytest.raises(ReadFailed, match=r"ARCHIVE: JetStream system temporarily unavailable \(10008\)"):
+                await reader.at_or_after(ARCHIVE, 1)
+            assert (await reader.state(ARCHIVE)).last_sequence == 2
+            pauses.clear()
+            # What is asked first of all is told at once, and so is a refusal that no leader would take back.
+            left = 1
+            with pytest.raises(ReadFailed, match="temporarily unavailable"):
+                await reader.state(ARCHIVE)
+            with pytest.raises(ReadFailed, match=r"NOPE: stream not found \(10059\)"):
+                await reader.at_or_after("NOPE", 1)
+            # Who waited for an answer for as long as all pauses take is told so, and does not wait as long again.
+            left, clock = 2, iter((0.0, 15.1))
+            monkeypatch.setattr(stream_reader, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+            with pytest.raises(ReadFailed, match="no answer"):
+                await reader.at_or_after(ARCHIVE, 1)
+            assert not pauses
     finally:
         await asyncio.to_thread(hub.stop)
 

@@ -20,7 +20,7 @@ class CommandProcess:
     def said(self) -> str:
         return self._output.read_text()
 
-    def wait_for(self, text: str, deadline: float = 120.0) -> str:
+    def wait_for(self, text: str, deadline: float = 300.0) -> str:
         """Give what it said once ``text`` is a part of that."""
         ends_at = time.monotonic() + deadline
         while text not in self.said:
@@ -29,7 +29,7 @@ class CommandProcess:
             time.sleep(0.05)
         return self.said
 
-    def end(self, number: int, deadline: float = 60.0) -> int:
+    def end(self, number: int, deadline: float = 300.0) -> int:
         """Send a signal; give the exit code."""
         self._process.send_signal(number)
         return self._process.wait(deadline)

@@ -15,7 +15,7 @@ from aggregator.lakehouse.query import open_tables
 from tests.support.quick_runs import APPENDED
 
 Answer = tuple[int, ...]
-_DEADLINE = 120.0
+_DEADLINE = 300.0
 
 
 class Readers:

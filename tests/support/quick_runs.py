@@ -1,11 +1,13 @@
 """Let years of rollups pass in minutes: real commits of real files into real tables, but nothing is computed.
 
-A rollup appends to the day that runs (bronze tables, intervals that ended) or replaces it (daily and hourly tables).
-Here one row for each table and run does so, written by pyarrow and committed by Iceberg, which is all that the number
-of files depends on.
+What a rollup commits depends on the table. To bronze tables it adds a file of the day that runs, or moves their
+position alone where nothing came. In derived tables it puts partitions in the place of others: all, those of the day
+that runs, or those of what goes on, beside what ended. The same is committed here, with one row in each file, written
+by pyarrow: that is all that the number of files depends on.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +21,23 @@ from pyspark.sql import SparkSession
 from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.schemas import REGISTRATIONS, SITE_COVERAGE_DAILY, TABLES, Table
+from aggregator.lakehouse.schemas import (
+    BRONZE,
+    POLICY,
+    QUARANTINE,
+    REGISTRATIONS,
+    SENDER_INTERVALS,
+    SENDER_MAINTENANCE_DAYS,
+    SITE_COVERAGE_DAILY,
+    TABLES,
+    Table,
+)
 from shared.instants import SECOND
 
 APPENDED, REPLACED = REGISTRATIONS, SITE_COVERAGE_DAILY
 FIRST = date(2026, 1, 1)
+_WITHOUT_ROWS = (POLICY, QUARANTINE, SENDER_MAINTENANCE_DAYS)
+_NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FileCounts(NamedTuple):
@@ -32,16 +46,20 @@ class FileCounts(NamedTuple):
     data: int
     manifests: int
     metadata: int
+    others: int
 
 
 class QuickRuns:
-    """A warehouse whose tables ``APPENDED`` and ``REPLACED`` are written by one run after the other."""
+    """A warehouse whose ``tables`` are written by one run after the other, for sites in so many ``buckets``."""
 
-    def __init__(self, spark: SparkSession, warehouse: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, warehouse: Path, tables: Sequence[Table] = (APPENDED, REPLACED), buckets: int = 1
+    ) -> None:
         self.spark = spark
-        self._warehouse = warehouse
+        self._warehouse, self._tables, self._buckets = warehouse, tables, buckets
         self._packages: Any = spark._jvm.org.apache.iceberg  # type: ignore[union-attr]
         self._iceberg = Iceberg(spark)
+        self._fields: dict[str, dict[str, pa.Field]] = {}
         self.run_count = 0
         self._noon = datetime(FIRST.year, FIRST.month, FIRST.day, 12, tzinfo=UTC)
 
@@ -50,10 +68,13 @@ class QuickRuns:
         self.run_count += 1
         today = FIRST + timedelta(days=day)
         self._noon = datetime(today.year, today.month, today.day, 12, tzinfo=UTC)
-        registration = {"site": "dub1", "sender_id": f"n{self.run_count}", "stored_at": self._noon}
-        self._commit(APPENDED, registration, f"stored_at_day={today}", replaces=False)
-        row = {"day": today, "site": "dub1", "window_us": self.run_count, "site_bucket": 0}
-        self._commit(REPLACED, row, f"day={today}/site_bucket=0", replaces=True)
+        for table in self._tables:
+            if table in _WITHOUT_ROWS:
+                catalog.advance(self.spark, table, self.position)
+            elif table in BRONZE:
+                self._append(table)
+            else:
+                self._replace(table)
 
     @property
     def position(self) -> HubPosition:
@@ -62,53 +83,93 @@ class QuickRuns:
 
     def stand_there(self) -> bool:
         """Tell whether the tables say themselves that they stand for that."""
-        tables = (APPENDED, REPLACED)
-        return catalog.positions(self.spark, tables) == {table.name: self.position for table in tables}
+        return catalog.positions(self.spark, self._tables) == {table.name: self.position for table in self._tables}
 
     def record(self) -> None:
         """End a whole run."""
-        reached = {table.name: self.position for table in (APPENDED, REPLACED)}
+        reached = {table.name: self.position for table in self._tables}
         began = catalog.last_whole_run(self.spark)
         here = catalog.snapshots(self.spark, TABLES)
         catalog.record(self.spark, reached, "recipe", msgspec.structs.replace(began, snapshots=here))
 
     def files(self, table: Table) -> FileCounts:
         """Count a table's files."""
-        found = [path for path in (self._warehouse / "muster" / table.name).rglob("*") if path.is_file()]
-        metadata = sum(path.name.endswith(".metadata.json") for path in found)
-        data = sum(path.suffix == ".parquet" for path in found)
-        return FileCounts(data, sum(path.suffix == ".avro" for path in found), metadata)
-
-    def _commit(self, table: Table, row: dict[str, object], partition: str, *, replaces: bool) -> None:
-        loaded = self._iceberg.load(table)
-        path = self._warehouse / "muster" / table.name / "data" / partition / f"{uuid4()}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(_arrow(row, loaded), path)
-        file = (
-            self._packages.DataFiles.builder(loaded.spec())
-            .withPath(f"file://{path}")
-            .withFormat("parquet")
-            .withFileSizeInBytes(path.stat().st_size)
-            .withRecordCount(1)
-            .withPartitionPath(partition)
-            .build()
+        top = self._warehouse / "muster" / table.name
+        names = [name for _, _, found in os.walk(top) for name in found]
+        data, manifests, metadata = (
+            sum(name.endswith(end) for name in names) for end in (".parquet", ".avro", ".metadata.json")
         )
-        commit = loaded.newReplacePartitions().addFile(file) if replaces else loaded.newAppend().appendFile(file)
+        return FileCounts(data, manifests, metadata, len(names) - data - manifests - metadata)
+
+    def files_in_use(self, table: Table) -> int:
+        """Count the data files that a table's newest snapshot has."""
+        return int(self._iceberg.load(table).currentSnapshot().summary().get("total-data-files"))
+
+    def _append(self, table: Table) -> None:
+        (column,) = _dated(table)
+        path = self._write(table, {column: self._noon}, f"{column}_day={self._noon.date()}")
+        seen = catalog.snapshots(self.spark, (table,)).get(table.name)
+        catalog.add_files(self.spark, table, [(f"file://{path}", str(self._noon.date()))], self.position, seen)
+
+    def _replace(self, table: Table) -> None:
+        loaded = self._iceberg.load(table)
+        commit = loaded.newOverwrite().overwriteByRowFilter(self._replaced(table))
+        for row, partition in self._partitions(table):
+            path = self._write(table, row, partition)
+            file = self._packages.DataFiles.builder(loaded.spec()).withPath(f"file://{path}").withFormat("parquet")
+            file = file.withFileSizeInBytes(path.stat().st_size).withRecordCount(1)
+            commit.addFile((file.withPartitionPath(partition) if partition else file).build())
         for name, value in catalog.properties(self.spark, self.position).items():
             commit.set(name, value)
         commit.commit()
 
+    def _replaced(self, table: Table) -> Any:
+        of_rows = self._packages.expressions.Expressions
+        if table is SENDER_INTERVALS:
+            return of_rows.isNull("ended_at")
+        if "day" in table.partitioned_by:
+            return of_rows.greaterThanOrEqual("day", str(self._noon.date()))
+        return of_rows.alwaysTrue()
 
-def _arrow(row: dict[str, object], loaded: Any) -> pa.Table:
-    """Make a row whose columns carry Iceberg's identifiers, as every engine's files do."""
+    def _partitions(self, table: Table) -> Iterator[tuple[dict[str, object], str]]:
+        """Give a row for each partition that a run writes, and the partition's path."""
+        if not table.partitioned_by:
+            yield {}, ""
+            return
+        today = self._noon.date()
+        for bucket in range(self._buckets):
+            within = f"site_bucket={bucket}"
+            of: dict[str, object] = {"site_bucket": bucket}
+            if table is SENDER_INTERVALS:
+                yield of, f"ended_at_day={_NO_DAY}/{within}"
+                yield of | {"ended_at": self._noon}, f"ended_at_day={today}/{within}"
+            elif "day" in table.partitioned_by:
+                yield of | {"day": today}, f"day={today}/{within}"
+            else:
+                yield of, within
+
+    def _write(self, table: Table, row: dict[str, object], partition: str) -> Path:
+        path = self._warehouse / "muster" / table.name / "data" / partition / f"{uuid4()}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count, today = self.run_count, self._noon.date()
+        known = {"site": "dub1", "sender_id": f"n{count}", "window_us": count, "day": today} | row
+        fields = self._fields.setdefault(table.name, {})
+        for name in table.column_names:
+            if name in known and name not in fields:
+                fields[name] = _field(name, known[name], self._iceberg.load(table).schema().findField(name))
+        wanted = [fields[name] for name in table.column_names if name in known]
+        rows = pa.table([pa.array([known[field.name]], field.type) for field in wanted], pa.schema(wanted))
+        pq.write_table(rows, path)
+        return path
+
+
+def _dated(table: Table) -> list[str]:
+    """Name what a table is partitioned by."""
+    return [transform.removeprefix("days(").removesuffix(")") for transform in table.partitioned_by]
+
+
+def _field(name: str, value: object, found: Any) -> pa.Field:
+    """Make a column that carries Iceberg's identifier, as every engine's files do."""
     types = {str: pa.string(), int: pa.int32(), date: pa.date32(), datetime: pa.timestamp("us", "UTC")}
-    schema = loaded.schema()
-
-    def fields() -> Iterator[pa.Field]:
-        for name, value in row.items():
-            found = schema.findField(name)
-            kind = pa.int64() if str(found.type()) == "long" else types[type(value)]
-            yield pa.field(name, kind, metadata={"PARQUET:field_id": str(found.fieldId())})
-
-    wanted = pa.schema(list(fields()))
-    return pa.table([pa.array([row[field.name]], field.type) for field in wanted], wanted)
+    kind = pa.int64() if str(found.type()) == "long" else types[type(value)]
+    return pa.field(name, kind, metadata={"PARQUET:field_id": str(found.fieldId())})

@@ -26,6 +26,10 @@ class Cluster:
         """Tell whether each worker has started an executor: more than one, where one had to be started again."""
         return all(any(worker.glob("app-*/*/stderr")) for worker in self._workers)
 
+    def drivers_served(self) -> int:
+        """Count the drivers for which a worker has started an executor."""
+        return len({started.parents[1].name for worker in self._workers for started in worker.glob("app-*/*/stderr")})
+
 
 @contextmanager
 def cluster(directory: Path, worker_count: int) -> Iterator[Cluster]:
@@ -47,23 +51,27 @@ def cluster(directory: Path, worker_count: int) -> Iterator[Cluster]:
         yield Cluster(url, workers)
 
 
-@contextmanager
-def _daemon(log: Path, *arguments: str) -> Iterator[None]:
+def environment() -> dict[str, str]:
+    """Give what Spark's own programs find in theirs, which are on the PATH."""
     package = find_spec("pyspark")
     assert package is not None
     assert package.origin is not None
     home = Path(package.origin).parent
-    environment = os.environ | {
+    return os.environ | {
         "JAVA_HOME": str(java_home(default_cache())),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
     }
+
+
+@contextmanager
+def _daemon(log: Path, *arguments: str) -> Iterator[None]:
+    small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(home / "bin" / "spark-class"), *arguments],
-            env=environment,
+            ["spark-class", *arguments],
+            env=environment() | small,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

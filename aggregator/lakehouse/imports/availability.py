@@ -121,7 +121,10 @@ def _time(condition: Column, length: Column) -> Column:
 
 def _ratios() -> list[Column]:
     up, known = f.col("up_us").cast("double"), (f.col("up_us") + f.col("down_us")).cast("double")
+    total = (f.col("up_us") + f.col("down_us") + f.col("unknown_us")).cast("double")
     return [
         f.try_divide(up, known).alias("availability_observed"),
+        f.try_divide(up, total).alias("availability_total"),
+        f.try_divide(known, total).alias("coverage"),
         f.try_divide(up, known - f.col("initial_down_us").cast("double")).alias("availability_after_first_up"),
     ]

@@ -38,7 +38,7 @@ def refuse_overlaps(fresh: DataFrame, present: DataFrame, mapping: Mapping) -> N
         f.count_distinct(*SENDER).alias("sender_count"),
         f.min(
             f.struct(
-                f.greatest("line", "other.line").alias("place"),
+                f.greatest(_place_of_fresh(""), _place_of_fresh("other.")).alias("place"),
                 "file",
                 "sender_id",
                 "other",
@@ -66,6 +66,11 @@ def refuse_overlaps(fresh: DataFrame, present: DataFrame, mapping: Mapping) -> N
         f" {_said(first.state, first.from_us, first.to_us, first.file, first.line)}; choose a key"
         f" (--sender, also of several columns) under which no two overlap{among}, or mend the file{grown}"
     )
+
+
+def _place_of_fresh(row: str) -> Column:
+    """Give file and line of what is taken: lines count within a file, and those of what is there are long read."""
+    return f.when(f.col(f"{row}is_fresh"), f.struct(f.col(f"{row}file"), f.col(f"{row}line")))
 
 
 def _said(state: str, started_at: int, ended_at: int, file: str, line: int) -> str:

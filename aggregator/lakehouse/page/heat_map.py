@@ -18,6 +18,7 @@ from shared.instants import DAY, HOUR
 
 _MOST_HOUR_CELLS: Final = 15_000
 _MOST_ROWS: Final = 5_000
+_MOST_EVENTFUL_ROWS: Final = 10_000
 _MOST_OPEN_DAYS: Final = 31
 
 
@@ -85,11 +86,11 @@ def _hour_maps(figures: Figures, clock: Clock) -> Html:
         return element("p", "Hour by hour there is nothing to add: every sender was up, and watched, all the time.")
     maps: list[Html] = []
     room, left_out = _MOST_HOUR_CELLS, []
-    for group in sorted(figures.groups, key=lambda group: (-group.times.down, group.place, group.name)):
+    for group in _worst_first(figures.groups):
         cells = by_group[group.place, group.name]
         rows = [_day_row(day, list(hours), figures, clock) for day, hours in groupby(cells, _day_of)]
         room -= 24 * len(rows)
-        if room < 0:
+        if rows and room < 0:
             left_out.append(title_of(group))
         elif rows:
             is_open = not maps and len(rows) <= _MOST_OPEN_DAYS
@@ -101,10 +102,9 @@ def _hour_maps(figures: Figures, clock: Clock) -> Html:
 
 def _hour_map(title: str, rows: list[GridRow], cells: list[Cell], clock: Clock, *, is_open: bool) -> Html:
     summary = join(element("b", title), f" hour by hour, on {count(len(rows), 'day')} with anything but up")
-    eventful = [cell for cell in cells if cell.times.up < cell.times.lived or cell.times.maintenance]
     behind = folded(
         "The table behind this map: the hours with anything but up",
-        data_table(_cell_columns(clock), eventful, sortable=False),
+        data_table(_cell_columns(clock), filter(_is_eventful, cells), sortable=False),
     )
     return folded(summary, draw_grid(rows, [f"{hour:02d}" for hour in range(24)], clock), behind, is_open=is_open)
 
@@ -122,17 +122,31 @@ def _day_row(day: int, cells: list[Cell], figures: Figures, clock: Clock) -> Gri
 
 
 def _table_behind(figures: Figures, clock: Clock) -> Html:
-    """Write every cell of the map: as one table, or where nobody could sort that any more, as one for each group."""
+    """Write every cell of the map; where those are too many, those in which something happened, group by group."""
     noun = figures.grouping.noun
     if len(figures.cells) <= _MOST_ROWS:
         name = Column[Cell](noun, lambda cell: cell.name or OTHER_NAMES)
         return folded("The table behind this map", data_table([name, *_cell_columns(clock)], figures.cells))
-    by_group = _by_group(figures.cells)
+    by_group = _by_group(filter(_is_eventful, figures.cells))
+    shown: set[Group] = set()
+    room, left_out = _MOST_EVENTFUL_ROWS, []
+    for group in _worst_first(figures.groups):
+        row_count = len(by_group[group.place, group.name])
+        room -= row_count
+        if row_count and room < 0:
+            left_out.append(title_of(group))
+        elif row_count:
+            shown.add(group)
+    said = "What is left out: where all were up, and watched, all the time."
+    if left_out:
+        said += f" Too much for one page: {listed(left_out)}. A shorter period (--from, --to) has room."
     tables = (
         folded(title_of(group), data_table(_cell_columns(clock), by_group[group.place, group.name], sortable=False))
         for group in figures.groups
+        if group in shown
     )
-    return folded(f"The table behind this map, a part for each {noun}", *tables)
+    title = f"The table behind this map, a part for each {noun} with anything but up"
+    return folded(title, element("p", said), *tables)
 
 
 def _cell_columns(clock: Clock) -> list[Column[Cell]]:
@@ -140,6 +154,14 @@ def _cell_columns(clock: Clock) -> list[Column[Cell]]:
         Column[Cell]("from (UTC)", lambda cell: clock.time(cell.started_at), lambda cell: cell.started_at),
         *time_columns(_times_of),
     ]
+
+
+def _is_eventful(cell: Cell) -> bool:
+    return cell.times.up < cell.times.lived or cell.times.maintenance > 0
+
+
+def _worst_first(groups: Iterable[Group]) -> list[Group]:
+    return sorted(groups, key=lambda group: (-group.times.down, group.place, group.name))
 
 
 def title_of(group: Group) -> str:

@@ -28,7 +28,7 @@ def incident_strips(figures: Figures, groups: Sequence[OutageGroup], clock: Cloc
                 "i",
                 style=f"left:{(begin - period.started_at) * 100 / period.length:.3f}%;"
                 f"width:{(end - begin) * 100 / period.length:.3f}%",
-                title=f"{clock.instant(group.started_at)}: {count(len(group.outages), 'sender')} of {site}",
+                title=f"{clock.instant(group.started_at)}: {count(len(group.sender_ids), 'sender')} of {site}",
             )
             for group in groups
             if (group.region, group.site) == (region, site)
@@ -54,7 +54,7 @@ def _incident_columns(figures: Figures, clock: Clock) -> list[Column[OutageGroup
         return (end if group.ended_at is None else group.ended_at) - group.started_at
 
     def senders(group: OutageGroup) -> int:
-        return len({outage.sender_id for outage in group.outages})
+        return len(group.sender_ids)
 
     def share(group: OutageGroup) -> str:
         return percent(senders(group), sizes[group.region, group.site])
@@ -71,14 +71,18 @@ def _incident_columns(figures: Figures, clock: Clock) -> list[Column[OutageGroup
 
 def incident_course(group: OutageGroup, end: int, clock: Clock) -> Html:
     """Draw how many of a group were down, and tell its turning points; ``end`` is the end of the period."""
-    size, until = len(group.outages), group.ended_at
+    until = group.ended_at
     started_at, ended_at = group.started_at, end if until is None else until
     changes = Counter(outage.started_at for outage in group.outages)
     changes.subtract(outage.ended_at for outage in group.outages if outage.ended_at is not None)
     return join(
         element(
             "svg",
-            element("path", d=_path(sorted(changes.items()), size, started_at, ended_at), class_="band-down"),
+            element(
+                "path",
+                d=_path(sorted(changes.items()), len(group.sender_ids), started_at, ended_at),
+                class_="band-down",
+            ),
             viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
             preserveAspectRatio="none",
             class_="course",
@@ -110,13 +114,18 @@ def _turning_points(group: OutageGroup) -> list[Turn]:
     if len(ends) == size:
         turns.append((max(ends), "the last ended its silence"))
     told: list[Turn] = [*sorted(turns, key=lambda turn: turn[0])]
-    return told if len(ends) == size else [*told, (None, f"{size - len(ends):,} of {size:,} were down at the end")]
+    still_down = {outage.sender_id for outage in group.outages if outage.ended_at is None}
+    if still_down:
+        told.append((None, f"{len(still_down):,} of {len(group.sender_ids):,} were down at the end"))
+    return told
 
 
 def _path(changes: Sequence[tuple[int, int]], size: int, started_at: int, ended_at: int) -> str:
     """Step through the number of those that are down, no finer than the picture can show."""
     length = max(ended_at - started_at, 1)
-    downs = accumulate(change for _, change in changes)
+    downs = list(accumulate(change for _, change in changes))
+    # In two blocks one sender may be down twice.
+    size = max(size, *downs)
     steps = {(at - started_at) * _WIDTH // length: down for (at, _), down in zip(changes, downs, strict=True)}
     drawn = "".join(f"H{x}V{_HEIGHT - down * _HEIGHT // size}" for x, down in steps.items() if x <= _WIDTH)
     return f"M0 {_HEIGHT}{drawn}H{_WIDTH}V{_HEIGHT}Z"

@@ -33,17 +33,19 @@ class OutageGroup(NamedTuple):
         return None if None in ends else max(end for end in ends if end is not None)
 
     @property
+    def sender_ids(self) -> frozenset[str]:
+        """Give who fell silent: fewer than the outages are where somebody flaps."""
+        return frozenset(outage.sender_id for outage in self.outages)
+
+    @property
     def name_prefix(self) -> tuple[str, int]:
         """Give the longest beginning, up to a separator, that most members' names share, and how many share it.
 
         ("", 0) where there is none.
         """
-        begins = Counter(
-            outage.sender_id[: match.end()]
-            for outage in self.outages
-            for match in _SEPARATOR.finditer(outage.sender_id)
-        )
-        most = [(len(prefix), prefix) for prefix, number in begins.items() if number * 5 >= len(self.outages) * 4]
+        names = self.sender_ids
+        begins = Counter(name[: match.end()] for name in names for match in _SEPARATOR.finditer(name))
+        most = [(len(prefix), prefix) for prefix, number in begins.items() if number * 5 >= len(names) * 4]
         _, prefix = max(most, default=(0, ""))
         return prefix, begins[prefix]
 

@@ -37,7 +37,7 @@ def outages_section(figures: Figures, groups: Sequence[OutageGroup], singles: Se
 
     incidents = [written(group) for group in groups]
     if len(incidents) > _INCIDENTS:
-        largest = sorted(groups, key=lambda group: len(group.outages), reverse=True)[:_LARGEST]
+        largest = sorted(groups, key=lambda group: len(group.sender_ids), reverse=True)[:_LARGEST]
         incidents = [
             *(written(group) for group in largest),
             folded(f"All {len(groups):,} incidents, in the order of time", *incidents),
@@ -68,18 +68,19 @@ def _longest(figures: Figures) -> set[Outage]:
 
 
 def _incident(group: OutageGroup, sender_count: int, figures: Figures, kept: set[Outage], clock: Clock) -> Html:
-    size = len(group.outages)
+    size, outage_count = len(group.sender_ids), len(group.outages)
     whom = f"all {size:,} senders" if size == sender_count else f"{size:,} of {count(sender_count, 'sender')}"
+    flapping = f", {outage_count:,} outages" if outage_count > size else ""
     prefix, sharing = group.name_prefix
     names = f", {'' if sharing == size else f'{sharing:,} of them '}{prefix}…" if prefix else ""
     until = group.ended_at
     length = (figures.period.ended_at if until is None else until) - group.started_at
     end = join(" to ", clock.time(until)) if until is not None else join(", not over at the end")
-    each = duration(sum(_length(outage, figures.period.ended_at) for outage in group.outages) // size)
+    each = duration(sum(_length(outage, figures.period.ended_at) for outage in group.outages) // outage_count)
     endings = sorted({_ending(outage) for outage in group.outages})
     summary = join(
         element("b", f"{group.site}: {whom}"),
-        names,
+        f"{names}{flapping}",
         element(
             "span",
             clock.time(group.started_at),
