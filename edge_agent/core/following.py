@@ -79,8 +79,8 @@ def _reach(draft: Draft, state: BlockState) -> None:
     """Let time go on as far as it did for the other, whose commit may have ended in the middle of an instant."""
     if state.settling_at:
         draft.settle_some(state.settling_at, state.advisory_ordinal)
-    elif draft.observed_through < state.observed_through or draft.state().settling_at:
-        # An instant that was left half settled, and that a blind span has passed since, is finished in no time.
+    else:
+        # Also where no time is left to go: a blind span may have passed what fell due within it.
         draft.prove(state.observed_through)
 
 
