@@ -281,7 +281,9 @@ class Draft:
         return max(max(last_seen_at, self._since) + self._policy.stale_after, self._policy_at)
 
     def _stale_due(self, stale_observed_at: int) -> int:
-        return max(stale_observed_at + self._blind_total + self._policy.retired_after_stale, self._policy_at)
+        due = stale_observed_at + self._blind_total + self._policy.retired_after_stale
+        # What other thresholds moved to before a blind span falls at its end: nothing is decided within it.
+        return max(due, self._policy_at, self._since)
 
     def _settle(self, at: int) -> bool:
         """Decide everything that falls due strictly before ``at``; False where the decision limit came first."""

@@ -12,8 +12,9 @@ The rules, in this order:
    ``blind_after`` apart enclose a blind span. Time never runs back: an earlier message counts at ``observed_through``.
 5. Deadlines that fall on one instant are settled in the order of kinds (stale, retired), then of sender ids, so that
    neither batches nor ticks show in what is decided.
-6. No deadline that changed thresholds moved falls before the instant at which they took effect. What an operator says
-   of a sender takes effect at ``observed_through``: its next sighting is forwarded, or it is ``retired``.
+6. No deadline that changed thresholds moved falls before the instant at which they took effect, or within a blind span
+   that began there. What an operator says of a sender takes effect at ``observed_through``: its next sighting is
+   forwarded, or it is ``retired``.
 
 A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table once the draft is committed. A
 failed commit leaves nothing to undo: the draft is dropped.

@@ -54,7 +54,8 @@ class KnownBlock(msgspec.Struct, frozen=True):
     def retired_at(self, stale_observed_at: int) -> int:
         """Say when a stale sender that is not heard again is retired, if the stream is watched until then."""
         state = self.state
-        return max(stale_observed_at + state.blind_total + state.policy.retired_after_stale, state.policy_at)
+        due = stale_observed_at + state.blind_total + state.policy.retired_after_stale
+        return max(due, state.policy_at, state.observed_since)
 
     def forgotten_at(self, last_seen_at: int) -> int:
         """Say when a relay forgets an origin that is not heard again."""

@@ -13,6 +13,7 @@ def check_promises(straight: StraightRun, hub: Hub) -> None:
     """Check everything that can be said without knowing the rules' order of work."""
     _check_ordinals(straight)
     _check_nobody_is_accused_unheard(straight)
+    _check_nothing_is_said_of_blind_spans(straight)
     _check_episodes(straight)
     _check_watermarks(straight, hub)
 
@@ -38,6 +39,12 @@ def _check_nobody_is_accused_unheard(straight: StraightRun) -> None:
             assert not (span.started_at < advisory.at_us and span.ended_at > silent_from), "accused by the blind"
         for seen_at in sightings[advisory.value]:
             assert not silent_from < seen_at < advisory.at_us, "a living sender was accused"
+
+
+def _check_nothing_is_said_of_blind_spans(straight: StraightRun) -> None:
+    for advisory in straight.advisories:
+        for span in straight.blind_spans:
+            assert not span.started_at < advisory.at_us < span.ended_at, "decided where nobody watched"
 
 
 def _check_episodes(straight: StraightRun) -> None:

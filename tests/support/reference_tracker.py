@@ -147,7 +147,7 @@ class ReferenceTracker:
             return max(due, self._policy_at), AdvisoryKind.STALE.rank, name
         blind = sum(ended - started for started, ended in self._blind_spans if started >= sender.stale_at)
         due = sender.stale_at + self._policy.retire_after - self._policy.stale_after + blind
-        return max(due, self._policy_at), AdvisoryKind.RETIRED.rank, name
+        return max(due, self._policy_at, self._since), AdvisoryKind.RETIRED.rank, name
 
     def _reason(self, sender: _Sender, sighting: Sighting, at: int) -> ForwardReason | None:
         assert sender.forwarded_at is not None
