@@ -26,12 +26,12 @@ FROM (
     opening_incarnation, opening_sequence, ordinal, rebuilt, 0 AS size, '' AS fate
   FROM {log_statements.LOGGED_ADVISORIES}
   WHERE through > :after AND row_id > :after AND at >= :since AND sender_id GLOB :sender
-    AND kind IN (SELECT value FROM json_each(:kinds))
+    AND kind IN (SELECT value FROM json_each(:kinds)) AND block IN (SELECT value FROM json_each(:blocks))
   UNION ALL
   SELECT row_id, 1, block, sender_id, 'forwarded', reason, at, at, incarnation, sequence, 0, 0, 0, 0, size, fate
   FROM {log_statements.LOGGED_FORWARDS}
   WHERE through > :after AND row_id > :after AND at >= :since AND sender_id GLOB :sender
-    AND 'forwarded' IN (SELECT value FROM json_each(:kinds))
+    AND 'forwarded' IN (SELECT value FROM json_each(:kinds)) AND block IN (SELECT value FROM json_each(:blocks))
   ORDER BY row_id DESC LIMIT :limit
 ) AS last
 """
@@ -88,12 +88,13 @@ def last_decisions(database: sqlite3.Connection, wanted: DecisionFilter, limit: 
         "since": wanted.since,
         "sender": wanted.sender,
         "kinds": msgspec.json.encode(wanted.kinds).decode(),
+        "blocks": msgspec.json.encode(list(blocks)).decode(),
         "limit": limit or NO_LIMIT,
     }
     cursor = database.execute(LAST_DECISIONS, values)
     names = [column[0] for column in cursor.description]
     found = [dict(zip(names, row, strict=True)) for row in cursor]
-    return [_decided(row, blocks[row["block"]], incarnations) for row in reversed(found) if row["block"] in blocks]
+    return [_decided(row, blocks[row["block"]], incarnations) for row in reversed(found)]
 
 
 def last_row_id(database: sqlite3.Connection) -> int:

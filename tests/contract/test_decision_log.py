@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -17,12 +18,10 @@ from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisi
 from edge_agent.ports import BatchCommit
 from edge_agent.store import chunks, log_statements
 from edge_agent.store.reading import reading
-from shared.identifiers import AdvisoryKind, SourcePosition
+from shared.identifiers import AdvisoryKind, BlockId, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ForwardReason
 from tests.support.store_batches import BLOCK_ID, INCARNATION, POLICY, opened
-
-EMITTER = Emitter(BLOCK_ID, "dub1-a", "boot", "1.0", "sender", bytes(32))
 
 
 def forward(sender_id: str, sequence: int, size: int = 10) -> Forward:
@@ -35,10 +34,11 @@ def advise(sender_id: str, sequence: int, kind: AdvisoryKind = AdvisoryKind.NEW)
     return Advise(kind, sender_id, at, at, INCARNATION, sequence, INCARNATION, sequence, ordinal=sequence)
 
 
-def batch(decisions: Sequence[Decision]) -> BatchCommit:
+def batch(decisions: Sequence[Decision], block_id: BlockId = BLOCK_ID) -> BatchCommit:
     state = BlockState(SourcePosition("REGISTRATION", INCARNATION, 1), POLICY, observed_since=1, observed_through=2)
-    rows = EMITTER.rows(list(decisions), state, WatermarkContext({}, {}, {}))
-    return BatchCommit(BLOCK_ID, state, SenderChanges([], [], []), rows, decisions=decisions)
+    emitter = Emitter(block_id, "dub1-a", "boot", "1.0", "sender", bytes(32))
+    rows = emitter.rows(list(decisions), state, WatermarkContext({}, {}, {}))
+    return BatchCommit(block_id, state, SenderChanges([], [], []), rows, decisions=decisions)
 
 
 def logged(path: Path) -> list[Decided]:
@@ -129,6 +129,35 @@ async def test_the_log_says_what_became_of_each_record(tmp_path: Path) -> None:
         ("c", 6, "outbox_full"),
         ("big", 7, "outbox_full"),
     ]
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["in rows", "in chunks"])
+async def test_the_last_decisions_of_one_block_are_found_however_busy_another_is(
+    tmp_path: Path, *, at_once: bool
+) -> None:
+    path = tmp_path / "agent.db"
+    quiet, busy = BlockId("eu-west", "dub1", "quiet"), BlockId("eu-west", "dub1", "busy")
+    count = chunks.CHUNK_ROWS if at_once else 5
+
+    def both(name: str, number: int) -> list[Decision]:
+        return [advise(f"{name}-{number}", number), forward(f"{name}-{number}", number)]
+
+    def last(limit: int) -> list[tuple[str, str, str]]:
+        wanted = DecisionFilter(stream="quiet")
+        with reading(path) as database:
+            return [(each.stream, each.decision, each.sender_id) for each in last_decisions(database, wanted, limit)]
+
+    async with opened(path) as store:
+        for name, block_id in (("quiet", quiet), ("busy", busy)):
+            decisions = [both(name, number) for number in range(1, count + 1)]
+            for each in [list(chain.from_iterable(decisions))] if at_once else decisions:
+                await store.commit(batch(each, block_id))
+    assert last(3) == [
+        ("quiet", "forwarded", f"quiet-{count - 1}"),
+        ("quiet", "new", f"quiet-{count}"),
+        ("quiet", "forwarded", f"quiet-{count}"),
+    ]
+    assert len(last(0)) == 2 * count
 
 
 async def test_what_is_on_its_way_is_not_dropped_by_an_operator(tmp_path: Path) -> None:
