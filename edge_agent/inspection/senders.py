@@ -53,6 +53,7 @@ class SenderLine(msgspec.Struct, frozen=True, gc=False):
     """One sender.
 
     ``due_at`` is when it falls stale, or is retired, if it is not heard and the stream is watched; 0 where nobody is.
+    ``is_watched`` says whether the stream is now.
     """
 
     stream: str
@@ -63,15 +64,19 @@ class SenderLine(msgspec.Struct, frozen=True, gc=False):
     last_forwarded_at: int
     opening_sequence: int
     due_at: int
+    is_watched: bool
 
 
 class SenderList(msgspec.Struct, frozen=True):
-    """What ``senders`` shows; also its JSON form. ``heard`` and ``stale`` count all, ``matching`` those that pass."""
+    """What ``senders`` shows; also its JSON form. ``heard`` and ``stale`` count all, ``matching`` those that pass.
+
+    ``unwatched`` names the streams that should be watched, and are not now.
+    """
 
     heard: int
     stale: int
     matching: int
-    is_watched: bool
+    unwatched: list[str]
     senders: list[SenderLine]
 
 
@@ -85,16 +90,19 @@ def list_senders(
     total, stale, matching = database.execute(COUNT_SENDERS, values).fetchone()
     order = {"direction": -1 if newest_first else 1, "limit": limit or NO_LIMIT}
     rows = database.execute(SENDERS, values | order).fetchall()
+    watched = {number for number, block in blocks.items() if block.is_watched(at)}
     return SenderList(
         heard=total - stale,
         stale=stale,
         matching=matching,
-        is_watched=all(block.is_watched(at) for block in blocks.values() if block.watches),
-        senders=[_line(blocks[row[0] >> 32], row) for row in rows],
+        unwatched=sorted(
+            block.block_id.block for number, block in blocks.items() if block.watches and number not in watched
+        ),
+        senders=[_line(blocks[row[0] >> 32], row, is_watched=row[0] >> 32 in watched) for row in rows],
     )
 
 
-def _line(block: KnownBlock, row: tuple[Any, ...]) -> SenderLine:
+def _line(block: KnownBlock, row: tuple[Any, ...], *, is_watched: bool) -> SenderLine:
     _, sender_id, phase, seen_at, sequence, forwarded_at, opening, stale_observed_at = row
     due_at = block.retired_at(stale_observed_at) if phase == SenderPhase.STALE else block.stale_at(seen_at)
     return SenderLine(
@@ -106,6 +114,7 @@ def _line(block: KnownBlock, row: tuple[Any, ...]) -> SenderLine:
         last_forwarded_at=forwarded_at,
         opening_sequence=opening,
         due_at=due_at if block.watches else 0,
+        is_watched=is_watched,
     )
 
 
@@ -125,7 +134,7 @@ def _lines(listed: SenderList, at: int) -> Iterator[str]:
                 Column("state", lambda line: line.state),
                 Column("last seen", lambda line: relative(line.last_seen_at, at), right=True),
                 Column("forwarded", lambda line: _ago(line.last_forwarded_at, at), right=True),
-                Column("if not heard", lambda line: _fate(line, at) if listed.is_watched else ""),
+                Column("if not heard", lambda line: _fate(line, at)),
             ],
             lines,
         )
@@ -133,8 +142,9 @@ def _lines(listed: SenderList, at: int) -> Iterator[str]:
     shown = f", {len(lines):,} shown: see --limit" if len(lines) < listed.matching else ""
     counts = f"{listed.heard:,} heard, {listed.stale:,} stale in all"
     yield f"{listed.matching:,} of {listed.heard + listed.stale:,} senders match{shown}; {counts}"
-    if not listed.is_watched:
-        yield "The stream is not watched now: no sender falls stale or is retired before it has been for some time."
+    if listed.unwatched:
+        names = ", ".join(listed.unwatched)
+        yield f"Not watched now: {names}. No sender there falls stale or is retired before they are, for some time."
 
 
 def _ago(at: int, to: int) -> str:
@@ -142,7 +152,7 @@ def _ago(at: int, to: int) -> str:
 
 
 def _fate(line: SenderLine, at: int) -> str:
-    if not line.due_at:
+    if not line.due_at or not line.is_watched:
         return ""
     word = "stale" if line.state == "heard" else "retired"
     return f"{word} in {rough(line.due_at - at)}" if line.due_at > at else f"{word} now"

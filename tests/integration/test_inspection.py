@@ -44,7 +44,8 @@ async def test_senders_are_listed_with_what_becomes_of_them_if_they_are_not_hear
         nodes.fall_silent("db-1")
         await until(lambda: told(stage, AdvisoryKind.STALE, 1), "db-1 is missed")
         listed = await agent.json("senders")
-        assert (listed["heard"], listed["stale"], listed["matching"], listed["is_watched"]) == (2, 1, 3, True)
+        assert (listed["heard"], listed["stale"], listed["matching"], listed["unwatched"]) == (2, 1, 3, [])
+        assert all(line["is_watched"] for line in listed["senders"])
         assert listed["senders"][0]["sender_id"] == "db-1", "the longest silent comes first"
         silent, *living = listed["senders"]
         (stale,) = [each for each in await stage.region.advisories() if each.kind is AdvisoryKind.STALE]
@@ -64,9 +65,10 @@ async def test_senders_are_listed_with_what_becomes_of_them_if_they_are_not_hear
 
     await agent.end()
     listed = await agent.json("senders")
-    assert (listed["matching"], listed["is_watched"]) == (3, False)
+    assert (listed["matching"], listed["unwatched"]) == (3, ["nodes"])
+    assert not any(line["is_watched"] for line in listed["senders"])
     _, page, _ = await agent.command("senders")
-    assert "The stream is not watched now" in page
+    assert "\nNot watched now: nodes. " in page
 
 
 async def test_what_cannot_be_shown_is_said_in_one_line(stage: Stage) -> None:

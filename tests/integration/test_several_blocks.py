@@ -1,5 +1,7 @@
 """Several blocks in one agent: each reads, remembers and reports for itself, and none waits for another."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,35 @@ async def test_a_block_whose_server_is_down_holds_up_no_other(tmp_path: Path) ->
         await deployment.site.publish(b"1", b"2")
         assert await records(deployment, ".all.copy.", 2) == [b"1", b"2"]
         await until_phase(deployment, "source of others", "not connected")
+
+
+async def test_a_stream_that_is_gone_leaves_the_senders_of_another_watched(tmp_path: Path) -> None:
+    lost = block("lost", "sample", SAMPLING, stream="OTHERS")
+    async with deployed(tmp_path, ABOVE_BLOCKS + SAMPLED + lost) as deployment, deployment.senders(["a"]):
+        await deployment.site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
+        await deployment.site.client.publish("others.x", b'{"sender":"b"}')
+        deployment.agent.start()
+        asked = ("senders", "--config", str(deployment.agent.config))
+
+        async def until_watched(*streams: str) -> None:
+            async def is_so() -> bool:
+                _, output, _ = await deployment.agent.run_command(*asked, "--json")
+                lines = json.loads(output or '{"senders": []}')["senders"]
+                return {line["stream"]: line["is_watched"] for line in lines} == {
+                    name: name in streams for name in ("nodes", "lost")
+                }
+
+            await until(is_so, f"watched are {streams}", PATIENCE)
+
+        await until_watched("nodes", "lost")
+        await deployment.site.api("STREAM.DELETE.OTHERS")
+        await until_watched("nodes")
+        _, page, _ = await deployment.agent.run_command(*asked)
+        heading, *lines = page.splitlines()
+        fates = {line.split()[0]: line[heading.index("IF NOT HEARD") :] for line in lines[:2]}
+        assert re.fullmatch(r"stale (in \d+s|now)", fates["a"]), page
+        assert fates["b"] == "", page
+        assert lines[-1].startswith("Not watched now: lost. "), page
 
 
 async def test_each_block_goes_on_from_its_own_position_after_a_kill(tmp_path: Path) -> None:
