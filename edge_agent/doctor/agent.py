@@ -8,17 +8,17 @@ from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.status_board import now
 from edge_agent.status_report import Life, read_status
-from edge_agent.store.reading import StoreUnreadable
+from edge_agent.store.reading import StoreMissing, StoreUnreadable
 
 
 def check_agent(settings: AgentSettings) -> Iterator[Finding]:
     """Read the status that the agent writes every two seconds."""
     path = Path(settings.store.path)
-    if not path.exists():
-        yield doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
-        return
     try:
         report = read_status(path)
+    except StoreMissing:
+        yield doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
+        return
     except StoreUnreadable as error:
         yield doubtful("agent", str(error), "run the doctor as the agent's user")
         return

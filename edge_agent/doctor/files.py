@@ -23,10 +23,14 @@ def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]
     yield _settings_file(config_path, settings)
     yield from _secrets(settings)
     path = Path(settings.store.path)
-    yield from _directory(path)
-    yield from _leftovers(path)
-    yield from _legibility(path)
-    yield from _disk(path, int(settings.store.max_outbox))
+    try:
+        yield from _directory(path)
+        yield from _leftovers(path)
+        yield from _legibility(path)
+        yield from _disk(path, int(settings.store.max_outbox))
+    except PermissionError as error:
+        remedy = "let the agent's user into its directory, and run the doctor as that user"
+        yield bad("store", f"{path}: {refusal(error, path)}", remedy)
 
 
 def _settings_file(path: Path, settings: AgentSettings) -> Finding:
@@ -53,7 +57,7 @@ def secret_paths(settings: AgentSettings) -> dict[str, Path]:
 
 def _secrets(settings: AgentSettings) -> Iterator[Finding]:
     paths = secret_paths(settings)
-    if not settings.id_key_path.exists():
+    if not os.access(settings.id_key_path, os.F_OK):
         # Made at the first start; a directory that does not let us look is told of with the store.
         del paths["upstream.id_key_file"]
     findings = [finding for key, path in paths.items() if (finding := _secret(f"{key} {path}", path))]

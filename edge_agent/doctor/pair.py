@@ -10,7 +10,7 @@ from edge_agent.pair.entry import Logged
 from edge_agent.pair.log import LogUnavailable, NoLog, OtherKey, PairLog
 from edge_agent.pair.refusal import PairRefused, check_key_file, difference, log_address, other_key, writer_of
 from edge_agent.status_board import now
-from edge_agent.store.files import StoreUnusable, site_key
+from edge_agent.store.files import StoreUnusable, is_missing, site_key
 from shared.nats_connection import ConnectFailed
 
 SUBJECT = "pair"
@@ -26,7 +26,7 @@ async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
     except PairRefused as error:
         yield bad(SUBJECT, str(error), "copy the file, readable by the agent's user alone")
         return
-    if not settings.id_key_path.exists():
+    if is_missing(settings.id_key_path):
         yield good(SUBJECT, f"{settings.id_key_path} is made at the first start; copy it to {other} then")
         return
     try:

@@ -8,6 +8,7 @@ import msgspec
 from edge_agent.config import AgentSettings
 from edge_agent.pair.entry import Writer
 from edge_agent.pair.log import LogAddress
+from edge_agent.store.files import is_missing
 from edge_agent.stream_settings import StreamSettings
 
 _FINGERPRINT, _LOG_SECRET = b"muster pair", b"muster pair log"
@@ -38,7 +39,7 @@ def log_address(settings: AgentSettings, key: bytes) -> LogAddress:
 def check_key_file(settings: AgentSettings) -> None:
     """Refuse to draw a secret of its own for the member that has to have the other's."""
     first, path = settings.pair.members[0], settings.id_key_path
-    if settings.agent_name != first and not path.exists():
+    if settings.agent_name != first and is_missing(path):
         raise PairRefused(f"id key file {path}: there is none; both members need the same: {remedy(first, path)}")
 
 

@@ -133,6 +133,17 @@ def _is_full(directory: Path) -> bool:
         return False
 
 
+def is_missing(path: Path) -> bool:
+    """Tell whether there surely is no file: in a directory that does not let us look, there may be one."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
 def site_key(path: Path) -> bytes:
     """Read the site's secret for message ids, made at the first start; raise StoreUnusable where it cannot be."""
     try:

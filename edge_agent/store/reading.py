@@ -21,6 +21,10 @@ class StoreUnreadable(Exception):
     """The store has nothing to show; the message says why, and what to do."""
 
 
+class StoreMissing(StoreUnreadable):
+    """There is no store: no agent has run on it yet, or somebody moved it."""
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection that can only read; raise StoreUnreadable for whatever goes wrong with it.
@@ -30,7 +34,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """
     try:
         if not path.exists():
-            raise StoreUnreadable(f"store {path}: there is no such file; has the agent run with these settings?")
+            raise StoreMissing(f"store {path}: there is no such file; has the agent run with these settings?")
         with closing(_open(path)) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if version != schema.VERSION:

@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edge_agent.private_files import keep_private, open_to_others
-from edge_agent.store.files import prepare
+from edge_agent.store.files import prepare, site_key
+from tests.support.operated_agent import COMMAND
 from tests.support.store_batches import advisory, batch, opened
 
 GROUP, NOBODY = 4242, 65534
@@ -26,6 +28,22 @@ try:
         print(len(database.execute("SELECT * FROM advisory_outbox").fetchall()))
 except StoreUnreadable as error:
     print(error)
+"""
+SETTINGS = """
+site = "dub1"
+region = "eu-west"
+name = "dub1-a"
+{pair}
+[upstream]
+servers = ["nats://127.0.0.1:1"]
+[store]
+path = "{store}"
+[[stream]]
+name = "nodes"
+sender = {{ json_path = "sender" }}
+[stream.source]
+servers = ["nats://127.0.0.1:1"]
+stream = "REGISTRATION"
 """
 
 
@@ -72,13 +90,40 @@ async def test_the_group_may_look_into_a_store_and_others_are_told_who_may(place
     assert asked_by(GROUP, left / "agent.db") == "1", "the agent was killed"
 
 
+@pytest.mark.parametrize(
+    ("within", "pair"),
+    [("", ""), ("deeper", '[pair]\nmembers = ["dub1-b", "dub1-a"]')],
+    ids=["alone", "of a pair, in a directory of a closed one"],
+)
+def test_a_doctor_that_may_not_look_says_as_whom_to_run_it(place: Path, within: str, pair: str) -> None:
+    path = place / within / "agent.db"
+    keep_private(path)
+    prepare(path)
+    site_key(path.with_name("agent.db.id-key"))
+    config = place.parent / "agent.toml"
+    config.write_text(SETTINGS.format(store=path, pair=pair))
+    config.chmod(0o644)
+    done = run_by(NOBODY, COMMAND, "doctor", "--json", "--config", str(config))
+    assert (done.returncode, done.stderr) == (2, "")
+    found = {each["subject"]: each for each in msgspec.json.decode(done.stdout)["findings"]}
+    assert (found["store"]["level"], found["agent"]["level"]) == ("FAIL", "WARN")
+    assert str(path.parent) in found["store"]["text"]
+    assert found["agent"]["text"] == f"store {path}: permission denied; {READERS}"
+    assert found["agent"]["remedy"] == "run the doctor as the agent's user"
+    if pair:
+        assert "permission denied" in found["pair"]["text"]
+
+
 def asked_by(group: int, path: Path) -> str:
     """Read a store as a user of one group who owns nothing here."""
-    somebody = ("setpriv", f"--reuid={NOBODY}", f"--regid={group}", "--clear-groups")
-    answer = subprocess.run(
-        [*somebody, sys.executable, "-c", COUNT, str(path)], capture_output=True, text=True, check=False
-    )
+    answer = run_by(group, sys.executable, "-c", COUNT, str(path))
     return answer.stdout.strip() + answer.stderr
+
+
+def run_by(group: int, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user of one group who owns nothing here."""
+    somebody = ("setpriv", f"--reuid={NOBODY}", f"--regid={group}", "--clear-groups")
+    return subprocess.run([*somebody, *command], capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.fixture

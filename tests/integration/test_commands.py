@@ -98,7 +98,7 @@ def test_debug_gives_the_traceback_wherever_it_stands(config: Path) -> None:
     code, _, errors = told("status", config=config, debug=True)
     assert code == 1
     assert errors.startswith("Traceback")
-    assert "StoreUnreadable" in errors
+    assert "StoreMissing" in errors
 
 
 @pytest.mark.parametrize("command", [(), *EVERY_COMMAND], ids=named)
