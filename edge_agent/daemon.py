@@ -74,12 +74,12 @@ async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, 
     """Run on the store as it is, or on a new one where there is ``damage`` to it."""
     if settings.pair.members:
         check_key_file(settings)
-    async with watchdog_kept():
+    async with watchdog_kept(stopping):
         # To look at gigabytes on a slow disk takes longer than a supervisor waits for a word.
         prepared = await asyncio.to_thread(prepare, path, damage)
-    _say_what_was_found(path, prepared, damage)
-    key = site_key(settings.id_key_path)
-    store = await SqliteStore.open(path, int(settings.store.max_outbox))
+        _say_what_was_found(path, prepared, damage)
+        key = site_key(settings.id_key_path)
+        store = await SqliteStore.open(path, int(settings.store.max_outbox))
     try:
         check_belonging(path, settings, await store.known_blocks())
     except (StoreUnusable, StoreDamaged):

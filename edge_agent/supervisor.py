@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 STATUS_INTERVAL = 5.0
+EXTENSION, EXTEND_INTERVAL = 60.0, 10.0
+"""Seconds: how much longer a start may take, and how often that is asked for anew."""
 _SHORTEST_INTERVAL = 0.05
 
 
@@ -36,21 +38,28 @@ async def keep_supervisor_informed(board: _Told) -> None:
 
 
 @asynccontextmanager
-async def watchdog_kept() -> AsyncIterator[None]:
-    """Say WATCHDOG meanwhile: a thread is waited for that takes long, and the loop does not hang."""
-    telling = asyncio.create_task(_keep_watchdog(), name="watchdog")
+async def watchdog_kept(stopping: asyncio.Event) -> AsyncIterator[None]:
+    """Say WATCHDOG meanwhile, and ask for more time: a thread is waited for that takes long, the loop does not hang.
+
+    Until READY what counts is systemd's TimeoutStartSec, whatever WATCHDOG says; since 236 it can be extended.
+    """
+    telling = asyncio.create_task(_keep_watchdog(stopping), name="watchdog")
     try:
         yield
     finally:
         telling.cancel()
 
 
-async def _keep_watchdog() -> None:
+async def _keep_watchdog(stopping: asyncio.Event) -> None:
     # More often than ever: the last word may be as old as it may become.
-    interval = _watchdog_interval() / 2
-    while interval:
-        await asyncio.sleep(interval)
-        _notify("WATCHDOG=1")
+    watchdog = _watchdog_interval() / 2
+    while True:
+        if watchdog:
+            _notify("WATCHDOG=1")
+        if not stopping.is_set():
+            # After that, it would lengthen what systemd gives a stop.
+            _notify(f"EXTEND_TIMEOUT_USEC={int(EXTENSION * 1e6)}")
+        await asyncio.sleep(min(watchdog or EXTEND_INTERVAL, EXTEND_INTERVAL))
 
 
 def announce_stopping() -> None:

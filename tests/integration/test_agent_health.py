@@ -6,21 +6,25 @@ import json
 import re
 import signal
 import socket
+import sqlite3
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge_agent import monitor
+from edge_agent.store.files import prepare
 from edge_agent.supervisor import watchdog_kept
 from tests.support.agent_process import Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
 from tests.support.exposition import parsed
 from tests.support.told_agent import BODIES, until_running
 from tests.support.waiting import until
+
+ALIVE, MORE_TIME = b"WATCHDOG=1", b"EXTEND_TIMEOUT_USEC=60000000"
 
 
 @pytest.fixture
@@ -177,21 +181,43 @@ async def test_a_supervisor_hears_that_the_agent_is_ready_alive_and_stopping(
         deployment.agent.signal(signal.SIGTERM)
         await hears(b"STOPPING=1\nSTATUS=stopping")
         assert await deployment.agent.ended() == 0
-    assert next(each for each in heard if each != b"WATCHDOG=1") == b"READY=1"
+    assert next(each for each in heard if each not in (ALIVE, MORE_TIME)) == b"READY=1"
 
 
-async def test_a_supervisor_hears_of_an_agent_that_waits_for_a_slow_disk(
+async def test_a_supervisor_hears_of_an_agent_that_waits_for_a_slow_disk_and_gives_it_time(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    with slow_start(deployment, tmp_path / "notify") as (supervisor, lasting):
+        heard = [await asyncio.to_thread(supervisor.recv, 1_000) for _ in range(6)]
+        assert heard == [ALIVE, MORE_TIME] * 3
+        lasting.execute("ROLLBACK")
+        while (said := await asyncio.to_thread(supervisor.recv, 1_000)) in (ALIVE, MORE_TIME):
+            pass
+        assert said == b"READY=1"
+
+
+async def test_an_agent_that_is_told_to_stop_while_it_starts_asks_for_no_more_time(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    with slow_start(deployment, tmp_path / "notify") as (supervisor, lasting):
+        last = [await asyncio.to_thread(supervisor.recv, 1_000)]
+        deployment.agent.signal(signal.SIGTERM)
+        while last[-3:] != [ALIVE] * 3:
+            last.append(await asyncio.to_thread(supervisor.recv, 1_000))
+        lasting.execute("ROLLBACK")
+        assert await deployment.agent.ended() == 0
+
+
+async def test_a_supervisor_without_a_watchdog_is_asked_for_time_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-    monkeypatch.setenv("WATCHDOG_USEC", "400000")
-    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+    monkeypatch.setattr("edge_agent.supervisor.EXTEND_INTERVAL", 0.05)
     with supervisor_socket(tmp_path / "notify") as supervisor:
-        supervisor.settimeout(30)
-        async with watchdog_kept():
-            # As the disk does: the event loop has a thread to wait for.
+        async with watchdog_kept(asyncio.Event()):
             for _ in range(3):
-                assert await asyncio.to_thread(supervisor.recv, 1_000) == b"WATCHDOG=1"
+                assert await asyncio.to_thread(supervisor.recv, 1_000) == MORE_TIME
 
 
 async def test_an_agent_that_hangs_feeds_no_watchdog(deployment: Deployment, tmp_path: Path) -> None:
@@ -209,6 +235,19 @@ async def test_an_agent_that_hangs_feeds_no_watchdog(deployment: Deployment, tmp
         deployment.agent.signal(signal.SIGCONT)
         supervisor.settimeout(30)
         assert (await asyncio.to_thread(supervisor.recv, 1_000)).split(b"=")[0] in (b"WATCHDOG", b"STATUS")
+
+
+@contextlib.contextmanager
+def slow_start(deployment: Deployment, address: Path) -> Iterator[tuple[socket.socket, sqlite3.Connection]]:
+    """Start an agent whose look at its store lasts, as on a slow disk, until what locks the store lets go."""
+    prepare(deployment.agent.store)
+    with (
+        supervisor_socket(address) as supervisor,
+        contextlib.closing(sqlite3.connect(deployment.agent.store, isolation_level=None)) as lasting,
+    ):
+        lasting.execute("BEGIN EXCLUSIVE")
+        deployment.agent.start({"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"})
+        yield supervisor, lasting
 
 
 def supervisor_socket(address: Path) -> socket.socket:
