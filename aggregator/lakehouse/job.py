@@ -268,7 +268,7 @@ def _take_what_is_new(
     known_through = min((each.known_through for each in stands.values()), default=0)
     position = HubPosition(hub.archive.name, hub.archive.created_at, plan.wanted.first - 1, known_through)
     done = bronze.begin(spark, position, stands)
-    if plan.lost is not None and plan.wanted.count:
+    if plan.lost is not None:
         resumed_at = asyncio.run(_archived_at(settings, hub, plan.wanted.first))
         losses.record(spark, plan.lost, position, resumed_at)
         progress(f"gave up {plan.lost}: the time they stood for is unknown from now on")

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -16,11 +17,13 @@ from aggregator.lakehouse.failures import explained
 from aggregator.lakehouse.job import RollupRequest
 from aggregator.lakehouse.reading_plan import Refused, Span
 from aggregator.lakehouse.staging import Place
+from aggregator.lakehouse.stream_reader import ReadFailed
 from aggregator.lakehouse.stream_slices import StreamSlices
 from shared.instants import DAY, HOUR, SECOND
 from tests.lakehouse.conftest import Lakehouse
-from tests.support.hub import Block, Hub
+from tests.support.hub import ARCHIVE, REPORT, Block, Hub
 
+LOST = "SELECT first_sequence, last_sequence FROM losses"
 FIRST = int(time.time()) * SECOND // DAY * DAY - DAY
 
 
@@ -48,6 +51,47 @@ def test_a_loss_is_refused_then_given_up_and_its_time_is_unknown(spark: SparkSes
         (lost_from, lost_to, "lost"),
         (lost_to, result.position.known_through, "observed"),
     ]
+
+
+def test_a_loss_is_not_given_up_before_there_is_something_after_it(lakehouse: Lakehouse) -> None:
+    hub, dub1 = lakehouse.hub, Block("eu-west", "dub1")
+    before = hub.publish([dub1.new("n1", FIRST), dub1.watermark(FIRST, FIRST + HOUR)])
+    lakehouse.roll_up()
+    last = hub.publish([dub1.watermark(FIRST, FIRST + 2 * HOUR)])
+    for stream in (ARCHIVE, REPORT):
+        hub.request(f"STREAM.PURGE.{stream}")
+    lost = Span(before + 1, last)
+    with pytest.raises(Refused, match=f"--accept-loss {lost.first}..{lost.last}"):
+        lakehouse.roll_up()
+    for _ in range(2):
+        with pytest.raises(ReadFailed, match=f"nothing is left at or after {last + 1}; run again when there is"):
+            lakehouse.roll_up(RollupRequest(accept_loss=lost))
+    hub.publish([dub1.watermark(FIRST, FIRST + 3 * HOUR)])
+    assert lakehouse.roll_up(RollupRequest(accept_loss=lost)).counts.read == 1
+    assert lakehouse.rows(LOST) == [(lost.first, lost.last)]
+
+
+def test_a_loss_is_kept_where_the_report_has_not_come_further(
+    lakehouse: Lakehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub, dub1 = lakehouse.hub, Block("eu-west", "dub1")
+    before = hub.publish([dub1.new("n1", FIRST), dub1.watermark(FIRST, FIRST + HOUR)])
+    now = lakehouse.roll_up().position.known_through
+    last = hub.publish(dub1.watermark(FIRST, FIRST + hour * HOUR) for hour in range(2, 5))
+    hub.request(f"STREAM.PURGE.{ARCHIVE}", {"seq": last})
+    # As a report that lost all it had, and its way to the archive.
+    hub.request("STREAM.CREATE.STALLED", {"name": "STALLED", "subjects": ["none"], "first_seq": before + 2})
+    stalled = msgspec.structs.replace(lakehouse.settings.lakehouse, report_stream="STALLED")
+    lakehouse.settings = msgspec.structs.replace(lakehouse.settings, lakehouse=stalled)
+    lost = Span(before + 1, before + 1)
+    with pytest.raises(Refused, match=f"--accept-loss {lost.first}..{lost.last}"):
+        lakehouse.roll_up()
+    result = lakehouse.roll_up(RollupRequest(accept_loss=lost))
+    assert (result.counts.read, result.position.sequence) == (0, lost.last)
+    assert f"gave up {lost}" in capsys.readouterr().err
+    assert lakehouse.rows(LOST) == [(lost.first, lost.last)]
+    ((from_here,),) = lakehouse.rows("SELECT epoch_us(lost_from) FROM losses WHERE lost_to > lost_from")
+    assert from_here == now
 
 
 def test_a_failure_in_a_worker_is_one_line_too(spark: SparkSession, tmp_path: Path) -> None:
