@@ -38,12 +38,12 @@ SENDER_RELIABILITY = Table(
     identity=("month", "region", "site", "block", "sender_id"),
 )
 # Not of the view outages: what incidents cost is nothing to a sender's figures. An outage is listed in the month in
-# which it began, and in the one that an hour after its end lies in. And not of the view of days: days that a sender was
-# up throughout are those of its block, all of a month at once; each day of sender_day_exceptions lies between its
-# block's first and last of the month in site_coverage_daily, which a test holds. Days and intervals are joined to the
-# months by ranges of what their files are parted by: asked for one month, DuckDB, which hands what one side of a join
-# found to the reading of the other, reads the days of that month and the intervals that ended since it began or go on,
-# and of other files their ends. Spark reads the files of all months.
+# which it began, and, as the one before, in those that its end and an hour after that lie in. And not of the view of
+# days: days that a sender was up throughout are those of its block, all of a month at once; each day of
+# sender_day_exceptions lies between its block's first and last of the month in site_coverage_daily, which a test
+# holds. Days and intervals are joined to the months by ranges of what their files are parted by: asked for one month,
+# DuckDB, which hands what one side of a join found to the reading of the other, reads the days of that month and the
+# intervals that ended since it began or go on, and of other files their ends. Spark reads the files of all months.
 SENDER_RELIABILITY_QUERY = """
 WITH {covered},
 block_days AS (
@@ -75,7 +75,7 @@ by_month AS (
   FROM block_months b
   JOIN {prefix}sender_intervals d
     ON d.region = b.region AND d.site = b.site AND d.block = b.block AND d.started_at < b.begins_at
-    AND d.ended_at >= b.begins_at - INTERVAL '1' HOUR AND d.ended_at < b.ends_at - INTERVAL '1' HOUR
+    AND d.ended_at >= b.begins_at - INTERVAL '1' HOUR AND d.ended_at < b.ends_at
   WHERE d.state = 'down'
 ),
 unplanned AS (

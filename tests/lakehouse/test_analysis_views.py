@@ -14,7 +14,7 @@ import pytest
 
 from aggregator.lakehouse.query import Tables, open_tables
 from aggregator.lakehouse.schemas import REGISTRATIONS, SENDER_DAY_EXCEPTIONS, SENDER_MAINTENANCE_DAYS
-from shared.instants import DAY, HOUR, MINUTE, SECOND
+from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
 from tests.support.histories import month, observed
 from tests.support.small_lakehouse import SmallLakehouse
 from tests.support.small_rollup import BLOCK, REGION_OF, STALE_AFTER, START, Coverage, Interval, bucket_of
@@ -117,6 +117,17 @@ def test_the_reliability_of_a_sender_is_told_by_month(tables: Tables) -> None:
         (march, "gone", 30 * HOUR, 18 * HOUR, 1, 0, 30 * HOUR, None, None, None, None, 30 / 48),
         (march, "well", 2 * DAY, 0, 0, 0, None, None, None, None, None, 1.0),
     ]
+
+
+def test_a_flap_counts_after_an_outage_of_a_month_that_ended_in_the_same_hour(tmp_path: Path) -> None:
+    lakehouse = SmallLakehouse(tmp_path)
+    begins_at, ends_at = (parse_instant(f"2026-{month}-01T00:00:00Z") for month in ("04", "05"))
+    first = begins_at - HOUR, ends_at - 40 * MINUTE
+    second = ends_at - HALF_AN_HOUR, ends_at - 10 * MINUTE
+    lakehouse.roll_up([*life("dub1", "n1", first, second)], [*observed("dub1", ends_at + DAY)], ends_at + DAY)
+    with open_tables(tmp_path) as tables:
+        found = tables.rows("SELECT month, outage_count, flap_count FROM sender_reliability ORDER BY month")
+    assert found == [(date(2026, 3, 1), 1, 0), (date(2026, 4, 1), 1, 1), (date(2026, 5, 1), 0, 0)]
 
 
 def reliability(tables: Tables) -> list[Times]:
