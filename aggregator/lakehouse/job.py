@@ -25,7 +25,8 @@ from aggregator.lakehouse.jars import iceberg_jars, jars_for
 from aggregator.lakehouse.java import java_home
 from aggregator.lakehouse.job_lock import alone, wait_until_free
 from aggregator.lakehouse.maintain import Upkeep, is_due, maintain
-from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading
+from aggregator.lakehouse.reading_plan import ReadingPlan, Span, plan_reading, reached
+from aggregator.lakehouse.report_holes import in_one_piece
 from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS, Table
 from aggregator.lakehouse.session import SessionSettings, start
 from aggregator.lakehouse.settled import reached_by_all, settled_at, tables_at
@@ -99,9 +100,9 @@ def roll_up_in(
     upkeep = None
     with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
         # Under the lock: what was looked at before may lie behind what another job has read since.
-        hub = asyncio.run(until_stopped(_look_at(settings), check))
         provision.prepare(spark)
         stands = catalog.positions(spark, BRONZE)
+        hub = asyncio.run(until_stopped(_look_at(settings, stands.values()), check))
         plan = plan_reading(list(stands.values()), hub.archive, hub.report, request.accept_loss)
         asyncio.run(until_stopped(_check_past(settings, stands.values()), check))
         counts, position = _take_what_is_new(spark, settings, hub, plan, stands, progress)
@@ -122,7 +123,7 @@ def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -
     position = settled_at(warehouse(settings), settings.lakehouse)
     if position is None:
         return None
-    hub = asyncio.run(until_stopped(_look_at(settings), check))
+    hub = asyncio.run(until_stopped(_look_at(settings, [position]), check))
     if plan_reading([position], hub.archive, hub.report).wanted.count:
         return None
     asyncio.run(until_stopped(_check_past(settings, [position]), check))
@@ -224,8 +225,13 @@ def _keep_up(spark: SparkSession, settings: AggregatorSettings, progress: Progre
     return maintain(spark, settings.lakehouse, time.time_ns() // 1_000, progress, sweep=sweep)
 
 
-async def _look_at(settings: AggregatorSettings, pauses: Collection[float] = PAUSES) -> Hub:
-    """Ask what the hub's streams hold; the archive again after ``pauses`` while its mirror seems to be ahead of it."""
+async def _look_at(
+    settings: AggregatorSettings, stands: Collection[HubPosition] | None = None, pauses: Collection[float] = PAUSES
+) -> Hub:
+    """Ask what the hub's streams hold; the archive again after ``pauses`` while its mirror seems to be ahead of it.
+
+    Of a mirror with holes, what is of use to tables that stand at ``stands``, where these are given.
+    """
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
         # The mirror first: what it holds, the archive has held before.
         report = await reader.state(settings.lakehouse.report_stream, pauses)
@@ -236,6 +242,8 @@ async def _look_at(settings: AggregatorSettings, pauses: Collection[float] = PAU
             # A server that has just come to lead the archive may have something still to take.
             await asyncio.sleep(pause)
             archive = await reader.state(settings.lakehouse.archive_stream, PAUSES)
+        if stands is not None:
+            report = await in_one_piece(reader, report, archive, reached(stands))
         return Hub(archive, report)
 
 

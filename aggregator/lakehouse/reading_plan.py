@@ -61,13 +61,14 @@ def plan_reading(
 ) -> ReadingPlan:
     """Say what to read; raise Refused.
 
-    ``stands`` has the bronze tables' positions: none before the first run, which begins with what there is.
+    ``stands`` has the bronze tables' positions: none before the first run, which begins with what there is. ``report``
+    is without holes that ``archive`` does not fill (``report_holes``).
     """
     for position in stands:
         _check_past(position, archive)
-    done = min((position.sequence for position in stands), default=0)
+    done = reached(stands)
     _check_mirror(report, archive, done)
-    kept_from = min(_first_kept(archive), _first_kept(report))
+    kept_from = min(archive.first_kept, report.first_kept)
     first = done + 1
     lost = None
     if first < kept_from and stands:
@@ -82,6 +83,11 @@ def plan_reading(
         raise Refused(f"nothing is lost (the tables stand at {done}): leave --accept-loss out")
     last = report.last_sequence if report.last_sequence >= done else archive.last_sequence
     return ReadingPlan(Span(max(first, kept_from), max(last, done)), lost)
+
+
+def reached(stands: Collection[HubPosition]) -> int:
+    """Give the sequence through which all tables have what was read, 0 before the first run."""
+    return min((position.sequence for position in stands), default=0)
 
 
 def _check_past(position: HubPosition, archive: StreamState) -> None:
@@ -110,7 +116,7 @@ def _check_mirror(report: StreamState, archive: StreamState, done: int) -> None:
             f"{report.name} ends at {report.last_sequence}, beyond {archive.name}, which ends at"
             f" {archive.last_sequence}: {another_past(report.name, archive.name)}"
         )
-    alone = Span(max(done + 1, report.first_sequence), min(_first_kept(archive) - 1, report.last_sequence))
+    alone = Span(max(done + 1, report.first_sequence), min(archive.first_kept - 1, report.last_sequence))
     # Only of an archive made as a copy, which has the times of another one, this proves nothing: but none proves more.
     if alone.count and report.message_count and report.first_at < archive.created_at:
         raise Refused(
@@ -121,8 +127,3 @@ def _check_mirror(report: StreamState, archive: StreamState, done: int) -> None:
 
 def _held(stream: StreamState) -> str:
     return f"messages {Span(stream.first_sequence, stream.last_sequence)}" if stream.message_count else "next messages"
-
-
-def _first_kept(stream: StreamState) -> int:
-    """Give the first sequence that can still be read; of an empty stream the next one to come."""
-    return stream.first_sequence if stream.message_count else stream.last_sequence + 1

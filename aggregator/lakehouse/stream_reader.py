@@ -52,6 +52,16 @@ class StreamState(msgspec.Struct, frozen=True):
         """Give the average size of a message in bytes, at least 1."""
         return max(1, self.byte_count // max(1, self.message_count))
 
+    @property
+    def first_kept(self) -> int:
+        """Give the first sequence that can still be read; of an empty stream the next one to come."""
+        return self.first_sequence if self.message_count else self.last_sequence + 1
+
+    @property
+    def has_holes(self) -> bool:
+        """Tell whether sequences are missing between the first and the last one."""
+        return 0 < self.message_count <= self.last_sequence - self.first_sequence
+
 
 class _State(msgspec.Struct):
     messages: int = 0

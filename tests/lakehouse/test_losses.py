@@ -1,5 +1,6 @@
 """What retention took before it was read stops the job, is named, and becomes unknown time when it is given up."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from aggregator.lakehouse.commands import rollup
 from aggregator.lakehouse.failures import explained
 from aggregator.lakehouse.job import RollupRequest
 from aggregator.lakehouse.reading_plan import Refused, Span
+from aggregator.lakehouse.report_holes import in_one_piece
 from aggregator.lakehouse.staging import Place
-from aggregator.lakehouse.stream_reader import ReadFailed
+from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
 from aggregator.lakehouse.stream_slices import StreamSlices
 from shared.instants import DAY, HOUR, SECOND
 from tests.lakehouse.conftest import Lakehouse
-from tests.support.hub import ARCHIVE, REPORT, Block, Hub
+from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
 
 LOST = "SELECT first_sequence, last_sequence FROM losses"
 FIRST = int(time.time()) * SECOND // DAY * DAY - DAY
@@ -92,6 +94,64 @@ def test_a_loss_is_kept_where_the_report_has_not_come_further(
     assert lakehouse.rows(LOST) == [(lost.first, lost.last)]
     ((from_here,),) = lakehouse.rows("SELECT epoch_us(lost_from) FROM losses WHERE lost_to > lost_from")
     assert from_here == now
+
+
+def test_a_hole_in_the_report_is_lost_once_what_lies_before_it_was_read(lakehouse: Lakehouse) -> None:
+    hub, dub1 = lakehouse.hub, Block("eu-west", "dub1")
+    before = hub.publish([dub1.new("n1", FIRST), dub1.watermark(FIRST, FIRST + HOUR)])
+    lakehouse.roll_up()
+    hub.publish(dub1.watermark(FIRST, FIRST + hour * HOUR) for hour in range(2, 8))
+    make_a_hole(hub, before + 3, before + 4)
+    hub.request(f"STREAM.PURGE.{ARCHIVE}", {"seq": before + 5})
+    lost = Span(before + 3, before + 4)
+    with pytest.raises(Refused, match="nothing is lost"):
+        lakehouse.roll_up(RollupRequest(accept_loss=lost))
+    result = lakehouse.roll_up()
+    assert (result.counts.read, result.position.sequence) == (2, before + 2)
+    with pytest.raises(Refused, match=rf"--accept-loss {lost.first}\.\.{lost.last}"):
+        lakehouse.roll_up()
+    result = lakehouse.roll_up(RollupRequest(accept_loss=lost))
+    assert (result.counts.read, result.position.sequence) == (2, before + 6)
+    assert lakehouse.rows(LOST) == [(lost.first, lost.last)]
+
+
+async def test_of_a_report_with_holes_the_piece_before_what_the_archive_does_not_fill_is_read(tmp_path: Path) -> None:
+    hub = Hub(tmp_path)
+    await asyncio.to_thread(hub.start)
+    try:
+        await asyncio.to_thread(hub.publish, (Message("fleet.a", b"%d" % number) for number in range(1, 13)))
+        await asyncio.to_thread(make_a_hole, hub, 4, 6)
+        async with StreamReader(hub.connection, deadline=DEADLINE) as reader:
+            report = await reader.state(REPORT)
+            assert (report.first_sequence, report.last_sequence, report.has_holes) == (1, 12, True)
+
+            async def piece(done: int) -> Span:
+                found = await in_one_piece(reader, report, await reader.state(ARCHIVE), done)
+                return Span(found.first_sequence, found.last_sequence)
+
+            # The archive begins before the hole: what it lacks there was deleted.
+            assert await piece(0) == Span(1, 12)
+            for kept_from in (7, 10):
+                await asyncio.to_thread(hub.request, f"STREAM.PURGE.{ARCHIVE}", {"seq": kept_from})
+                assert [await piece(done) for done in (0, 2, 3, 5)] == [
+                    Span(1, 3),
+                    Span(3, 3),
+                    Span(7, 12),
+                    Span(7, 12),
+                ]
+            assert await piece(6) == Span(7, 12)
+            assert await piece(9) == Span(1, 12)
+    finally:
+        await asyncio.to_thread(hub.stop)
+
+
+def make_a_hole(hub: Hub, first: int, last: int) -> None:
+    """Have the report's server pass over messages, as over those that the archive has let go while it was away."""
+    hub.request(f"STREAM.DELETE.{REPORT}")
+    for sequence in range(first, last + 1):
+        hub.request(f"STREAM.MSG.DELETE.{ARCHIVE}", {"seq": sequence})
+    hub.create_report()
+    hub.mirrored()
 
 
 def test_a_failure_in_a_worker_is_one_line_too(spark: SparkSession, tmp_path: Path) -> None:
