@@ -39,8 +39,8 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     Stores hold rows encoded, as arrays: fields are only ever added, at the end, with a default.
 
-    ``watermark_since`` is a watermark's ``observed_since``, 0 for other records: adjacent unsent watermarks of the
-    same coverage merge. ``row_id`` is 0 until the store gives one.
+    ``watermark_since`` is a watermark's ``observed_since``, 0 for other records: unsent watermarks of the same coverage
+    merge where nothing of their block lies between. ``row_id`` is 0 until the store gives one.
     """
 
     lane: Lane

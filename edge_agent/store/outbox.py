@@ -42,7 +42,7 @@ class OutboxChange:
         self._chunked = dict(books.chunked)
         self._placed: list[Sequence[OutboxRow]] = []
         self._last_row_ids = dict(books.last_row_ids)
-        self._last_watermark = books.last_watermark
+        self._last_watermarks = dict(books.last_watermarks)
         self._deleted_through = dict(books.deleted_through)
         self._additions: dict[str, Counters] = {}
         self._appended: dict[Lane, list[OutboxRow]] = {}
@@ -53,7 +53,7 @@ class OutboxChange:
 
     def adopt(self) -> None:
         """Let the books say what the transaction made durable."""
-        self._books.adopt(self._depths, self._chunked, self._last_row_ids, self._deleted_through, self._last_watermark)
+        self._books.adopt(self._depths, self._chunked, self._last_row_ids, self._deleted_through, self._last_watermarks)
         self._books.add_counts(self._additions)
         for rows in self._placed:
             self._books.chunked_senders.add(rows)
@@ -86,7 +86,7 @@ class OutboxChange:
             self._deleted_through[lane] = row_id
 
     def append(self, rows: Sequence[OutboxRow]) -> int:
-        """Append rows to their lanes: registrations replace older unsent ones, watermarks the one just before.
+        """Append rows to their lanes: registrations replace older unsent ones, watermarks their block's just before.
 
         Give the first one's row id; the others' follow.
         """
@@ -262,24 +262,34 @@ class OutboxChange:
         self._fates.append((NEWER_SAMPLE, row_id))
 
     def _merged(self, rows: list[OutboxRow]) -> list[OutboxRow]:
-        """Leave out watermarks that the next row makes superfluous, the unsent one at the lane's end included."""
-        if not rows:
-            return rows
-        last = self._last_watermark
-        if last and last.row_id > self._unsent_after[Lane.ADVISORIES]:
-            first = rows[0]
-            if first.is_watermark and (first.block, first.watermark_since) == (last.block, last.since):
-                self._database.execute(schema.DELETE_ADVISORY, (last.row_id,))
-                self._removed[Lane.ADVISORIES].append(last.row_id)
-                self._resize(Lane.ADVISORIES, -1, -last.size)
-        following: list[OutboxRow | None] = [*rows[1:], None]
-        return [each for each, after in zip(rows, following, strict=True) if not _supersedes(after, each)]
+        """Leave out watermarks that the next row of their block makes superfluous; delete such that are unsent.
+
+        Where others' records lie between, a block's first keeps its place: behind a lane that never becomes empty, one
+        that moved to the end each time would never leave.
+        """
+        unsent_after, end = self._unsent_after[Lane.ADVISORIES], self._last_row_ids[Lane.ADVISORIES]
+        superfluous = {}
+        for row in rows:
+            last = self._last_watermarks.pop(row.block, None)
+            if since := row.watermark_since:
+                behind = 0
+                if last and last.since == since and last.row_id > unsent_after:
+                    behind = last.row_id
+                    if last.row_id == end or last.behind > unsent_after:
+                        behind, superfluous[last.row_id] = last.behind, last.size
+                self._last_watermarks[row.block] = LastWatermark(row.row_id, since, row.size, behind)
+            end = row.row_id
+        kept = [row for row in rows if superfluous.pop(row.row_id, None) is None] if superfluous else rows
+        for row_id, size in superfluous.items():
+            self._database.execute(schema.DELETE_ADVISORY, (row_id,))
+            self._removed[Lane.ADVISORIES].append(row_id)
+            self._resize(Lane.ADVISORIES, -1, -size)
+        return kept
 
     def _append(self, lane: Lane, rows: list[OutboxRow]) -> None:
         if not rows:
             return
-        last = rows[-1]
-        self._last_row_ids[lane] = last.row_id
+        self._last_row_ids[lane] = rows[-1].row_id
         self._appended[lane] = rows
         if self._is_worth_chunks(lane, rows):
             pieces = chunks.put_chunks(self._database, lane, rows)
@@ -289,10 +299,6 @@ class OutboxChange:
             self._chunked[lane] += size
         else:
             self._insert(lane, rows)
-        if lane is Lane.ADVISORIES:
-            self._last_watermark = (
-                LastWatermark(last.row_id, last.block, last.watermark_since, last.size) if last.is_watermark else None
-            )
 
     def _is_worth_chunks(self, lane: Lane, rows: list[OutboxRow]) -> bool:
         if len(rows) < chunks.WORTH_A_CHUNK or lane is Lane.COPIES:
@@ -338,13 +344,3 @@ def _numbered(row: OutboxRow, row_id: int) -> OutboxRow:
         return msgspec.structs.replace(row, row_id=row_id)
     msgspec.structs.force_setattr(row, "row_id", row_id)
     return row
-
-
-def _supersedes(row: OutboxRow | None, before: OutboxRow) -> bool:
-    """Tell whether a watermark just behind another of the same coverage says all that the other said."""
-    return (
-        row is not None
-        and row.is_watermark
-        and before.is_watermark
-        and (row.block, row.watermark_since) == (before.block, before.watermark_since)
-    )

@@ -33,12 +33,15 @@ bytes: what is being committed and what is read meanwhile."""
 
 
 class LastWatermark(msgspec.Struct, frozen=True):
-    """The watermark that ends the advisories' lane: the next of the same coverage may replace it while it is unsent."""
+    """A block's last record but registrations: the next watermark of its coverage may replace it while it is unsent.
+
+    ``behind`` is the row of an earlier one of the coverage that keeps its place, 0 where none does.
+    """
 
     row_id: int
-    block: str
     since: int
     size: int
+    behind: int
 
 
 class OutboxBooks:
@@ -60,7 +63,7 @@ class OutboxBooks:
         self._came_at = float("-inf")
         self.last_row_ids = last_row_ids
         self.counters = counters
-        self.last_watermark: LastWatermark | None = None
+        self.last_watermarks: dict[str, LastWatermark] = {}
         self.tail = OutboxTail(last_row_ids)
         self.in_flight_through = dict.fromkeys(Lane, 0)
         self.deletable_through = dict.fromkeys(Lane, 0)
@@ -158,16 +161,22 @@ class OutboxBooks:
     def take(self, lane: Lane, after_row_id: int, row_limit: int, *, is_changing: bool) -> list[OutboxRow] | None:
         """Hand out rows after one that are kept here, in flight from now on; None where the file must be asked.
 
-        ``is_changing``: a transaction is under way, which may replace registrations, and a watermark at the end.
+        ``is_changing``: a transaction is under way, which may replace registrations, and the last watermarks.
         """
         if after_row_id >= self.last_row_ids[lane]:
             return []
         if is_changing and lane is Lane.REGISTRATIONS:
             return None
-        replaceable = self.last_watermark if is_changing and lane is Lane.ADVISORIES else None
-        rows = self.tail.take(lane, after_row_id, row_limit, replaceable.row_id if replaceable else EVERY_ROW)
+        before = self._first_replaceable if is_changing and lane is Lane.ADVISORIES else EVERY_ROW
+        rows = self.tail.take(lane, after_row_id, row_limit, before)
         self.leave(lane, rows or ())
-        return rows or None if replaceable else rows
+        return rows if before == EVERY_ROW else rows or None
+
+    @property
+    def _first_replaceable(self) -> int:
+        unsent_after = self.unsent_after(Lane.ADVISORIES)
+        unsent = (last.row_id for last in self.last_watermarks.values() if last.row_id > unsent_after)
+        return min(unsent, default=EVERY_ROW)
 
     def leave(self, lane: Lane, rows: Sequence[OutboxRow]) -> None:
         """Note that rows are in flight: they are not replaced from now on."""
@@ -188,12 +197,12 @@ class OutboxBooks:
         chunked: dict[Lane, int],
         last_row_ids: dict[Lane, int],
         deleted_through: dict[Lane, int],
-        last_watermark: LastWatermark | None,
+        last_watermarks: dict[str, LastWatermark],
     ) -> None:
         """Take over what a durable transaction left."""
         self.depths, self.chunked = depths, chunked
         self.last_row_ids, self.deleted_through = last_row_ids, deleted_through
-        self.last_watermark = last_watermark
+        self.last_watermarks = last_watermarks
         if not chunked[Lane.REGISTRATIONS]:
             self.chunked_senders.clear()
         else:

@@ -144,55 +144,6 @@ async def test_registrations_without_a_sender_or_of_another_block_replace_nothin
     assert store.outbox_counters(BLOCK) == {}
 
 
-# Watermarks
-
-
-async def test_adjacent_unsent_watermarks_of_one_coverage_merge_into_the_newest(store: SqliteStore) -> None:
-    await commit(store, watermark("w1"))
-    await commit(store, watermark("w2"), registration("a", "between lanes"))
-    await commit(store, watermark("w3"), watermark("w4"), advisory("a"), watermark("w5"))
-
-    assert await waiting(store, Lane.ADVISORIES) == ["w4", "a", "w5"]
-    found = await taken(store, Lane.ADVISORIES)
-    assert store.depths()[Lane.ADVISORIES] == LaneDepth(3, sum(row.size for row in found))
-
-
-@pytest.mark.parametrize(
-    "between",
-    [
-        pytest.param((watermark("w2", since=2),), id="another coverage"),
-        pytest.param((watermark("w2", block="others"),), id="another block"),
-        pytest.param((advisory("a"), watermark("w2")), id="an advisory between"),
-    ],
-)
-async def test_watermarks_do_not_merge_across(store: SqliteStore, between: tuple[OutboxRow, ...]) -> None:
-    await commit(store, watermark("w1"))
-    await commit(store, *between)
-    assert await waiting(store, Lane.ADVISORIES) == ["w1", *(row.payload.decode() for row in between)]
-
-
-async def test_watermarks_do_not_merge_across_what_one_batch_puts_between(store: SqliteStore) -> None:
-    await commit(store, watermark("w1"), watermark("w2", since=2), watermark("w3", since=2), watermark("w4", since=1))
-    assert await waiting(store, Lane.ADVISORIES) == ["w1", "w3", "w4"]
-
-
-async def test_a_watermark_in_flight_is_not_merged(store: SqliteStore) -> None:
-    await commit(store, watermark("w1"))
-    await taken(store, Lane.ADVISORIES)
-    await commit(store, watermark("w2"))
-    await commit(store, watermark("w3"))
-    assert await waiting(store, Lane.ADVISORIES) == ["w1", "w3"]
-
-
-async def test_a_watermark_that_was_acknowledged_is_not_merged_away_twice(store: SqliteStore) -> None:
-    await commit(store, watermark("w1"))
-    rows = await taken(store, Lane.ADVISORIES)
-    store.delete_through(Lane.ADVISORIES, rows[-1].row_id)
-    store.release(Lane.ADVISORIES)
-    await commit(store, watermark("w2"))
-    assert store.depths()[Lane.ADVISORIES] == LaneDepth(1, watermark("w2").size)
-
-
 # The limit
 
 

@@ -86,6 +86,7 @@ async def commit_some(store: SqliteStore, step: int) -> None:
             [
                 advisory(f"a{step}"),
                 watermark(f"w{step}"),
+                watermark(f"x{step}", block="others"),
                 copy(f"c{step}"),
                 registration(f"node{random.randrange(5)}", f"r{step}", size=random.randint(1, 1_000)),
             ]
