@@ -1,5 +1,6 @@
 """Tell how old what waits in the outbox is: by the instant that a record speaks of, which outlives restarts."""
 
+import re
 import sqlite3
 
 from edge_agent.core.outgoing import Lane
@@ -7,6 +8,8 @@ from edge_agent.store.chunks import read_pending
 from shared import wire
 
 _CHORIA_MILLISECONDS = 1_000
+# What a relay passes on has the header that its sender gave it: of more digits it would be no instant.
+_UNIX_MILLISECONDS = re.compile(r"[0-9]{1,13}")
 
 
 def oldest_at(database: sqlite3.Connection, lane: Lane) -> int:
@@ -21,8 +24,8 @@ def instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
         return 0
     (row,) = rows
     if lane is not Lane.ADVISORIES:
-        source = row.headers.get(wire.SOURCE_HEADER, "0")
-        return int(source.rpartition(" ")[2]) * _CHORIA_MILLISECONDS
+        stored_at = row.headers.get(wire.SOURCE_HEADER, "").rpartition(" ")[2]
+        return int(stored_at) * _CHORIA_MILLISECONDS if _UNIX_MILLISECONDS.fullmatch(stored_at) else 0
     if row.is_watermark:
         return wire.decode_watermark(row.payload).observed_through_us
     advisory = wire.decode_advisory(row.payload)

@@ -45,7 +45,7 @@ FROM copy_outbox GROUP BY block ORDER BY MIN(row_id)
 
 
 class WaitingRecords(msgspec.Struct, frozen=True):
-    """Records of one kind that wait in a lane. ``oldest_at`` and ``newest_at`` are the instants that they speak of."""
+    """Records of one kind that wait in a lane. ``oldest_at`` and ``newest_at`` are what they speak of, 0: unknown."""
 
     stream: str
     lane: str
@@ -112,8 +112,8 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
                 Column("records", lambda each: each.records),
                 Column("count", lambda each: f"{each.count:,}", right=True),
                 Column("size", lambda each: format_size(each.size), right=True),
-                Column("oldest", lambda each: relative(each.oldest_at, at), right=True),
-                Column("newest", lambda each: relative(each.newest_at, at), right=True),
+                Column("oldest", lambda each: _said(each.oldest_at, at), right=True),
+                Column("newest", lambda each: _said(each.newest_at, at), right=True),
             ],
             report.waiting,
         )
@@ -125,6 +125,10 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
         yield f"Nothing leaves: upstream {report.upstream}."
     for what, causes in sorted(report.counters.items()):
         yield f"{what} so far: {', '.join(f'{cause} {count:,}' for cause, count in sorted(causes.items()))}"
+
+
+def _said(instant: int, at: int) -> str:
+    return relative(instant, at) if instant else "unknown"
 
 
 def export_outbox(database: sqlite3.Connection, target: Path) -> int:

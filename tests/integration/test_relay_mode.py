@@ -1,6 +1,8 @@
 """Relay mode between real servers: a fleet's registrations go up sampled again, as they are, and nothing else does."""
 
+import asyncio
 import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND
 from shared.subjects import registration_subject, watermark_subject
 from shared.wire import origin_header
-from tests.support.agent_process import Deployment, deployed
+from tests.support.agent_process import Deployment, deployed, free_address
+from tests.support.exposition import parsed
 from tests.support.fleet_region import Stored
 from tests.support.mode_settings import ABOVE_BLOCKS, block
 from tests.support.waiting import until
@@ -174,6 +177,36 @@ async def test_advisories_and_watermarks_stay_where_they_are(tmp_path: Path) -> 
         records = await arrived(deployment, 2)
         await until_counted(deployment, "skipped", {"watermark": 1})
         assert {record.subject for record in records} == {registration_subject(block_id) for block_id in SITES}
+
+
+async def test_a_source_header_that_names_no_instant_is_an_age_that_nobody_knows(tmp_path: Path) -> None:
+    listen = free_address()
+    async with deployed(tmp_path, relaying(), listen) as deployment:
+        await make_lower_stream(deployment)
+        await deployment.region.link.cut()
+        headers = {"Muster-Origin": origin_header(SITES[0], PAST, 1), "Choria-SR-Source": "x"}
+        body = b'{"sender":"a"}'
+        await deployment.site.client.jetstream().publish(registration_subject(SITES[0]), body, headers=headers)
+        deployment.agent.start()
+
+        async def waits() -> bool:
+            status = await deployment.agent.status_json()
+            return bool(status) and status["outbox"]["registrations"]["rows"] == 1
+
+        await until(waits, "the registration waits, and status shows it", PATIENCE)
+        code, output, errors = await deployment.agent.run_command("outbox", "--config", str(deployment.agent.config))
+        assert (code, errors) == (0, "")
+        assert output.splitlines()[1].split()[-2:] == ["unknown", "unknown"]
+
+        def scraped() -> str:
+            with urllib.request.urlopen(f"http://{listen}/metrics", timeout=5) as response:
+                return str(response.read().decode())
+
+        page = parsed(await asyncio.to_thread(scraped))
+        site = (("region", "eu-west"), ("site", "dub1"))
+        waiting = (*site, ("lane", "registrations"))
+        assert page["muster_agent_outbox_rows", waiting] == 1
+        assert ("muster_agent_outbox_oldest_age_seconds", waiting) not in page
 
 
 async def test_a_relay_into_the_stream_that_it_reads_comes_to_rest(tmp_path: Path) -> None:
