@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Sequence
 
 import nats.errors
@@ -16,6 +17,7 @@ from shared.nats_client import EdgeClient
 
 BACKLOG_LIMIT = 256 << 10
 _NO_RESPONDERS = "503"
+_DENIED_PUBLISH = re.compile(r'permissions violation for publish to "(.+)"', re.IGNORECASE)
 
 
 class JetStreamUpstream:
@@ -25,7 +27,8 @@ class JetStreamUpstream:
         self._client = client
         self._subscription: Subscription | None = None
         self._inbox = ""
-        self._forms: dict[int, Form] = {}
+        self._unanswered: dict[int, Shipment] = {}
+        self._denied: set[str] = set()
         self._answers: list[Answer] = []
         self._arrived = asyncio.Event()
         self._broken = ""
@@ -36,9 +39,19 @@ class JetStreamUpstream:
         self._broken = self._broken or reason
         self._arrived.set()
 
-    def takes_denial(self, _reason: str) -> bool:
-        """Leave every permission violation to break_off(): whatever may not be published waits."""
-        return False
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation that a publish has caused: a server says it in place of the answer."""
+        found = _DENIED_PUBLISH.search(reason)
+        if found is None:
+            return False
+        subject = found[1].lower()
+        for shipment in [each for each in self._unanswered.values() if _goes_to(subject, each)]:
+            del self._unanswered[shipment.number]
+            self._answers.append(Answer(shipment.number, Outcome.REFUSED, reason="publishing there is not permitted"))
+            # Each message of many is denied, and the first denial answers for all.
+            self._denied.update(row.subject.lower() for row in shipment.rows)
+            self._arrived.set()
+        return subject in self._denied
 
     def poke(self) -> None:
         """Let answers() return: there is something to send."""
@@ -56,7 +69,7 @@ class JetStreamUpstream:
         if self._subscription is not None:
             await self._subscription.unsubscribe()
         self._answers = []
-        self._forms = {}
+        self._unanswered, self._denied = {}, set()
         self._inbox = self._client.new_inbox()
         try:
             self._subscription = await self._client.subscribe(
@@ -79,7 +92,7 @@ class JetStreamUpstream:
             self._answers.append(Answer(shipment.number, outcome, reason=str(error)))
             self._arrived.set()
             return
-        self._forms[shipment.number] = shipment.form
+        self._unanswered[shipment.number] = shipment
         try:
             if self._client.pending_data_size > BACKLOG_LIMIT:
                 # What waits in the client cannot be overtaken by an advisory.
@@ -95,7 +108,7 @@ class JetStreamUpstream:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     await self._arrived.wait()
-        if self._broken:
+        if self._broken and not self._answers:
             raise UpstreamUnavailable(self._broken)
         answers, self._answers = self._answers, []
         return answers
@@ -104,10 +117,15 @@ class JetStreamUpstream:
         inbox, _, number = message.subject.rpartition(".")
         if inbox != self._inbox:
             return
-        form = self._forms.pop(int(number), None)
-        if form is not None:
-            self._answers.append(_answer(int(number), form, message))
+        shipment = self._unanswered.pop(int(number), None)
+        if shipment is not None:
+            self._answers.append(_answer(shipment.number, shipment.form, message))
             self._arrived.set()
+
+
+def _goes_to(subject: str, shipment: Shipment) -> bool:
+    """Tell whether a message of it goes to a subject, given as servers write it in a denial: in small letters."""
+    return any(row.subject.lower() == subject for row in shipment.rows)
 
 
 def _answer(number: int, form: Form, message: Msg) -> Answer:

@@ -1,7 +1,9 @@
 """Several blocks in one agent: each reads, remembers and reports for itself, and none waits for another."""
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.waiting import until
 
 PATIENCE = 60.0
+SENDERS = 300
 OTHERS = block("others", "copy", stream="OTHERS")
 SAMPLED = block("nodes", "sample", SAMPLING)
 COPIED = block("all", "copy")
@@ -108,6 +111,31 @@ async def test_a_stream_that_is_gone_leaves_the_senders_of_another_watched(tmp_p
         assert re.fullmatch(r"stale (in \d+s|now)", fates["a"]), page
         assert fates["b"] == "", page
         assert lines[-1].startswith("Not watched now: lost. "), page
+
+
+async def test_a_block_that_may_not_publish_holds_up_no_other(tmp_path: Path) -> None:
+    denied = 'permissions: { publish: { deny: "fleet.*.*.all.copy.>" } }'
+    users = f"authorization {{ users: [ {{ user: u, password: p, {denied} }} ] }}\nno_auth_user: u"
+    settings = ABOVE_BLOCKS + SAMPLED + COPIED
+    async with deployed(tmp_path, settings, region_config=users) as deployment:
+        bodies = [f'{{"sender":"{number}"}}'.encode() for number in range(SENDERS)]
+        await deployment.site.publish(*bodies)
+        deployment.agent.start()
+        await until_phase(deployment, "upstream", "not accepted")
+        assert len(await records(deployment, ".nodes.advisory.new", SENDERS)) == SENDERS
+        known = len(await deployment.watermarks())
+        await records(deployment, ".nodes.watermark", known + 10)
+        assert "denied" not in deployment.agent.log
+        parts = (await deployment.agent.status_json())["parts"]
+        denial = "fleet.eu-west.dub1.all.copy.registration.nodes: publishing there is not permitted"
+        assert parts["upstream"]["reason"] == denial
+
+        server = deployment.region.server
+        config_path = server.settings.store_dir / "nats-server.conf"
+        config_path.write_text(config_path.read_text().replace(denied, ""))
+        os.kill(server.pid, signal.SIGHUP)
+        assert await records(deployment, ".all.copy.", SENDERS) == bodies
+        await until_phase(deployment, "upstream", "connected")
 
 
 async def test_each_block_goes_on_from_its_own_position_after_a_kill(tmp_path: Path) -> None:

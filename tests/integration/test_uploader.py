@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from edge_agent import uploader
 from edge_agent.core import flight_limit
@@ -170,6 +171,28 @@ async def test_a_region_whose_stream_is_full_is_named_and_everything_arrives_onc
         await region.update_stream(max_msgs=-1)
         await emptied(store)
     assert sorted(record.payload for record in await region.stored()) == sorted(row.payload for row in rows)
+
+
+async def test_a_batch_to_several_subjects_that_are_denied_disturbs_no_other_lane(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms: list[Form] = []
+    tell_of_shipments(monkeypatch, lambda shipment: forms.append(shipment.form) if shipment.lane == 0 else None)
+    denied = 'permissions: { publish: { deny: "fleet.*.*.*.advisory.>" } }'
+    users = f"authorization {{ users: [ {{ user: u, password: p, {denied} }} ] }}"
+    async with running_region(tmp_path, extra_config=f"{users}\nno_auth_user: u") as region:
+        await region.make_stream(allow_atomic=True)
+        async with uploading(region, store) as told:
+            await fill(store, [registration(f"node{number}", f"r{number}") for number in range(300)])
+            await emptied(store)
+            subjects = [f"fleet.eu-west.dub1.nodes.advisory.{kind}" for kind in ("new", "stale")] * 150
+            rows = [replace(advisory(f"a{number}"), subject=subject) for number, subject in enumerate(subjects)]
+            await store.commit(batch(2, rows))
+            await until(lambda: "not permitted" in told[-1], "the reason is told")
+            await store.commit(batch(3, [registration("late", "late")]))
+            await until(partial(has_stored, region, 301), "a registration passes what is denied")
+    assert forms[0] is Form.BATCH
+    assert "denied" not in told
 
 
 async def test_a_refusal_is_no_longer_told_when_the_operator_has_dropped_what_was_refused(

@@ -199,13 +199,16 @@ class Deployment:
 
 @asynccontextmanager
 async def deployed(
-    directory: Path, settings: str = SETTINGS, listen: str = "", site_config: str = ""
+    directory: Path, settings: str = SETTINGS, listen: str = "", site_config: str = "", region_config: str = ""
 ) -> AsyncIterator[Deployment]:
     """Start servers and make streams; write the agent's settings, and end it in the end, if it was started.
 
-    ``site_config`` are further lines of the configuration of the site's server.
+    ``site_config`` are further lines of the configuration of the site's server, ``region_config`` of the region's.
     """
-    async with running_site(directory, site_config) as site, running_region(directory) as region:
+    async with (
+        running_site(directory, site_config) as site,
+        running_region(directory, extra_config=region_config) as region,
+    ):
         await site.make_stream()
         await region.make_stream()
         config = directory / "agent.toml"

@@ -91,8 +91,9 @@ async def uploading(
     upstreams: list[JetStreamUpstream] = []
 
     def on_state(state: LinkState) -> None:
-        if state.event is not LinkEvent.RETRY_FAILED:
-            for upstream in upstreams:
+        for upstream in upstreams:
+            is_taken = state.event is LinkEvent.DENIED and upstream.takes_denial(state.reason)
+            if state.event is not LinkEvent.RETRY_FAILED and not is_taken:
                 upstream.break_off(str(state.event))
 
     settings = ConnectionSettings(servers=(region.link.url,))
