@@ -224,7 +224,7 @@ class UploadLane:
         """Let the lane rest, and begin again; a row that may not be dropped waits until somebody has helped."""
         self._publishes.failed += 1
         waits = "; it is never dropped, so its lane waits" if answer.outcome is Outcome.TOO_LARGE else ""
-        self.problem = f"{row.subject}: {answer.reason}{waits}"
+        self.problem = f"block {row.block}: {row.subject}: {answer.reason}{waits}"
         self._rests_until = loop_time() + self._retry_after * jitter()
         self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
         self.rewind()

@@ -193,7 +193,7 @@ async def test_a_copy_that_nobody_takes_holds_up_copies_alone_and_none_passes_it
         async with uploading(region, store) as told:
             await until(lambda: told and "never dropped" in told[-1], "the reason is told")
             assert told[-1] == (
-                "fleet.eu-west.dub1.nodes.copy.reg: message size exceeds maximum allowed; "
+                "block nodes: fleet.eu-west.dub1.nodes.copy.reg: message size exceeds maximum allowed; "
                 "it is never dropped, so its lane waits"
             )
             await fill(store, [advisory("a"), watermark("w")])

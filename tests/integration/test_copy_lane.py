@@ -100,7 +100,7 @@ async def test_a_refusal_is_no_longer_told_when_the_region_knows_what_was_refuse
     await store.commit(batch(1, [copy("c")]))
     lane = lane_of(store)
     await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
-    assert lane.problem == "fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
+    assert lane.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
     await answer(lane, await sent(lane), Outcome.DUPLICATE)
     assert lane.problem == ""
 
@@ -112,7 +112,7 @@ async def test_a_refusal_is_still_told_while_a_question_says_that_the_region_doe
     lane = lane_of(store)
     await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
     await answer(lane, await sent(lane), Outcome.MISPLACED)
-    assert lane.problem == "fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
+    assert lane.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
 
 
 @pytest.mark.parametrize("batches_were_taken", [True, False])

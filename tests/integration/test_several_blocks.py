@@ -128,13 +128,33 @@ async def test_a_block_that_may_not_publish_holds_up_no_other(tmp_path: Path) ->
         assert "denied" not in deployment.agent.log
         parts = (await deployment.agent.status_json())["parts"]
         denial = "fleet.eu-west.dub1.all.copy.registration.nodes: publishing there is not permitted"
-        assert parts["upstream"]["reason"] == denial
+        assert parts["upstream"]["reason"] == f"block all: {denial}"
 
         server = deployment.region.server
         config_path = server.settings.store_dir / "nats-server.conf"
         config_path.write_text(config_path.read_text().replace(denied, ""))
         os.kill(server.pid, signal.SIGHUP)
         assert await records(deployment, ".all.copy.", SENDERS) == bodies
+        await until_phase(deployment, "upstream", "connected")
+
+
+async def test_a_block_whose_target_no_stream_takes_is_named_and_copies_go_on(tmp_path: Path) -> None:
+    """Advisories share a lane: those of the other sampling block wait, and leave when the target is mended."""
+    mistyped = block("lost", "sample", SAMPLING + '\n[stream.target]\nprefix = "nowhere"\n', stream="OTHERS")
+    async with deployed(tmp_path, ABOVE_BLOCKS + mistyped + SAMPLED + COPIED) as deployment:
+        await deployment.site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
+        await deployment.site.client.publish("others.x", b'{"sender":"b"}')
+        deployment.agent.start()
+        await until_phase(deployment, "upstream", "not accepted")
+        parts = (await deployment.agent.status_json())["parts"]
+        assert parts["upstream"]["reason"].startswith("block lost: nowhere.")
+        assert parts["upstream"]["reason"].endswith(": no stream of the region listens there")
+        await deployment.site.publish(b'{"sender":"a"}')
+        assert await records(deployment, ".all.copy.", 1) == [b'{"sender":"a"}']
+
+        await deployment.region.update_stream(subjects=["fleet.>", "nowhere.>"])
+        await records(deployment, ".nodes.advisory.new", 1)
+        await records(deployment, ".nodes.watermark", 1)
         await until_phase(deployment, "upstream", "connected")
 
 
