@@ -8,7 +8,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Copy, Decision
 from edge_agent.core.observation import PROBE_HEADER, SourceMessage
-from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers
+from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
 from edge_agent.core.progress import ProgressDraft
 from shared import wire
 from shared.identifiers import BlockId, message_ids
@@ -114,11 +114,14 @@ class CopyEmitter(msgspec.Struct, frozen=True):
             message = decision.message
             sequence = message.sequence
             headers = kept_headers(message.headers) if message.headers else {}
+            headers_size = size_of_headers(headers) if headers else 0
             headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
             headers[wire.SOURCE_HEADER] = wire.source_header(stream, sequence, site, block, message.stored_at)
             headers[wire.REASON_HEADER] = "copy"
             headers[wire.MESSAGE_ID_HEADER] = id_of(sequence, message.stored_at)
-            rows.append(OutboxRow(Lane.COPIES, block, decision.subject, headers, message.payload))
+            rows.append(
+                OutboxRow(Lane.COPIES, block, decision.subject, headers, message.payload, headers_size=headers_size)
+            )
         return rows
 
     def watermark(self, _state: BlockState, _context: WatermarkContext) -> None:

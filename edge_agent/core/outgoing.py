@@ -21,6 +21,9 @@ from shared.identifiers import (
 )
 
 RECORD_OVERHEAD = 256
+"""What a record takes beside its payload and the headers that it came with: row, subject and the agent's headers."""
+
+_HEADER_OVERHEAD = 4
 CONTROL_HEADERS = "nats-"
 # RFC 9110, 5.6.2: what a header's name may consist of, and what clients refuse to send where it does not.
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -41,6 +44,8 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     ``watermark_since`` is a watermark's ``observed_since``, 0 for other records: unsent watermarks of the same coverage
     merge where nothing of their block lies between. ``row_id`` is 0 until the store gives one.
+
+    ``headers_size`` is about what the headers take that the message came with, in bytes.
     """
 
     lane: Lane
@@ -51,6 +56,7 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     sender_id: str = ""
     watermark_since: int = 0
     row_id: int = 0
+    headers_size: int = 0
 
     @property
     def is_watermark(self) -> bool:
@@ -60,12 +66,12 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     @property
     def size(self) -> int:
         """Give about what the row takes on the wire and on disk, in bytes."""
-        return len(self.payload) + RECORD_OVERHEAD
+        return len(self.payload) + RECORD_OVERHEAD + self.headers_size
 
 
 def size_of(rows: Sequence[OutboxRow]) -> int:
     """Add up the sizes of many rows."""
-    return sum([len(row.payload) for row in rows]) + RECORD_OVERHEAD * len(rows)
+    return sum([len(row.payload) + row.headers_size for row in rows]) + RECORD_OVERHEAD * len(rows)
 
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -75,6 +81,11 @@ def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
         for name, value in headers.items()
         if not name.lower().startswith(CONTROL_HEADERS) and _TOKEN.fullmatch(name)
     }
+
+
+def size_of_headers(headers: Mapping[str, str]) -> int:
+    """Give about what headers take on the wire and on disk, in bytes."""
+    return sum([len(name) + len(value) for name, value in headers.items()]) + _HEADER_OVERHEAD * len(headers)
 
 
 class Emitter(msgspec.Struct, frozen=True):
@@ -186,11 +197,14 @@ class Emitter(msgspec.Struct, frozen=True):
             message = decision.message
             sequence = message.sequence
             headers = kept_headers(message.headers) if message.headers else {}
+            headers_size = size_of_headers(headers) if headers else 0
             headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
             headers[wire.SOURCE_HEADER] = source_header(stream, sequence, site, block, message.stored_at)
             headers[wire.REASON_HEADER] = str(decision.reason)
             headers[wire.MESSAGE_ID_HEADER] = id_of(sequence)
-            return OutboxRow(lane, block, subject, headers, message.payload, decision.sender_id)
+            return OutboxRow(
+                lane, block, subject, headers, message.payload, decision.sender_id, headers_size=headers_size
+            )
 
         return write
 

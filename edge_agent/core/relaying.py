@@ -6,7 +6,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Decision, Forward
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
-from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers
+from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
 from edge_agent.core.relay import RelayDraft
 from shared import wire
 from shared.identifiers import BlockId, message_id
@@ -57,8 +57,15 @@ class RelayEmitter(msgspec.Struct, frozen=True):
     def _row(self, decision: Forward) -> OutboxRow:
         message, block_id = decision.message, self.block_id
         headers = kept_headers(message.headers or {})
+        headers_size = size_of_headers(headers)
         identity = (block_id.region, block_id.site, block_id.block, "relay", headers[wire.ORIGIN_HEADER])
         headers[wire.MESSAGE_ID_HEADER] = message_id(self.key, *identity)
         return OutboxRow(
-            Lane.REGISTRATIONS, block_id.block, message.subject, headers, message.payload, decision.sender_id
+            Lane.REGISTRATIONS,
+            block_id.block,
+            message.subject,
+            headers,
+            message.payload,
+            decision.sender_id,
+            headers_size=headers_size,
         )

@@ -12,7 +12,7 @@ from itertools import accumulate, islice
 
 import msgspec
 
-from edge_agent.core.outgoing import Lane, OutboxRow, size_of
+from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow, size_of
 from edge_agent.ports import EVERYTHING
 from edge_agent.store import schema
 
@@ -81,8 +81,12 @@ def _rows_behind(database: sqlite3.Connection, lane: Lane, after_row_id: int) ->
         chunk = first_chunk_behind(database, lane, after_row_id)
         between = after_row_id, chunk.first_row_id if chunk else schema.EVERY_ROW
         with closing(database.execute(schema.pending_rows(lane), between)) as cursor:
-            for row_id, block, sender_id, since, subject, headers, payload in cursor:
-                yield OutboxRow(lane, block, subject, _headers(headers), payload, sender_id, since, row_id)
+            for row_id, block, sender_id, size, since, subject, headers, payload in cursor:
+                # It was counted with the size that the file names, whatever a version counts.
+                headers_size = size - len(payload) - RECORD_OVERHEAD
+                yield OutboxRow(
+                    lane, block, subject, _headers(headers), payload, sender_id, since, row_id, headers_size
+                )
         if chunk is None:
             return
         yield from (row for row in rows_of(database, lane, chunk) if row.row_id > after_row_id)

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from edge_agent.core.block_state import Counters
-from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow, size_of
+from edge_agent.core.outgoing import Lane, OutboxRow, size_of
 from edge_agent.ports import LaneDepth
 from edge_agent.store import chunks, log_statements, schema
 from edge_agent.store.bulk import put_rows
@@ -313,7 +313,7 @@ class OutboxChange:
                 row.row_id,
                 row.block,
                 row.sender_id,
-                len(row.payload) + RECORD_OVERHEAD,
+                row.size,
                 row.watermark_since,
                 row.subject,
                 _encode(row.headers),

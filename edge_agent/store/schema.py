@@ -212,7 +212,7 @@ def rows(values: str, count: int) -> str:
 def pending_rows(lane: Lane) -> str:
     """List a lane's rows between two, in order."""
     return (
-        f"SELECT row_id, block, sender_id, watermark_since, subject, headers, payload FROM {OUTBOXES[lane]} "
+        f"SELECT row_id, block, sender_id, size, watermark_since, subject, headers, payload FROM {OUTBOXES[lane]} "
         "WHERE row_id > ? AND row_id < ? ORDER BY row_id"
     )
 

@@ -89,6 +89,7 @@ def test_copy_is_the_message_and_where_it_comes_from(site: CopySite) -> None:
                 "Nats-Msg-Id": message_id(bytes(32), *IDENTITY, 7, START + SECOND),
             },
             b"body",
+            headers_size=len("X-Own: kept\r\n") + len("Muster-Origin: theirs\r\n"),
         )
     ]
 

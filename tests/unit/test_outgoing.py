@@ -9,7 +9,7 @@ import pytest
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Advise, CloseCoverage, Decision, Forward
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import RECORD_OVERHEAD, Emitter, Lane, OutboxRow, WatermarkContext
+from edge_agent.core.outgoing import RECORD_OVERHEAD, Emitter, Lane, OutboxRow, WatermarkContext, size_of
 from edge_agent.core.policy import Policy
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE
@@ -146,6 +146,7 @@ def test_registration_is_a_row_of_the_senders_bytes_and_exact_headers() -> None:
             },
             payload=payload,
             sender_id="n1.example.net",
+            headers_size=len("Content-Type: application/json\r\nx-trace: a: b\r\n"),
         )
     ]
 
@@ -179,7 +180,8 @@ def test_header_that_no_client_may_send_is_dropped(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Muster-Origin", "Muster-Reason", "Choria-SR-Source"])
 def test_sender_cannot_forge_the_headers_of_the_agent(name: str) -> None:
-    assert rows_of(forward(headers={name: "forged"})) == rows_of(forward())
+    (row,), (honest,) = rows_of(forward(headers={name: "forged"})), rows_of(forward())
+    assert msgspec.structs.replace(row, headers_size=0) == honest
 
 
 def test_headers_that_merely_look_like_commands_are_kept() -> None:
@@ -267,6 +269,13 @@ def test_decisions_become_rows_in_their_order() -> None:
 
 def test_size_counts_the_payload_and_what_every_record_takes() -> None:
     assert rows_of(forward(b"x" * 1000))[0].size == 1000 + RECORD_OVERHEAD
+    assert rows_of(STALE)[0].headers_size == 0
+
+
+def test_size_counts_the_headers_that_go_on_with_a_message() -> None:
+    rows = rows_of(forward(b"x" * 1000, headers={"X-Own": "y" * 4000, "Nats-Msg-Id": "z" * 500}))
+    assert rows[0].size == 1000 + RECORD_OVERHEAD + len("X-Own: \r\n") + 4000
+    assert size_of(rows * 3) == 3 * rows[0].size
 
 
 def test_prefix_changes_the_subjects_and_nothing_else() -> None:

@@ -197,3 +197,4 @@ def test_record_keeps_its_subject_bytes_and_headers() -> None:
     assert row.sender_id == "eu-west.dub1.nodes.a"
     kept = {"Muster-Origin": origin, "Choria-SR-Source": "R 7 dub1 nodes 1", "X": "y"}
     assert row.headers == {**kept, "Nats-Msg-Id": again.headers["Nats-Msg-Id"]}
+    assert row.headers_size == sum(len(f"{name}: {value}\r\n") for name, value in kept.items())
