@@ -169,6 +169,20 @@ def last_whole_run(spark: SparkSession) -> WholeRun:
     )
 
 
+def recorded_at(spark: SparkSession, instant: int) -> dict[str, int]:
+    """Give the snapshots by which readers went at an instant (milliseconds), by their tables' names.
+
+    Where what was recorded by then is not known any more, those of the first run that is known.
+    """
+    iceberg = Iceberg(spark)
+    loaded = iceberg.load(POSITIONS)
+    runs = [(int(entry.timestampMillis()), int(entry.snapshotId())) for entry in loaded.history()]
+    if not runs:
+        return {}
+    last = max((run for run in runs if run[0] <= instant), default=runs[0])
+    return dict(iceberg.rows(loaded, ("table_name", "snapshot_id"), last[1]))
+
+
 def last_upkeep(spark: SparkSession) -> LastUpkeep:
     """Tell when the tables were last kept up; nothing before the first time."""
     snapshot = Iceberg(spark).load(POSITIONS).currentSnapshot()

@@ -116,9 +116,10 @@ class Iceberg:
         snapshot = loaded.currentSnapshot() if snapshot_id is None else loaded.snapshot(snapshot_id)
         return 0 if snapshot is None else int(snapshot.summary().get("total-records") or 0)
 
-    def rows(self, loaded: Any, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Give all rows of a small table; instants come as microseconds."""
-        records = self._class("data.IcebergGenerics").read(loaded).build()
+    def rows(self, loaded: Any, columns: Sequence[str], snapshot_id: int | None = None) -> list[tuple[Any, ...]]:
+        """Give all rows of a small table, as it is or as a snapshot has it; instants come as microseconds."""
+        reading = self._class("data.IcebergGenerics").read(loaded)
+        records = (reading if snapshot_id is None else reading.useSnapshot(snapshot_id)).build()
         try:
             return [tuple(_plain(record.getField(name)) for name in columns) for record in records.iterator()]
         finally:

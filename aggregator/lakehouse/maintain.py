@@ -81,7 +81,9 @@ def maintain(
     upkeep = LastUpkeep(runs_since=0, swept_at=now if sweep else swept_at)
     catalog.record(spark, whole_run.positions, whole_run.recipe, here, upkeep=upkeep)
     superseded_before = (now - settings.keep_snapshots) // 1_000
-    expired_snapshots = sum(table.expire(superseded_before) for table in tables.values())
+    # Before the run that recorded them goes itself.
+    recorded = catalog.recorded_at(spark, superseded_before)
+    expired_snapshots = sum(table.expire(superseded_before, recorded.get(name)) for name, table in tables.items())
     progress(f"  {expired_snapshots:,} snapshots went")
     orphaned_before = (now - ORPHANED_AFTER) // 1_000
     orphans = sum(table.remove_orphans(orphaned_before) for table in tables.values()) if sweep else 0

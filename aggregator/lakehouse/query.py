@@ -73,7 +73,9 @@ class Tables:
         # Whoever forgets to close would be told of DuckDB's leaks when Python ends: a page of them.
         weakref.finalize(self, self._connection.close)
         self._snapshots: Mapping[str, int] = {}
+        self._recorded_as: int | None = None
         if POSITIONS.name in self._tables:
+            self._recorded_as = self.load(POSITIONS.name)[0].metadata.current_snapshot_id
             self._snapshots = dict(self.rows("SELECT table_name, snapshot_id FROM positions WHERE snapshot_id > 0"))
 
     @property
@@ -115,8 +117,13 @@ class Tables:
         except (OSError, SQLAlchemyError, RESTError) as error:
             raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {reason_of(error)}") from error
         recorded = self._snapshots.get(name)
-        # One that was expired since is passed over for the current one: maintenance changes no rows.
         snapshot = table.snapshot_by_id(recorded) if recorded is not None else None
+        if recorded is not None and snapshot is None and self._are_recorded_anew():
+            raise TablesUnreadable(
+                f"{NAMESPACE}.{name} is not there any more as it was when the tables were opened ([lakehouse]"
+                " keep_snapshots): open them anew"
+            )
+        # One that another program expired is passed over for the current one: maintenance changes no rows.
         return table, snapshot or table.current_snapshot()
 
     def interrupt(self) -> None:
@@ -197,6 +204,10 @@ class Tables:
                 with suppress(duckdb.BinderException):
                     self._connection.execute(statement)
                     self._registered.add(name)
+
+    def _are_recorded_anew(self) -> bool:
+        """Tell whether a run ended since the tables were opened: what is there now belongs to another state."""
+        return self.load(POSITIONS.name)[0].metadata.current_snapshot_id != self._recorded_as
 
     def _rested_on(self, view: str) -> set[str]:
         return set(_mentioned(self._views[view], _KNOWN)) - {view}

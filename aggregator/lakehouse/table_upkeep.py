@@ -58,16 +58,20 @@ class TableUpkeep:
         delete.commit()
         return int(self._loaded().currentSnapshot().summary().get("deleted-records") or 0)
 
-    def expire(self, superseded_before: int) -> int:
+    def expire(self, superseded_before: int, recorded: int | None = None) -> int:
         """Let go of the snapshots that were no longer the newest at an instant (milliseconds), with their files.
 
-        A snapshot's age says little: the newest one may be days old until a minute ago, and be read since. Give how
-        many went.
+        A snapshot's age says little: the newest one may be days old until a minute ago, and be read since. An older one
+        may be the newest again, where a table went back to it. And ``recorded``, by which readers went at that instant,
+        lies before what a killed run wrote: neither goes, nor what is younger. Give how many went.
         """
         loaded = self._loaded()
         metadata = json.loads(self._class("TableMetadataParser").toJson(loaded.operations().current()))
-        newest_at = [entry["timestamp-ms"] for entry in metadata.get("snapshot-log", ())]
-        older_than = max((at for at in newest_at if at <= superseded_before), default=0)
+        log = metadata.get("snapshot-log", ())
+        begin = max((entry["timestamp-ms"] for entry in log if entry["timestamp-ms"] <= superseded_before), default=0)
+        read = {recorded, *(entry["snapshot-id"] for entry in log if entry["timestamp-ms"] >= begin)}
+        made_at = {snapshot["snapshot-id"]: snapshot["timestamp-ms"] for snapshot in metadata.get("snapshots", ())}
+        older_than = min(begin, *(made_at.get(snapshot_id, begin) for snapshot_id in read))
         current = metadata.get("current-snapshot-id")
         going = [
             snapshot

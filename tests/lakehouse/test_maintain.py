@@ -13,12 +13,13 @@ from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
 from aggregator.config import LakehouseSettings
-from aggregator.lakehouse import commands
+from aggregator.lakehouse import catalog, commands
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.job import start_session
 from aggregator.lakehouse.maintain import is_due, maintain
 from aggregator.lakehouse.provision import prepare
 from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.schemas import ADVISORIES, POSITIONS, QUARANTINE, Table
 from aggregator.lakehouse.table_upkeep import TableUpkeep
 from shared.instants import DAY, HOUR, SECOND
@@ -139,6 +140,35 @@ def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(
     assert runs.stand_there()
     with open_tables(tmp_path) as reader:
         assert reader.rows(QUESTION) == [(1, 1, 2 * RUNS_A_DAY + 3)]
+
+
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_a_reader_keeps_what_it_reads_where_a_run_was_killed_long_ago(
+    runs: QuickRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_back: bool
+) -> None:
+    monkeypatch.setattr("aggregator.lakehouse.maintain.TABLES", (APPENDED, REPLACED, POSITIONS))
+    runs.run(0)
+    runs.record()
+    recorded = catalog.snapshots(runs.spark, (REPLACED,))
+    # Nobody reads what the next run wrote before it was killed, and the one after it takes it back, or writes all anew.
+    runs.run(0)
+    killed_at = now()
+    asyncio.run(until(lambda: now() > killed_at + 2_000, "another millisecond"))
+    with open_tables(tmp_path) as reader, open_tables(tmp_path) as late_reader:
+        assert reader.rows("SELECT count(*) FROM registrations") == [(1,)]
+        if goes_back:
+            assert catalog.go_back(runs.spark, (REPLACED,), recorded)
+        runs.run(0)
+        runs.record()
+        kept = settings(tmp_path, keep_snapshots=HOUR)
+        assert maintain(runs.spark, kept, killed_at + HOUR, say).expired_snapshots == 0
+        assert reader.rows(QUESTION) == [(1, 1, 1)]
+        # An hour after another state took its place it goes, and whoever looks for it then gets no other in its place.
+        assert maintain(runs.spark, kept, now() + HOUR, say).expired_snapshots > 0
+        with pytest.raises(TablesUnreadable, match="as it was when the tables were opened .* open them anew"):
+            late_reader.rows(QUESTION)
+    with open_tables(tmp_path) as reader:
+        assert reader.rows(QUESTION) == [(3, 3, 3)]
 
 
 def test_upkeep_follows_each_nth_run_and_a_command_asks_for_it(lakehouse: Lakehouse, tmp_path: Path) -> None:
