@@ -154,8 +154,8 @@ async def fleets(options: Options) -> Table:
         rows += [
             Row(f"{name}: {fleet.advisory_count:,} advisories", "s", cost.seconds),
             Row(_OF_PROCESSORS, "s", cost.processor_seconds),
-            Row("  for each thousand advisories", "s", 1_000 * cost.processor_seconds / fleet.advisory_count),
-            Row("  for each thousand days of senders", "s", 1_000 * cost.processor_seconds / (senders * YEAR)),
+            Row("  for each thousand advisories", "ms", 1e6 * cost.processor_seconds / fleet.advisory_count),
+            Row("  for each thousand days of senders", "us", 1e9 * cost.processor_seconds / (senders * YEAR)),
             Row("  rows stored of sender days", "rows", exceptions, days),
         ]
         drawn[name] = {
