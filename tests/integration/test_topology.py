@@ -9,7 +9,7 @@ import pytest
 
 from shared.nats_connection import request_json
 from tests.support.aggregator_command import ran, refused
-from tests.support.archiving import BODY, RETRIED, applied, archived_sequences, publish
+from tests.support.archiving import BODY, RETRIED, acknowledged, applied, archived_sequences, publish
 from tests.support.regions import REGIONS, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
@@ -58,6 +58,7 @@ async def test_what_was_published_during_an_outage_arrives_once_after_it(tmp_pat
         async with await client_of(region) as agent, await client_of(servers.hub) as hub:
             await publish(agent, "us-east", 10)
             await until(partial(holds, hub, "ARCHIVE", 10), "the first messages are archived")
+            await acknowledged(hub, "us-east", 10)
             if fault == "cut":
                 await link.cut()
             elif fault == "stall":

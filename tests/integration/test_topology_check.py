@@ -23,6 +23,7 @@ from shared.instants import MINUTE, SECOND, parse_instant
 from shared.nats_connection import request_json
 from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
+from tests.support.archiving import acknowledged
 from tests.support.hub import Block, Message
 from tests.support.regions import Federation, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
@@ -133,15 +134,14 @@ async def test_what_a_hub_lost_that_was_restored_from_an_older_copy_is_named(tmp
         hub = stage.servers.hub
         await stage.publish(stage.site.new("a", SECOND), stage.word())
         await stage.archived(2)
-        # Before its first acknowledgement a restart of the hub can cost what follows (docs/decisions.md).
-        await acknowledged(stage, 2)
+        await acknowledged(stage.hub, REGION, 2)
         await hub.stop()
         shutil.copytree(tmp_path / "hub" / "jetstream", tmp_path / "copy")
         await hub.start()
         await until(lambda: stage.hub.is_connected, "the hub is back")
         await stage.publish(stage.site.new("b", SECOND), stage.site.new("c", SECOND), stage.word())
         await stage.archived(5)
-        await acknowledged(stage, 5)
+        await acknowledged(stage.hub, REGION, 5)
         await hub.stop()
         shutil.rmtree(tmp_path / "hub" / "jetstream")
         shutil.copytree(tmp_path / "copy", tmp_path / "hub" / "jetstream")
@@ -168,17 +168,6 @@ async def waits_behind_a_paused_consumer(stage: Watched) -> None:
         return code == 1 and "hub: ARCHIVE is 3 messages behind FLEET of us-east, the oldest waits for " in line
 
     await until(warns, "what waits for a second is worth a warning")
-
-
-async def acknowledged(stage: Watched, sequence: int) -> None:
-    """Wait until the region's consumer knows that the hub has everything up to a sequence."""
-    subject = f"$JS.{REGION}.API.CONSUMER.INFO.FLEET.muster-archive"
-
-    async def is_acknowledged() -> bool:
-        info = await request_json(stage.hub, subject, None, dict[str, Any], deadline=20)
-        return bool(info["ack_floor"]["stream_seq"] >= sequence)
-
-    await until(is_acknowledged, f"{sequence} is acknowledged", 60)
 
 
 async def test_a_mirror_whose_origin_was_made_anew_is_critical_until_it_is_made_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from aggregator.topology.settings import TopologySettings
 from shared.nats_connection import request_json
 from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
-from tests.support.archiving import RETRIED, applied, archived_sequences, holds_sequence, publish
+from tests.support.archiving import RETRIED, acknowledged, applied, archived_sequences, holds_sequence, publish
 from tests.support.dying_apply import DEATH
 from tests.support.regions import answers, client_of, federation, holds, stream
 from tests.support.waiting import until
@@ -269,6 +269,7 @@ async def test_a_region_that_was_restored_from_an_older_copy_is_noticed_and_take
 
             await publish(agent, "us-east", 3, b"before")
             await until(partial(holds, hub, "ARCHIVE", 3), "the first are archived")
+            await acknowledged(hub, "us-east", 3)
             await restarted(restored=False)
             await publish(agent, "us-east", 3, b"lost in the region")
             await until(partial(holds, hub, "ARCHIVE", 6), "the next are archived", RETRIED)

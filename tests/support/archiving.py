@@ -9,6 +9,7 @@ from nats.aio.client import Client
 from shared.nats_connection import request_json
 from tests.support.aggregator_command import ran
 from tests.support.regions import Federation, stream
+from tests.support.waiting import until
 
 # After a consumer was missing, the hub's server tries again after 10 s, 20 s, 30 s and so on.
 RETRIED = 150.0
@@ -26,6 +27,21 @@ async def publish(client: Client, region: str, count: int, body: bytes = BODY) -
     for _ in range(count):
         await client.publish(f"fleet.{region}.dub1.nodes.registration", body)
     await client.flush()
+
+
+async def acknowledged(hub: Client, region: str, sequence: int) -> None:
+    """Wait until the region's consumer knows that the hub has everything up to a sequence.
+
+    Before its first acknowledgement an outage can cost what follows (docs/decisions.md, "Until a consumer's first
+    acknowledgement"), so tests of outages begin behind it.
+    """
+    subject = f"$JS.{region}.API.CONSUMER.INFO.FLEET.muster-archive"
+
+    async def is_acknowledged() -> bool:
+        info = await request_json(hub, subject, None, dict[str, Any], deadline=20)
+        return bool(info["ack_floor"]["stream_seq"] >= sequence)
+
+    await until(is_acknowledged, f"{sequence} is acknowledged")
 
 
 async def holds_sequence(hub: Client, sequence: int) -> bool:
