@@ -105,6 +105,12 @@ class OutboxStore(LaneRows, Protocol):
     async def wait_for_rows(self, seen: int) -> int:
         """Wait until the count of appends differs from ``seen``; give the new count."""
 
+    def reads_ahead(self, lane: Lane, give_back: Callable[[], int]) -> None:
+        """Let ``give_back`` be called before an operator drops a lane's rows: what was read and has not left.
+
+        It gives the last row that may have left; those behind it are read again, where they are still there.
+        """
+
 
 class BatchStore(Protocol):
     """What the ingest loop needs of the store."""

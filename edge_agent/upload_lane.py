@@ -169,6 +169,12 @@ class UploadLane:
             self._terms.learn(answer.outcome)
         await self._settle(shipment, answer)
 
+    def give_back(self) -> int:
+        """Forget what was read and has not left; give the last row that may have."""
+        through = max(self._window.last_row_id, self._acknowledged_through)
+        self._reader.rewind(through)
+        return through
+
     def rewind(self) -> None:
         """Begin again behind the acknowledged prefix: what is in flight is lost, or known when it comes again."""
         self._flight_limit.restart(is_lost=bool(self._in_flight))

@@ -65,9 +65,11 @@ class Uploader:
         def limit() -> FlightLimit:
             return FlightLimit(bytes_per_second or MOST)
 
+        registrations = UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes, upstream.poke)
+        store.reads_ahead(registrations.lane, registrations.give_back)
         self._lanes = (
             UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes, upstream.poke),
-            UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes, upstream.poke),
+            registrations,
             CopyLane(store, self._terms, limit(), self.publishes, upstream.poke),
             PassLane(passage, self._terms, limit(), self.publishes, upstream.poke),
         )

@@ -21,6 +21,11 @@ class UploadWindow:
     def __len__(self) -> int:
         return len(self._sizes)
 
+    @property
+    def last_row_id(self) -> int:
+        """Give the last row in flight, or 0."""
+        return next(reversed(self._sizes), 0)
+
     def admits(self, size: int, *, is_barrier: bool = False) -> bool:
         """Tell whether a row may be sent now. One row is always admitted, however large."""
         if not self._sizes:

@@ -189,7 +189,8 @@ def drop(config_path: Path, own_path: Path | None, lane: str, stream: str, yes: 
     if not yes:
         click.confirm(f"Drop {count:,} registrations ({size})? The region will never get them", abort=True)
     dropped = asyncio.run(drop_registrations(path, stream))
-    stayed = f"; {count - dropped.rows:,} had left already" if count > dropped.rows else ""
+    left = count - dropped.rows
+    stayed = f"; {left:,} were on their way, and stay until the region has them" if left > 0 else ""
     click.echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}")
 
 

@@ -65,7 +65,7 @@ class OutboxChange:
             self._books.tail.forget(Lane.REGISTRATIONS, self._last_row_ids[Lane.REGISTRATIONS])
         if self._is_behind and len(self._appended.get(Lane.REGISTRATIONS, ())) >= chunks.WORTH_A_CHUNK:
             self._books.registrations_came()
-        if self._appended:
+        if self._appended or self._has_dropped_unsent:
             self._books.announce_rows()
 
     def begin(self, database: sqlite3.Connection) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import aiosqlite
@@ -67,6 +67,7 @@ class OutboxBooks:
         self.tail = OutboxTail(last_row_ids)
         self.in_flight_through = dict.fromkeys(Lane, 0)
         self.deletable_through = dict.fromkeys(Lane, 0)
+        self.give_back: dict[Lane, Callable[[], int]] = {}
         self._copies_moved = asyncio.Event()
         self.deleted_through = dict.fromkeys(Lane, 0)
         self.is_full = self._unloseable >= max_outbox
@@ -184,6 +185,18 @@ class OutboxBooks:
             self.in_flight_through[lane] = max(self.in_flight_through[lane], rows[-1].row_id)
             if lane is Lane.COPIES:
                 self.copies_move()
+
+    def take_back(self, lane: Lane) -> None:
+        """Count only what may have left as in flight, not what was read ahead."""
+        if lane in self.give_back:
+            self.in_flight_through[lane] = self.give_back[lane]()
+
+    def acknowledged_through(self) -> dict[Lane, int]:
+        """Name by lane the row up to which none waits any more."""
+        return {
+            lane: self.deletable_through[lane] if depth.rows else self.last_row_ids[lane]
+            for lane, depth in self.depths.items()
+        }
 
     async def wait_for_rows(self, seen: int) -> int:
         """Wait until the count of appends differs from ``seen``; give the new count."""

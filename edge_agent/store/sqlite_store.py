@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -178,11 +178,7 @@ class SqliteStore:
 
     def acknowledged_through(self) -> dict[Lane, int]:
         """Name by lane the row up to which none waits any more."""
-        books = self._books
-        return {
-            lane: books.deletable_through[lane] if depth.rows else books.last_row_ids[lane]
-            for lane, depth in books.depths.items()
-        }
+        return self._books.acknowledged_through()
 
     def outbox_counters(self, block: str) -> Counters:
         """Give what was compacted and dropped, by cause."""
@@ -234,12 +230,16 @@ class SqliteStore:
         """Wait until the count of appends differs from ``seen``; give the new count."""
         return await self._books.wait_for_rows(seen)
 
+    def reads_ahead(self, lane: Lane, give_back: Callable[[], int]) -> None:
+        """Let ``give_back`` be called before an operator drops a lane's rows: what was read and has not left."""
+        self._books.give_back[lane] = give_back
+
     async def discard(self, row: OutboxRow, cause: str) -> None:
         """Drop a registration that can never be delivered, counted by cause."""
         await self._transact(SideBatch(discarded=(row, cause)))
 
     async def drop_registrations(self, blocks: str, request: int = 0) -> LaneDepth:
-        """Drop the registrations that are not in flight, of the blocks that match a GLOB, because an operator asks.
+        """Drop the registrations that have not left, of the blocks that match a GLOB, because an operator asks.
 
         ``request`` is the row that asked, if one did; it gets the answer. Raise StoreUnwritable.
         """
@@ -257,6 +257,8 @@ class SqliteStore:
                 return await self._transact_locked(batch)
 
     async def _transact_locked(self, batch: BatchCommit | SideBatch) -> OutboxChange:
+        if isinstance(batch, SideBatch) and batch.dropped_blocks:
+            self._books.take_back(Lane.REGISTRATIONS)
         outbox = OutboxChange(self._books, is_behind=isinstance(batch, BatchCommit) and batch.is_behind)
 
         def write(database: sqlite3.Connection) -> None:
