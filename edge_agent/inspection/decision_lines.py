@@ -43,6 +43,8 @@ def follow(path: Path, wanted: DecisionFilter, tell: Callable[[str], None]) -> I
     """Give every decision that passes as it is taken, for ever; ``tell`` hears that another store has begun."""
     while True:
         with reading(path) as database:
+            # What is committed between the two looks would be shown now, and once more the next time.
+            database.execute("BEGIN")
             newest = last_row_id(database)
             if newest < wanted.after:
                 tell("the store was made anew")

@@ -1,5 +1,6 @@
 """The log of decisions: written with its batch or not at all, bounded, and true about what became of each record."""
 
+import asyncio
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,6 +15,7 @@ from edge_agent.core.decision import Advise, CloseCoverage, Decision, Forward
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import Emitter, Lane, WatermarkContext
 from edge_agent.core.senders import SenderChanges
+from edge_agent.inspection import decision_lines
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions, last_row_id
 from edge_agent.ports import BatchCommit
 from edge_agent.store import chunks, log_statements
@@ -184,3 +186,24 @@ async def test_row_ids_rise_across_lanes_and_are_not_used_again(tmp_path: Path) 
     assert [each.row_id for each in logged(path)] == [1, 2, 3, 4, 5]
     with reading(path) as database:
         assert last_row_id(database) == 5
+
+
+async def test_a_decision_that_is_committed_while_another_is_shown_is_shown_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_lines, "POLL_INTERVAL", 0.0)
+    path, loop = tmp_path / "agent.db", asyncio.get_running_loop()
+    async with opened(path) as store:
+        await store.commit(batch([advise("a", 1)]))
+        to_come = [batch([advise("b", 2)]), batch([advise("c", 3)])]
+
+        def meanwhile(database: sqlite3.Connection) -> int:
+            newest = last_row_id(database)
+            if to_come:
+                asyncio.run_coroutine_threadsafe(store.commit(to_come.pop(0)), loop).result(30)
+            return newest
+
+        monkeypatch.setattr(decision_lines, "last_row_id", meanwhile)
+        following = decision_lines.follow(path, DecisionFilter(), print)
+        shown = await asyncio.to_thread(lambda: [next(following).sender_id for _ in range(3)])
+    assert shown == ["a", "b", "c"]
