@@ -54,9 +54,18 @@ class MonitorSettings(Settings, frozen=True):
     listen: Annotated[str, Meta(description='host:port of /metrics and /healthz; "": off')] = "127.0.0.1:8787"
 
     def __post_init__(self) -> None:
-        host, _, port = self.listen.rpartition(":")
-        if self.listen and not (host and port.isdecimal() and int(port) < 65536):
+        if self.listen and not _is_address(self.listen):
             raise ValueError(f"listen {self.listen!r} is not host:port")
+
+
+def _is_address(text: str) -> bool:
+    """Tell whether a text is host:port, the host such as a resolver can be asked for."""
+    host, _, port = text.rpartition(":")
+    try:
+        host.strip("[]").encode("idna")
+    except UnicodeError:
+        return False
+    return bool(host) and port.isdecimal() and len(port) <= 5 and int(port) < 65536
 
 
 class PairSettings(Settings, frozen=True):

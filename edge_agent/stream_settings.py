@@ -62,7 +62,7 @@ class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
             match kind:
                 case "all" | "new" if self.start == kind:
                     return StartRule(kind)
-                case "sequence" if value.isdecimal() and int(value) > 0:
+                case "sequence" if value.isdecimal() and len(value) <= 18 and int(value) > 0:
                     return StartRule(kind, int(value))
                 case "time":
                     return StartRule(kind, parse_instant(value))

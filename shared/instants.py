@@ -36,10 +36,11 @@ def parse_duration(text: str) -> int:
     parts = _DURATION_PART.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:
         raise InvalidInstant(f"not a duration: {text!r}, write for example 90s, 12m, 1h30m or 7d")
-    duration = sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
-    if duration > LONGEST:
+    durations = [float(number) * _UNITS[unit] for number, unit in parts]
+    # A number of hundreds of digits is infinite.
+    if sum(durations) > LONGEST:
         raise InvalidInstant(f"longer than a hundred years: {text!r}")
-    return duration
+    return sum(map(round, durations))
 
 
 def format_duration(duration: int) -> str:
@@ -77,8 +78,8 @@ def parse_instant(text: str) -> int:
         raise InvalidInstant(f"not an instant: {text!r}, write RFC 3339, for example 2026-01-31T00:00:00Z")
     date, clock, fraction, zone = match.groups()
     try:
-        whole = datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
-    except ValueError as error:
+        whole = datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}").astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise InvalidInstant(f"not an instant: {text!r}, {error}") from error
     return (whole - _EPOCH) // timedelta(seconds=1) * SECOND + int((fraction or "0").ljust(6, "0")[:6])
 

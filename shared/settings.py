@@ -21,6 +21,7 @@ from shared.sizes import InvalidSize, parse_size
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<key>.*)`)?", re.DOTALL)
 _UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
+_TOO_LONG = "a whole number has no more than 64 bits"
 _INDEX = re.compile(r"\[\d*\]")
 _TOML_TYPES = {
     "int": "a whole number",
@@ -99,14 +100,35 @@ def parse_settings(text: str, model: type[T], path: Path) -> T:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {_decapitalized(str(error))}") from None
+    except ValueError:
+        # Python reads no decimal number of thousands of digits.
+        raise SettingsError(f"{path}: not valid TOML: {_TOO_LONG}") from None
+    except RecursionError:
+        raise SettingsError(f"{path}: not valid TOML: it is nested too deeply") from None
 
     def convert_text(wanted: type, found: object) -> Any:
         return _from_text(wanted, found, path.parent)
 
+    if place := _place_beyond(tables):
+        raise SettingsError(f"{path}: {_explain(f'{_TOO_LONG} - at `$.{place}`', model)}")
     try:
         return msgspec.convert(tables, model, dec_hook=convert_text)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{path}: {_explain(str(error), model)}") from None
+
+
+def _place_beyond(tables: object) -> str:
+    """Name the first whole number that does not have the 64 bits that TOML promises, "" where all have."""
+    waiting = [("", tables)]
+    while waiting:
+        place, found = waiting.pop()
+        if isinstance(found, dict):
+            waiting += [(_dotted(place, key), each) for key, each in reversed(found.items())]
+        elif isinstance(found, list):
+            waiting += [(f"{place}[{index}]", each) for index, each in reversed([*enumerate(found)])]
+        elif isinstance(found, int) and not -(1 << 63) <= found < 1 << 63:
+            return place
+    return ""
 
 
 def _from_text(wanted: type, found: object, directory: Path) -> Any:
@@ -126,7 +148,16 @@ def _from_text(wanted: type, found: object, directory: Path) -> Any:
     except (InvalidInstant, InvalidSize) as error:
         raise ValueError(str(error)) from None
     assert wanted is FilePath, wanted
-    return FilePath(directory.absolute() / Path(found).expanduser() if found else "")
+    return _whole_path(found, directory) if found else FilePath()
+
+
+def _whole_path(found: str, directory: Path) -> FilePath:
+    if "\0" in found:
+        raise ValueError(f"a path has no NUL in it: {found!r}")
+    try:
+        return FilePath(directory.absolute() / Path(found).expanduser())
+    except RuntimeError:
+        raise ValueError(f"whose home is meant by {found!r} is not known: write the whole path") from None
 
 
 def _explain(message: str, model: type[msgspec.Struct]) -> str:

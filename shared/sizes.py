@@ -6,6 +6,7 @@ _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[f"{_letter}b"] = 1000**_power
     _UNITS[f"{_letter}ib"] = 1024**_power
+_LARGEST = (1 << 63) - 1
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -14,7 +15,7 @@ class InvalidSize(ValueError):
 
 
 def parse_size(text: str) -> int:
-    """Read ``"2GiB"``, ``"500 MB"`` or ``"1024"`` as bytes; raise InvalidSize for anything else.
+    """Read ``"2GiB"``, ``"500 MB"`` or ``"1024"`` as bytes, in 63 bits; raise InvalidSize for anything else.
 
     >>> parse_size("1.5KiB")
     1536
@@ -23,7 +24,10 @@ def parse_size(text: str) -> int:
     factor = _UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise InvalidSize(f"not a size: {text!r}, write for example 1024, 500MB or 2GiB")
-    return round(float(match[1]) * factor)
+    size = float(match[1]) * factor
+    if size > _LARGEST:
+        raise InvalidSize(f"larger than 8 EiB: {text!r}")
+    return round(size)
 
 
 def format_size(size: int) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.agent_file import COMPLETE, complaint, parsed, with_line
 
+DIGITS = "9" * 5_000
 TOKEN = "use 1 to 64 of A-Z a-z 0-9 _ -"
 SOURCE = "(the stream to read)"
 STARTS = f"write all, new, sequence:100, time:2026-01-31T00:00:00Z or delta:1h {SOURCE}"
@@ -254,6 +255,7 @@ def test_sender_needs_exactly_one_rule(lines: str, found: str) -> None:
         ("all:5", f"start 'all:5' is not known: {STARTS}"),
         ("new:", f"start 'new:' is not known: {STARTS}"),
         ("sequence:0", f"start 'sequence:0' is not known: {STARTS}"),
+        (f"sequence:{DIGITS}", f"start 'sequence:{DIGITS}' is not known: {STARTS}"),
         ("sequence:first", f"start 'sequence:first' is not known: {STARTS}"),
         ("time:today", f"start: not an instant: 'today', write RFC 3339, for example 2026-01-31T00:00:00Z {SOURCE}"),
         ("delta:1", f"start: not a duration: '1', write for example 90s, 12m, 1h30m or 7d {SOURCE}"),
@@ -275,7 +277,10 @@ def test_secret_in_an_address_is_refused_and_not_repeated(table: str, place: str
     assert complaint(text) == place.format(refused)
 
 
-@pytest.mark.parametrize("listen", ["8787", ":8787", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536"])
+@pytest.mark.parametrize(
+    "listen",
+    ["8787", ":8787", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", f"a:{DIGITS}", "a..b:8787"],
+)
 def test_address_to_listen_at_needs_host_and_port(listen: str) -> None:
     said = f"monitor: listen '{listen}' is not host:port (metrics and health over HTTP)"
     assert complaint(with_line("monitor", "listen", f'listen = "{listen}"')) == said

@@ -51,6 +51,12 @@ def test_a_duration_beyond_the_calendar_is_refused() -> None:
         parse_duration("36525d1s")
 
 
+@pytest.mark.parametrize("text", ["9" * 400 + "s", "9" * 5_000 + "w", "1h" + "9" * 400 + "us"], ids=len)
+def test_a_duration_beyond_all_numbers_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInstant, match="longer than a hundred years"):
+        parse_duration(text)
+
+
 @pytest.mark.parametrize(
     ("duration", "text"),
     [
@@ -100,6 +106,8 @@ def test_rfc_3339_is_read_to_the_microsecond(text: str, at: int) -> None:
         "2026-01-31T00:00:00",
         "2026-02-30T00:00:00Z",
         "2026-01-31T25:00:00Z",
+        "0001-01-01T00:00:00+00:01",
+        "9999-12-31T23:59:59-00:01",
         "2026-01-31T00:00:00.Z",
         "1769817600",
     ],

@@ -10,6 +10,10 @@ from msgspec import Meta
 from shared.instants import MINUTE
 from shared.settings import Duration, FilePath, Settings, SettingsError, Size, load_settings
 
+HUGE = "9" * 400
+LONGEST = "9" * 5_000
+"""More digits than Python reads as a whole number."""
+
 
 class Policy(Settings, frozen=True):
     stale_after: Annotated[Duration, Meta(description="silence after which a sender is stale")] = Duration.of("12m")
@@ -131,6 +135,38 @@ def test_an_absolute_path_stays(tmp_path: Path) -> None:
         (
             'site = "a"\n[[stream]]\nname = "n"\npolicy.stale_after = "24h"',
             "stream[0].policy: stale_after must be below retire_after",
+        ),
+        (
+            f'site = "a"\n[store]\nmax_outbox = "{HUGE}"',
+            f"store.max_outbox: larger than 8 EiB: '{HUGE}' (limit of unsent data)",
+        ),
+        (
+            f'site = "a"\n[store]\nmax_outbox = {HUGE}',
+            "store.max_outbox: a whole number has no more than 64 bits (limit of unsent data)",
+        ),
+        (
+            f'site = "a"\n[[stream]]\nname = "n"\npolicy.size_trigger = -{HUGE}',
+            "stream[0].policy.size_trigger: a whole number has no more than 64 bits (bytes; 0 = off)",
+        ),
+        (f"site = {LONGEST}", "not valid TOML: a whole number has no more than 64 bits"),
+        ("site = " + "[" * 5_000, "not valid TOML: it is nested too deeply"),
+        (
+            f'site = "a"\n[[stream]]\nname = "n"\npolicy.stale_after = "{HUGE}s"',
+            (
+                f"stream[0].policy.stale_after: longer than a hundred years: '{HUGE}s'"
+                " (silence after which a sender is stale)"
+            ),
+        ),
+        (
+            'site = "a"\n[store]\npath = "~no-such-user/agent.db"',
+            (
+                "store.path: whose home is meant by '~no-such-user/agent.db' is not known: write the whole path"
+                " (where the agent keeps its state)"
+            ),
+        ),
+        (
+            'site = "a"\n[store]\npath = "agent\\u0000.db"',
+            "store.path: a path has no NUL in it: 'agent\\x00.db' (where the agent keeps its state)",
         ),
         ('site = "a"\nsite = "b"\n', "not valid TOML: cannot overwrite a value (at line 2, column 11)"),
         ("site = dub1", "not valid TOML: invalid value (at line 1, column 8)"),
