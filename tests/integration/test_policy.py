@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 
 from aggregator.policy.book import Book, changed_thresholds
 from aggregator.policy.stream import read_policy, say
 from aggregator.topology.words import HUB, Place
+from edge_agent.cancellation import cancelled
+from edge_agent.policy_feed import PolicyFeed
 from shared.identifiers import AdvisoryKind
 from shared.instants import MINUTE
 from shared.policy import Order, Scope, SetThresholds
@@ -16,6 +19,7 @@ from shared.thresholds import Thresholds
 from tests.support.agent_stage import Stage, agent_stage, registering
 from tests.support.operated_agent import OperatedAgent
 from tests.support.policy_hub import said, write_topology
+from tests.support.regions import client_of, federation
 from tests.support.rendered import muster
 from tests.support.waiting import until
 
@@ -88,6 +92,33 @@ async def test_an_agent_makes_its_consumer_where_nobody_has(stage: Stage) -> Non
         await until(told, "what was said is taken")
     finally:
         await agent.end()
+
+
+async def test_policy_is_heard_in_the_domain_that_the_agent_names(tmp_path: Path) -> None:
+    """An agent's servers may be in another domain than the region's; it asks what operators are told to permit."""
+    site = '[policy]\n[[site]]\nname = "dub1"\nregion = "eu-west"\n'
+    async with federation(tmp_path, ("eu-west",), site) as servers:
+        for command in (("apply", "--force"), ("policy", "set", "--site", "dub1", "--stale-after", "10m")):
+            done = await asyncio.to_thread(muster, tmp_path, *command)
+            assert done.returncode == 0, done.stderr
+        asked: set[str] = set()
+
+        async def note(message: Msg) -> None:
+            asked.add(message.subject)
+
+        async with await client_of(servers.hub) as spy, await client_of(servers.hub) as client:
+            await spy.subscribe("$JS.*.API.CONSUMER.*.MUSTER_POLICY.muster-dub1", cb=note)
+            await spy.subscribe("$JS.*.API.CONSUMER.MSG.NEXT.MUSTER_POLICY.muster-dub1", cb=note)
+            await spy.flush()
+            feed = PolicyFeed("eu-west", "dub1", "eu-west", lambda _phase, _reason: None)
+            hearing = asyncio.create_task(feed.run(client, ()))
+            await until(feed.said, "what was said is heard")
+            await until(lambda: len(asked) >= 3, "what was asked for is known")
+            await cancelled([hearing])
+    assert [each.revision.order for each in feed.said()] == [SetThresholds(Thresholds(stale_after=10 * MINUTE))]
+    assert asked == {
+        f"$JS.eu-west.API.CONSUMER.{action}.MUSTER_POLICY.muster-dub1" for action in ("INFO", "RESET", "MSG.NEXT")
+    }
 
 
 async def known(stage: Stage, sender_id: str) -> bool:
