@@ -20,6 +20,9 @@ from aggregator.lakehouse.imports.listing import imports_in
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.taking import ImportCounts
 from aggregator.lakehouse.job import RollupRequest
+from aggregator.lakehouse.page.document import render
+from aggregator.lakehouse.page.grouping import Choice
+from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.schemas import DERIVED
 from shared.instants import DAY, HOUR, SECOND, format_instant
@@ -175,6 +178,15 @@ def test_imported_history_is_in_every_table_and_again_changes_nothing(
         take(lakehouse, tmp_path / "overlap.csv", OVERLAPPING, MAPPING, second)
     assert everything(lakehouse) == before
     assert sorted(path.name for path in lakehouse.warehouse.glob("import-*")) == []
+
+
+def test_the_page_of_an_import_knows_of_no_hub_and_of_no_bound(imported: tuple[Lakehouse, str]) -> None:
+    with open_tables(imported[0].warehouse) as tables:
+        figures = read_figures(tables, Choice(), registration_interval=300 * SECOND)
+    assert (figures.position, figures.all_imported, figures.noticed_count) == ("", True, 0)
+    assert figures.imported == figures.times.known == 55 * HOUR
+    assert figures.unknown_by_cause == {"import_gap": HOUR}
+    assert "percentage points" not in render(figures)
 
 
 def test_a_rollup_keeps_imports_and_known_time_is_the_hubs(lakehouse: Lakehouse, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 def expected_cells(history: History, unit: int) -> dict[tuple[str, int], SenderTimes]:
     cells: dict[tuple[str, int], SenderTimes] = {}
-    for (site, _, at), times in windows(history.intervals, history.coverage, history.known_through, unit).items():
+    for (site, _, _, at), times in windows(history.intervals, history.coverage, history.known_through, unit).items():
         before = cells.get((site, at), SenderTimes())
         cells[site, at] = before.plus(SenderTimes(times.up, times.down, times.unknown))
     return {key: times for key, times in cells.items() if times.lived}
@@ -96,7 +96,7 @@ def test_figures_of_sites_senders_and_causes_agree_with_sums_made_another_way(tm
     shown = Shown(tmp_path, mixed(seed))
     figures = shown.figures()
     by_sender: dict[tuple[str, str], SenderTimes] = {}
-    for (name, sender, _), times in windows(
+    for (name, _, sender, _), times in windows(
         shown.history.intervals, shown.history.coverage, shown.history.known_through, DAY
     ).items():
         before = by_sender.get((name, sender), SenderTimes())

@@ -26,6 +26,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from aggregator.lakehouse.import_schemas import IMPORTS
 from aggregator.lakehouse.schemas import (
     ADVISORIES,
     FLEET_AVAILABILITY_DAILY,
@@ -52,6 +53,7 @@ from tests.support.small_rollup import (
     coverage_day_rows,
     coverage_row,
     interval_row,
+    is_imported,
     sender_rows,
     summed_rows,
     watermark_rows,
@@ -86,16 +88,25 @@ class SmallLakehouse:
         loaded = self.catalog.load_table(table.identifier)
         loaded.append(_arrow(list(rows), loaded.schema().as_arrow()))
 
-    def record_positions(self, known_through: int) -> None:
-        """End a run: write through where every table stands, with the snapshots that belong together."""
+    def record_positions(self, known_through: int, *, of_hub: bool = True) -> None:
+        """End a run: write through where every table stands, with the snapshots that belong together.
+
+        Where nothing is of a hub, only ``imports`` says how far.
+        """
         position = {"stream": "REPORT", "stream_created_at": START, "sequence": 4711, "known_through": known_through}
+        nowhere = {"stream": "", "stream_created_at": 0, "sequence": 0, "known_through": 0}
+        of_imports = position | {"stream": "imports", "stream_created_at": 0, "sequence": 1}
         snapshots = {
             table.name: self.catalog.load_table(table.identifier).current_snapshot()
             for table in TABLES
             if table is not POSITIONS
         }
         rows = [
-            {"table_name": name, "snapshot_id": None if snapshot is None else snapshot.snapshot_id, **position}
+            {
+                "table_name": name,
+                "snapshot_id": None if snapshot is None else snapshot.snapshot_id,
+                **(position if of_hub else of_imports if name == IMPORTS.name else nowhere),
+            }
             for name, snapshot in snapshots.items()
         ]
         loaded = self.catalog.load_table(POSITIONS.identifier)
@@ -126,7 +137,7 @@ class SmallLakehouse:
         self.append(SITE_AVAILABILITY_DAILY, summed_rows(days, known_through, DAY, site, bound))
         self.append(REGION_AVAILABILITY_DAILY, summed_rows(days, known_through, DAY, ("region",), bound))
         self.append(FLEET_AVAILABILITY_DAILY, summed_rows(days, known_through, DAY, (), bound))
-        self.record_positions(known_through)
+        self.record_positions(known_through, of_hub=not all(is_imported(each.block) for each in coverage))
 
     def _create(self, table: Table) -> None:
         fields = [

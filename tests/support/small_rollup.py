@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
 from aggregator.lakehouse.schemas import SITE_BUCKETS
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 
@@ -17,10 +18,13 @@ START = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * SECOND
 """A Monday's midnight: where the histories of tests begin."""
 REGION_OF = {"ams1": "eu-west", "dub1": "eu-west", "nyc1": "us-east"}
 BLOCK = "nodes"
+IMPORTED_BLOCK = f"{BLOCK_PREFIX}nagios"
 STALE_AFTER = 12 * MINUTE
 REGISTRATION_INTERVAL = 5 * MINUTE
 
 Row = dict[str, Any]
+Lived = tuple[str, str, str, int]
+"""A site, a block of it, a sender, and the start of a window."""
 
 
 class Interval(NamedTuple):
@@ -32,6 +36,7 @@ class Interval(NamedTuple):
     started_at: int
     ended_at: int | None
     ended_by: str | None
+    block: str = BLOCK
 
 
 class Coverage(NamedTuple):
@@ -41,41 +46,49 @@ class Coverage(NamedTuple):
     started_at: int
     ended_at: int
     cause: str
+    block: str = BLOCK
 
     @property
     def known(self) -> bool:
-        return self.cause in ("observed", "assumed")
+        return self.cause in ("observed", "assumed", "imported")
 
 
 class Times(NamedTuple):
-    """Sender-microseconds of one sender in one window."""
+    """Sender-microseconds of one sender in one window, and its outages; ``noticed`` are those not imported."""
 
     up: int
     down: int
     unknown: int
     outages: int
+    noticed: int
 
 
 def windows(
     intervals: Sequence[Interval], coverage: Sequence[Coverage], known_through: int, unit: int
-) -> dict[tuple[str, str, int], Times]:
-    """Account for each (site, sender, window) that a sender lived in."""
-    known: dict[str, list[Coverage]] = defaultdict(list)
+) -> dict[Lived, Times]:
+    """Account for each (site, block, sender, window) that a sender lived in."""
+    known: dict[tuple[str, str], list[Coverage]] = defaultdict(list)
     for span in coverage:
-        known[span.site].append(span)
-    summed: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        known[span.site, span.block].append(span)
+    summed: dict[Lived, list[int]] = defaultdict(lambda: [0] * len(Times._fields))
     for each in intervals:
         for started_at, ended_at in _cut(each.started_at, min(each.ended_at or known_through, known_through), unit):
-            times = summed[each.site, each.sender_id, started_at // unit * unit]
+            times = summed[each.site, each.block, each.sender_id, started_at // unit * unit]
             observed = sum(
                 max(0, min(span.ended_at, ended_at) - max(span.started_at, started_at))
-                for span in known[each.site]
+                for span in known[each.site, each.block]
                 if span.known and each.state != "unknown"
             )
             times[0 if each.state == "up" else 1] += observed
             times[2] += ended_at - started_at - observed
             times[3] += each.state == "down"
+            times[4] += each.state == "down" and not is_imported(each.block)
     return {key: Times(*times) for key, times in summed.items()}
+
+
+def is_imported(block: str) -> bool:
+    """Tell whether a block is one of another system's history."""
+    return block.startswith(BLOCK_PREFIX)
 
 
 def bucket_of(site: str) -> int:
@@ -101,10 +114,9 @@ def interval_row(each: Interval, known_through: int, stale_after: int = STALE_AF
     return {
         **each._asdict(),
         "region": REGION_OF[each.site],
-        "block": BLOCK,
         "episode": f"{zlib.crc32(each.sender_id.encode()):032x}",
         "episode_started_at": each.started_at,
-        "advisory_at": each.started_at + (stale_after if each.state == "down" else 0),
+        "advisory_at": each.started_at + (stale_after if each.state == "down" and not is_imported(each.block) else 0),
         "first_whole_day": whole[0] if whole else None,
         "last_whole_day": whole[-1] if whole else None,
         "site_bucket": bucket_of(each.site),
@@ -112,17 +124,17 @@ def interval_row(each: Interval, known_through: int, stale_after: int = STALE_AF
 
 
 def coverage_row(each: Coverage) -> Row:
-    derived = {"region": REGION_OF[each.site], "block": BLOCK, "known": each.known, "site_bucket": bucket_of(each.site)}
+    derived = {"region": REGION_OF[each.site], "known": each.known, "site_bucket": bucket_of(each.site)}
     return {**each._asdict(), **derived}
 
 
 def watermark_rows(coverage: Sequence[Coverage], stale_after: int) -> Iterator[Row]:
     for each in coverage:
-        if each.known:
+        if each.known and not is_imported(each.block):
             yield {
                 "region": REGION_OF[each.site],
                 "site": each.site,
-                "block": BLOCK,
+                "block": each.block,
                 "agent": f"{each.site}-a",
                 "boot_id": "boot",
                 "observed_since": each.started_at,
@@ -137,11 +149,13 @@ def watermark_rows(coverage: Sequence[Coverage], stale_after: int) -> Iterator[R
 
 def advisory_rows(intervals: Sequence[Interval], known_through: int) -> Iterator[Row]:
     for ordinal, each in enumerate(intervals, start=1):
+        if is_imported(each.block):
+            continue
         kind = "stale" if each.state == "down" else "new"
         yield {
             "region": REGION_OF[each.site],
             "site": each.site,
-            "block": BLOCK,
+            "block": each.block,
             "sender_id": each.sender_id,
             "kind": kind,
             "occurred_at": each.started_at + (STALE_AFTER if kind == "stale" else 0),
@@ -155,23 +169,23 @@ def advisory_rows(intervals: Sequence[Interval], known_through: int) -> Iterator
 
 
 def sender_rows(
-    days: Mapping[tuple[str, str, int], Times], intervals: Sequence[Interval], known_through: int, bound: int
+    days: Mapping[Lived, Times], intervals: Sequence[Interval], known_through: int, bound: int
 ) -> Iterator[Row]:
     filled = {
-        (each.site, each.sender_id, at)
+        (each.site, each.block, each.sender_id, at)
         for each in intervals
         if each.state == "up"
         for at in _whole_days(each, known_through)
     }
-    for (site, sender_id, at), times in days.items():
+    for (site, block, sender_id, at), times in days.items():
         window = min(DAY, known_through - at)
-        if (site, sender_id, at) in filled:
+        if (site, block, sender_id, at) in filled:
             continue
         yield {
             "day": at // DAY,
             "region": REGION_OF[site],
             "site": site,
-            "block": BLOCK,
+            "block": block,
             "sender_id": sender_id,
             "window_us": window,
             "up_us": times.up,
@@ -181,23 +195,23 @@ def sender_rows(
             "absent_us": window - times.up - times.down - times.unknown,
             "outage_count": times.outages,
             "complete": window == DAY,
-            "error_bound_us": bound * times.outages,
+            "error_bound_us": bound * times.noticed,
             "site_bucket": bucket_of(site),
         }
 
 
 def coverage_day_rows(coverage: Sequence[Coverage], known_through: int) -> Iterator[Row]:
-    known: dict[tuple[str, int], int] = defaultdict(int)
+    known: dict[tuple[str, str, int], int] = defaultdict(int)
     for each in coverage:
         for started_at, ended_at in _cut(each.started_at, each.ended_at, DAY):
-            known[each.site, started_at // DAY * DAY] += (ended_at - started_at) * each.known
-    for (site, at), known_us in known.items():
+            known[each.site, each.block, started_at // DAY * DAY] += (ended_at - started_at) * each.known
+    for (site, block, at), known_us in known.items():
         window = min(DAY, known_through - at)
         yield {
             "day": at // DAY,
             "region": REGION_OF[site],
             "site": site,
-            "block": BLOCK,
+            "block": block,
             "window_us": window,
             "known_us": known_us,
             "maintenance_us": 0,
@@ -208,14 +222,14 @@ def coverage_day_rows(coverage: Sequence[Coverage], known_through: int) -> Itera
 
 
 def summed_rows(
-    per_sender: Mapping[tuple[str, str, int], Times], known_through: int, unit: int, keys: tuple[str, ...], bound: int
+    per_sender: Mapping[Lived, Times], known_through: int, unit: int, keys: tuple[str, ...], bound: int
 ) -> Iterator[Row]:
     groups: dict[tuple[Any, ...], list[Times]] = defaultdict(list)
-    for (site, _, at), times in per_sender.items():
+    for (site, _, _, at), times in per_sender.items():
         names = {"region": REGION_OF[site], "site": site}
         groups[at, *(names[key] for key in keys)].append(times)
     for (at, *values), members in groups.items():
-        up, down, unknown, outages = (sum(parts) for parts in zip(*members, strict=True))
+        up, down, unknown, outages, noticed = (sum(parts) for parts in zip(*members, strict=True))
         window = min(unit, known_through - at)
         lived = up + down + unknown
         row: Row = {
@@ -233,7 +247,7 @@ def summed_rows(
             "availability_known": up / (up + down) if up + down else None,
             "availability_total": up / lived if lived else None,
             "coverage": (up + down) / lived if lived else None,
-            "error_bound_us": Decimal(bound * outages),
+            "error_bound_us": Decimal(bound * noticed),
         }
         if unit == HOUR:
             row["hour"] = at

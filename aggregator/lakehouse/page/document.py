@@ -40,8 +40,11 @@ _WORDS: Final = (
         "one time of one sender being down; an incident is more of them together at a site than chance explains",
     ),
     ("retired", "silent for so long that the agent forgot the sender: it is expected no more"),
-    ("known time", "what lies before the last message that the hub had stored when the figures were made"),
+    ("known time", "what lies before the last message that the hub had stored, or before the end of what was imported"),
     ("UTC", "all times on this page are UTC"),
+)
+_IMPORTED_WORDS: Final = (
+    ("imported", "recorded by another monitoring system, not by an agent: senders are absent before and after it"),
 )
 # A mark of our own, so that browsers ask nobody for an icon.
 _ICON: Final = (
@@ -67,7 +70,7 @@ def render(figures: Figures) -> str:
             outages_section(figures, groups, singles, clock),
             worst_senders_section(figures),
             unwatched_section(figures, clock),
-            _words(),
+            _words(figures),
         ),
         element(
             "footer",
@@ -105,8 +108,12 @@ def _title(figures: Figures) -> str:
     return f"Availability of {count(figures.sender_count, 'sender')} at {count(len(figures.sites), 'site')}"
 
 
-def _words() -> Html:
-    entries = (join(element("dt", word), element("dd", meaning)) for word, meaning in _WORDS)
+def _words(figures: Figures) -> Html:
+    words = (
+        *_WORDS,
+        *(_IMPORTED_WORDS if any(block.imported for site in figures.sites for block in site.blocks) else ()),
+    )
+    entries = (join(element("dt", word), element("dd", meaning)) for word, meaning in words)
     return section("words", "Words on this page", None, element("dl", *entries, class_="words"))
 
 

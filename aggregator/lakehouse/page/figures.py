@@ -4,6 +4,7 @@ Durations and instants are microseconds. ``SenderTimes`` are sums over senders (
 down for an hour are two hours of it.
 """
 
+from collections.abc import Sequence
 from operator import add
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ class Group(NamedTuple):
     """Senders that the page shows as one, over the whole period: by default those of a site.
 
     ``place`` is the region of a site, else "". ``name`` is "" for senders whose names have no part to group them by.
-    ``heard_through`` is of ``Site``.
+    ``heard_through``: until when a site of them was watched, None: never in the period.
     """
 
     place: str
@@ -58,32 +59,62 @@ class Group(NamedTuple):
     heard_through: int | None
 
 
+class Block(NamedTuple):
+    """What is told of one block, watched or not, in ``[started_at, ended_at)``; none: nobody was there.
+
+    ``heard_through``: until when it was watched, None: never in the period. ``imported``: it is another system's
+    history.
+    """
+
+    started_at: int
+    ended_at: int
+    heard_through: int | None
+    imported: bool
+
+
 class Site(NamedTuple):
-    """One site over the whole period. ``heard_through``: until when it was watched, None: never in the period."""
+    """One site over the whole period."""
 
     region: str
     site: str
     sender_count: int
     times: SenderTimes
     outage_count: int
-    heard_through: int | None
+    blocks: Sequence[Block]
+
+    @property
+    def heard_through(self) -> int | None:
+        """Give until when it was watched, None: never in the period."""
+        return max((block.heard_through for block in self.blocks if block.heard_through is not None), default=None)
+
+    @property
+    def imported(self) -> bool:
+        """Tell whether all that is told of it is another system's history."""
+        return bool(self.blocks) and all(block.imported for block in self.blocks)
+
+    @property
+    def group(self) -> Group:
+        """Give it as a group of its senders."""
+        return Group(self.region, self.site, self.sender_count, self.times, self.outage_count, self.heard_through)
 
 
 class Sender(NamedTuple):
-    """One sender that had an outage, over the whole period."""
+    """One sender that had an outage, over the whole period. ``noticed_count`` is of outages that were not imported."""
 
     region: str
     site: str
     sender_id: str
     times: SenderTimes
     outage_count: int
+    noticed_count: int
 
 
 class Outage(NamedTuple):
     """One outage that touches the period, from the last word before to the first word after, or None: still down.
 
     An end beyond the period counts as none: at the end of the period nobody knew. ``incident_started_at`` names the
-    incident at its site that it is part of, None: of none. What lies wholly in maintenance is no outage here.
+    incident at its site that it is part of, None: of none. ``imported`` says that another system noticed it. What lies
+    wholly in maintenance is no outage here.
     """
 
     region: str
@@ -93,6 +124,7 @@ class Outage(NamedTuple):
     ended_at: int | None
     ended_by: str | None
     incident_started_at: int | None = None
+    imported: bool = False
 
 
 class Unwatched(NamedTuple):
@@ -114,7 +146,8 @@ class Figures(NamedTuple):
     of. ``cells`` are of ``heat``, ``points`` (over all sites, by window) of ``curve``; ``hours`` are hourly cells of
     days that were not wholly up and watched, for periods whose ``heat`` is coarser. ``unknown_by_cause`` is sender
     time. ``stale_after`` gives the shortest and the longest in force; ``registration_interval`` is what the error bound
-    rests on. ``assumed`` is the part of known sender time that rests on plain Choria advisories. ``senders`` come worst
+    rests on. ``assumed`` is the part of known sender time that rests on plain Choria advisories, ``imported`` the part
+    that rests on another system's history. ``position`` is "" where known time is not the hub's. ``senders`` come worst
     first, ``outages`` by site and start.
     """
 
@@ -134,6 +167,7 @@ class Figures(NamedTuple):
     unwatched: list[Unwatched]
     unknown_by_cause: dict[str, int]
     assumed: int
+    imported: int
     stale_after: tuple[int, int] | None
     registration_interval: int
 
@@ -144,6 +178,16 @@ class Figures(NamedTuple):
         for site in self.sites:
             total = total.plus(site.times)
         return total
+
+    @property
+    def noticed_count(self) -> int:
+        """Count the outages that an agent noticed by silence: those that were not imported."""
+        return sum(not outage.imported for outage in self.outages)
+
+    @property
+    def all_imported(self) -> bool:
+        """Tell whether everything that the page tells is another system's history."""
+        return all(site.imported for site in self.sites)
 
     @property
     def sender_count(self) -> int:

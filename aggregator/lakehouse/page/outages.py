@@ -43,6 +43,9 @@ def outages_section(figures: Figures, groups: Sequence[OutageGroup], singles: Se
             folded(f"All {len(groups):,} incidents, in the order of time", *incidents),
         ]
     lead = "From the last word of a sender before it fell silent to the first word after."
+    if figures.noticed_count < len(figures.outages):
+        lead = f"{lead} Imported ones are" if figures.noticed_count else "All were imported, and are"
+        lead += " as their source told of them."
     if left_out:
         lead += f" The longest {len(kept):,} of {len(figures.outages):,} are listed; the view outages has them all."
     return section(

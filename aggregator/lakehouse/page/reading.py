@@ -1,20 +1,22 @@
 """Read every figure of the page out of the tables: one state of them, and queries that stand in ``reading.sql``."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from aggregator.lakehouse.page.figures import Cell, Figures, Group, Outage, Sender, SenderTimes, Site, Unwatched
-from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping
+from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
+from aggregator.lakehouse.page.figures import Block, Cell, Figures, Group, Outage, Sender, SenderTimes, Site, Unwatched
+from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping, quoted
 from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_grid, heat_grid
 from aggregator.lakehouse.page.words import listed
 from aggregator.lakehouse.query import Tables
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from shared.instants import DAY, HOUR
 
-_TOLD = re.compile(r"\[(place|name|chosen)\]")
+_TOLD = re.compile(r"\[(place|name|chosen|imported)\]")
+_IMPORTED = f"starts_with(block, {quoted(BLOCK_PREFIX)})"
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);$", re.MULTILINE | re.DOTALL)
 
 
@@ -58,7 +60,7 @@ class _Reader:
         heat, curve = heat_grid(self._period), curve_grid(self._period)
         outages = [Outage(*row) for row in self._rows("outages")]
         ((shortest, longest),) = self._rows("stale_after")
-        ((assumed,),) = self._rows("assumed")
+        ((assumed, imported),) = self._rows("borrowed")
         return Figures(
             grouping=self._choice.grouping,
             period=self._period,
@@ -76,6 +78,7 @@ class _Reader:
             unwatched=[Unwatched(*row) for row in self._rows("unwatched")],
             unknown_by_cause=dict(self._rows("causes")),
             assumed=assumed,
+            imported=imported,
             stale_after=(shortest, longest) if shortest is not None else None,
             registration_interval=registration_interval,
         )
@@ -98,23 +101,25 @@ class _Reader:
 
     def _senders(self) -> list[Sender]:
         return [
-            Sender(region, site, sender_id, SenderTimes(*times), outage_count)
-            for region, site, sender_id, *times, outage_count in self._rows("senders")
+            Sender(region, site, sender_id, SenderTimes(*times), outage_count, noticed_count)
+            for region, site, sender_id, *times, outage_count, noticed_count in self._rows("senders")
         ]
 
     def _sites(self, outages: list[Outage]) -> list[Site]:
         senders = {(region, site): count for region, site, count in self._rows("sender_counts")}
-        heard = {(region, site): through for region, site, through in self._rows("heard")}
+        blocks: dict[tuple[str, str], list[Block]] = defaultdict(list)
+        for region, site, *block in self._rows("blocks"):
+            blocks[region, site].append(Block(*block))
         went_down = Counter((outage.region, outage.site) for outage in outages)
         return [
-            Site(*name, senders.get(name, 0), SenderTimes(*times), went_down[name], heard.get(name))
+            Site(*name, senders.get(name, 0), SenderTimes(*times), went_down[name], blocks[name])
             for region, site, *times in self._rows("sites")
             for name in ((region, site),)
         ]
 
     def _rows(self, name: str, **parameters: int) -> list[Any]:
         grouping = self._choice.grouping
-        told = {"place": grouping.place, "name": grouping.name, "chosen": self._choice.condition}
+        told = {"place": grouping.place, "name": grouping.name, "chosen": self._choice.condition, "imported": _IMPORTED}
         sql = _TOLD.sub(lambda match: told[match[1]], self._queries[name])
         known = {"since": self._period.started_at, "until": self._period.ended_at, **parameters}
         return self._tables.rows(sql, {key: value for key, value in known.items() if f"${key}" in sql})

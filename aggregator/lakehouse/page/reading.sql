@@ -1,6 +1,6 @@
 -- What the page reads. Statements end in a semicolon at the end of a line and are named by the comment before them.
--- $since and $until bound the period, in microseconds; [chosen] is the condition for regions and sites, [place] and
--- [name] are what senders are grouped by. Every figure follows from intervals and coverage alone, so that
+-- $since and $until bound the period, in microseconds; [chosen] is the condition for regions and sites, [imported] that
+-- for blocks of another system's history, [place] and [name] are what senders are grouped by. Every figure follows from intervals and coverage alone, so that
 -- it is exact for any period and any grid, and costs what happened, not how many senders there are.
 
 -- name: planned
@@ -157,8 +157,9 @@ SELECT region, site, block, place, name, started_at, ended_at,
   CASE WHEN known THEN down ELSE 0 END AS down,
   CASE WHEN known THEN lost WHEN cause = 'maintenance' THEN 0 ELSE up + down + lost END AS unknown,
   CASE WHEN cause = 'maintenance' THEN up + down + lost + planned ELSE planned END AS maintenance,
-  CASE WHEN known THEN 'lost_store' ELSE cause END AS unknown_cause,
-  cause = 'known:assumed' AS assumed
+  CASE WHEN cause = 'known:imported' THEN 'import_gap' WHEN known THEN 'lost_store' ELSE cause END AS unknown_cause,
+  cause = 'known:assumed' AS assumed,
+  cause = 'known:imported' AS imported
 FROM (SELECT *, cause LIKE 'known:%' AS known FROM so_far WHERE ended_at IS NOT NULL);
 
 -- name: cells
@@ -219,8 +220,12 @@ ORDER BY name = '', place, name;
 -- name: sender_counts
 SELECT region, site, count(DISTINCT sender_id) FROM lives GROUP BY ALL;
 
--- name: heard
-SELECT region, site, max(ended_at) FROM watched WHERE seen GROUP BY ALL;
+-- name: blocks
+-- Of each block from when to when anything is told, until when it was watched, and whether it was imported.
+SELECT region, site, min(started_at), max(ended_at), max(ended_at) FILTER (seen), [imported]
+FROM watched
+GROUP BY region, site, block
+ORDER BY ALL;
 
 -- name: causes
 SELECT unknown_cause, sum(unknown * (ended_at - started_at)::HUGEINT) AS unknown
@@ -229,8 +234,10 @@ GROUP BY ALL
 HAVING unknown > 0
 ORDER BY unknown DESC;
 
--- name: assumed
-SELECT coalesce(sum((up + down) * (ended_at - started_at)::HUGEINT), 0) FROM steps WHERE assumed;
+-- name: borrowed
+-- What of known sender time is assumed, and what was imported.
+SELECT coalesce(sum(known) FILTER (assumed), 0), coalesce(sum(known) FILTER (imported), 0)
+FROM (SELECT (up + down) * (ended_at - started_at)::HUGEINT AS known, assumed, imported FROM steps);
 
 -- name: unwatched
 SELECT w.region, w.site, w.block, w.started_at, w.ended_at, w.cause,
@@ -245,7 +252,7 @@ ORDER BY w.started_at, w.site, w.block;
 -- name: outages
 SELECT region, site, sender_id, epoch_us(started_at),
   CASE WHEN epoch_us(ended_at) <= $until THEN epoch_us(ended_at) END,
-  CASE WHEN epoch_us(ended_at) <= $until THEN ended_by END, epoch_us(incident_started_at)
+  CASE WHEN epoch_us(ended_at) <= $until THEN ended_by END, epoch_us(incident_started_at), [imported]
 FROM outages
 WHERE NOT planned AND started_at < make_timestamptz($until)
   AND (ended_at IS NULL OR ended_at > make_timestamptz($since)) AND [chosen]
@@ -254,7 +261,7 @@ ORDER BY site, started_at, sender_id;
 -- name: senders
 -- Every sender that was down in the period, not as planned: its time is cut by what was watched, sender by sender.
 WITH affected AS (
-  SELECT region, site, sender_id, count(*) AS outage_count
+  SELECT region, site, sender_id, count(*) AS outage_count, count(*) FILTER (NOT [imported]) AS noticed_count
   FROM outages
   WHERE NOT planned AND started_at < make_timestamptz($until)
     AND (ended_at IS NULL OR ended_at > make_timestamptz($since))
@@ -295,7 +302,8 @@ lived AS (
   SELECT region, site, sender_id, sum(ended_at - started_at) AS lived FROM theirs GROUP BY ALL
 )
 SELECT region, site, sender_id, coalesce(up, 0), coalesce(down, 0),
-  lived - coalesce(up, 0) - coalesce(down, 0) - coalesce(maintenance, 0), coalesce(maintenance, 0), outage_count
+  lived - coalesce(up, 0) - coalesce(down, 0) - coalesce(maintenance, 0), coalesce(maintenance, 0), outage_count,
+  noticed_count
 FROM affected
 JOIN lived USING (region, site, sender_id)
 LEFT JOIN known USING (region, site, sender_id)
@@ -311,7 +319,8 @@ WHERE observed_through BETWEEN make_timestamptz($since) AND make_timestamptz($un
 SELECT min(epoch_us(started_at)), max(epoch_us(ended_at)) FROM site_coverage;
 
 -- name: position
-SELECT stream, sequence FROM positions WHERE table_name = 'sender_intervals';
+-- Of the hub's stream: there is none where all was imported.
+SELECT stream, sequence FROM positions WHERE table_name = 'sender_intervals' AND epoch_us(known_through) > 0;
 
 -- name: places
 SELECT DISTINCT region, site FROM site_coverage ORDER BY ALL;

@@ -1,11 +1,13 @@
 """Write the tables of sites, of the senders that were worst off, and of the times that nobody watched."""
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aggregator.lakehouse.causes import Cause
-from aggregator.lakehouse.page.figures import Figures, Group, Sender, SenderTimes, Unwatched
+from aggregator.lakehouse.page.figures import Figures, Group, Sender, SenderTimes, Site, Unwatched
 from aggregator.lakehouse.page.heat_map import title_of
 from aggregator.lakehouse.page.markup import Html, element, join
+from aggregator.lakehouse.page.period import Period
 from aggregator.lakehouse.page.summary import CAUSES
 from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
 from aggregator.lakehouse.page.words import Clock, count, duration
@@ -17,7 +19,7 @@ _MOST_ROWS: Final = 2_000
 def groups_section(figures: Figures, clock: Clock) -> Html:
     """Write a row for each group that the map shows, and where that is no site, one for each site too."""
     noun = figures.grouping.noun
-    by_site = [Group(*site) for site in figures.sites]
+    by_site = [site.group for site in figures.sites]
     columns = _group_columns(noun, clock, by_site=figures.grouping.is_by_site)
     tables = [data_table(columns, figures.groups)]
     if not figures.grouping.is_by_site:
@@ -57,14 +59,19 @@ def worst_senders_section(figures: Figures) -> Html:
         return sender.times
 
     def bound(sender: Sender) -> int:
-        return 2 * figures.registration_interval * sender.outage_count
+        return 2 * figures.registration_interval * sender.noticed_count
+
+    def exact_to(sender: Sender) -> str:
+        # Of what was imported there is no bound.
+        noticed = [f"± {duration(bound(sender))}"] if sender.noticed_count else []
+        return " and ".join([*noticed, *(["as imported"] if sender.noticed_count < sender.outage_count else [])])
 
     columns = [
         Column[Sender]("sender", lambda sender: element("b", sender.sender_id)),
         Column[Sender]("site", lambda sender: sender.site),
         *time_columns(times),
         Column[Sender]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
-        Column[Sender]("exact to", lambda sender: f"± {duration(bound(sender))}", bound, number=True),
+        Column[Sender]("exact to", exact_to, bound, number=True),
     ]
     lead = (
         f"The {count(len(shown), 'sender')} with the lowest availability, of"
@@ -105,12 +112,14 @@ def unwatched_section(figures: Figures, clock: Clock) -> Html:
         else ""
     )
     title = f"The table behind these strips: {count(len(spans), 'time')} that nobody watched"
+    absences = {(site.region, site.site): _absences(site, figures.period) for site in figures.sites}
+    empty = "; of what is empty nothing is told, and its senders are absent" if any(absences.values()) else ""
     return section(
         "unwatched",
         "When somebody watched",
-        "Solid is watched, hatched is not. What happened in the hatched parts is unknown, not down: no sender is blamed"
-        f" for it.{absent}{left_out}",
-        _strips(figures),
+        f"Solid is watched, hatched is not{empty}. What happened in the hatched parts is unknown, not down: no sender"
+        f" is blamed for it.{absent}{left_out}",
+        _strips(figures, absences),
         folded(title, data_table(columns, listed), is_open=len(listed) <= _WORST) if spans else None,
     )
 
@@ -119,19 +128,28 @@ def _length(span: Unwatched) -> int:
     return span.ended_at - span.started_at
 
 
-def _strips(figures: Figures) -> Html:
+def _absences(site: Site, period: Period) -> list[Period]:
+    """Give the spans of the period in which nothing is told of a site: before its first word, after an import's end."""
+    found, at = [], period.started_at
+    for block in sorted(site.blocks):
+        if block.started_at > at:
+            found.append(Period(at, block.started_at))
+        at = max(at, block.ended_at)
+    return [*found, Period(at, period.ended_at)] if at < period.ended_at else found
+
+
+def _strips(figures: Figures, absences: Mapping[tuple[str, str], Sequence[Period]]) -> Html:
     """Draw a strip of time for each site."""
-    period = figures.period
     strips = []
     for site in figures.sites:
-        gaps = (
-            element(
-                "i",
-                style=f"left:{(span.started_at - period.started_at) * 100 / period.length:.3f}%;"
-                f"width:{_length(span) * 100 / period.length:.3f}%",
-            )
-            for span in figures.unwatched
-            if (span.region, span.site) == (site.region, site.site)
-        )
-        strips.append(join(element("dt", site.site), element("dd", *gaps)))
+        name = site.region, site.site
+        gaps = (_part(each, figures.period) for each in figures.unwatched if (each.region, each.site) == name)
+        empty = (_part(each, figures.period, "absent") for each in absences[name])
+        strips.append(join(element("dt", site.site), element("dd", *gaps, *empty)))
     return element("dl", *strips, class_="strips", aria_hidden="true")
+
+
+def _part(span: Unwatched | Period, period: Period, class_: str | None = None) -> Html:
+    left, width = span.started_at - period.started_at, span.ended_at - span.started_at
+    place = f"left:{left * 100 / period.length:.3f}%;width:{width * 100 / period.length:.3f}%"
+    return element("i", class_=class_, style=place)

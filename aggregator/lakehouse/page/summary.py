@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from aggregator.lakehouse.page.figures import Figures
+from aggregator.lakehouse.page.figures import Figures, Site
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.outage_groups import OutageGroup
 from aggregator.lakehouse.page.words import Clock, count, duration, listed, percent, rest
@@ -12,6 +12,7 @@ CAUSES: Final = {
     "unobserved": "nobody was watching (an agent, its server or the link to it was down, or its word is still to come)",
     "advisories_missing": "reports of the site's agent are still missing at the hub",
     "unwatched": "the imported history says that its source did not watch then",
+    "import_gap": "the imported history does not say what they were",
     "lost": "an operator gave up archived messages as lost",
     "lost_store": "an agent lost its store, and has not heard these senders since",
 }
@@ -26,6 +27,7 @@ def summary_section(figures: Figures, groups: Sequence[OutageGroup], clock: Cloc
         _maintenance(figures),
         _outages(figures, groups),
         _silent_sites(figures, clock),
+        _ended_histories(figures, clock),
         _known_time(figures, clock),
         _exactness(figures),
     )
@@ -40,7 +42,9 @@ def summary_section(figures: Figures, groups: Sequence[OutageGroup], clock: Cloc
 def _tiles(figures: Figures) -> Html:
     times = figures.times
     lasting = _lasting(figures)
-    exact = f"; exact to {_bound(figures)}" if figures.outages and times.known else ""
+    exact = f"; exact to {_bound(figures)}" if figures.noticed_count and times.known else ""
+    if exact and figures.imported:
+        exact += ", what was imported aside"
     tiles = (
         ("Availability", percent(times.up, times.known), f"of the time that somebody watched, senders were up{exact}"),
         ("Coverage", percent(times.known, times.lived), "of all the time of all senders, somebody watched"),
@@ -80,7 +84,9 @@ def _availability(figures: Figures) -> Html:
 def _coverage(figures: Figures) -> Html:
     times = figures.times
     if not times.unknown:
-        return join(element("b", "Everything is known: "), "somebody watched every sender all the time.")
+        return join(
+            element("b", "Everything is known: "), "somebody watched every sender all the time.", _imported(figures)
+        )
     reasons = [
         f"{duration(unknown) + ' ' if len(figures.unknown_by_cause) > 1 else ''}because {CAUSES.get(cause, cause)}"
         for cause, unknown in figures.unknown_by_cause.items()
@@ -95,7 +101,15 @@ def _coverage(figures: Figures) -> Html:
         " software, which say nothing of when they watched."
         if figures.assumed
         else None,
+        _imported(figures),
     )
+
+
+def _imported(figures: Figures) -> str | None:
+    if not figures.imported:
+        return None
+    share = "All" if figures.imported == figures.times.known else percent(figures.imported, figures.times.known)
+    return f" {share} of what is known is history imported from other monitoring."
 
 
 def _maintenance(figures: Figures) -> Html | None:
@@ -130,7 +144,7 @@ def _lasting(figures: Figures) -> int:
 def _bound(figures: Figures) -> str:
     """Write by how much availability may be off, as percentage points."""
     known = figures.times.known
-    bound = min(2 * figures.registration_interval * len(figures.outages), known)
+    bound = min(2 * figures.registration_interval * figures.noticed_count, known)
     # Shares are cut: what is left of them is a promise that holds.
     return f"± {rest(known - bound, known).removesuffix(' %')} percentage points"
 
@@ -138,40 +152,58 @@ def _bound(figures: Figures) -> str:
 def _silent_sites(figures: Figures, clock: Clock) -> Html | None:
     # Between two watermarks a site is silent for a moment: that is no news.
     patience = figures.stale_after[0] if figures.stale_after else 0
-    silent = [site for site in figures.sites if (site.heard_through or 0) < figures.period.ended_at - patience]
+    until = figures.period.ended_at - patience
+    silent = [site for site in figures.sites if not site.imported and (site.heard_through or 0) < until]
     if not silent:
         return None
-    named = [
-        f"{site.site} ({'at no time' if site.heard_through is None else 'until ' + clock.instant(site.heard_through)})"
-        for site in silent
-    ]
     verb = "is" if len(silent) == 1 else "are"
     return join(
         element("b", f"{count(len(silent), 'site')} {verb} not watched any more: "),
-        f"{listed(named)}. Since then {'its' if len(silent) == 1 else 'their'} senders are unknown.",
+        f"{_until_when(silent, clock)}. Since then {'its' if len(silent) == 1 else 'their'} senders are unknown.",
     )
+
+
+def _ended_histories(figures: Figures, clock: Clock) -> Html | None:
+    ended = [site for site in figures.sites if site.imported and (site.heard_through or 0) < figures.period.ended_at]
+    if not ended:
+        return None
+    verb, whose = ("ends", "its") if len(ended) == 1 else ("end", "their")
+    return join(
+        element("b", f"The imported history of {count(len(ended), 'site')} {verb} earlier: "),
+        f"{_until_when(ended, clock)}. After that {whose} senders are absent, and count in no figure.",
+    )
+
+
+def _until_when(sites: Sequence[Site], clock: Clock) -> str:
+    whens = ("at no time" if (at := site.heard_through) is None else f"until {clock.instant(at)}" for site in sites)
+    return listed([f"{site.site} ({when})" for site, when in zip(sites, whens, strict=True)])
 
 
 def _known_time(figures: Figures, clock: Clock) -> Html:
     return join(
         "Known time ends at ",
         element("b", clock.time(figures.known_through), " UTC"),
-        ", when the hub stored the last message that these figures include",
-        f" (stream {figures.position})" if figures.position else None,
+        f", when the hub stored the last message that these figures include (stream {figures.position})"
+        if figures.position
+        else ", where the imported history ends",
         ". Of anything later nothing is claimed.",
     )
 
 
 def _exactness(figures: Figures) -> Html:
-    interval = figures.registration_interval
+    interval, title = figures.registration_interval, element("b", "How exact is this? ")
+    if figures.all_imported:
+        return join(title, "All of it was imported: it is as exact as its source, which gives no bound.")
     text = (
         "An outage counts from the last word of a sender before it to the first word after it. Senders speak up every"
         f" {duration(interval)}, so each outage, as counted, may be off by up to twice that, {duration(2 * interval)}"
     )
-    if figures.outages and figures.times.known:
+    if figures.noticed_count and figures.times.known:
         text += f"; all of them together make the availability exact to {_bound(figures)}"
     if figures.stale_after:
         shortest, longest = figures.stale_after
         span = duration(shortest) if shortest == longest else f"{duration(shortest)} to {duration(longest)}, by site,"
         text += f". Silence shorter than {span} is not called an outage at all"
-    return join(element("b", "How exact is this? "), text + ".")
+    if figures.imported:
+        text += ". What was imported is as exact as its source, and in no bound here"
+    return join(title, text + ".")
