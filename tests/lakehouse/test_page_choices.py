@@ -10,9 +10,12 @@ from click.testing import CliRunner
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import SenderTimes
 from aggregator.lakehouse.page.grouping import BY_REGION, InvalidGrouping, parse_grouping
+from aggregator.lakehouse.policy_schemas import POLICY
 from aggregator.lakehouse.report_commands import report_html
-from tests.support.histories import demo
+from shared.instants import DAY, HOUR, MINUTE, InvalidInstant, format_instant
+from tests.support.histories import History, demo, observed
 from tests.support.shown_history import Shown
+from tests.support.small_rollup import IMPORTED_BLOCK, START, Coverage, Interval
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,74 @@ def test_a_page_may_be_of_some_regions_or_sites_only(short: Shown) -> None:
 def test_senders_that_cannot_be_shown_are_said_in_a_line(short: Shown, chosen: dict[str, Any], line: str) -> None:
     with pytest.raises(InvalidGrouping, match=re.escape(line)):
         short.figures(**chosen)
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """Give two imported histories with days between them, in the second of which nobody was in the first hours."""
+    coverage = [
+        *(Coverage(site, START, START + DAY, "imported", IMPORTED_BLOCK) for site in ("ams1", "dub1")),
+        Coverage("dub1", START + 5 * DAY, START + 10 * DAY, "imported", IMPORTED_BLOCK),
+    ]
+    intervals = [
+        Interval("ams1", "a", "up", START, START + DAY, "import_end", IMPORTED_BLOCK),
+        Interval("dub1", "b", "up", START + 5 * DAY + 6 * HOUR, START + 10 * DAY, "import_end", IMPORTED_BLOCK),
+    ]
+    history = History(intervals, coverage, START + 10 * DAY, 12 * MINUTE, 5 * MINUTE)
+    return Shown(tmp_path_factory.mktemp("apart"), history)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "sites", "line"),
+    [
+        (2, 3, (), "what is known before it ends at 2026-03-03T00:00:00Z, what is known after it begins at 2026-03-07"),
+        (2, 9, ("ams1",), "what is known before it ends at 2026-03-03T00:00:00Z"),
+        (2, 3, ("dub1",), "what is known before it ends at 2026-03-03T00:00:00Z, what is known after it begins at"),
+    ],
+)
+def test_a_period_in_which_no_site_is_known_is_refused(
+    apart: Shown, begin: int, end: int, sites: tuple[str, ...], line: str
+) -> None:
+    with pytest.raises(InvalidInstant, match=re.escape(f"nothing is known of that time: {line}")):
+        apart.figures(format_instant(START + begin * DAY), format_instant(START + end * DAY), sites=sites)
+
+
+def summary_of(page: str) -> str:
+    return re.sub(r"<[^>]+>", "", page[page.index('<ul class="summary">') : page.index("<nav>")])
+
+
+@pytest.mark.parametrize("hours", [5, 51])
+@pytest.mark.parametrize("by", ["site", "{letter}", "{}-{rack}"])
+def test_where_nobody_was_the_page_says_that_alone(tmp_path: Path, hours: int, by: str) -> None:
+    gaps = [(START + 60 * HOUR, START + 61 * HOUR, "unobserved")]
+    coverage = [Coverage("dub1", START, START + 100 * HOUR, "observed"), *observed("ams1", START + 100 * HOUR, gaps)]
+    intervals = [Interval("dub1", "b", "up", START + 60 * HOUR, None, None)]
+    shown = Shown(tmp_path, History(intervals, coverage, START + 100 * HOUR, 12 * MINUTE, 5 * MINUTE))
+    figures = shown.figures(until=format_instant(START + hours * HOUR), grouping=parse_grouping(by))
+    page = render(figures)
+    ended = "6 Mar 04:00" if hours > 48 else "6 Mar 04:00:00"
+    assert summary_of(page) == (
+        "No sender is known to have been there: there is nothing to tell of this time."
+        f"Known time ends at {ended} UTC, when the hub stored the last message that these figures include (stream"
+        " REPORT 4,711). Of anything later nothing is claimed."
+    )
+    assert "all the time." not in page[page.index("<main>") : page.index('id="words"')]
+    assert "0 senders at 2 sites" in page
+    assert [group.name for group in figures.groups] == (["ams1", "dub1"] if by == "site" else [])
+    assert {each.site: each.times for each in figures.sites} == {"ams1": SenderTimes(), "dub1": SenderTimes()}
+
+
+def test_where_all_was_maintenance_the_page_says_that_alone(tmp_path: Path) -> None:
+    shown = Shown(tmp_path, demo())
+    regions = ("eu-west", "us-east")
+    asked = {"revision": 1, "stream_created_at": START, "given_at": START, "author": "ann", "kind": "maintenance"}
+    spans = {"started_at": START, "ended_at": START + DAY}
+    shown.lakehouse.append(POLICY, [{**asked, **spans, "region": region} for region in regions])
+    shown.lakehouse.record_positions(shown.history.known_through)
+    page = render(shown.figures())
+    summary = summary_of(page)
+    assert summary.startswith("All of this time was maintenance: declared so, and left out of every figure here.")
+    assert re.findall(r"Everything is known|Nothing is known|How exact", summary) == []
 
 
 @pytest.mark.parametrize("text", ["rack", "{}", "{rack"])

@@ -79,11 +79,15 @@ def _legend(figures: Figures) -> Html:
     return element("ul", element("li", "% up:"), *shades, *others, class_="legend")
 
 
-def _hour_maps(figures: Figures, clock: Clock) -> Html:
+def _hour_maps(figures: Figures, clock: Clock) -> Html | None:
     """Draw the days that were not wholly up and watched hour by hour, the groups with the most down time first."""
     by_group = _by_group(figures.hours)
+    if not figures.times.lived:
+        return None
     if not by_group:
-        return element("p", "Hour by hour there is nothing to add: every sender was up, and watched, all the time.")
+        but = " but for maintenance" if figures.times.maintenance else ""
+        told = f"Hour by hour there is nothing to add: every sender was up, and watched, all the time{but}."
+        return element("p", told)
     maps: list[Html] = []
     room, left_out = _MOST_HOUR_CELLS, []
     for group in _worst_first(figures.groups):

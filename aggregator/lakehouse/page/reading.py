@@ -13,9 +13,9 @@ from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_
 from aggregator.lakehouse.page.words import listed
 from aggregator.lakehouse.query import Tables
 from aggregator.lakehouse.query_errors import TablesUnreadable
-from shared.instants import DAY, HOUR
+from shared.instants import DAY, HOUR, InvalidInstant, format_instant
 
-_TOLD = re.compile(r"\[(place|name|chosen|imported)\]")
+_TOLD = re.compile(r"\[(place|name|nobody|chosen|imported)\]")
 _IMPORTED = f"starts_with(block, {quoted(BLOCK_PREFIX)})"
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);$", re.MULTILINE | re.DOTALL)
 
@@ -57,6 +57,7 @@ class _Reader:
             self._rows(name)
 
     def figures(self, position: str, known_through: int, registration_interval: int) -> Figures:
+        self._check_that_anything_is_told()
         heat, curve = heat_grid(self._period), curve_grid(self._period)
         outages = [Outage(*row) for row in self._rows("outages")]
         ((shortest, longest),) = self._rows("stale_after")
@@ -82,6 +83,14 @@ class _Reader:
             stale_after=(shortest, longest) if shortest is not None else None,
             registration_interval=registration_interval,
         )
+
+    def _check_that_anything_is_told(self) -> None:
+        if self._rows("sites"):
+            return
+        ((before, after),) = self._rows("around")
+        ends = [] if before is None else [f"what is known before it ends at {format_instant(before)}"]
+        begins = [] if after is None else [f"what is known after it begins at {format_instant(after)}"]
+        raise InvalidInstant(f"nothing is known of that time: {', '.join([*ends, *begins])}")
 
     def _cells(self, grid: Grid) -> list[Cell]:
         rows = self._rows("cells", step=grid.step, origin=grid.origin)
@@ -120,6 +129,7 @@ class _Reader:
     def _rows(self, name: str, **parameters: int) -> list[Any]:
         grouping = self._choice.grouping
         told = {"place": grouping.place, "name": grouping.name, "chosen": self._choice.condition, "imported": _IMPORTED}
+        told["nobody"] = "''" if grouping.is_by_name else grouping.name
         sql = _TOLD.sub(lambda match: told[match[1]], self._queries[name])
         known = {"since": self._period.started_at, "until": self._period.ended_at, **parameters}
         return self._tables.rows(sql, {key: value for key, value in known.items() if f"${key}" in sql})

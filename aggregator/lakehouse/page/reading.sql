@@ -1,6 +1,7 @@
 -- What the page reads. Statements end in a semicolon at the end of a line and are named by the comment before them.
 -- $since and $until bound the period, in microseconds; [chosen] is the condition for regions and sites, [imported] that
--- for blocks of another system's history, [place] and [name] are what senders are grouped by. Every figure follows from intervals and coverage alone, so that
+-- for blocks of another system's history, [place] and [name] are what senders are grouped by; [nobody] is the name of the
+-- group of a block that has none. Every figure follows from intervals and coverage alone, so that
 -- it is exact for any period and any grid, and costs what happened, not how many senders there are.
 
 -- name: planned
@@ -99,13 +100,20 @@ SELECT region, site, block, seen AND NOT in_maintenance AS known,
   happened_at AS started_at, until AS ended_at, seen
 FROM marked;
 
+-- name: around
+-- Where what is told before the period ends, and what is told after it begins.
+SELECT max(epoch_us(ended_at)) FILTER (epoch_us(ended_at) <= $since),
+  min(epoch_us(started_at)) FILTER (epoch_us(started_at) >= $until)
+FROM site_coverage
+WHERE [chosen];
+
 -- name: grouped
 CREATE TEMP TABLE grouped AS SELECT *, [place] AS place, [name] AS name FROM lives;
 
 -- name: members
--- The groups that each block has senders in; one of no name where it has none.
+-- The groups that each block has senders in; where it has none, that of its place, or one of no name.
 CREATE TEMP TABLE members AS
-SELECT DISTINCT w.region, w.site, w.block, coalesce(g.place, '') AS place, coalesce(g.name, '') AS name
+SELECT DISTINCT w.region, w.site, w.block, coalesce(g.place, [place]) AS place, coalesce(g.name, [nobody]) AS name
 FROM watched w
 LEFT JOIN grouped g USING (region, site, block)
 UNION
@@ -179,8 +187,11 @@ GROUP BY ALL
 ORDER BY ALL;
 
 -- name: sites
-SELECT region, site, sum(up * length), sum(down * length), sum(unknown * length), sum(maintenance * length)
-FROM (SELECT *, (ended_at - started_at)::HUGEINT AS length FROM steps)
+-- Those at which nobody was as well, as long as anything is told of them.
+SELECT region, site, coalesce(sum(up * length), 0), coalesce(sum(down * length), 0), coalesce(sum(unknown * length), 0),
+  coalesce(sum(maintenance * length), 0)
+FROM (SELECT region, site FROM watched UNION SELECT region, site FROM lives)
+LEFT JOIN (SELECT *, (ended_at - started_at)::HUGEINT AS length FROM steps) USING (region, site)
 GROUP BY ALL
 ORDER BY ALL;
 
@@ -209,8 +220,10 @@ heard AS (
   WHERE seen
   GROUP BY ALL
 )
-SELECT place, name, coalesce(sender_count, 0), up, down, unknown, maintenance, coalesce(outage_count, 0), heard_through
-FROM times
+SELECT place, name, coalesce(sender_count, 0), coalesce(up, 0), coalesce(down, 0), coalesce(unknown, 0),
+  coalesce(maintenance, 0), coalesce(outage_count, 0), heard_through
+FROM (SELECT DISTINCT place, name FROM members)
+LEFT JOIN times USING (place, name)
 LEFT JOIN counts USING (place, name)
 LEFT JOIN went_down USING (place, name)
 LEFT JOIN heard USING (place, name)

@@ -21,15 +21,16 @@ CAUSES: Final = {
 
 def summary_section(figures: Figures, groups: Sequence[OutageGroup], clock: Clock) -> Html:
     """Write the figures that count, large, and below them what they mean."""
+    # Where nobody was, there is nothing to be available, watched or exact.
+    has_lived = figures.times.lived > 0
+    about_senders = (_availability, _coverage, _maintenance) if has_lived else (_nobody,)
     sentences = (
-        _availability(figures),
-        _coverage(figures),
-        _maintenance(figures),
-        _outages(figures, groups),
+        *(sentence(figures) for sentence in about_senders),
+        _outages(figures, groups) if has_lived or figures.outages else None,
         _silent_sites(figures, clock),
         _ended_histories(figures, clock),
         _known_time(figures, clock),
-        _exactness(figures),
+        _exactness(figures) if has_lived else None,
     )
     return element(
         "section",
@@ -67,6 +68,14 @@ def _tiles(figures: Figures) -> Html:
         ),
         class_="tiles",
     )
+
+
+def _nobody(figures: Figures) -> Html:
+    if figures.times.maintenance:
+        return join(
+            element("b", "All of this time was maintenance: "), "declared so, and left out of every figure here."
+        )
+    return join(element("b", "No sender is known to have been there: "), "there is nothing to tell of this time.")
 
 
 def _availability(figures: Figures) -> Html:
@@ -159,7 +168,8 @@ def _silent_sites(figures: Figures, clock: Clock) -> Html | None:
     verb = "is" if len(silent) == 1 else "are"
     return join(
         element("b", f"{count(len(silent), 'site')} {verb} not watched any more: "),
-        f"{_until_when(silent, clock)}. Since then {'its' if len(silent) == 1 else 'their'} senders are unknown.",
+        f"{_until_when(silent, clock)}.",
+        f" Since then {'its' if len(silent) == 1 else 'their'} senders are unknown." if figures.times.lived else None,
     )
 
 
