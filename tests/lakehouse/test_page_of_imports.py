@@ -1,6 +1,7 @@
 """The page of another system's history claims no more than it told: no bound, no hub, and nobody where nobody was."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -161,3 +162,17 @@ def test_of_what_is_known_the_page_says_how_much_was_imported(beside: Shown) -> 
 def test_without_an_import_nothing_is_said_of_one(beside: Shown) -> None:
     text = text_of(beside.figures(sites=("nyc1",)))
     assert "import" not in text
+
+
+def test_every_axis_of_several_years_has_the_year(tmp_path: Path) -> None:
+    end = START + 500 * DAY
+    down = START + 320 * DAY, START + 322 * DAY
+    intervals = imported("dub1", "a", ("up", START, down[0]), ("down", *down), ("up", down[1], end))
+    coverage = [Coverage("dub1", START, end, "imported", IMPORTED_BLOCK)]
+    page = render(Shown(tmp_path, History(intervals, coverage, end, 12 * MINUTE, 5 * MINUTE)).figures())
+    head, *_ = re.findall(r'<table class="heat"><thead>(.*?)</thead>', page)
+    columns = re.findall(r'scope="colgroup">(.*?)</th>', head)
+    assert (columns[0], columns[-1]) == ("2026-03-02", "2027-06-21")
+    assert re.findall(r'<tr><th scope="row">(2[^<]*)</th>', page) == ["2027-01-16", "2027-01-17"]
+    ticks = [re.findall(r"<span[^>]*>(.*?)</span>", part) for part in re.findall(r'class="ticks".*?</div>', page)]
+    assert ticks[0] == ["2026-05-07", "2026-07-30", "2026-10-22", "2027-01-14", "2027-04-08"]

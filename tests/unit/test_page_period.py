@@ -102,6 +102,14 @@ def test_instants_are_as_long_as_the_period_needs() -> None:
     assert Clock(Period(at, at + 400 * DAY)).instant(at) == "2026-03-02 14:02"
 
 
+def test_the_labels_of_an_axis_have_the_year_where_the_period_has_several() -> None:
+    at = parse_instant("2026-12-07T00:00:00Z")
+    assert Clock(Period(at, at + MINUTE)).tick(at, SECOND) == "00:00:00"
+    assert Clock(Period(at, at + 60 * DAY)).tick(at, 7 * DAY) == "7 Dec"
+    years = Clock(Period(at - 400 * DAY, at + 30 * DAY))
+    assert [years.tick(at + days * DAY, 7 * DAY) for days in (0, 28)] == ["2026-12-07", "2027-01-04"]
+
+
 def test_text_is_escaped_and_markup_is_not() -> None:
     inner = element("b", "<&>", title='"')
     assert inner == '<b title="&quot;">&lt;&amp;&gt;</b>'

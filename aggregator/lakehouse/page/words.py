@@ -115,10 +115,14 @@ class Clock(NamedTuple):
         return element("time", self.instant(at), datetime=format_instant(at))
 
     def tick(self, at: int, step: int) -> str:
-        """Label a window of ``step`` that begins at ``at``: where days follow each other, midnight has its date."""
+        """Label a window of ``step`` that begins at ``at``: where days follow each other, midnight has its date.
+
+        >>> [Clock(Period(0, length * DAY)).tick(0, DAY) for length in (30, 400)]
+        ['1 Jan', '1970-01-01']
+        """
         when = _EPOCH + timedelta(microseconds=at)
         if step >= DAY or (at % DAY == 0 and not self._one_day):
-            return f"{when.day} {when:%b}"
+            return f"{when.day} {when:%b}" if self._one_year else f"{when:%Y-%m-%d}"
         return when.strftime("%H:%M" if step % (60 * SECOND) == 0 else "%H:%M:%S")
 
     def whole(self) -> str:
