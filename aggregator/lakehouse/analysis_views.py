@@ -34,7 +34,7 @@ REGION_AVAILABILITY_HOURLY = Table(
         Column("hour", "TIMESTAMP", "start of the UTC hour"),
         Column("day", "DATE", "its UTC day"),
         Column("region", "STRING", "region"),
-        Column("sender_count", "BIGINT", "senders that lived in the hour, however short"),
+        Column("sender_count", "BIGINT", "senders that lived in the hour, however short, one for each block"),
         Column("window_us", "BIGINT", "microseconds of the hour that lie in known time"),
         *_SUM_COLUMNS,
         Column("complete", "BOOLEAN", "false: known time ends within this hour"),
@@ -63,7 +63,7 @@ FLEET_AVAILABILITY_MONTHLY = Table(
     (
         Column("month", "DATE", "first day of the UTC month"),
         Column("day_count", "BIGINT", "days of the month that have figures"),
-        Column("most_senders", "BIGINT", "senders that lived on its fullest day"),
+        Column("most_senders", "BIGINT", "senders that lived on its fullest day, one for each block"),
         Column("window_us", "BIGINT", "microseconds of the month that lie in known time"),
         *_SUM_COLUMNS,
         Column("complete", "BOOLEAN", "false: known time ends within this month, or it began within"),

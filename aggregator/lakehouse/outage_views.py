@@ -192,18 +192,19 @@ INCIDENTS = Table(
         Column("ended_at", "TIMESTAMP", "when the last member was heard again, or retired; null: somebody is down"),
         Column("duration_us", "BIGINT", "microseconds from started_at to ended_at; null: not over"),
         Column("noticed_at", "TIMESTAMP", "when the first member became stale"),
-        Column("sender_count", "BIGINT", "how many senders fell silent"),
+        Column("sender_count", "BIGINT", "how many senders fell silent, in however many blocks"),
         Column("outage_count", "BIGINT", "how many outages: more where a sender flaps"),
         Column("still_down_count", "BIGINT", "outages that go on"),
-        Column("site_sender_count", "BIGINT", "senders that the site had on that day"),
-        Column("share", "DOUBLE", "sender_count / site_sender_count"),
+        Column("site_sender_count", "BIGINT", "senders that the site had on that day, one for each block"),
+        Column("share", "DOUBLE", "of site_sender_count, those that fell silent, one for each block"),
     ),
     identity=("region", "site", "started_at"),
 )
 INCIDENTS_QUERY = """
 WITH found AS (
   SELECT region, site, incident_started_at AS started_at, max(ended_at) AS last_ended_at, min(noticed_at) AS noticed_at,
-    count(DISTINCT sender_id) AS sender_count, count(*) AS outage_count, count(*) - count(ended_at) AS still_down_count
+    count(DISTINCT sender_id) AS sender_count, count(DISTINCT (block, sender_id)) AS block_sender_count,
+    count(*) AS outage_count, count(*) - count(ended_at) AS still_down_count
   FROM {prefix}outages
   WHERE incident_started_at IS NOT NULL
   GROUP BY region, site, incident_started_at
@@ -212,7 +213,7 @@ SELECT f.region, f.site, f.started_at,
   CASE WHEN f.still_down_count = 0 THEN f.last_ended_at END AS ended_at,
   CASE WHEN f.still_down_count = 0 THEN {micros}(f.last_ended_at) - {micros}(f.started_at) END AS duration_us,
   f.noticed_at, f.sender_count, f.outage_count, f.still_down_count, d.sender_count AS site_sender_count,
-  CAST(f.sender_count AS DOUBLE) / d.sender_count AS share
+  CAST(f.block_sender_count AS DOUBLE) / d.sender_count AS share
 FROM found f
 LEFT JOIN {prefix}site_availability_daily d
   ON d.region = f.region AND d.site = f.site AND d.day = CAST(f.started_at AS DATE)

@@ -245,7 +245,7 @@ SENDER_DAY_EXCEPTIONS = Table(
 )
 
 _FLEET_TIMES = (
-    Column("sender_count", "BIGINT", "senders that lived in the window, however short"),
+    Column("sender_count", "BIGINT", "senders that lived in the window, however short, one for each block"),
     Column("window_us", "BIGINT", "microseconds of the window that lie in known time"),
     Column("up_us", "DECIMAL(38,0)", "sender-microseconds up; the five add up to sender_count x window_us"),
     Column("down_us", "DECIMAL(38,0)", "sender-microseconds down"),

@@ -97,6 +97,16 @@ def test_many_senders_that_fall_silent_one_soon_after_the_other_are_one_incident
     assert incidents == [("dub1", RACK_DOWN, last_back, first_noticed, length, 5, 5, 0, 7, 5 / 7)]
 
 
+def test_the_share_of_an_incident_is_right_where_two_blocks_hear_the_same_senders(tmp_path: Path) -> None:
+    in_both = [each._replace(block=block) for each in INTERVALS for block in (BLOCK, "racks") if each.site == "dub1"]
+    coverage = [Coverage("dub1", START, KNOWN_THROUGH, "observed", block) for block in (BLOCK, "racks")]
+    lakehouse = SmallLakehouse(tmp_path)
+    lakehouse.roll_up(in_both, coverage, KNOWN_THROUGH)
+    with open_tables(tmp_path) as tables:
+        found = tables.rows("SELECT sender_count, outage_count, site_sender_count, share FROM incidents")
+    assert found == [(5, 10, 14, 5 / 7)]
+
+
 def test_an_outage_tells_which_incident_it_is_part_of(tables: Tables) -> None:
     found = tables.rows("SELECT sender_id, epoch_us(incident_started_at) FROM outages ORDER BY sender_id, started_at")
     alone = [("flapping", None), ("flapping", None), ("gone", None)]

@@ -85,6 +85,8 @@ def test_what_spark_wrote_is_queried_and_shown_without_it(lakehouse: Lakehouse) 
             " WHERE epoch_us(day) < ?",
             [END],
         )
+        # Both blocks of the site have it.
+        assert tables.rows("SELECT DISTINCT sender_count FROM site_availability_daily WHERE site = 'nyc1'") == [(2,)]
     assert figures.heat == Grid(HOUR)
     assert {(cell.name, cell.started_at): cell.times for cell in figures.cells if any(cell.times)} == {
         (site, at): SenderTimes(*map(int, times)) for site, at, *times in hours
