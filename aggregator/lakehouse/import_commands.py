@@ -134,7 +134,7 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
         mapping = msgspec.convert(told, Mapping)
         click.echo(said_of_watch(mapping))
         if dry_run:
-            _look(files, mapping)
+            _look(files, mapping, now)
         else:
             _import(settings, files, mapping)
     except ImportRefused as error:
@@ -194,18 +194,18 @@ def _described(imported: "Imported") -> str:
     )
 
 
-def _look(files: tuple[Path, ...], mapping: Mapping) -> None:
+def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
     from aggregator.lakehouse.imports.staging import stage  # noqa: PLC0415 - pyarrow
 
     for path in files:
-        staged = stage(path, mapping, None, _say)
+        staged = stage(path, mapping, None, now, _say)
         first = staged.first
         assert first is not None
         end = "until its next" if mapping.tells_changes else f"to {format_instant(first.ended_at)}"
         groups = "".join(f", {name} {value}" for name, value in first.sender.groups.items())
         click.echo(
-            f"{path}: {staged.row_count:,} rows, {staged.quarantined_count:,} of them to be quarantined; from"
-            f" {format_instant(staged.started_at)} to {format_instant(staged.ended_at)}; the first:"
+            f"{path}: {staged.row_count:,} rows, {staged.quarantined_count:,} of them to be quarantined;"
+            f" {_range(staged)}; the first:"
             f" region {first.sender.region}, site {first.sender.site}{groups}, sender {first.sender.sender_id},"
             f" {first.state} from {format_instant(first.started_at)} {end}"
         )
@@ -227,12 +227,17 @@ def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapp
     if counts.zero_length:
         click.echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length")
     for staged in result.files:
+        click.echo(f"{staged.file}: {_range(staged)}")
         _tell_reasons(staged)
     if result.waiting_from is not None:
         click.echo(
             f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it"
         )
     click.echo(f"took {format_duration(round(result.seconds * 1e6))}")
+
+
+def _range(staged: "Staged") -> str:
+    return f"from {format_instant(staged.started_at)} to {format_instant(staged.ended_at)}"
 
 
 def _tell_reasons(staged: "Staged") -> None:

@@ -19,7 +19,7 @@ from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.maintain import maintain
 from aggregator.lakehouse.schemas import BRONZE, DERIVED, SENDER_INTERVALS, Table
-from shared.instants import SECOND
+from shared.instants import DAY, SECOND
 from shared.nats_connection import ConnectionSettings
 from shared.settings import Duration
 from tests.lakehouse.conftest import say, settings_for
@@ -82,7 +82,7 @@ class Archive:
         """Take the rows of a file; the next run derives what follows from them."""
         directory.mkdir()
         (directory / "file.csv").write_text(text)
-        staged = stage(directory / "file.csv", MAPPING, directory / "staged", say)
+        staged = stage(directory / "file.csv", MAPPING, directory / "staged", START + 365 * DAY, say)
         taking.take(self.spark, [staged], MAPPING, catalog.positions(self.spark, (IMPORTS,)).get(IMPORTS.name))
 
     def tables(self) -> dict[str, Rows]:

@@ -51,6 +51,7 @@ MAPPING = Mapping(
     down=("0",),
     shape="{region}/{site}/{cluster}/{}",
 )
+READ_AT = parse_instant("2026-01-01T00:00:00Z")
 MONTH = parse_instant("2006-06-01T00:00:00Z"), 30 * DAY
 REPLAYED = ("site2", "site5", "site6", "site7")
 """Sites of a month that are played: some of them, for these tests are to be quick."""
@@ -155,7 +156,7 @@ def as_documented(figures: Reference) -> list[str]:
 def test_the_published_figures_come_out_to_the_printed_digits(
     spark: SparkSession, trace: dict[str, Node], tmp_path: Path
 ) -> None:
-    imports = staged_intervals(spark, stage(TRACE, MAPPING, tmp_path / "staged", say), MAPPING).persist()
+    imports = staged_intervals(spark, stage(TRACE, MAPPING, tmp_path / "staged", READ_AT, say), MAPPING).persist()
     senders = import_sender_availability(imports).persist()
     found = {(row.grouping, row.site, row.group_name): row for row in import_availability(imports, senders).collect()}
     instants = [at for node in trace.values() for span in (*node.up, *node.down) for at in span]
@@ -232,7 +233,7 @@ def test_a_month_of_it_replayed_is_within_the_bound_of_the_truth_for_every_sende
 def read_up_spans() -> dict[str, dict[str, list[tuple[int, int]]]]:
     """Read who was up when in the month, by site, as the export of imported intervals would give it."""
     source = SourceFile(TRACE, MAPPING)
-    reader = RowReader(MAPPING, source.columns)
+    reader = RowReader(MAPPING, source.columns, READ_AT)
     found: dict[str, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for row in source.rows():
         read = reader.read(row.fields or ())

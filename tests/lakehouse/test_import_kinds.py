@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import catalog, job, provision
-from aggregator.lakehouse.import_schemas import IMPORTS
+from aggregator.lakehouse.import_schemas import IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.imports.availability import import_sender_availability
 from aggregator.lakehouse.imports.intervals import imported_coverage, imported_intervals, pieces
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
@@ -23,7 +23,8 @@ from shared.instants import DAY, HOUR, SECOND, format_instant
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.hub import Hub
 
-START = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
+NOW = time.time_ns() // 1000
+START = NOW // DAY * DAY - 3 * DAY
 FAILURES: dict[str, Any] = {
     "source": "failures",
     "sender": ("host",),
@@ -55,7 +56,7 @@ def tables(spark: SparkSession, hub: Hub, tmp_path_factory: pytest.TempPathFacto
 def taken(tables: SparkSession, directory: Path, text: str, mapping: Mapping) -> ImportCounts:
     directory.mkdir()
     (directory / "file.csv").write_text(text)
-    staged = stage(directory / "file.csv", mapping, directory / "staged", say)
+    staged = stage(directory / "file.csv", mapping, directory / "staged", NOW, say)
     return take(tables, [staged], mapping, catalog.positions(tables, (IMPORTS,)).get(IMPORTS.name))
 
 
@@ -66,7 +67,7 @@ def rows_of(
     lines = (f"{host},{told(begin)},{told(end)},{state}" for host, begin, end, state in rows)
     (directory / "file.csv").write_text("\n".join(["host,from,to,is", *lines, ""]))
     mapping = Mapping(**FAILURES | mapped)
-    staged = stage(directory / "file.csv", mapping, directory / "staged", say)
+    staged = stage(directory / "file.csv", mapping, directory / "staged", NOW, say)
     return staged_intervals(spark, staged, mapping).select(*IMPORTS.column_names)
 
 
@@ -161,6 +162,22 @@ def test_a_list_of_changes_says_what_a_sender_was_until_the_next_change(tables: 
     assert sorted((row.sender_id, row.state) for row in added.collect()) == [
         ("a", "unknown"), ("b", "unknown"), ("d", "unknown")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("until", "down"), [(None, [(1, 2)]), (5, [(1, 2), (3, 5)])])
+def test_an_end_that_is_still_to_come_takes_known_time_nowhere(
+    tables: SparkSession, tmp_path: Path, until: int | None, down: list[tuple[float, float]]
+) -> None:
+    text = f"host,from,to\na,{told(1)},{told(2)}\na,{told(3)},2099-12-31 23:59:59\n"
+    watched = {} if until is None else {"until": START + until * HOUR}
+    mapping = Mapping(**FAILURES | {"source": f"open-{until}", **watched})
+    quarantined = 2 - len(down)
+    assert taken(tables, tmp_path / "open", text, mapping) == ImportCounts(2, len(down), 0, quarantined, 0)
+    imports = tables.table(IMPORTS.identifier).where(f.col("block") == mapping.block).orderBy("started_at")
+    assert [(hour(row.started_at), hour(row.ended_at)) for row in imports.collect()] == down
+    assert catalog.positions(tables, (IMPORTS,))[IMPORTS.name].known_through <= START + 10 * HOUR
+    refused = tables.table(IMPORT_QUARANTINE.identifier).where(f.col("block") == mapping.block).collect()
+    assert [(row.reason, row.line) for row in refused] == [("implausible_instant", 3)] * quarantined
 
 
 def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(

@@ -20,6 +20,7 @@ from shared.instants import SECOND, parse_instant
 
 PLAIN: dict[str, Any] = {"source": "s", "sender": ("host",), "start": "begin", "stop": "end", "always": "down"}
 COLUMNS = ("host", "begin", "end")
+NOW = parse_instant("2026-11-22T12:00:00Z")
 
 
 def silent(_line: str) -> None:
@@ -28,7 +29,7 @@ def silent(_line: str) -> None:
 
 def staged(path: Path, text: str | bytes, **told: Any) -> Staged:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return stage(path, Mapping(**PLAIN | told), None, silent)
+    return stage(path, Mapping(**PLAIN | told), None, NOW, silent)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +120,16 @@ def test_a_length_that_may_mean_two_things_is_not_read(text: str) -> None:
         ({"epoch": 100_000 * SECOND, "until": 900_000 * SECOND}, "0", "stops_before_start"),
         ({"epoch": 100_000 * SECOND, "until": 900_000 * SECOND}, "-", 900_000),
         ({"stop": None, "state": "host", "always": None, "up": ("h",)}, "whatever", 100_000),
+        ({}, "2147483647", "implausible_instant"),
+        ({"until": 200_000 * SECOND}, "2147483647", 200_000),
+        ({"until": 200_000 * SECOND}, "9999-12-31", 200_000),
+        ({"until": 50_000 * SECOND}, "2099-12-31", "stops_before_start"),
+        ({"until": 200_000 * SECOND}, "2026-11-23T12:00:00Z", NOW // SECOND + 86_400),
+        ({"stop": None, "duration": "end", "until": 200_000 * SECOND}, "1800000000", "implausible_instant"),
     ],
 )
 def test_an_end_is_an_instant_a_length_or_still_to_come(told: dict[str, Any], last: str, found: int | str) -> None:
-    row = RowReader(Mapping(**PLAIN | told), COLUMNS).read(("h", "100000", last))
+    row = RowReader(Mapping(**PLAIN | told), COLUMNS, NOW).read(("h", "100000", last))
     assert (row.reason if isinstance(row, Unreadable) else row.ended_at // SECOND) == found
 
 
@@ -137,6 +144,8 @@ def test_an_end_is_an_instant_a_length_or_still_to_come(told: dict[str, Any], la
         (("h", "100000", "later"), "unreadable_stop", "later"),
         (("h", "200000", "100000"), "stops_before_start", "200000 to 100000"),
         (("h", "0", "200000"), "implausible_instant", "0 to 200000"),
+        (("h", "2026-11-24", "2026-11-25"), "implausible_instant", "2026-11-24 to 2026-11-25"),
+        (("h", "100000", "2026-11-23T12:00:01Z"), "implausible_instant", "100000 to 2026-11-23T12:00:01Z"),
         (("h", "nan", "200000"), "unreadable_start", "nan"),
         (("h", "1e400000000", "200000"), "unreadable_start", "1e400000000"),
         (("h", "1e999999", "200000"), "unreadable_start", "1e999999"),
@@ -144,13 +153,13 @@ def test_an_end_is_an_instant_a_length_or_still_to_come(told: dict[str, Any], la
     ],
 )
 def test_a_row_that_is_no_interval_says_why(fields: tuple[str, ...], reason: str, detail: str) -> None:
-    assert RowReader(Mapping(**PLAIN), COLUMNS).read(fields) == Unreadable(reason, detail)  # type: ignore[arg-type]
+    assert RowReader(Mapping(**PLAIN), COLUMNS, NOW).read(fields) == Unreadable(reason, detail)  # type: ignore[arg-type]
 
 
 def test_a_key_of_several_columns_gives_groups_and_a_state_has_any_words() -> None:
     told = {"sender": ("system", "2"), "state": "what", "always": None, "up": ("OK", "warning"), "down": ("critical",)}
     mapping = Mapping(**PLAIN | told | {"shape": "{site}/{sender}", "region": "west"})
-    reader = RowReader(mapping, ("System", "node", "begin", "end", "what"))
+    reader = RowReader(mapping, ("System", "node", "begin", "end", "what"), NOW)
     name = SenderName("west", "18", "7", {})
     assert reader.read(("18", " 7 ", "100000", "100060", "Critical")) == Interval(
         name, "down", 100_000 * SECOND, 100_060 * SECOND
@@ -229,7 +238,7 @@ def test_who_imports_a_large_file_is_told_how_far_it_is(tmp_path: Path, monkeypa
     monkeypatch.setattr(staging, "_PROGRESS_SECONDS", 0)
     (tmp_path / "large").write_text("host,begin,end\n" + "h,100000,200000\n" * 10_000)
     told: list[str] = []
-    stage(tmp_path / "large", Mapping(**PLAIN), None, told.append)
+    stage(tmp_path / "large", Mapping(**PLAIN), None, NOW, told.append)
     said = [re.fullmatch(r"large: ([\d,]+) rows \((\d+) %\)", line) for line in told]
     assert [each and each[1] for each in said] == ["4,096", "8,192"]
     # Files are read ahead.
@@ -258,7 +267,7 @@ def test_a_file_that_is_not_understood_at_all_is_refused(tmp_path: Path) -> None
         with pytest.raises(ImportRefused, match=said):
             staged(tmp_path / "f", text)
     with pytest.raises(ImportRefused, match="No such file"):
-        stage(tmp_path / "missing", Mapping(**PLAIN), None, silent)
+        stage(tmp_path / "missing", Mapping(**PLAIN), None, NOW, silent)
 
 
 def test_an_import_is_identified_by_what_the_file_says_and_how_it_is_read(tmp_path: Path) -> None:
@@ -298,6 +307,7 @@ def test_the_staging_of_a_dead_import_is_removed_and_of_a_living_one_kept(tmp_pa
         ("host,begin,end,is\nh,1,2,OK\n", {"always": None, "state": "is"}, "line 2: 'OK' .* --up, --down, --unknown"),
         ("host,begin,end\nh,14/11/2023,x\n", {}, "line 2: '14/11/2023' .how times are written: --time"),
         ("host,begin,end\nh,1700000000000,1700000001000\n", {}, "in which unit times are: --time ms"),
+        ("host,begin,end\nh,2023-11-14,2099-12-31\n", {}, "when a row ends that goes on: --until"),
     ],
 )
 def test_a_file_that_was_not_understood_says_which_option_was_meant(

@@ -113,6 +113,7 @@ def test_imported_history_is_in_every_table_and_again_changes_nothing(
 ) -> None:
     lakehouse, told_of_it = imported
     assert "read 9 = written 7 + duplicates 1 + quarantined 1\n1 of those written end where they start: " in told_of_it
+    assert f"\nhistory.csv: from {told(0)} to {told(48)}\n  history.csv: 1 unknown_state, the first in " in told_of_it
 
     assert lakehouse.rows(
         "SELECT block, sender_id, state, started_at, ended_at, ended_by, episode_started_at"

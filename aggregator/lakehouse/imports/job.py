@@ -43,9 +43,10 @@ def import_intervals(
     figures do not add up. The hub is not asked.
     """
     began = time.monotonic()
+    now = time.time_ns() // 1000
     warehouse = job.warehouse(settings)
     with staging_area(warehouse) as area:
-        files = tuple(stage(path, mapping, area / str(number), progress) for number, path in enumerate(paths))
+        files = tuple(stage(path, mapping, area / str(number), now, progress) for number, path in enumerate(paths))
         spark = job.start_session(settings, progress)
         with alone(spark, warehouse, settings.lakehouse.catalog, job.LOCK_DEADLINE, progress, check):
             provision.prepare(spark)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from aggregator.lakehouse.imports.mapping import ABSENT, ImportRefused, Mapping
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
-from aggregator.lakehouse.imports.times import EARLIEST, LATEST, NOTHING, NOTHING_BUT_ZERO, length_reader, time_reader
+from aggregator.lakehouse.imports.times import EARLIEST, NOTHING, NOTHING_BUT_ZERO, latest, length_reader, time_reader
 
 _REMEMBERED = 1 << 17
 
@@ -59,9 +59,13 @@ class Unreadable(NamedTuple):
 class RowReader:
     """Reads the rows of one file whose columns are known."""
 
-    def __init__(self, mapping: Mapping, columns: Sequence[str]) -> None:
-        """Find the columns; raise ImportRefused where the mapping does not fit them, or not itself."""
+    def __init__(self, mapping: Mapping, columns: Sequence[str], now: int) -> None:
+        """Find the columns; raise ImportRefused where the mapping does not fit them, or not itself.
+
+        ``now`` is in microseconds: no row tells of what is still to come.
+        """
         self._mapping = mapping
+        self._latest = latest(now)
         self._column_count = len(columns)
         self._sender = [_position(name, columns) for name in mapping.sender]
         self._start = itemgetter(_position(mapping.start, columns))
@@ -126,10 +130,10 @@ class RowReader:
                 return Unreadable(ImportReason.NO_STOP, text.strip())
             unreadable = ImportReason.UNREADABLE_DURATION if self._mapping.duration else ImportReason.UNREADABLE_STOP
             return Unreadable(unreadable, text.strip())
+        if not EARLIEST <= started_at <= self._latest or ended_at > self._latest:
+            return Unreadable(ImportReason.IMPLAUSIBLE_INSTANT, f"{self._start(fields)} to {text}".strip())
         if ended_at < started_at:
             return Unreadable(ImportReason.STOPS_BEFORE_START, f"{self._start(fields)} to {text}".strip())
-        if started_at < EARLIEST or ended_at > LATEST:
-            return Unreadable(ImportReason.IMPLAUSIBLE_INSTANT, f"{self._start(fields)} to {text}".strip())
         return Interval(sender, state, started_at, ended_at)
 
     def _ended_at(self, text: str, started_at: int) -> int:
@@ -142,7 +146,11 @@ class RowReader:
             return self._mapping.until
         if self._mapping.duration is not None:
             return started_at + self._read_length(text)
-        return self._read_time(text)
+        ended_at = self._read_time(text)
+        # An end that is still to come is none yet; a length that reaches there is a mistake of units.
+        if ended_at > self._latest and self._mapping.until is not None:
+            return self._mapping.until
+        return ended_at
 
     def _end_column(self, mapping: Mapping, columns: Sequence[str]) -> Callable[[Sequence[str]], str]:
         if mapping.stop is not None and mapping.duration is not None:

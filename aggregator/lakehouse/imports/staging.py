@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.rows import ImportReason, Interval, RowReader, Unreadable
 from aggregator.lakehouse.imports.source_file import Row, SourceFile
-from aggregator.lakehouse.imports.times import EARLIEST, LATEST
+from aggregator.lakehouse.imports.times import EARLIEST, latest
 
 INTERVALS, QUARANTINE = "intervals.parquet", "quarantine.parquet"
 _PREFIX = "import-staging-"
@@ -50,7 +50,8 @@ _REMEDIES = {
     ImportReason.UNREADABLE_DURATION: " (a number, --duration-unit says of what, or hours:minutes:seconds)",
     ImportReason.STOPS_BEFORE_START: " (if that is how long it lasted: --duration)",
     ImportReason.NO_STOP: " (when such a row ends: --until)",
-    ImportReason.IMPLAUSIBLE_INSTANT: " (in which unit times are: --time ms, us or ns; from when they count: --epoch)",
+    ImportReason.IMPLAUSIBLE_INSTANT: " (in which unit times are: --time ms, us or ns; from when they count: --epoch;"
+    " when a row ends that goes on: --until)",
 }
 """Options that were mostly meant where rows cannot be read."""
 
@@ -104,15 +105,15 @@ class _Batches:
             self._rows = []
 
 
-def stage(path: Path, mapping: Mapping, directory: Path | None, progress: Callable[[str], None]) -> Staged:
-    """Read one file whole, into ``directory`` where there is one; raise ImportRefused.
+def stage(path: Path, mapping: Mapping, directory: Path | None, now: int, progress: Callable[[str], None]) -> Staged:
+    """Read one file whole, into ``directory`` where there is one; raise ImportRefused. ``now`` is in microseconds.
 
     A file of which not one row can be read was not understood: it is refused.
     """
     source = SourceFile(path, mapping)
     intervals = quarantine = None
     try:
-        reader = RowReader(mapping, source.columns)
+        reader = RowReader(mapping, source.columns, now)
         if not mapping.columns and isinstance(reader.read(source.columns), Interval):
             names = ",".join(str(number) for number in range(1, len(source.columns) + 1))
             raise ImportRefused(
@@ -126,7 +127,7 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, progress: Callab
         reasons: Counter[ImportReason] = Counter()
         examples: dict[ImportReason, str] = {}
         first: Interval | None = None
-        count, started_at, ended_at = 0, LATEST, EARLIEST
+        count, started_at, ended_at = 0, latest(now), EARLIEST
         told_at = time.monotonic()
         for row in source.rows():
             count += 1

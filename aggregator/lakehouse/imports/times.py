@@ -10,8 +10,7 @@ from aggregator.lakehouse.imports.mapping import Unit
 from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
 
 EARLIEST = parse_instant("1970-01-01T00:00:00Z") + DAY
-LATEST = parse_instant("2200-01-01T00:00:00Z")
-"""What lies outside is a mistake of units, or stands for nothing: many systems write 0 for never."""
+"""What lies before is a mistake of units, or stands for nothing: many systems write 0 for never."""
 
 NOTHING_BUT_ZERO = frozenset({"", "-", "\\n", "null", "none", "nan", "nat", "na", "n/a", "now", "ongoing"})
 """What systems write, in lower case, where a row has no end yet."""
@@ -36,6 +35,14 @@ _CLOCK = re.compile(
     r"(?:(?P<days>\d+)(?: days?,?)? )?(?P<hours>\d+):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d(?:\.\d+)?)"
 )
 _NAMED_UTC = re.compile(r"\s*(?:UTC|GMT)$")
+
+
+def latest(now: int) -> int:
+    """Give the instant behind which nothing can have been observed ``now``: a day ahead, for clocks and zones differ.
+
+    What lies after it is a mistake of units, or stands for nothing: many systems write 2099-12-31 for not yet.
+    """
+    return now + DAY
 
 
 def time_reader(time: str, zone: str, epoch: int = 0) -> ReadTime:

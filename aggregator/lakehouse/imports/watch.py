@@ -5,8 +5,8 @@ mistake is refused, for it would be years of time up.
 """
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
-from aggregator.lakehouse.imports.times import EARLIEST, time_reader
-from shared.instants import DAY, format_instant
+from aggregator.lakehouse.imports.times import EARLIEST, latest, time_reader
+from shared.instants import format_instant
 
 _FEWEST_DIGITS = 9
 """Unix seconds have as many from March 1973 on. With fewer, a number is a year or a day."""
@@ -51,7 +51,7 @@ def _plausible(name: str, text: str | None, zone: str, now: int) -> int | None:
     digits = text.strip()
     if digits.isdigit() and len(digits) < _FEWEST_DIGITS:
         raise ImportRefused(f"--{name} {text}: plain numbers are Unix seconds; write a day as 2005-12-31")
-    if not EARLIEST <= at <= now + DAY:
+    if not EARLIEST <= at <= latest(now):
         when = "lies before 1970-01-02" if at < EARLIEST else "is still to come"
         raise ImportRefused(f"--{name} {text} {when}: numbers are Unix seconds, whatever --time says; else ISO 8601")
     return at
