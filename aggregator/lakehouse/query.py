@@ -27,6 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.lakehouse.catalog_access import CATALOG
 from aggregator.lakehouse.catalog_reading import open_catalog, reason_of
+from aggregator.lakehouse.parquet_columns import parquet_columns
 from aggregator.lakehouse.query_errors import TablesUnreadable, explained
 from aggregator.lakehouse.schemas import NAMESPACE, POSITIONS, TABLES, VIEWS
 from aggregator.lakehouse.table_scan import create_table_view
@@ -104,10 +105,16 @@ class Tables:
             return self._connection.sql(sql).to_arrow_table()
 
     def write_parquet(self, sql: str, file: Path) -> int:
-        """Write the answer to one statement as Parquet, the columns' types kept; give its rows. Raise as ``answer``."""
+        """Write the answer to one statement as Parquet, the columns' types kept as ``parquet_columns`` says.
+
+        Give its rows. Raise as ``answer``.
+        """
         with self._errors_in_words(sql):
             self._register_mentioned(sql)
-            self._connection.sql(sql).write_parquet(str(file), compression="zstd")
+            answer = self._connection.sql(sql)
+            columns = parquet_columns(answer.columns, answer.types)
+            kept = answer if columns is None else answer.project(columns)
+            kept.write_parquet(str(file), compression="zstd")
         return int(parquet.read_metadata(file).num_rows)
 
     def load(self, name: str) -> tuple[Table, Snapshot | None]:
