@@ -7,7 +7,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import chain, islice
+from itertools import chain, count, islice
 from math import isfinite
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ class _Echo:
 
 
 def csv_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Give lines of CSV (RFC 4180), the columns' names first; nothing stands for no value."""
+    """Give lines of CSV (RFC 4180), the columns' names first; nothing stands for no value, nan for no number."""
     write = csv.writer(_Echo(), lineterminator="").writerow
     yield str(write(names))
     for row in rows:
@@ -55,8 +55,12 @@ def csv_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 
 
 def json_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Give the lines of one JSON array with an object for each row, a row to a line."""
-    objects = (_encoder.encode({n: _plain(v) for n, v in zip(names, row, strict=True)}).decode() for row in rows)
+    """Give the lines of one JSON array with an object for each row, a row to a line.
+
+    Of columns of one name, the second is called name_1, and so on, as DuckDB calls them in Parquet.
+    """
+    keys = _told_apart(names)
+    objects = (_encoder.encode({n: _plain(v) for n, v in zip(keys, row, strict=True)}).decode() for row in rows)
     previous = next(objects, None)
     if previous is None:
         yield "[]"
@@ -74,6 +78,14 @@ def at_most(rows: Iterator[Row], limit: int) -> tuple[list[Row], bool]:
     return taken, bool(limit) and next(rows, None) is not None
 
 
+def _told_apart(names: Sequence[str]) -> Sequence[str]:
+    taken: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in count(1))
+        taken[next(each for each in chain((name,), numbered) if each not in taken)] = None
+    return list(taken)
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
@@ -83,6 +95,8 @@ def _cell(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
     plain = _plain(value)
     if isinstance(plain, str | int | Decimal) and not isinstance(plain, bool):
         return str(plain)

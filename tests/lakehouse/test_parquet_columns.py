@@ -1,5 +1,6 @@
 """An answer written as Parquet is what other programs read back. No Spark here."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pyarrow import parquet
 
 from aggregator.lakehouse.query import Tables, open_tables
 from aggregator.lakehouse.query_errors import TablesUnreadable
+from aggregator.lakehouse.query_output import json_lines
 from aggregator.lakehouse.schemas import SENDER_INTERVALS
 from shared.instants import HOUR
 from tests.support.small_lakehouse import SmallLakehouse
@@ -65,3 +67,11 @@ def test_a_sum_that_parquet_has_no_type_for_is_refused(tables: Tables, tmp_path:
 @pytest.mark.parametrize("query", ["SHOW TABLES", "EXPLAIN SELECT 1", "DESCRIBE outages"])
 def test_what_has_no_such_column_is_written_as_it_is(tables: Tables, tmp_path: Path, query: str) -> None:
     assert tables.write_parquet(query, tmp_path / "as-it-is.parquet") > 0
+
+
+def test_columns_of_one_name_are_called_as_they_are_in_json(tables: Tables, tmp_path: Path) -> None:
+    query, file = "SELECT 1 AS n, 2 AS n, 3 AS n_1, 4 AS n", tmp_path / "names.parquet"
+    tables.write_parquet(query, file)
+    (row,) = json.loads("".join(json_lines(*tables.answer(query))))
+    assert parquet.read_table(file).to_pylist() == [row]
+    assert len(row) == 4
