@@ -45,6 +45,11 @@ _OF_A_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error"
     r"|SQLITE_(?:FULL|IOERR|READONLY|CANTOPEN)\w*"
 )
+_NOT_OURS = re.compile(
+    r"(?:Permission denied|Operation not permitted): '(.+?)'|FileNotFoundException: (.+) \(Permission denied\)"
+    r"|AccessDeniedException: (\S+)|Mkdirs failed to create (?:file:)?(\S+)"
+)
+"""Whose file or directory Python, Java and Hadoop may not write. Hadoop says nothing of why."""
 _OF_A_STORE = re.compile(r"software\.amazon\.awssdk\.[\w.]+Exception: (.+)")
 _OF_A_CATALOG = re.compile(
     r"PSQLException: ((?:FATAL: |Connection to |The connection attempt failed|This connection has been closed"
@@ -73,7 +78,10 @@ class Terminated(click.ClickException):
 
 
 def explained(error: Exception) -> str | None:
-    """Find the line of a failed worker, disk, store or catalog in Spark's pages, or that of Java's end."""
+    """Find the line of a failed worker, disk, store or catalog in Spark's pages or the system's words.
+
+    Else that of Java's end; None where there is neither.
+    """
     pages = str(error)
     in_a_worker = _IN_A_WORKER.search(pages)
     if in_a_worker is not None:
@@ -92,13 +100,7 @@ def explained(error: Exception) -> str | None:
         )
     if _OF_ANOTHER_JOB.search(pages) is not None:
         return f"another job has written these tables meanwhile: {GAVE_UP}"
-    of_a_disk = _OF_A_DISK.search(pages)
-    if of_a_disk is not None:
-        return (
-            f"writing failed ({of_a_disk[0]}): mend the disk of the tables ([lakehouse] path) or of Spark's temporary"
-            " files (spark.local.dir), and run again; what was committed is whole"
-        )
-    return _of_java(error)
+    return _of_files(pages) or _of_java(error)
 
 
 @contextmanager
@@ -113,11 +115,27 @@ def in_one_line() -> Iterator[None]:
         raise ended(str(error)) from error
     except EXPECTED as error:
         raise click.ClickException(str(error)) from error
-    except (PySparkException, *GONE) as error:
+    except (PySparkException, OSError, *GONE) as error:
         line = explained(error)
         if line is None:
             raise
         raise click.ClickException(line) from error
+
+
+def _of_files(pages: str) -> str | None:
+    of_a_disk = _OF_A_DISK.search(pages)
+    if of_a_disk is not None:
+        return (
+            f"writing failed ({of_a_disk[0]}): mend the disk of the tables ([lakehouse] path) or of Spark's temporary"
+            " files (spark.local.dir), and run again; what was committed is whole"
+        )
+    not_ours = _NOT_OURS.search(pages)
+    if not_ours is not None:
+        return (
+            f"{next(filter(None, not_ours.groups()))} may not be written: run as the user whose tables these are, or"
+            " let this one write all that is in their directory ([lakehouse] path); what was committed is whole"
+        )
+    return None
 
 
 def _of_java(error: Exception) -> str | None:

@@ -60,7 +60,7 @@ def roll_up_every(
             tell(result)
         except Stopped:
             return
-        except (*_PASSING, *CUT_SHORT) as error:
+        except (*_PASSING, *CUT_SHORT, OSError) as error:
             if stop.is_asked() and isinstance(error, CUT_SHORT):
                 return
             line = str(error) if isinstance(error, _PASSING) else _line_of_what_passes(error)

@@ -62,6 +62,19 @@ class Lakehouse:
         return [tuple(row) for row in spark.sql(query).collect()]
 
 
+@pytest.fixture(scope="session")
+def nobodys_directory() -> Path:
+    """Give a directory of files that nobody may write, not even root."""
+    directory = Path("/sys/kernel")
+    try:
+        (directory / "uevent_seqnum").open("rb+").close()
+    except PermissionError:
+        return directory
+    except OSError as error:
+        pytest.skip(f"this machine has no file that nobody may write: {error}")
+    pytest.skip("this machine has no file that nobody may write")
+
+
 PIECES, MANY_PIECES = "spark.sql.adaptive.coalescePartitions.initialPartitionNum", "4"
 """Into how many a session begins to shuffle all rows; a user's begins with 32 and more."""
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError
@@ -12,7 +13,7 @@ from pyspark.sql import functions as f
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES
 from aggregator.lakehouse import catalog, provision
 from aggregator.lakehouse.catalog import HubPosition, Interfered, WholeRun
-from aggregator.lakehouse.failures import explained
+from aggregator.lakehouse.failures import explained, in_one_line
 from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.job import start_session
 from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning, alone
@@ -187,6 +188,20 @@ def test_one_job_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     assert said == ["another job is at work on these tables: waiting for it"]
     with alone(spark, tmp_path, FILE_BESIDE_THE_TABLES, 0, said.append):
         pass
+
+
+def test_a_lock_that_this_user_may_not_write_is_named(
+    spark: SparkSession, tmp_path: Path, nobodys_directory: Path
+) -> None:
+    lock = tmp_path / "rollup.lock"
+    lock.symlink_to(nobodys_directory / "uevent_seqnum")
+    with (
+        pytest.raises(click.ClickException) as refused,
+        in_one_line(),
+        alone(spark, tmp_path, FILE_BESIDE_THE_TABLES, 0, say),
+    ):
+        pytest.fail("it is not ours")
+    assert str(refused.value).startswith(f"{lock} may not be written: run as the user whose tables these are")
 
 
 def test_of_two_jobs_that_no_lock_keeps_apart_one_gives_up(prepared: SparkSession, tmp_path: Path) -> None:

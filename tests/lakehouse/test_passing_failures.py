@@ -23,6 +23,7 @@ from aggregator.lakehouse.stopping import Stopped, StopSignal
 from shared.instants import DAY, SECOND
 from shared.nats_connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
+from tests.support.fault_disk import BALLAST, SmallDisk
 from tests.support.free_ports import free_ports
 
 NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
@@ -89,6 +90,57 @@ def test_an_object_store_that_goes_away_in_mid_run_is_one_line_that_blames_no_ca
 
 def test_what_no_restart_of_a_catalog_mends_is_no_failure_that_passes() -> None:
     assert explained(Py4JError("x\nCaused by: org.postgresql.util.PSQLException: ERROR: duplicate key value\n")) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "java.io.FileNotFoundException: /lake/muster/x.parquet (Permission denied)",
+        "java.nio.file.AccessDeniedException: /lake/muster/x.parquet",
+        "java.io.IOException: Mkdirs failed to create file:/lake/muster/x.parquet (exists=false, cwd=file:/root)",
+    ],
+)
+def test_what_java_may_not_write_is_one_line_that_names_it(said: str) -> None:
+    line = explained(Py4JError(f"An error occurred while calling o1.\n: {said}\n\tat a.b.C(C.java:1)\n"))
+    assert line is not None
+    assert line.startswith("/lake/muster/x.parquet may not be written: run as the user whose tables these are")
+    assert "\n" not in line
+
+
+def test_tables_of_another_user_are_named_in_one_line(tmp_path: Path, nobodys_directory: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    lock = tmp_path / "lake" / "rollup.lock"
+    lock.symlink_to(nobodys_directory / "uevent_seqnum")
+    ended = muster(tmp_path, "maintain")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.startswith(f"muster-aggregator: {lock} may not be written: run as the user whose tables these")
+
+
+def test_an_import_that_fills_the_disk_says_so_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "outages.csv").write_text("host,begin,end\nh,100000,200000\n")
+    with SmallDisk(tmp_path / "lake") as disk:
+        if not disk.is_small:
+            pytest.skip("a disk of its own can be mounted by root only")
+        disk.fill(0)
+        columns = "--sender host --start begin --stop end --always down"
+        ended = muster(tmp_path, "import", "intervals", *columns.split(), str(tmp_path / "outages.csv"))
+        assert [path.name for path in disk.path.iterdir()] == [BALLAST]
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.startswith("muster-aggregator: writing failed (No space left on device): mend the disk of the")
+
+
+def test_a_service_on_tables_that_it_may_not_write_tries_again(nobodys_directory: Path) -> None:
+    lake = nobodys_directory / "lake"
+    complaints = complaints_of_a_service(settings_for(NOBODY, lake).lakehouse)
+    assert [line.partition(":")[0] for line in complaints] == [f"{lake} may not be written"] * 2
+
+
+def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command whose tables are in ``directory``."""
+    config = directory / "aggregator.toml"
+    config.write_text('[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n')
+    command = [sys.executable, "-c", "from aggregator.cli import main; main()", *arguments, "--config", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_service_whose_java_does_not_start_ends_and_keeps_what_the_last_one_said(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def _remove_if_abandoned(left: Path) -> None:
         with (left / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
-    except (FileNotFoundError, BlockingIOError):
+    except (FileNotFoundError, BlockingIOError, PermissionError):
         # It is being made this very moment, or it is another's.
         return
 
