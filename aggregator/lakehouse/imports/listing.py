@@ -9,7 +9,8 @@ from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.query import Tables
 
 _QUERY = """
-    SELECT import_id, block, file, count(*) FILTER (NOT is_quarantined), count(*) FILTER (is_quarantined),
+    SELECT import_id, block, string_agg(DISTINCT file, ', ' ORDER BY file),
+        count(*) FILTER (NOT is_quarantined), count(*) FILTER (is_quarantined),
         count(DISTINCT (region, site, sender_id)) FILTER (NOT is_quarantined),
         coalesce(epoch_us(min(started_at)), 0), coalesce(epoch_us(max(ended_at)), 0)
     FROM (
@@ -18,12 +19,15 @@ _QUERY = """
         UNION ALL
         SELECT import_id, block, file, true, NULL, NULL, NULL, NULL, NULL FROM import_quarantine
     )
-    GROUP BY import_id, block, file ORDER BY block, 7, import_id
+    GROUP BY import_id, block ORDER BY block, 7, import_id
 """
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What one import brought, as far as no other had brought it before. Instants in microseconds, 0 where none."""
+    """What one import brought, as far as no other had brought it before. Instants in microseconds, 0 where none.
+
+    ``file`` names all files that it came from: one that is given under another name is the same import.
+    """
 
     import_id: str
     block: str
