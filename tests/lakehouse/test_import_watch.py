@@ -17,7 +17,11 @@ NOW = parse_instant("2026-11-22T12:00:00Z")
 @pytest.mark.parametrize(
     ("since", "until", "said"),
     [
-        ("2005", None, "--since 2005: plain numbers are Unix seconds; write a day as 2005-12-31"),
+        (
+            "2005",
+            None,
+            "--since 2005: plain numbers are Unix seconds, with nine digits or more; write for example 2005-12-31T",
+        ),
         (None, "20050101", "--until 20050101: plain numbers are Unix seconds"),
         (None, "1136073600000", "--until 1136073600000 is still to come: numbers are Unix seconds"),
         (None, "2026-12-01", "--until 2026-12-01 is still to come"),
@@ -53,7 +57,7 @@ def test_a_watch_is_read_as_instants_are_and_may_reach_the_end_of_today() -> Non
     ],
 )
 def test_a_dry_run_says_what_is_held_between_and_around_rows(tmp_path: Path, told: str, said: str) -> None:
-    (tmp_path / "file.csv").write_text("host,begin,end,is\nh,100000,200000,up\n")
+    (tmp_path / "file.csv").write_text("host,begin,end,is\nh,1970-01-02,1970-01-03,up\n")
     (tmp_path / "aggregator.toml").write_text('[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n')
     given = f"--dry-run --sender host --start begin --config {tmp_path / 'aggregator.toml'} {told}"
     answer = CliRunner().invoke(intervals, [str(tmp_path / "file.csv"), *given.split()])

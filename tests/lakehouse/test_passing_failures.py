@@ -117,7 +117,7 @@ def test_tables_of_another_user_are_named_in_one_line(tmp_path: Path, nobodys_di
 
 
 def test_an_import_that_fills_the_disk_says_so_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "outages.csv").write_text("host,begin,end\nh,100000,200000\n")
+    (tmp_path / "outages.csv").write_text("host,begin,end\nh,2006-01-01,2006-01-02\n")
     with SmallDisk(tmp_path / "lake") as disk:
         if not disk.is_small:
             pytest.skip("a disk of its own can be mounted by root only")

@@ -35,6 +35,10 @@ _CLOCK = re.compile(
     r"(?:(?P<days>\d+)(?: days?,?)? )?(?P<hours>\d+):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d(?:\.\d+)?)"
 )
 _NAMED_UTC = re.compile(r"\s*(?:UTC|GMT)$")
+_UTC_BY_NAME = re.compile(r"\b(?:UTC|GMT)\b", re.IGNORECASE)
+_DIRECTIVE = re.compile(r"%(.)")
+_FEWEST_SECONDS = 100_000_000
+"""Unix seconds have as many, and nine digits, from March 1973 on. A smaller number is a year, a month or a day."""
 
 
 def latest(now: int) -> int:
@@ -55,7 +59,7 @@ def time_reader(time: str, zone: str, epoch: int = 0) -> ReadTime:
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise ValueError(f"there is no time zone {zone!r}; write for example Europe/Dublin") from error
     if "%" in time:
-        return lambda text: _microseconds(datetime.strptime(text.strip(), time), where)  # noqa: DTZ007 - zone below
+        return _pattern_reader(time, where)
     if time in _OF_INSTANTS:
         factor = _PER_UNIT[time]
         return lambda text: epoch + _number(text, factor)
@@ -63,12 +67,14 @@ def time_reader(time: str, zone: str, epoch: int = 0) -> ReadTime:
         raise ValueError(f"times are auto, s, ms, us, ns or a pattern such as %d.%m.%Y %H:%M, not {time!r}")
 
     def unix_seconds_or_iso(text: str) -> int:
-        if text.isascii() and text.isdigit():
-            return epoch + int(text) * SECOND
         try:
-            return epoch + _number(text, Decimal(SECOND))
+            plain = text.isascii() and text.isdigit()
+            since = int(text) * SECOND if plain else _number(text, Decimal(SECOND))
         except ValueError:
             return _microseconds(datetime.fromisoformat(_NAMED_UTC.sub("+00:00", text.strip())), where)
+        if not epoch and abs(since) < _FEWEST_SECONDS * SECOND:
+            raise ValueError("plain numbers are Unix seconds, with nine digits or more")
+        return epoch + since
 
     return unix_seconds_or_iso
 
@@ -89,6 +95,21 @@ def length_reader(unit: Unit) -> ReadTime:
         return int(sum(parts, Decimal(0)).to_integral_value())
 
     return number_or_clock
+
+
+def _pattern_reader(pattern: str, where: ZoneInfo) -> ReadTime:
+    """Give what reads a pattern of strptime, whose %Z reads the name of a zone and forgets it: here UTC or GMT only."""
+    told = _DIRECTIVE.findall(pattern)
+    # Who writes the offset beside the name has said it.
+    by_name = "Z" in told and "z" not in told
+    if by_name:
+        pattern = _DIRECTIVE.sub(lambda each: "%z" if each[1] == "Z" else each[0], pattern)
+
+    def in_pattern(text: str) -> int:
+        plain = _UTC_BY_NAME.sub("+0000", text.strip()) if by_name else text.strip()
+        return _microseconds(datetime.strptime(plain, pattern), where)  # noqa: DTZ007 - the zone is put to it
+
+    return in_pattern
 
 
 def _number(text: str, factor: Decimal) -> int:

@@ -8,9 +8,6 @@ from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.times import EARLIEST, latest, time_reader
 from shared.instants import format_instant
 
-_FEWEST_DIGITS = 9
-"""Unix seconds have as many from March 1973 on. With fewer, a number is a year or a day."""
-
 
 def told_instant(name: str, text: str | None, zone: str) -> int | None:
     """Read what the option ``name`` says, in microseconds; raise ImportRefused."""
@@ -48,9 +45,6 @@ def _plausible(name: str, text: str | None, zone: str, now: int) -> int | None:
     at = told_instant(name, text, zone)
     if text is None or at is None:
         return None
-    digits = text.strip()
-    if digits.isdigit() and len(digits) < _FEWEST_DIGITS:
-        raise ImportRefused(f"--{name} {text}: plain numbers are Unix seconds; write a day as 2005-12-31")
     if not EARLIEST <= at <= latest(now):
         when = "lies before 1970-01-02" if at < EARLIEST else "is still to come"
         raise ImportRefused(f"--{name} {text} {when}: numbers are Unix seconds, whatever --time says; else ISO 8601")
