@@ -49,6 +49,9 @@ class Seats:
         """Connect a block with its stream, however long that takes."""
         settings, source_settings = self._settings, block.source
         adapters: list[Adapter] = []
+        report = self._board.reporter(stream_part(block.name))
+        # A stream whose link has never been there is one that is not read, not one that nobody asked for.
+        report(IngestPhase.STARTING, "")
         link_report = self._board.reporter(source_part(block.name))
         client = await self._parts.links.open(source_settings, f"source of {block.name}", adapters, link_report)
         address = SourceAddress(
@@ -64,7 +67,6 @@ class Seats:
             client, SourceApi(client, address), int(source_settings.settle), self._probe(block, client)
         )
         adapters.append(source)
-        report = self._board.reporter(stream_part(block.name))
 
         def report_reading(phase: IngestPhase, reason: str) -> None:
             report(phase, reason)

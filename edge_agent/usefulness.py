@@ -39,7 +39,8 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
     """Say in a line each why the agent is not useful at ``at``, by its own clock; nothing where it is."""
     if not any(name.startswith(_STREAM) for name in parts):
         yield "starting: no stream is read yet"
-    for name, part in parts.items():
+    # A block's link before its stream, as the cause before what follows from it.
+    for name, part in sorted(parts.items()):
         patience = DRAIN_PATIENCE if name == _UPSTREAM else 0
         counts = name.startswith((_UPSTREAM, _SOURCE, _STREAM)) or name == _PAIR
         if counts and not part.is_working and at - part.since >= patience:

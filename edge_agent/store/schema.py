@@ -169,7 +169,8 @@ FORGET_INPUTS = (
 )
 OPEN_REQUESTS = "SELECT row_id, asked FROM operator_request WHERE answer IS NULL"
 ANSWER_REQUEST = "UPDATE operator_request SET answer = ? WHERE row_id = ?"
-PUT_STATUS = "INSERT OR REPLACE INTO status VALUES (?,?)"
+CLEAR_STATUS = "DELETE FROM status"
+PUT_STATUS = "INSERT INTO status VALUES (?,?)"
 
 REPLACED_REGISTRATIONS = (
     "SELECT row_id, size, sender_id FROM registration_outbox WHERE sender_id <> '' "

@@ -13,9 +13,13 @@ OPERATOR = "operator"
 
 
 class SideBatch(msgspec.Struct, frozen=True):
-    """What one transaction writes. ``discarded`` is a row and the cause, ``dropped_blocks`` a GLOB."""
+    """What one transaction writes. ``discarded`` is a row and the cause, ``dropped_blocks`` a GLOB.
 
-    status: Mapping[str, str] = {}
+    ``status`` takes the place of all that stood there, None leaves it: what an earlier run said, or one with other
+    settings, must not be taken for this one's.
+    """
+
+    status: Mapping[str, str] | None = None
     discarded: tuple[OutboxRow, str] | None = None
     dropped_blocks: str = ""
     request: int = 0
@@ -32,4 +36,6 @@ def write_beside_blocks(database: sqlite3.Connection, batch: SideBatch, outbox: 
         outbox.drop_unsent(batch.dropped_blocks, OPERATOR)
         answer = msgspec.json.encode(outbox.dropped).decode()
         database.execute(schema.ANSWER_REQUEST, (answer, batch.request))
-    database.executemany(schema.PUT_STATUS, batch.status.items())
+    if batch.status is not None:
+        database.execute(schema.CLEAR_STATUS)
+        database.executemany(schema.PUT_STATUS, batch.status.items())

@@ -144,7 +144,7 @@ class SqliteStore:
         return {block: {**counters, **self.outbox_counters(block)} for block, counters in self._block_counters.items()}
 
     async def write_status(self, status: Mapping[str, object]) -> None:
-        """Replace what ``muster-agent status`` shows, by name; raise StoreUnwritable, or what ended the flusher."""
+        """Replace all that ``muster-agent status`` shows of a run; raise StoreUnwritable, or what ended the flusher."""
         if self._flusher.done():
             self._flusher.result()
         bodies = {name: msgspec.json.encode(body).decode() for name, body in status.items()}

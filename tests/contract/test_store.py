@@ -191,13 +191,16 @@ async def test_recorded_inputs_are_kept_up_to_a_bound(tmp_path: Path, monkeypatc
     assert kept == expected
 
 
-async def test_status_is_replaced_by_name(tmp_path: Path) -> None:
+async def test_status_is_replaced_as_a_whole_and_left_by_every_other_transaction(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     async with opened(path) as store:
-        await store.write_status({"agent": {"pid": 1}, "other": None})
-        await store.write_status({"agent": {"pid": 2}})
+        await store.write_status({"agent": {"pid": 1}, "part:stream removed": {"phase": "reading"}})
+    async with opened(path) as store:
+        await store.write_status({"agent": {"pid": 2}, "last_problem": None})
+        await store.commit(batch(1))
+        await store.drop_registrations("*")
     with closing(sqlite3.connect(path)) as database:
-        assert dict(database.execute("SELECT name, body FROM status")) == {"agent": '{"pid":2}', "other": "null"}
+        assert dict(database.execute("SELECT name, body FROM status")) == {"agent": '{"pid":2}', "last_problem": "null"}
 
 
 async def test_counters_of_block_and_outbox_are_given_together(tmp_path: Path) -> None:

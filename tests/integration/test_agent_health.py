@@ -10,6 +10,7 @@ import sqlite3
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,32 @@ async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment
     await deployment.site.link.restore()
     await until(is_useful, "the agent is useful again")
     assert (await asyncio.to_thread(asked, deployment, "/elsewhere"))[0] == 404
+
+
+async def test_a_run_whose_site_is_not_there_says_nothing_that_the_run_before_it_said(deployment: Deployment) -> None:
+    listen = re.search(r'listen = "(.*):(.*)"', deployment.agent.config.read_text())
+    assert listen
+
+    async def says(stream: str, source: str) -> bool:
+        said = await deployment.agent.status_json()
+        phases = {name: part["phase"] for name, part in said.get("parts", {}).items()}
+        is_this_run = said.get("agent", {}).get("pid") == deployment.agent.process.pid
+        return is_this_run and (phases.get("stream nodes"), phases.get("source of nodes")) == (stream, source)
+
+    with socket.create_server((listen[1], int(listen[2]))):
+        await until_running(deployment)
+        await until(partial(says, "reading", "connected"), "the first run reads")
+        assert (await deployment.agent.status_json())["parts"]["monitor"]["phase"] == "not listening"
+        deployment.agent.kill()
+    await deployment.site.link.cut()
+    deployment.agent.start()
+    await until(partial(says, "starting", "not connected"), "the next run says that it waits for its site")
+    said = await deployment.agent.status_json()
+    assert "monitor" not in said["parts"], "it listens"
+    assert [(block["name"], block["progress"]) for block in said["blocks"]] == [("nodes", None)]
+    assert any(problem.startswith("stream nodes: starting") for problem in said["problems"])
+    _, metrics = await asyncio.to_thread(asked, deployment, "/metrics")
+    assert 'muster_agent_stream_reading{region="eu-west",site="dub1",stream="nodes"} 0' in metrics
 
 
 async def test_metrics_count_what_was_read_forwarded_and_said(deployment: Deployment) -> None:
