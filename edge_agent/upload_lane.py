@@ -70,7 +70,11 @@ class Terms:
 
 
 class UploadLane:
-    """One lane, whose rows may pass each other when a publish fails. ``wake`` is called when more of them were read."""
+    """One lane, whose rows may pass each other when a publish fails. ``wake`` is called when more of them were read.
+
+    ``problem`` says why its rows do not leave, until one was acknowledged or none waits. ``is_empty`` tells that none
+    waited when it was last asked for a shipment.
+    """
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class UploadLane:
     ) -> None:
         self.lane = lane
         self.problem = ""
+        self.is_empty = False
         self._store = store
         self._terms = terms
         self._flight_limit = flight_limit
@@ -129,7 +134,8 @@ class UploadLane:
         if now < self._rests_until or self._yields(now):
             return None
         has_read_all = self._reader.read_on(appends)
-        if has_read_all and self._reader.through == self._acknowledged_through:
+        self.is_empty = has_read_all and self._reader.through == self._acknowledged_through
+        if self.is_empty:
             self.problem = ""
         shipment = self._chosen()
         if shipment is not None:
@@ -181,6 +187,7 @@ class UploadLane:
         self._window.rewind()
         self._window.byte_limit = self._flight_limit.limit
         self._reader.rewind(self._acknowledged_through)
+        self.is_empty = False
         self._again.clear()
         self._in_flight.clear()
         self._store.release(self.lane)

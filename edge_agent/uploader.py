@@ -5,7 +5,7 @@ refused holds up its own lane alone.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from edge_agent.cancellation import is_cancelled
 from edge_agent.copy_lane import CopyLane
@@ -43,7 +43,10 @@ class Pace:
 
 
 class Uploader:
-    """The loop. ``report`` hears an empty text when all goes well, else why nothing leaves."""
+    """The loop. ``report`` hears an empty text when all goes well, else why nothing leaves, or some records do not.
+
+    What has failed goes well again when an answer has come, or when nothing waits any more.
+    """
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class Uploader:
         self._appends = 0
         self._retry_after = FIRST_RETRY
         self._looked_at = self._taken_at = 0.0
+        self._is_in_trouble = False
 
     async def run(self) -> None:
         """Upload for ever."""
@@ -102,9 +106,9 @@ class Uploader:
                 self._passage.link_is_up(self._upstream.poke)
                 await self._upload()
             except UpstreamUnavailable as error:
-                self._report(str(error))
+                self._tell_of_trouble(str(error))
             except StoreUnwritable as error:
-                self._report(f"{error.cause}: {error}")
+                self._tell_of_trouble(f"{error.cause}: {error}")
             self._passage.link_is_down()
             for lane in self._lanes:
                 lane.rewind()
@@ -123,7 +127,9 @@ class Uploader:
             in_flight = self._in_flight()
             if not in_flight:
                 progressed_at = loop.time()
-                self._tell()
+                # To begin again is no sign that it will go better this time: an answer is.
+                if not self._is_in_trouble or all(lane.is_empty for lane in self._lanes):
+                    self._tell()
             answers = await self._upstream.answers(0.0 if has_more else self._patience(progressed_at, in_flight))
             for answer in answers:
                 lane = self._lane_of.pop(answer.number, None)
@@ -134,10 +140,10 @@ class Uploader:
                 self._retry_after = FIRST_RETRY
                 self._tell()
             elif in_flight and self._has_waited(progressed_at, ACKNOWLEDGEMENT_PATIENCE):
-                raise UpstreamUnavailable(f"no acknowledgement for {ACKNOWLEDGEMENT_PATIENCE:g} s")
+                raise _given_up(self._lanes, f"no acknowledgement for {ACKNOWLEDGEMENT_PATIENCE:g} s")
             for lane in self._lanes:
                 if lane.in_flight and self._has_waited(lane.waits_since, LANE_PATIENCE):
-                    raise UpstreamUnavailable(f"no acknowledgement of {lane.lane.name.lower()} for {LANE_PATIENCE:g} s")
+                    raise _given_up([lane], f"no acknowledgement of {lane.lane.name.lower()} for {LANE_PATIENCE:g} s")
 
     def _has_waited(self, since: float, patience: float) -> bool:
         """Tell whether it is too long since an answer, and since the link took what was sent."""
@@ -159,7 +165,12 @@ class Uploader:
         resting = [lane.rests_until - now for lane in self._lanes if lane.rests_until > now]
         return max(min([patience, *resting]), 0.0)
 
+    def _tell_of_trouble(self, text: str) -> None:
+        self._is_in_trouble = True
+        self._report(text)
+
     def _tell(self) -> None:
+        self._is_in_trouble = False
         self._report(next((lane.problem for lane in self._lanes if lane.problem), ""))
 
     async def _send_some(self) -> bool:
@@ -178,3 +189,11 @@ class Uploader:
             else:
                 return False
         return True
+
+
+def _given_up(lanes: Iterable[UploadLane], text: str) -> UpstreamUnavailable:
+    """Let each lane that waits for answers keep the reason until it has one: others may be answered before it."""
+    for lane in lanes:
+        if lane.in_flight:
+            lane.problem = text
+    return UpstreamUnavailable(text)
