@@ -109,13 +109,18 @@ class Ingest:
             await self._commits.stop()
 
     async def _read_for_ever(self) -> None:
-        retry_after = FIRST_RETRY
+        loop, retry_after = asyncio.get_running_loop(), FIRST_RETRY
         while not is_cancelled():
             try:
                 await self._open()
                 self._report(IngestPhase.READING, "")
-                retry_after = FIRST_RETRY
-                await self._read_on()
+                opened_at, opened_behind = loop.time(), self.decider.state.position
+                try:
+                    await self._read_on()
+                finally:
+                    # To have opened is not enough: that may go well each time, and reading fail at once.
+                    if self.decider.state.position != opened_behind or loop.time() - opened_at >= LONGEST_RETRY:
+                        retry_after = FIRST_RETRY
             except SourceUnavailable as error:
                 await self._commits.finish()
                 self._report(IngestPhase.UNAVAILABLE, str(error))

@@ -95,9 +95,9 @@ class Follower:
             try:
                 await self._open()
                 self._report(IngestPhase.FOLLOWING, "")
-                retry_after = FIRST_RETRY
                 while not is_cancelled():
                     await self._take(logged)
+                    retry_after = FIRST_RETRY
                     logged = await self._entries.get()
             except SourceUnavailable as error:
                 self._report(IngestPhase.UNAVAILABLE, str(error))

@@ -5,6 +5,7 @@ import re
 import signal
 import sqlite3
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from functools import partial
@@ -12,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent import ingest
+from edge_agent.ports import Opened
+from edge_agent.source import JetStreamSource
 from edge_agent.store import schema
+from shared.identifiers import SourcePosition
 from tests.support import failing_agent
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
+from tests.support.agent_within import agent_within
 from tests.support.fleet_region import STREAM as FLEET
 from tests.support.one_server import written
 from tests.support.told_agent import BODIES, NAMES, arrived, told_of, until_running
@@ -131,6 +137,35 @@ async def test_a_link_on_which_something_was_denied_is_well_again_when_it_is_per
         await deployment.site.publish(*BODIES)
         await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
         await until(is_connected, "status says that the link is well")
+
+
+async def test_a_stream_that_opens_and_cannot_be_read_is_opened_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    permissions = """
+    authorization { users: [
+      { user: admin, password: secret }
+      { user: agent, password: secret, permissions: { publish: { deny: ["$JS.API.CONSUMER.MSG.NEXT.>"] } } }
+    ] }
+    no_auth_user: admin
+    """
+    auth = '[stream.source.auth]\nuser = "agent"\npassword_file = "password"\n\n[stream.sender]'
+    written(tmp_path / "password", "secret")
+    open_source, opened_at = JetStreamSource.open, list[float]()
+
+    async def noted(source: JetStreamSource, position: SourcePosition, read_through: int) -> Opened:
+        opened = await open_source(source, position, read_through)
+        opened_at.append(time.monotonic())
+        return opened
+
+    monkeypatch.setattr(JetStreamSource, "open", noted)
+    settings = SETTINGS.replace("[stream.sender]", auth)
+    async with (
+        deployed(tmp_path, settings, site_config=permissions) as deployment,
+        agent_within(deployment.agent.config),
+    ):
+        await until(lambda: len(opened_at) >= 6, "it was opened again and again")
+    assert opened_at[-1] - opened_at[-2] > 4 * ingest.FIRST_RETRY
 
 
 # Ending
