@@ -26,6 +26,7 @@ WRITE_INTERVAL = 2.0
 UPSTREAM = "upstream"
 CONNECTED = "connected"
 DISCONNECTED = "not connected"
+NOT_ACCEPTED = "not accepted"
 _SOURCE, _STREAM = "source of ", "stream "
 
 log = logging.getLogger("muster.agent")

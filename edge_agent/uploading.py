@@ -7,7 +7,7 @@ from edge_agent.agent_parts import AgentParts
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.standing import Standing
 from edge_agent.links import Adapter
-from edge_agent.status_board import UPSTREAM
+from edge_agent.status_board import CONNECTED, NOT_ACCEPTED, UPSTREAM
 from edge_agent.uploader import Uploader
 from edge_agent.upstream import JetStreamUpstream
 from shared.nats_client import EdgeClient
@@ -43,10 +43,10 @@ class Uploading:
 
         def report_upload(problem: str) -> None:
             if not problem:
-                report("connected", "")
+                report(CONNECTED, "")
             elif link.client.is_connected:
                 # Of a link that is down the link itself says so, since when and why.
-                report("not accepted", problem)
+                report(NOT_ACCEPTED, problem)
 
         bandwidth = self._parts.settings.upstream.max_bandwidth
         uploader = Uploader(

@@ -14,6 +14,8 @@ from edge_agent.core.block_state import Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.inspection.moments import relative
 from edge_agent.outbox_ages import instant_of
+from edge_agent.pair.status import PairPhase
+from edge_agent.status_board import NOT_ACCEPTED, UPSTREAM
 from edge_agent.status_report import read_report
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.reading import StoreUnreadable
@@ -57,7 +59,11 @@ class WaitingRecords(msgspec.Struct, frozen=True):
 
 
 class OutboxReport(msgspec.Struct, frozen=True):
-    """What ``outbox`` shows; also its JSON form. ``size`` and ``limit`` in bytes, ``upstream`` why nothing leaves."""
+    """What ``outbox`` shows; also its JSON form. ``size`` and ``limit`` are in bytes.
+
+    ``upstream`` says why nothing leaves, ``held_up`` what is refused or not answered: other lanes may go on. Where a
+    member of a pair stands by, nothing leaves there, and ``sent_by`` names the other.
+    """
 
     waiting: list[WaitingRecords]
     size: int
@@ -65,6 +71,8 @@ class OutboxReport(msgspec.Struct, frozen=True):
     is_running: bool
     upstream: str
     counters: Counters
+    held_up: str = ""
+    sent_by: str = ""
 
 
 def read_outbox(database: sqlite3.Connection) -> OutboxReport:
@@ -84,14 +92,18 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
         for lane, statement in WAITING.items()
         for block, records, count, size, first, last in database.execute(statement).fetchall()
     ]
-    upstream = status.parts.get("upstream")
+    upstream = status.parts.get(UPSTREAM) if status.is_running else None
+    is_refused = upstream is not None and upstream.phase == NOT_ACCEPTED
+    stands_by = status.is_running and status.pair is not None and status.pair.phase == PairPhase.STANDING_BY
     return OutboxReport(
         waiting=waiting,
         size=sum(each.size for each in waiting),
         limit=status.agent.max_outbox,
         is_running=status.is_running,
-        upstream=f"{upstream.phase}: {upstream.reason}" if upstream and upstream.reason and status.is_running else "",
+        upstream=f"{upstream.phase}: {upstream.reason}" if upstream and upstream.reason and not is_refused else "",
         counters=status.outbox_counters,
+        held_up=upstream.reason if upstream and is_refused else "",
+        sent_by=status.pair.other if status.pair and stands_by else "",
     )
 
 
@@ -121,8 +133,13 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
         yield f"\n{format_size(report.size)} of {format_size(report.limit)} ({share})"
     if not report.is_running:
         yield "Nothing leaves: the agent does not run, or hangs."
+    elif report.sent_by:
+        yield f"Nothing leaves here: this member of the pair stands by. {report.sent_by} sends the same records, and"
+        yield "what it has delivered goes from this outbox too."
     elif report.upstream:
         yield f"Nothing leaves: upstream {report.upstream}."
+    elif report.held_up:
+        yield f"Held up: {report.held_up}."
     for what, causes in sorted(report.counters.items()):
         yield f"{what} so far: {', '.join(f'{cause} {count:,}' for cause, count in sorted(causes.items()))}"
 

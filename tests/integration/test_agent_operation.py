@@ -100,6 +100,13 @@ async def test_a_region_without_a_stream_is_named_in_status(deployment: Deployme
         return "no stream of the region listens there" in await deployment.agent.status()
 
     await until(tells, "status names the reason")
+    held_up = "Held up: block nodes: fleet.eu-west.dub1.nodes.advisory.new: no stream of the region listens there.\n"
+
+    async def says_what_is_held_up() -> bool:
+        _, said, _ = await deployment.agent.run_command("outbox", "--config", str(deployment.agent.config))
+        return held_up in said and "Nothing leaves" not in said
+
+    await until(says_what_is_held_up, "outbox does not say that nothing leaves")
     await deployment.region.make_stream()
     await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
 

@@ -76,6 +76,8 @@ async def test_what_the_dead_leader_could_not_send_leaves_with_the_other(pair: P
         await b.agent.start()
         await until(lambda: b.does(PairPhase.STANDING_BY), "the second stands by")
         assert waiting(b) > 0
+        _, said, _ = await b.agent.command("outbox")
+        assert "Nothing leaves here: this member of the pair stands by. dub1-a sends the same records" in said
         nodes.speak_up("c")
         await until(lambda: waiting(a) > 1 and waiting(b) == waiting(a), "both have decided the same")
         await a.agent.kill()
