@@ -6,13 +6,14 @@ records alone (a newer sample, the limit, an operator) unpacks it first, into ro
 """
 
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import accumulate, islice
 
 import msgspec
 
-from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow, size_of
+from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow
 from edge_agent.ports import EVERYTHING
 from edge_agent.store import schema
 
@@ -37,11 +38,13 @@ class Chunk(msgspec.Struct, frozen=True):
     size: int
 
 
-def put_chunks(database: sqlite3.Connection, lane: Lane, rows: Sequence[OutboxRow]) -> list[Sequence[OutboxRow]]:
-    """Append rows of one block to a lane, each with its id; give those of each chunk."""
+def put_chunks(
+    database: sqlite3.Connection, lane: Lane, rows: Sequence[OutboxRow]
+) -> list[tuple[Sequence[OutboxRow], int]]:
+    """Append rows of one block to a lane, each with its id; give those of each chunk, and their size in bytes."""
     pieces = list(_pieces(rows))
-    for piece in pieces:
-        values = (piece[-1].row_id, piece[0].row_id, piece[0].block, len(piece), size_of(piece), _encode(piece))
+    for piece, size in pieces:
+        values = (piece[-1].row_id, piece[0].row_id, piece[0].block, len(piece), size, _encode(piece))
         # One at a time: a statement keeps what was bound to it, and this is large.
         database.execute(schema.put_chunk(lane), values)
     return pieces
@@ -93,12 +96,11 @@ def _rows_behind(database: sqlite3.Connection, lane: Lane, after_row_id: int) ->
         after_row_id = chunk.last_row_id
 
 
-def _pieces(rows: Sequence[OutboxRow]) -> Iterator[Sequence[OutboxRow]]:
+def _pieces(rows: Sequence[OutboxRow]) -> Iterator[tuple[Sequence[OutboxRow], int]]:
+    sizes = [row.size for row in rows]
     first = 0
     while first < len(rows):
-        piece = rows[first : first + CHUNK_ROWS]
-        if size_of(piece) > CHUNK_BYTES:
-            sizes = accumulate([row.size for row in piece])
-            piece = piece[: max(sum([size <= CHUNK_BYTES for size in sizes]), 1)]
-        yield piece
-        first += len(piece)
+        through = list(accumulate(sizes[first : first + CHUNK_ROWS]))
+        count = max(bisect_right(through, CHUNK_BYTES), 1)
+        yield rows[first : first + count], through[count - 1]
+        first += count

@@ -45,7 +45,7 @@ class OutboxChange:
         self._last_watermarks = dict(books.last_watermarks)
         self._deleted_through = dict(books.deleted_through)
         self._additions: dict[str, Counters] = {}
-        self._appended: dict[Lane, list[OutboxRow]] = {}
+        self._appended: dict[Lane, tuple[list[OutboxRow], int]] = {}
         self._removed: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         self._has_dropped_unsent = False
         self.dropped = LaneDepth()
@@ -57,13 +57,13 @@ class OutboxChange:
         self._books.add_counts(self._additions)
         for rows in self._placed:
             self._books.chunked_senders.add(rows)
-        for lane, rows in self._appended.items():
-            self._books.tail.append(lane, rows)
+        for lane, (appended, size) in self._appended.items():
+            self._books.tail.append(lane, appended, size)
         for lane, row_ids in self._removed.items():
             self._books.tail.remove(lane, row_ids)
         if self._has_dropped_unsent:
             self._books.tail.forget(Lane.REGISTRATIONS, self._last_row_ids[Lane.REGISTRATIONS])
-        if self._is_behind and len(self._appended.get(Lane.REGISTRATIONS, ())) >= chunks.WORTH_A_CHUNK:
+        if self._is_behind and len(self._appended.get(Lane.REGISTRATIONS, ((), 0))[0]) >= chunks.WORTH_A_CHUNK:
             self._books.registrations_came()
         if self._appended or self._has_dropped_unsent:
             self._books.announce_rows()
@@ -290,15 +290,17 @@ class OutboxChange:
         if not rows:
             return
         self._last_row_ids[lane] = rows[-1].row_id
-        self._appended[lane] = rows
-        if self._is_worth_chunks(lane, rows):
-            pieces = chunks.put_chunks(self._database, lane, rows)
-            self._placed += pieces if lane is Lane.REGISTRATIONS else ()
-            size = size_of(rows)
-            self._resize(lane, len(rows), size)
-            self._chunked[lane] += size
-        else:
-            self._insert(lane, rows)
+        put = self._put_chunks if self._is_worth_chunks(lane, rows) else self._insert
+        self._appended[lane] = rows, put(lane, rows)
+
+    def _put_chunks(self, lane: Lane, rows: list[OutboxRow]) -> int:
+        pieces = chunks.put_chunks(self._database, lane, rows)
+        if lane is Lane.REGISTRATIONS:
+            self._placed += [piece for piece, _ in pieces]
+        size = sum(size for _, size in pieces)
+        self._resize(lane, len(rows), size)
+        self._chunked[lane] += size
+        return size
 
     def _is_worth_chunks(self, lane: Lane, rows: list[OutboxRow]) -> bool:
         if len(rows) < chunks.WORTH_A_CHUNK or lane is Lane.COPIES:
@@ -307,7 +309,7 @@ class OutboxChange:
         is_small = lane is not Lane.REGISTRATIONS or self._chunked[lane] <= self._books.max_chunked
         return is_small and not any(row.watermark_since for row in rows)
 
-    def _insert(self, lane: Lane, rows: list[OutboxRow]) -> None:
+    def _insert(self, lane: Lane, rows: list[OutboxRow]) -> int:
         values = [
             (
                 row.row_id,
@@ -322,7 +324,9 @@ class OutboxChange:
             for row in rows
         ]
         put_rows(self._database, partial(schema.put_in_outbox, lane), values)
-        self._resize(lane, len(rows), size_of(rows))
+        size = size_of(rows)
+        self._resize(lane, len(rows), size)
+        return size
 
     def _drop(self, block: str, cause: str, rows: int, size: int) -> None:
         self._count(block, "dropped", cause, rows)

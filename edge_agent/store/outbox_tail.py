@@ -5,7 +5,7 @@ Bounded in bytes: a lane that waits longer is forgotten here, and read from the 
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from edge_agent.core.outgoing import Lane, OutboxRow, size_of
+from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.store.schema import EVERY_ROW
 
 MOST_BYTES = 16 << 20
@@ -31,13 +31,14 @@ class OutboxTail:
     def __init__(self, last_row_ids: Mapping[Lane, int]) -> None:
         self._lanes = {lane: _LaneTail(last_row_ids[lane]) for lane in Lane}
 
-    def append(self, lane: Lane, rows: Sequence[OutboxRow]) -> None:
-        """Keep rows that were committed, each with its id."""
+    def append(self, lane: Lane, rows: Sequence[OutboxRow], size: int) -> None:
+        """Keep rows that were committed, each with its id; ``size`` is that of all, in bytes."""
         tail = self._lanes[lane]
-        tail.rows |= {row.row_id: row for row in rows}
-        tail.size += size_of(rows)
+        tail.size += size
         if tail.size > MOST_BYTES:
             tail.forget(rows[-1].row_id)
+        else:
+            tail.rows |= {row.row_id: row for row in rows}
 
     def remove(self, lane: Lane, row_ids: Iterable[int]) -> None:
         """Let rows go that were replaced or dropped before they were sent."""
