@@ -64,3 +64,8 @@ class Uploading:
         finally:
             for lane in Lane:
                 self._parts.store.release(lane)
+
+    def leave_it_to_another(self, link: RegionLink) -> None:
+        """Take back why records did not leave: whoever sends them now says so."""
+        if link.client.is_connected:
+            self._parts.board.reporter(UPSTREAM)(CONNECTED, "")

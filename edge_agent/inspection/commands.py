@@ -178,20 +178,25 @@ def outbox(context: click.Context, config_path: Path, target: Path | None, as_js
 def drop(config_path: Path, own_path: Path | None, lane: str, stream: str, yes: bool) -> None:
     """Drop the registrations that wait, counted by the cause operator; the agent may run meanwhile."""
     path = _store_of(own_path or config_path)
-    with reading(path) as database:
-        waiting = [each for each in read_outbox(database).waiting if each.lane == lane and stream in ("", each.stream)]
-    count, size = sum(each.count for each in waiting), format_size(sum(each.size for each in waiting))
+    count, size = _waiting(path, lane, stream)
     if not count:
         click.echo("No registrations wait: nothing to drop.")
         return
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("nobody is there to be asked: --yes drops without asking")
     if not yes:
-        click.confirm(f"Drop {count:,} registrations ({size})? The region will never get them", abort=True)
+        click.confirm(f"Drop {count:,} registrations ({format_size(size)})? The region will never get them", abort=True)
     dropped = asyncio.run(drop_registrations(path, stream))
-    left = count - dropped.rows
-    stayed = f"; {left:,} were on their way, and stay until the region has them" if left > 0 else ""
+    left, _ = _waiting(path, lane, stream)
+    stayed = f"; {left:,} stay: they are on their way to the region, or came meanwhile" if left else ""
     click.echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}")
+
+
+def _waiting(path: Path, lane: str, stream: str) -> tuple[int, int]:
+    """Count what waits in a lane, of one stream or of all, and its bytes."""
+    with reading(path) as database:
+        waiting = [each for each in read_outbox(database).waiting if each.lane == lane and stream in ("", each.stream)]
+    return sum(each.count for each in waiting), sum(each.size for each in waiting)
 
 
 def _store_of(config_path: Path) -> Path:

@@ -24,6 +24,7 @@ from shared.tables import Column, format_table
 
 PAGE_ROWS = 1_000
 _SECRET = 0o600
+_NOT_LEADING = (PairPhase.CATCHING_UP, PairPhase.COPYING, PairPhase.WAITING)
 
 WAITING = {
     Lane.ADVISORIES: """
@@ -73,6 +74,7 @@ class OutboxReport(msgspec.Struct, frozen=True):
     counters: Counters
     held_up: str = ""
     sent_by: str = ""
+    not_leading: str = ""
 
 
 def read_outbox(database: sqlite3.Connection) -> OutboxReport:
@@ -94,7 +96,7 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
     ]
     upstream = status.parts.get(UPSTREAM) if status.is_running else None
     is_refused = upstream is not None and upstream.phase == NOT_ACCEPTED
-    stands_by = status.is_running and status.pair is not None and status.pair.phase == PairPhase.STANDING_BY
+    pair = status.pair if status.is_running else None
     return OutboxReport(
         waiting=waiting,
         size=sum(each.size for each in waiting),
@@ -103,7 +105,8 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
         upstream=f"{upstream.phase}: {upstream.reason}" if upstream and upstream.reason and not is_refused else "",
         counters=status.outbox_counters,
         held_up=upstream.reason if upstream and is_refused else "",
-        sent_by=status.pair.other if status.pair and stands_by else "",
+        sent_by=pair.other if pair and pair.phase == PairPhase.STANDING_BY else "",
+        not_leading=pair.phase if pair and pair.phase in _NOT_LEADING else "",
     )
 
 
@@ -136,6 +139,8 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
     elif report.sent_by:
         yield f"Nothing leaves here: this member of the pair stands by. {report.sent_by} sends the same records, and"
         yield "what it has delivered goes from this outbox too."
+    elif report.not_leading:
+        yield f"This member of the pair does not lead, it is {report.not_leading}: the one that leads sends the same."
     elif report.upstream:
         yield f"Nothing leaves: upstream {report.upstream}."
     elif report.held_up:

@@ -64,6 +64,9 @@ class Hands(Protocol):
     def upload(self) -> Coroutine[Any, Any, None]:
         """Send what waits, until cancelled."""
 
+    def leave_uploading(self) -> None:
+        """Take back what was said of it: the other sends from now on."""
+
 
 class _NotYet(Exception):
     """The pair cannot begin yet; the text says what it waits for."""
@@ -176,6 +179,7 @@ class Member:
         if self._upload is not None and self._last_leader == self._other.name:
             await cancelled([self._upload])
             self._upload = None
+            self._hands.leave_uploading()
 
     async def _marks(self) -> dict[str, PairMark | None]:
         """Name for every block of the settings that the store knows where it stands in the log."""

@@ -73,6 +73,10 @@ class _Hands:
     async def upload(self) -> None:
         await self._uploading.run(await asyncio.shield(self._link))
 
+    def leave_uploading(self) -> None:
+        if self._link.done():
+            self._uploading.leave_it_to_another(self._link.result())
+
     async def _tracker(self, block: str) -> Tracker | None:
         known = await self.store.load_block(block)
         return Tracker(*known) if known else None

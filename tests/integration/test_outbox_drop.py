@@ -22,7 +22,9 @@ from tests.support.waiting import until
 OTHER = "events"
 OTHER_ID = BlockId(BLOCK_ID.region, BLOCK_ID.site, OTHER)
 COUNT = 200
-SAID = re.compile(r"(\d+) registrations \(.*\) dropped; (\d+) were on their way, and stay until the region has them\n")
+SAID = re.compile(
+    r"(\d+) registrations \(.*\) dropped; (\d+) stay: they are on their way to the region, or came meanwhile\n"
+)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from edge_agent.inspection.outbox import read_outbox
 from edge_agent.pair.status import PairPhase
+from edge_agent.status_board import CONNECTED, NOT_ACCEPTED
 from edge_agent.store.reading import reading
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import registering
@@ -84,6 +85,24 @@ async def test_what_the_dead_leader_could_not_send_leaves_with_the_other(pair: P
         await until(lambda: b.does(PairPhase.LEADING), "the other leads", TAKEOVER)
         await region.link.restore()
         await until(knows(pair, "a", "b", "c"), "all is told")
+    await assert_straight_run(pair, leader=b)
+
+
+async def test_who_stands_by_complains_of_no_region_any_more(pair: PairStage) -> None:
+    a, b, region = pair.a, pair.b, pair.stage.region
+    async with registering(pair.stage.site, "a") as nodes:
+        await pair.start()
+        await until(knows(pair, "a"), "one is known")
+        await region.listen_on("elsewhere.>")
+        nodes.speak_up("b")
+        await until(lambda: a.upstream == NOT_ACCEPTED, "the region refuses what the first sends")
+        a.agent.suspend()
+        await until(lambda: b.does(PairPhase.LEADING), "the other leads", TAKEOVER)
+        a.agent.resume()
+        await until(lambda: a.does(PairPhase.STANDING_BY), "the first stands by")
+        await until(lambda: a.upstream == CONNECTED, "it takes back what it said of the region")
+        await region.listen_on("fleet.>")
+        await until(knows(pair, "a", "b"), "the other has told of all")
     await assert_straight_run(pair, leader=b)
 
 
@@ -196,6 +215,8 @@ async def test_who_cannot_follow_waits_for_the_other_and_copies_its_store(pair: 
         await site.api(f"STREAM.PURGE.{STREAM}", {"seq": read + 2})
         await b.agent.start()
         await until(lambda: b.does(PairPhase.WAITING), "the second cannot follow, and does not lead")
+        _, said, _ = await b.agent.command("outbox")
+        assert "This member of the pair does not lead, it is waiting: the one that leads sends the same." in said
         nodes.speak_up("b")
         await a.agent.start()
         await until(lambda: b.does(PairPhase.STANDING_BY), "the second has copied, and follows")

@@ -37,6 +37,11 @@ class Region:
         body = {"name": FLEET, "subjects": ["fleet.>"], "duplicate_window": 120_000_000_000, **config}
         await self._api(f"STREAM.CREATE.{FLEET}", body)
 
+    async def listen_on(self, subject: str) -> None:
+        """Let FLEET store what is published there, and nothing else."""
+        config = (await self._api(f"STREAM.INFO.{FLEET}", None))["config"]
+        await self._api(f"STREAM.UPDATE.{FLEET}", {**config, "subjects": [subject]})
+
     async def records(self, part: str = "") -> list[StoredMessage]:
         """Give everything that FLEET holds on subjects with ``part`` in them, in order."""
         last = (await self._api(f"STREAM.INFO.{FLEET}", None))["state"]["last_seq"]

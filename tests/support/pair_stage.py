@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_agent.pair.status import PairPhase, PairStatus
+from edge_agent.status_board import UPSTREAM
 from edge_agent.status_report import StatusReport, read_status
 from edge_agent.store.reading import StoreUnreadable
 from shared.embedded_link import EmbeddedLink
@@ -38,6 +39,13 @@ class Seat(NamedTuple):
             return read_status(self.store_path)
         except StoreUnreadable:
             return None
+
+    @property
+    def upstream(self) -> str:
+        """Read what it says of its region; nothing where it has said nothing yet."""
+        report = self.report
+        part = report.parts.get(UPSTREAM) if report is not None else None
+        return part.phase if part is not None else ""
 
     def does(self, phase: PairPhase) -> bool:
         """Tell whether it does this now."""
