@@ -17,7 +17,7 @@ from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.report_commands import report_html
 from shared.instants import DAY, HOUR, MINUTE, SECOND, InvalidInstant, format_instant
 from tests.support.browser import Browser, find_browser
-from tests.support.histories import History, demo, hostile, mixed, month
+from tests.support.histories import History, demo, hostile, lives, mixed, month, observed
 from tests.support.shown_history import Shown
 from tests.support.small_rollup import START, windows
 
@@ -231,6 +231,21 @@ def test_pictures_and_tables_are_well_formed(page: str) -> None:
     for table in root.iter("table"):
         widths = {sum(int(cell.attrib.get("colspan", "1")) for cell in row) for row in [*table[0], *table[1]]}
         assert len(widths) == 1
+
+
+def test_a_site_is_shown_where_one_of_its_blocks_was_watched_all_the_time_and_another_never(tmp_path: Path) -> None:
+    middle, end = START + DAY, START + 2 * DAY
+    blocks = ("nodes", "racks")
+    intervals = [lives("dub1", name, START, ())[0]._replace(block=name) for name in blocks]
+    nodes, racks = observed("dub1", end), observed("dub1", end, [(middle, end, "unobserved")])
+    coverage = [span._replace(block=name) for name, spans in zip(blocks, (nodes, racks), strict=True) for span in spans]
+    shown = Shown(tmp_path, History(intervals, coverage, end, 12 * MINUTE, 5 * MINUTE))
+    figures = shown.figures(format_instant(middle))
+    assert [[block.heard_through for block in site.blocks] for site in figures.sites] == [[end, None]]
+    assert figures.times == SenderTimes(up=DAY, unknown=DAY)
+    page = render(figures)
+    assert '<dt>dub1</dt><dd><i style="left:0.000%;width:100.000%"></i></dd>' in page
+    assert "of what is empty nothing is told" not in page
 
 
 def test_nothing_known_is_said_not_divided_by(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def _length(span: Unwatched) -> int:
 def _absences(site: Site, period: Period) -> list[Period]:
     """Give the spans of the period in which nothing is told of a site: before its first word, after an import's end."""
     found, at = [], period.started_at
-    for block in sorted(site.blocks):
+    for block in sorted(site.blocks, key=lambda block: block.started_at):
         if block.started_at > at:
             found.append(Period(at, block.started_at))
         at = max(at, block.ended_at)
