@@ -94,6 +94,23 @@ def test_senders_are_absent_where_their_imported_history_has_ended(alone: Shown)
     )
 
 
+def test_an_imported_history_does_not_end_where_its_source_did_not_watch(alone: Shown, tmp_path: Path) -> None:
+    for since in (START, UNWATCHED[0]):
+        figures = alone.figures(format_instant(since), format_instant(UNWATCHED[1]))
+        assert [site.heard_through for site in figures.sites if site.site == "dub1"] == [
+            UNWATCHED[0] if since == START else None
+        ]
+        assert "The imported history of" not in text_of(figures)
+    not_watched_at_last = [
+        Coverage("dub1", START, UNWATCHED[0], "imported", IMPORTED_BLOCK),
+        Coverage("dub1", UNWATCHED[0], EARLY, "unwatched", IMPORTED_BLOCK),
+        HISTORIES[-1],
+    ]
+    history = History([*imported("dub1", "a", ("up", START, UNWATCHED[0]))], not_watched_at_last, END, 0, 5 * MINUTE)
+    text = text_of(Shown(tmp_path, history).figures())
+    assert "The imported history of 1 site ends earlier: dub1 (until 3 Mar 12:00:00). After that" in text
+
+
 def test_what_an_import_does_not_say_is_no_store_that_was_lost(alone: Shown) -> None:
     figures = alone.figures()
     assert figures.unknown_by_cause == {"import_gap": HOUR}

@@ -174,13 +174,15 @@ def _silent_sites(figures: Figures, clock: Clock) -> Html | None:
 
 
 def _ended_histories(figures: Figures, clock: Clock) -> Html | None:
-    ended = [site for site in figures.sites if site.imported and (site.heard_through or 0) < figures.period.ended_at]
+    # A time in which its source did not watch is told of, too: there a history goes on.
+    told = [(site.site, max(block.ended_at for block in site.blocks)) for site in figures.sites if site.imported]
+    ended = [f"{site} (until {clock.instant(at)})" for site, at in told if at < figures.period.ended_at]
     if not ended:
         return None
     verb, whose = ("ends", "its") if len(ended) == 1 else ("end", "their")
     return join(
         element("b", f"The imported history of {count(len(ended), 'site')} {verb} earlier: "),
-        f"{_until_when(ended, clock)}. After that {whose} senders are absent, and count in no figure.",
+        f"{listed(ended)}. After that {whose} senders are absent, and count in no figure.",
     )
 
 
