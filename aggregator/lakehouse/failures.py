@@ -49,7 +49,7 @@ _NOT_OURS = re.compile(
     r"(?:Permission denied|Operation not permitted): '(.+?)'|FileNotFoundException: (.+) \(Permission denied\)"
     r"|AccessDeniedException: (\S+)|Mkdirs failed to create (?:file:)?(\S+)"
 )
-"""Whose file or directory Python, Java and Hadoop may not write. Hadoop says nothing of why."""
+"""Which file or directory Python, Java and Hadoop may not read or write. Hadoop says nothing of why."""
 _OF_A_STORE = re.compile(r"software\.amazon\.awssdk\.[\w.]+Exception: (.+)")
 _OF_A_CATALOG = re.compile(
     r"PSQLException: ((?:FATAL: |Connection to |The connection attempt failed|This connection has been closed"
@@ -132,8 +132,8 @@ def _of_files(pages: str) -> str | None:
     not_ours = _NOT_OURS.search(pages)
     if not_ours is not None:
         return (
-            f"{next(filter(None, not_ours.groups()))} may not be written: run as the user whose tables these are, or"
-            " let this one write all that is in their directory ([lakehouse] path); what was committed is whole"
+            f"{next(filter(None, not_ours.groups()))} may not be read or written: run as the user whose tables these"
+            " are, or let this one write all that is in their directory ([lakehouse] path); what was committed is whole"
         )
     return None
 

@@ -109,9 +109,9 @@ def iceberg_jars(
         return tuple(_vouched(given, jar) for jar in wanted)
     directory = cache / "jars"
     paths = tuple(directory / jar.file_name for jar in wanted)
-    if not _missing(directory, wanted):
-        return paths
     try:
+        if not _missing(directory, wanted):
+            return paths
         directory.mkdir(parents=True, exist_ok=True)
         with _alone(directory / "lock", progress):
             missing = _missing(directory, wanted)
@@ -155,8 +155,11 @@ def _missing(directory: Path, wanted: Sequence[Jar]) -> list[Jar]:
 
 def _vouched(directory: Path, jar: Jar) -> Path:
     path = directory / jar.file_name
-    if _is_whole(path, jar):
-        return path
+    try:
+        if _is_whole(path, jar):
+            return path
+    except OSError as error:
+        raise JarsUnavailable(f"{path} cannot be read: {error.strerror}; let this user read it") from error
     wrong = "is not the jar of that name" if path.exists() else "is not there"
     raise JarsUnavailable(f"{path} {wrong}: put {jar.coordinates} there (SHA-256 {jar.sha256})")
 

