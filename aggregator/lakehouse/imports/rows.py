@@ -116,6 +116,14 @@ class RowReader:
             return Unreadable(ImportReason.UNKNOWN_STATE, fields[self._state or 0].strip())
         return self._timed(fields, sender, state)
 
+    def tells_start(self, fields: Sequence[str]) -> bool:
+        """Tell whether an instant stands where a row starts, be it a plausible one or not."""
+        try:
+            self._read_time(self._start(fields))
+        except (ValueError, OverflowError):
+            return False
+        return True
+
     def _timed(self, fields: Sequence[str], sender: SenderName, state: str) -> Interval | Unreadable:
         text = self._start(fields)
         try:

@@ -7,7 +7,7 @@ import fcntl
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -114,10 +114,10 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, now: int, progre
     intervals = quarantine = None
     try:
         reader = RowReader(mapping, source.columns, now)
-        if not mapping.columns and isinstance(reader.read(source.columns), Interval):
+        if not mapping.columns and _is_row(reader, source.columns, mapping):
             names = ",".join(str(number) for number in range(1, len(source.columns) + 1))
             raise ImportRefused(
-                f"{path}: its first line is an interval, and does not name the columns: name them yourself, for example"
+                f"{path}: its first line is a row, and does not name the columns: name them yourself, for example"
                 f" --columns {names}"
             )
         if directory is not None:
@@ -187,6 +187,16 @@ def _remove_if_abandoned(left: Path) -> None:
     except (FileNotFoundError, BlockingIOError, PermissionError):
         # It is being made this very moment, or it is another's.
         return
+
+
+def _is_row(reader: RowReader, first_line: Sequence[str], mapping: Mapping) -> bool:
+    """Tell whether a line that should name the columns is a row, though perhaps one that is not to be taken.
+
+    Columns may be called 0, 1, 2, as pandas calls them: names that are asked for are no instants.
+    """
+    if isinstance(reader.read(first_line), Interval):
+        return True
+    return reader.tells_start(first_line) and not set(mapping.named_columns) <= set(first_line)
 
 
 def _read(reader: RowReader, row: Row) -> Interval | Unreadable:

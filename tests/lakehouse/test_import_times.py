@@ -1,0 +1,80 @@
+"""Instants and lengths are read as other systems write them, and not where they may mean two things. No Spark here."""
+
+import pytest
+
+from aggregator.lakehouse.imports.mapping import Unit
+from aggregator.lakehouse.imports.times import length_reader, time_reader
+from shared.instants import SECOND, parse_instant
+
+
+@pytest.mark.parametrize(
+    ("time", "zone", "text", "instant"),
+    [
+        ("auto", "UTC", "1115811139", "2005-05-11T11:32:19Z"),
+        ("auto", "UTC", "1115811139.25", "2005-05-11T11:32:19.25Z"),
+        ("auto", "Europe/Dublin", "2026-07-01 12:00:00", "2026-07-01T11:00:00Z"),
+        ("auto", "Europe/Dublin", "2026-07-01T12:00:00+02:00", "2026-07-01T10:00:00Z"),
+        ("auto", "Europe/Dublin", "2026-07-01 12:00:00 UTC", "2026-07-01T12:00:00Z"),
+        ("auto", "Europe/Dublin", "2026-07-01", "2026-06-30T23:00:00Z"),
+        ("s", "UTC", "1115811139.5", "2005-05-11T11:32:19.5Z"),
+        ("%d %b %Y %I:%M %p", "UTC", "03 Feb 2003 05:30 PM", "2003-02-03T17:30:00Z"),
+        ("ms", "UTC", "1115811139001", "2005-05-11T11:32:19.001Z"),
+        ("ns", "UTC", "1115811139000000999", "2005-05-11T11:32:19.000001Z"),
+        ("%m/%d/%Y %H:%M", "America/Denver", "01/31/2003 17:30", "2003-02-01T00:30:00Z"),
+        ("%Y-%m-%d %H:%M %Z", "America/Denver", "2003-01-31 17:30 UTC", "2003-01-31T17:30:00Z"),
+        ("%a %b %d %H:%M:%S %Z %Y", "America/Denver", "Fri Jan 31 17:30:00 gmt 2003", "2003-01-31T17:30:00Z"),
+        ("%Y-%m-%d %H:%M %z %Z", "America/Denver", "2003-01-31 17:30 +0100 UTC", "2003-01-31T16:30:00Z"),
+        ("%Y-%m-%d %H:%M %%Z", "America/Denver", "2003-01-31 17:30 %Z", "2003-02-01T00:30:00Z"),
+        ("%Y%m%d", "UTC", "20051231", "2005-12-31T00:00:00Z"),
+        ("auto", "UTC", "100000000", "1973-03-03T09:46:40Z"),
+        ("s", "UTC", "20051231", "1970-08-21T01:47:11Z"),
+    ],
+)
+def test_times_are_read_as_other_systems_write_them(time: str, zone: str, text: str, instant: str) -> None:
+    assert time_reader(time, zone)(text) == parse_instant(instant)
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [
+        ("auto", "20051231"),
+        ("auto", "20051231.0"),
+        ("auto", "2005"),
+        ("auto", "0"),
+        ("%Y-%m-%d %H:%M %Z", "2003-01-31 17:30 CET"),
+        ("%Y-%m-%d %H:%M %Z", "2003-01-31 17:30 EST"),
+    ],
+)
+def test_a_time_that_may_mean_two_things_is_not_read(time: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"nine digits or more|does not match format"):
+        time_reader(time, "America/New_York")(text)
+
+
+@pytest.mark.parametrize(("time", "text"), [("auto", "90"), ("auto", "90.0"), ("us", "90000000")])
+def test_numbers_count_from_where_the_source_begins(time: str, text: str) -> None:
+    epoch = parse_instant("2011-05-01T23:00:00Z")
+    assert time_reader(time, "UTC", epoch)(text) == parse_instant("2011-05-01T23:01:30Z")
+    if time == "auto":
+        assert time_reader(time, "UTC", epoch)("2012-01-01") == parse_instant("2012-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "length"),
+    [
+        ("s", "0", 0),
+        ("s", " 1.25 ", 1_250_000),
+        ("m", "6", 360 * SECOND),
+        ("ms", "6", 6_000),
+        ("s", "25:00:01", 90_001 * SECOND),
+        ("s", "2 days, 0:00:01.5", 172_801_500_000),
+        ("s", "1 00:01:00", 86_460 * SECOND),
+    ],
+)
+def test_lengths_are_read_as_other_systems_write_them(unit: Unit, text: str, length: int) -> None:
+    assert length_reader(unit)(text) == length
+
+
+@pytest.mark.parametrize("text", ["soon", "5:30", "1:60:00"])
+def test_a_length_that_may_mean_two_things_is_not_read(text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        length_reader("s")(text)
