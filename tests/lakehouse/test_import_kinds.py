@@ -53,10 +53,10 @@ def tables(spark: SparkSession, hub: Hub, tmp_path_factory: pytest.TempPathFacto
     return session
 
 
-def taken(tables: SparkSession, directory: Path, text: str, mapping: Mapping) -> ImportCounts:
+def taken(tables: SparkSession, directory: Path, text: str, mapping: Mapping, now: int = NOW) -> ImportCounts:
     directory.mkdir()
     (directory / "file.csv").write_text(text)
-    staged = stage(directory / "file.csv", mapping, directory / "staged", NOW, say)
+    staged = stage(directory / "file.csv", mapping, directory / "staged", now, say)
     return take(tables, [staged], mapping, catalog.positions(tables, (IMPORTS,)).get(IMPORTS.name))
 
 
@@ -178,6 +178,38 @@ def test_an_end_that_is_still_to_come_takes_known_time_nowhere(
     assert catalog.positions(tables, (IMPORTS,))[IMPORTS.name].known_through <= START + 10 * HOUR
     refused = tables.table(IMPORT_QUARANTINE.identifier).where(f.col("block") == mapping.block).collect()
     assert [(row.reason, row.line) for row in refused] == [("implausible_instant", 3)] * quarantined
+
+
+@pytest.mark.parametrize("kind", ["ended", "changes", "watched"])
+def test_the_same_file_adds_nothing_once_what_it_tells_of_has_come(
+    tables: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    given: dict[str, Any] = {"source": f"early-{kind}"}
+    if kind == "watched":
+        given["until"] = START - 97 * HOUR
+    if kind == "changes":
+        given |= {"stop": None, "state": "is", "always": None}
+    mapping = Mapping(**FAILURES | given)
+    text = f"host,from,to,is\na,{told(-99)},{told(-98)},down\na,{told(-97.5)},{told(-64)},up\n"
+    text += f"a,{told(-60)},{told(-59)},down\n"
+    early, late = START - 90 * HOUR, START - 50 * HOUR
+
+    def found() -> list[tuple[object, ...]]:
+        both = (tables.table(table.identifier) for table in (IMPORTS, IMPORT_QUARANTINE))
+        return [tuple(row) for rows in both for row in rows.where(f.col("block") == mapping.block).collect()]
+
+    written = 1 if kind == "ended" else 2
+    zero_length = int(kind == "changes")
+    assert taken(tables, tmp_path / "early", text, mapping, early) == ImportCounts(
+        3, written, 0, 3 - written, zero_length
+    )
+    before = found()
+    assert len(before) == 3
+    assert taken(tables, tmp_path / "late", text, mapping, late) == ImportCounts(3, 0, 3, 0, 0)
+    assert found() == before
+    # In a list that has grown they are other rows.
+    if kind == "ended":
+        assert taken(tables, tmp_path / "grown", f"{text}b,{told(-99)},{told(-98)},down\n", mapping, late).written == 3
 
 
 def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(

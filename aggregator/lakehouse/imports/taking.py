@@ -51,17 +51,21 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
     of_block = f.col("block") == mapping.block
     seen = catalog.snapshots(spark, (IMPORTS, IMPORT_QUARANTINE))
     present = spark.table(IMPORTS.identifier).where(of_block)
+    known = spark.table(IMPORT_QUARANTINE.identifier).where(of_block)
     rows = reduce(DataFrame.unionByName, (staged_intervals(spark, file, mapping) for file in files))
+    rows = _not_of(rows, known, files)
     if mapping.tells_changes:
+        # When a change ends, the files beside its own may say.
         rows = until_next(rows, mapping.until)
-    fresh = _fresh(rows, present, IMPORTS).persist()
+        fresh = _fresh(rows, present, IMPORTS).persist()
+    else:
+        fresh = _fresh(_not_of(rows, present, files), present, IMPORTS).persist()
     try:
         if stands is not None:
             refuse_other_gaps(rows, present, mapping)
             refuse_lost_watch(rows, fresh, present, mapping)
         refuse_overlaps(fresh, present, mapping)
         quarantine_rows = reduce(DataFrame.unionByName, (_quarantined(spark, file, mapping) for file in files))
-        known = spark.table(IMPORT_QUARANTINE.identifier).where(of_block)
         position = stands or HubPosition(STREAM, 0, 0, 0)
         quarantined = 0
         if any(file.quarantined_count for file in files):
@@ -123,6 +127,15 @@ def _quarantined(spark: SparkSession, file: Staged, mapping: Mapping) -> DataFra
         f.lit(file.file).alias("file"),
         "line",
     )
+
+
+def _not_of(rows: DataFrame, there: DataFrame, files: Sequence[Staged]) -> DataFrame:
+    """Give the rows that were not ``there`` when one of ``files`` was imported before, by import and line.
+
+    Which ends are still to come, the clock says: what a line was then, it stays.
+    """
+    lines = there.where(f.col("import_id").isin([file.import_id for file in files])).select("import_id", "line")
+    return rows.join(lines, ["import_id", "line"], "left_anti")
 
 
 def _fresh(rows: DataFrame, present: DataFrame, table: Table) -> DataFrame:
