@@ -11,7 +11,7 @@ from aggregator import config
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.source_file import SEPARATORS
-from aggregator.lakehouse.imports.watch import said_of_watch, told_instant, watch
+from aggregator.lakehouse.imports.watch import said_of_watch, told_epoch, watch
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
 
@@ -94,7 +94,9 @@ def import_() -> None:
 @click.option(
     "--time", default="auto", show_default=True, help="Unix seconds or ISO 8601; s, ms, us, ns; or %d.%m.%Y %H:%M."
 )
-@click.option("--epoch", metavar="INSTANT", help="Numbers count from then.  [default: 1970-01-01]")
+@click.option(
+    "--epoch", metavar="INSTANT", help="Numbers count from then, however small; 0 for 1970.  [default: 1970-01-01]"
+)
 @click.option("--zone", default="UTC", show_default=True, help="Time zone of times that do not say theirs.")
 @click.option("--groups", "shape", default="", metavar="SHAPE", help="What the parts of a key are: {site}/{rack}/{}.")
 @click.option("--joined-by", default="/", show_default=True, help="Stands between the columns of a key.")
@@ -130,7 +132,7 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
     try:
         now = time.time_ns() // 1000
         told["since"], told["until"] = watch(given["since"], given["until"], given["zone"], now)
-        told["epoch"] = told_instant("epoch", given["epoch"], given["zone"]) or 0
+        told["epoch"] = told_epoch(given["epoch"], given["zone"])
         mapping = msgspec.convert(told, Mapping)
         click.echo(said_of_watch(mapping))
         if dry_run:

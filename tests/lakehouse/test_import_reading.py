@@ -73,6 +73,7 @@ def test_a_shape_that_says_nothing_certain_is_refused(shape: str) -> None:
         ({"until": 200_000 * SECOND}, "150000", 150_000),
         ({"until": 50_000 * SECOND}, "", "stops_before_start"),
         ({}, "0", "no_stop"),
+        ({"epoch": 0}, "0", "no_stop"),
         ({"epoch": 100_000 * SECOND, "until": 900_000 * SECOND}, "0", "stops_before_start"),
         ({"epoch": 100_000 * SECOND, "until": 900_000 * SECOND}, "-", 900_000),
         ({"stop": None, "state": "host", "always": None, "up": ("h",)}, "whatever", 100_000),
@@ -231,6 +232,8 @@ def test_an_import_is_identified_by_what_the_file_says_and_how_it_is_read(tmp_pa
     text = "host,begin,end\nh,100000,200000\n"
     plain = staged(tmp_path / "a.csv", text)
     assert staged(tmp_path / "b.csv.gz", gzip.compress(text.encode())).import_id == plain.import_id
+    # It stands in tables: another one would be another import.
+    assert plain.import_id == "aa130823fc26503b"
     assert staged(tmp_path / "a.csv", text, site="dub1").import_id != plain.import_id
     assert staged(tmp_path / "a.csv", text + "h,300000,400000\n").import_id != plain.import_id
     whole = gzip.compress(text.encode() * 50)

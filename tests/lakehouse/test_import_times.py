@@ -56,6 +56,7 @@ def test_numbers_count_from_where_the_source_begins(time: str, text: str) -> Non
     assert time_reader(time, "UTC", epoch)(text) == parse_instant("2011-05-01T23:01:30Z")
     if time == "auto":
         assert time_reader(time, "UTC", epoch)("2012-01-01") == parse_instant("2012-01-01T00:00:00Z")
+    assert time_reader(time, "UTC", 0)(text) == 90 * SECOND
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,15 @@ def test_a_watch_is_read_as_instants_are_and_may_reach_the_end_of_today() -> Non
         ("--always down --stop end", "between rows senders are unknown; watched from each sender's first row to its"),
         ("--state is", "a row holds until its sender's next; .* to its last, whose state then has no length: --until"),
         ("--always down --stop end --until 1970", "Error: --until 1970: plain numbers are Unix seconds"),
+        ("--always down --stop end --epoch 1970", "Error: --epoch 1970: plain numbers are Unix seconds"),
+        *(
+            (f"--always down --stop small --epoch {epoch}", "down from 1970-01-02T00:00:00Z to 1970-01-03T00:00:01Z")
+            for epoch in ("0", "1970-01-01")
+        ),
     ],
 )
 def test_a_dry_run_says_what_is_held_between_and_around_rows(tmp_path: Path, told: str, said: str) -> None:
-    (tmp_path / "file.csv").write_text("host,begin,end,is\nh,1970-01-02,1970-01-03,up\n")
+    (tmp_path / "file.csv").write_text("host,begin,end,is,small\nh,1970-01-02,1970-01-03,up,172801\n")
     (tmp_path / "aggregator.toml").write_text('[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n')
     given = f"--dry-run --sender host --start begin --config {tmp_path / 'aggregator.toml'} {told}"
     answer = CliRunner().invoke(intervals, [str(tmp_path / "file.csv"), *given.split()])

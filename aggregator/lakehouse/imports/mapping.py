@@ -26,9 +26,9 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     two of its rows; also before its first from ``since`` on, and after its last up to ``until``, where these
     (microseconds) say when the source began and ceased to watch. A row without an end, or with one that is still to
     come, lasts until ``until``. ``time`` is auto, s, ms, us, ns or a pattern of strptime; numbers count from ``epoch``
-    (microseconds); ``zone`` holds where a time does not say its own. ``region`` and ``site`` are those of senders whose
-    key does not tell. ``overlaps`` says what happens where intervals of one sender overlap: nothing is imported, or
-    those of the same state count as one.
+    (microseconds), and where it is None from 1970: then auto takes no small ones. ``zone`` holds where a time does not
+    say its own. ``region`` and ``site`` are those of senders whose key does not tell. ``overlaps`` says what happens
+    where intervals of one sender overlap: nothing is imported, or those of the same state count as one.
     """
 
     source: Annotated[str, msgspec.Meta(min_length=1)]
@@ -52,7 +52,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     region: str = "imported"
     site: str = "imported"
     time: str = "auto"
-    epoch: int = 0
+    epoch: int | None = None
     zone: str = "UTC"
     separator: str = "auto"
     columns: tuple[str, ...] = ()

@@ -49,10 +49,11 @@ def latest(now: int) -> int:
     return now + DAY
 
 
-def time_reader(time: str, zone: str, epoch: int = 0) -> ReadTime:
+def time_reader(time: str, zone: str, epoch: int | None = None) -> ReadTime:
     """Give what reads an instant as microseconds, and raises ValueError; raise ValueError for a wrong option.
 
-    Numbers count from ``epoch``, in microseconds of Unix time.
+    Numbers count from ``epoch``, in microseconds of Unix time: where it is None from 1970, and auto takes
+    no small ones.
     """
     try:
         where = ZoneInfo(zone)
@@ -62,7 +63,7 @@ def time_reader(time: str, zone: str, epoch: int = 0) -> ReadTime:
         return _pattern_reader(time, where)
     if time in _OF_INSTANTS:
         factor = _PER_UNIT[time]
-        return lambda text: epoch + _number(text, factor)
+        return lambda text: (epoch or 0) + _number(text, factor)
     if time != "auto":
         raise ValueError(f"times are auto, s, ms, us, ns or a pattern such as %d.%m.%Y %H:%M, not {time!r}")
 
@@ -72,9 +73,9 @@ def time_reader(time: str, zone: str, epoch: int = 0) -> ReadTime:
             since = int(text) * SECOND if plain else _number(text, Decimal(SECOND))
         except ValueError:
             return _microseconds(datetime.fromisoformat(_NAMED_UTC.sub("+00:00", text.strip())), where)
-        if not epoch and abs(since) < _FEWEST_SECONDS * SECOND:
+        if epoch is None and abs(since) < _FEWEST_SECONDS * SECOND:
             raise ValueError("plain numbers are Unix seconds, with nine digits or more")
-        return epoch + since
+        return (epoch or 0) + since
 
     return unix_seconds_or_iso
 

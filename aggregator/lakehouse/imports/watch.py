@@ -19,6 +19,11 @@ def told_instant(name: str, text: str | None, zone: str) -> int | None:
         raise ImportRefused(f"--{name} {text}: {error}; write for example 2005-12-31T23:59:59Z") from error
 
 
+def told_epoch(text: str | None, zone: str) -> int | None:
+    """Read from when numbers count, in microseconds, None where nothing is said; raise ImportRefused. 0 is 1970."""
+    return 0 if text is not None and text.strip() == "0" else told_instant("epoch", text, zone)
+
+
 def watch(since: str | None, until: str | None, zone: str, now: int) -> tuple[int | None, int | None]:
     """Give both in microseconds; raise ImportRefused for what is likely a mistake. ``now`` is in microseconds."""
     begins, ends = (_plausible(name, text, zone, now) for name, text in (("since", since), ("until", until)))
