@@ -41,6 +41,7 @@ async def test_an_agent_does_what_was_said_while_it_was_cut_off(stage: Stage) ->
     try:
         async with registering(stage.site, "web1", "web2") as nodes:
             await until(lambda: known(stage, "web2"), "both are known")
+            await until(stage.region.observed_through, "the agent vouches")
             await stage.region.link.cut()
             nodes.fall_silent("web2")
             await said(stage, "policy", "set", "--site", "dub1", "--sample-interval", "2h", "--stale-after", "10m")
