@@ -11,7 +11,7 @@ ROUND_TRIP = 0.05
 
 async def distance(options: Options) -> Table:
     """First sightings, each an advisory and a registration, at 50 ms and at none, through the same proxy."""
-    senders = options.size(50_000, 5_000)
+    senders = options.size(150_000, 5_000)
     near, far = [], []
     async with stage(options) as servers:
         await servers.register(registrations(senders, senders, 1_000))
