@@ -1,8 +1,10 @@
-"""Know a cancellation that a wait has lost."""
+"""Know a cancellation that a wait has lost, and let what must not stop half-way go on behind one."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 CANCEL_AGAIN = 1.0
 
@@ -20,3 +22,18 @@ async def cancelled(parts: Iterable[asyncio.Task[Any]]) -> None:
         for part in left:
             part.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Give what ``work`` gives or raises; it goes on where whoever waits is cancelled, and nobody hears how it ended.
+
+    asyncio's own shield() would call what is raised then an exception that nobody fetched, and log it as an error.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_fetch_error)
+    return await asyncio.shield(task)
+
+
+def _fetch_error(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

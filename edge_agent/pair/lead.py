@@ -9,7 +9,7 @@ import contextlib
 
 import msgspec
 
-from edge_agent.cancellation import is_cancelled
+from edge_agent.cancellation import is_cancelled, to_its_end
 from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decision import RecordedInput
 from edge_agent.pair.deliveries import Deliveries
@@ -106,10 +106,8 @@ class Lead:
             recorded=recorded,
             oldest_forwarded=oldest_forwarded,
         )
-        # Whoever waits for it may be cancelled; half-way, nobody would know what is in the log.
-        appending = asyncio.create_task(self._append_wholly(entry), name="append")
-        appending.add_done_callback(_note_end)
-        return await asyncio.shield(appending)
+        # Half-way, nobody would know what is in the log; of a failure that nobody waits for, the next append tells.
+        return await to_its_end(self._append_wholly(entry))
 
     async def _append_wholly(self, entry: Entry) -> int:
         async with self._lock:
@@ -126,12 +124,6 @@ class Lead:
             if entry.kind is EntryKind.RESIGNED:
                 self._lost = "this member has resigned"
             return self._sequence
-
-
-def _note_end(appending: asyncio.Task[int]) -> None:
-    """Take an append's failure, which nobody else may wait for any more: the next one tells of it."""
-    if not appending.cancelled():
-        appending.exception()
 
 
 def _loop_time() -> float:

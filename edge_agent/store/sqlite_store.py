@@ -15,6 +15,7 @@ from typing import Self
 import aiosqlite
 import msgspec
 
+from edge_agent.cancellation import to_its_end
 from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.senders import SenderTable
@@ -249,7 +250,7 @@ class SqliteStore:
 
     async def _transact(self, batch: BatchCommit | SideBatch) -> OutboxChange:
         """Write one transaction; whoever waits for it may be cancelled, the transaction itself goes on to its end."""
-        return await asyncio.shield(asyncio.ensure_future(self._transact_wholly(batch)))
+        return await to_its_end(self._transact_wholly(batch))
 
     async def _transact_wholly(self, batch: BatchCommit | SideBatch) -> OutboxChange:
         async with self._lock:

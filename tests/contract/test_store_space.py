@@ -1,5 +1,7 @@
 """A full disk stops commits and loses nothing; the store goes on by itself, and gives back what it no longer needs."""
 
+import asyncio
+import gc
 import os
 import sqlite3
 import subprocess
@@ -123,6 +125,29 @@ async def test_a_full_disk_changes_nothing_and_commits_go_on_when_there_is_room(
         assert (full[0].position.sequence, known[0]) == (number or 1, state_at(4))
         assert known[1].slots == full[1].slots
         assert await waiting(store, Lane.ADVISORIES) == ["a", "b"]
+
+
+async def test_a_commit_that_meets_a_full_disk_after_its_block_was_stopped_is_no_error_of_the_program(
+    disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space, "DISK_RESERVE", 0)
+    errors: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, told: errors.append(told["message"]))
+    async with opened(disk.path) as store:
+        await store.commit(batch(1, [advisory("a")], heard=[sender(0)]))
+        disk.fill()
+        number = await fill_with_rows(store) or 1
+        commit = asyncio.create_task(store.commit(batch(number + 1, [advisory("never", size=1 << 20)])))
+        await asyncio.sleep(0)
+        commit.cancel()
+        await asyncio.wait([commit])
+        assert commit.cancelled()
+        with pytest.raises(StoreFull):
+            await store.commit(batch(number + 2, [advisory("never", size=1 << 20)]))
+        gc.collect()
+        known = await store.load_block(BLOCK)
+        assert known is not None
+        assert (errors, known[0].position.sequence) == ([], number)
 
 
 async def test_a_store_on_a_full_disk_can_be_closed_and_loses_nothing(
