@@ -55,16 +55,15 @@ class Topology:
     async def apply(self, streams: str | None = None) -> Plan:
         """Carry it out too, whatever that destroys; refused copies stay refused. Give the plan as it was at first.
 
-        A cluster that has just started may answer late, or not know yet which of its servers are there: as a person
-        would, do it again a little later.
+        A cluster that has just started, or just taken an account, may answer late, or not know yet which of its servers
+        are there: as a person would, do it again a little later. Raise ApplyFailed where that never helps.
         """
         first = todo = await self.plan(streams)
         for attempt in range(1, _ATTEMPTS + 1):
             if todo.refused:
                 break
             try:
-                async with connections(load_settings(self.path, TopologySettings)) as opened:
-                    await apply(todo, opened, self._tell_change)
+                await self._carry_out(todo)
                 break
             except ApplyFailed as error:
                 if attempt == _ATTEMPTS:
@@ -73,6 +72,12 @@ class Topology:
                 await asyncio.sleep(_PAUSE)
                 todo = await self.plan()
         return first
+
+    async def _carry_out(self, todo: Plan) -> None:
+        async with connections(load_settings(self.path, TopologySettings)) as opened:
+            await apply(todo, opened, self._tell_change)
+        if todo.problems:
+            raise ApplyFailed("; ".join(f"{place}: {why}" for place, why in todo.problems.items()))
 
     def _tell_change(self, change: Change) -> None:
         self._tell(f"{change.place}: {next(change_lines(change))}")

@@ -63,7 +63,8 @@ class OutboxReport(msgspec.Struct, frozen=True):
     """What ``outbox`` shows; also its JSON form. ``size`` and ``limit`` are in bytes.
 
     ``upstream`` says why nothing leaves, ``held_up`` what is refused or not answered: other lanes may go on. Where a
-    member of a pair stands by, nothing leaves there, and ``sent_by`` names the other.
+    member of a pair stands by, nothing leaves there, and ``sent_by`` names the other; of one that catches up, copies or
+    waits ``not_leading`` says so.
     """
 
     waiting: list[WaitingRecords]

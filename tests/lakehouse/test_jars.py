@@ -136,8 +136,22 @@ def test_given_jars_are_used_where_they_are(tmp_path: Path, whole: dict[Jar, Pat
     assert not (tmp_path / "cache").exists()
 
 
+def unreadable(path: Path) -> None:
+    """Let nobody read it, not even root."""
+    path.unlink()
+    path.symlink_to(path)
+
+
+PUT_THERE = f"put {SMALLER.coordinates} there (SHA-256 {SMALLER.sha256})"
+
+
 @pytest.mark.parametrize(
-    ("spoil", "complaint"), [(Path.unlink, "is not there"), (damage, "is not the jar of that name")]
+    ("spoil", "complaint"),
+    [
+        (Path.unlink, f"is not there: {PUT_THERE}"),
+        (damage, f"is not the jar of that name: {PUT_THERE}"),
+        (unreadable, "cannot be read: Too many levels of symbolic links; let this user read it"),
+    ],
 )
 def test_given_jars_that_will_not_do_are_named(
     tmp_path: Path, whole: dict[Jar, Path], spoil: Callable[[Path], None], complaint: str
@@ -146,25 +160,7 @@ def test_given_jars_that_will_not_do_are_named(
     spoil(given / SMALLER.file_name)
     with pytest.raises(JarsUnavailable) as refusal:
         iceberg_jars(tmp_path / "cache", given, quiet)
-    assert str(refusal.value) == (
-        f"{given / SMALLER.file_name} {complaint}: put {SMALLER.coordinates} there (SHA-256 {SMALLER.sha256})"
-    )
-
-
-def unreadable(path: Path) -> None:
-    """Let nobody read it, not even root."""
-    path.unlink()
-    path.symlink_to(path)
-
-
-def test_a_given_jar_that_cannot_be_read_is_named(tmp_path: Path, whole: dict[Jar, Path]) -> None:
-    given = given_directory(tmp_path / "given", whole)
-    unreadable(given / SMALLER.file_name)
-    with pytest.raises(JarsUnavailable) as refusal:
-        iceberg_jars(tmp_path / "cache", given, quiet)
-    assert str(refusal.value) == (
-        f"{given / SMALLER.file_name} cannot be read: Too many levels of symbolic links; let this user read it"
-    )
+    assert str(refusal.value) == f"{given / SMALLER.file_name} {complaint}"
 
 
 def test_a_cache_whose_jars_cannot_be_read_is_named_with_what_moves_it(tmp_path: Path, whole: dict[Jar, Path]) -> None:
