@@ -1,7 +1,6 @@
 """Streams across accounts: mirrored, read through a durable consumer, and gathered through an account in between."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -13,8 +12,9 @@ from aggregator.scenarios.edge_map import account_graph
 from aggregator.scenarios.edge_network import HUB, SPOKES
 from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.edge_tokens import Account
-from aggregator.scenarios.stage import JetStream
+from aggregator.scenarios.stage import JetStream, insist
 from aggregator.topology.graph import replication_graph
+from aggregator.topology.report import Report
 from aggregator.topology.report_text import format_report
 from shared.jetstream_api import ApiError, RequestFailed, request_json
 
@@ -88,7 +88,7 @@ async def _consume(scene: Scene, importer: Account, as_importer: JetStream) -> N
     await scene.push("servers that took them again", test, importer)
     async with scene.connected(test) as as_test:
         config = {"durable_name": "DUR", "ack_policy": "explicit", "deliver_policy": "all"}
-        await as_test.request("CONSUMER.CREATE.aggregate.DUR", {"stream_name": "aggregate", "config": config})
+        await as_test.insist("CONSUMER.CREATE.aggregate.DUR", {"stream_name": "aggregate", "config": config})
         await telling.comes("the first of them", _first(as_importer), FIRST)
         read = [1]
 
@@ -172,8 +172,7 @@ async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
     for spoke in SPOKES:
         config = {"name": "test", "subjects": ["test"], "num_replicas": 3}
         subject = f"$JS.leafacc.{spoke}.API.STREAM.CREATE.test"
-        made = await request_json(as_hub.client, subject, config, dict[str, Any], deadline=_FETCH_DEADLINE)
-        placed[f"leafacc.{spoke}"] = made["cluster"]["name"]
+        placed[f"leafacc.{spoke}"] = (await insist(as_hub.client, subject, config))["cluster"]["name"]
     telling.show(
         "HUBACC makes a stream test by each domain's name, in", placed, {f"leafacc.{spoke}": spoke for spoke in SPOKES}
     )
@@ -190,7 +189,7 @@ async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
     await telling.comes("ten at each spoke stay there", held, isolated)
     async with scene.connected(leaf) as as_leaf:
         await publish(as_leaf, "test")
-    telling.show("ten of LEAFACC at the hub reach neither", await held(), isolated)
+    await telling.comes("ten of LEAFACC at the hub reach neither", held, isolated)
     await topology.apply(everything + layout.THROUGH_ACCOUNTS)
     await telling.comes("HUBACC's aggregate has the spokes' twenty", held, isolated | {"HUBACC/aggregate": 2 * COUNT})
 
@@ -198,13 +197,18 @@ async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
 async def _draw(scene: Scene) -> None:
     telling, topology = scene.telling, scene.topology
     telling.chapter("The reports and the map: muster-aggregator report --dot replication.dot")
-    report = await topology.report()
+    reports: list[Report] = []
+
+    async def whole() -> list[str]:
+        reports.append(await topology.report())
+        return [row.stream for row in reports[-1].replication if row.behind == 0 and not row.error]
+
+    await telling.comes("copies that have all of their origins", whole, _COPIES)
+    report = reports[-1]
     telling.output(format_report(report))
     topology.path.with_name("replication.dot").write_text(replication_graph(report), encoding="utf-8")
     if not all(row.healthy for row in report.replication):
         telling.sentence("after the hub was down, a mirror that has nothing to take may not be heard for a while")
-    whole = [row.stream for row in report.replication if row.behind == 0 and not row.error]
-    telling.show("copies that have all of their origins", whole, _COPIES)
 
     telling.chapter("A map of the accounts, too: who lends what to whom, and what leaf nodes join (accounts.dot)")
     joined = [account.name for account in scene.net.joined]

@@ -84,12 +84,15 @@ class Scene:
     async def push(self, claim: str, *accounts: Account) -> None:
         """Put accounts as they are now into every server's resolver, and show that all took them."""
         self.accounts |= {account.name: account for account in accounts}
+        everybody = dict.fromkeys([account.name for account in accounts], len(server_names()))
         async with self.connected(self._operator.system) as administrator:
-            taken = {
-                account.name: await push(administrator.client, self._operator.vouch(account)) for account in accounts
-            }
-        found = {name: len(servers) for name, servers in taken.items()}
-        self.telling.show(claim, found, dict.fromkeys(found, len(server_names())))
+
+            async def taken() -> dict[str, int]:
+                tokens = {account.name: self._operator.vouch(account) for account in accounts}
+                return {name: len(await push(administrator.client, token)) for name, token in tokens.items()}
+
+            # A leaf node that is on its way back does not hear of it the first time.
+            await self.telling.comes(claim, taken, everybody)
 
     def _server(self, cluster: str, account: Account) -> str:
         servers = ", ".join(f'"{url}"' for url in self.net.urls(cluster))

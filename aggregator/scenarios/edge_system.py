@@ -6,18 +6,18 @@ from aggregator.scenarios.edge_network import HUB, SERVERS_EACH, SPOKES, server_
 from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.edge_tokens import Account
 from aggregator.scenarios.server_reports import (
+    GATHER_BRIEFLY,
     clusters,
     format_jetstream,
     format_servers,
     jetstream_states,
     server_states,
 )
+from aggregator.scenarios.stage import REQUEST_DEADLINE
 from shared.jetstream_api import ApiError, RequestFailed, request_json
 
 _EVERYBODY = len(server_names())
 _DEADLINE = 2.0
-_GATHERING = 1.0
-"""Servers may be still on their way: rather ask again."""
 
 
 async def with_domains(scene: Scene, system: Account) -> None:
@@ -27,7 +27,7 @@ async def with_domains(scene: Scene, system: Account) -> None:
         client = administrator.client
 
         async def seen() -> dict[str, int]:
-            return {each.name: each.nodes for each in clusters(await server_states(client, _EVERYBODY, _GATHERING))}
+            return {each.name: each.nodes for each in clusters(await server_states(client, _EVERYBODY, GATHER_BRIEFLY))}
 
         await telling.comes("the hub's system account sees", seen, dict.fromkeys((HUB, *SPOKES), SERVERS_EACH))
         telling.output(format_servers(await server_states(client, _EVERYBODY)))
@@ -52,11 +52,11 @@ async def without_domains(scene: Scene, system: Account) -> None:
             return await _deciding(client)
 
         await telling.comes("all nine decide together, and the hub leads", deciding, {HUB: _EVERYBODY})
-        await request_json(client, "$JS.API.META.LEADER.STEPDOWN", None, dict[str, Any], deadline=_GATHERING)
+        await request_json(client, "$JS.API.META.LEADER.STEPDOWN", None, dict[str, Any], deadline=REQUEST_DEADLINE)
         await telling.comes("when its leader steps down, the hub leads again", deciding, {HUB: _EVERYBODY})
         telling.output(format_jetstream(await jetstream_states(client, _EVERYBODY)))
     async with scene.connected(scene.test, SPOKES[0]) as at_spoke:
-        await at_spoke.request("STREAM.CREATE.KEPT", _stream("KEPT"))
+        await at_spoke.insist("STREAM.CREATE.KEPT", _stream("KEPT"))
 
         async def placed() -> str:
             return str((await at_spoke.info("KEPT"))["cluster"]["name"])
@@ -70,7 +70,7 @@ async def without_domains(scene: Scene, system: Account) -> None:
 
 async def _deciding(client: Any) -> dict[str, int]:
     """Say for each server that leads a meta group, by its cluster: how many are in the group."""
-    states = await jetstream_states(client, _EVERYBODY, _GATHERING)
+    states = await jetstream_states(client, _EVERYBODY, GATHER_BRIEFLY)
     leading = [each for each in states if each.data.meta_cluster.leader == each.server.name]
     return {each.server.cluster: each.data.meta_cluster.cluster_size for each in leading}
 

@@ -20,8 +20,9 @@ CITY_MINUTES = 28
 RELAY_MINUTES = 56
 """A little less than an hour: every second sample of a city goes on."""
 STALE_MINUTES = 40
-RETIRED_MINUTES = 120
+RETIRED_MINUTES = 300
 _BLIND_MINUTES = 19
+_ENDS_WITHIN = 60.0
 
 
 class Agents:
@@ -51,7 +52,7 @@ class Agents:
     async def end(self) -> list[int]:
         """Ask all to end; give their exit codes."""
         leaving, self._children = list(self._children.values()), {}
-        return await asyncio.gather(*(child.end() for child in leaving))
+        return await asyncio.gather(*(child.end(_ENDS_WITHIN) for child in leaving))
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from aggregator.scenarios.server_reports import (
+    GATHER_BRIEFLY,
     clusters,
     format_jetstream,
     format_meta_group,
@@ -117,9 +118,13 @@ async def play(directory: Path, telling: Telling) -> None:
 
 async def _reports(administrator: JetStream, telling: Telling) -> None:
     telling.chapter("The servers, what they hold, and the group that decides where streams are")
+
+    async def names() -> list[str]:
+        return [each.server.name for each in await server_states(administrator.client, len(NAMES), GATHER_BRIEFLY)]
+
+    await telling.comes("servers", names, NAMES)
     states = await server_states(administrator.client, len(NAMES))
     telling.output(format_servers(states))
-    telling.show("servers", [each.server.name for each in states], NAMES)
     telling.show("clusters", {each.name: each.nodes for each in clusters(states)}, {"c1": len(NAMES)})
     tags = {each.server.name: sorted(each.server.tags) for each in states}
     telling.show("their tags", tags, {each.name: sorted(each.tags) for each in SERVERS})
@@ -179,7 +184,7 @@ async def _combine(jetstream: JetStream, telling: Telling) -> None:
     for tag in [*CROSS_REGION, *REGIONS]:
         name = tag.replace(":", "")
         config = {"name": name, "subjects": [name], "num_replicas": 3, "placement": {"tags": [tag]}}
-        placed = (await jetstream.request(f"STREAM.CREATE.{name}", config))["cluster"]
+        placed = (await jetstream.insist(f"STREAM.CREATE.{name}", config))["cluster"]
         servers = [placed["leader"], *(each["name"] for each in placed["replicas"])]
         spread[tag] = tuple(len({server.split("-")[part] for server in servers}) for part in (0, 1))
         await jetstream.request(f"STREAM.DELETE.{name}")
@@ -218,7 +223,11 @@ async def _lose_region_2(
     telling.output(format_meta_group(meta_group(await jetstream_states(administrator.client, len(left)))))
     telling.sentence("a server that was killed did not say so, and is called online for a while: see current")
     third = {"name": "THIRD", "subjects": ["third"], "num_replicas": 3, "placement": {"tags": ["rg:3"]}}
-    telling.show("a stream in region 3 can be made", await jetstream.answer("STREAM.CREATE.THIRD", third), ACCEPTED)
+
+    async def made() -> str:
+        return await jetstream.answer("STREAM.CREATE.THIRD", third)
+
+    await telling.comes("a stream in region 3 can be made", made, ACCEPTED)
 
     telling.chapter("Region 2 is back")
     await cluster.start(*REGION_2)

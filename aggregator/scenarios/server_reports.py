@@ -15,6 +15,8 @@ from shared.sizes import format_size
 from shared.tables import Column, format_table
 
 GATHER_DEADLINE = 30.0
+GATHER_BRIEFLY = 1.0
+"""Seconds, where some may be still on their way: rather ask again."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -1,6 +1,7 @@
 """What every scenario needs: Muster's own plan, apply and report on a ``topology.toml``, and a few raw requests."""
 
 import asyncio
+import time
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
+from aggregator.scenarios.telling import DEADLINE
 from aggregator.topology.desired import desired
 from aggregator.topology.jetstream import ApplyFailed, apply, connections, observe
 from aggregator.topology.plan import Change, Plan, plan
@@ -109,6 +111,22 @@ async def connected(*urls: str, auth: AuthSettings | None = None) -> AsyncIterat
         yield JetStream(client, denials)
 
 
+async def insist(client: Client, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask for what must be granted, and may be asked for twice, until it is: of a stream or a consumer that is made.
+
+    A cluster that chooses leaders, or has just taken an account, refuses for a moment or says nothing. Raise ApiError,
+    RequestFailed: its last word after ``DEADLINE``.
+    """
+    ends_at = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return await request_json(client, subject, body, dict[str, Any], deadline=REQUEST_DEADLINE)
+        except (ApiError, RequestFailed):
+            if time.monotonic() > ends_at:
+                raise
+            await asyncio.sleep(_PAUSE)
+
+
 def nats_command(url: str, *command: str) -> str:
     """Say how to ask a server with NATS's own command."""
     return " ".join(["nats --server", url, *command])
@@ -124,6 +142,10 @@ class JetStream:
     async def request(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask ``$JS.API.<subject>``; raise ApiError, RequestFailed."""
         return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=REQUEST_DEADLINE)
+
+    async def insist(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Do so below ``$JS.API.``."""
+        return await insist(self.client, f"$JS.API.{subject}", body)
 
     async def answer(self, subject: str, body: Mapping[str, Any] | None = None) -> str:
         """Ask for what the server may refuse: ``error`` and its code where it does, else ``accepted``."""
@@ -162,6 +184,19 @@ class JetStream:
     async def bodies(self, stream: str) -> list[str]:
         """Give the bodies of all messages of a stream, in its order."""
         return [b64decode(message.get("data", "")).decode() for message in await self.messages(stream)]
+
+    async def last_body(self, stream: str, subject: str) -> str:
+        """Give the body of a subject's last message in a stream, "" where it has none."""
+        api = f"$JS.API.STREAM.MSG.GET.{stream}"
+        try:
+            answer = await request_json(
+                self.client, api, {"last_by_subj": subject}, dict[str, Any], deadline=_STORE_DEADLINE
+            )
+        except ApiError as error:
+            if error.err_code != NO_SUCH_MESSAGE:
+                raise
+            return ""
+        return b64decode(answer["message"].get("data", "")).decode()
 
     async def subjects(self, stream: str) -> list[str]:
         """Give the subjects of all messages of a stream, in its order."""

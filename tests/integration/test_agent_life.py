@@ -13,7 +13,7 @@ from tests.support.agent_stage import Stage, agent_stage, registering
 from tests.support.running_agent import agent_process
 from tests.support.waiting import until
 
-QUICKLY = 5.0
+STOPS_WITHIN = 30.0
 
 
 @pytest_asyncio.fixture
@@ -28,7 +28,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 async def refusal(config_path: Path) -> str:
     """Run an agent that must refuse at once, in one line."""
     async with agent_process(config_path) as agent:
-        assert await agent.ended(QUICKLY) == 1
+        assert await agent.ended() == 1
         assert agent.log.count("\n") == 1, agent.log
         return agent.log.strip()
 
@@ -144,5 +144,5 @@ async def test_an_agent_that_is_told_to_stop_ends_quickly_and_well(stage: Stage,
         await asyncio.sleep(0)
         told_at = time.monotonic()
         assert await agent.stop() == 0
-        assert time.monotonic() - told_at < 2 * QUICKLY
+        assert time.monotonic() - told_at < STOPS_WITHIN
         assert agent.log.splitlines()[-1].endswith("level=INFO site=dub1 region=eu-west msg=stopping"), agent.log

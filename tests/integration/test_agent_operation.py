@@ -203,7 +203,7 @@ async def test_an_agent_that_is_told_to_ends_within_seconds_and_without_a_compla
 
         await until(is_busy, "the senders have registered meanwhile")
         deployment.agent.signal(signal.SIGTERM)
-        assert await deployment.agent.ended(deadline=10) == 0
+        assert await deployment.agent.ended() == 0
     assert "Traceback" not in deployment.agent.log
     assert deployment.agent.log.splitlines()[-1].endswith("level=INFO site=dub1 region=eu-west msg=stopping")
 
@@ -215,7 +215,7 @@ async def test_an_agent_under_load_ends_cleanly_each_time(deployment: Deployment
             deployment.agent.start()
             await until(partial(says, deployment, "stream nodes: reading", said_before), "the agent reads")
             deployment.agent.signal(signal.SIGTERM)
-            assert await deployment.agent.ended(deadline=10) == 0
+            assert await deployment.agent.ended() == 0
     assert "Traceback" not in deployment.agent.log
 
 

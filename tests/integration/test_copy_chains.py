@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 from nats.js.errors import ServiceUnavailableError
 
+from aggregator.scenarios.stage import insist
 from edge_agent import upload_lane, uploader
 from edge_agent.copy_lane import WORTH_A_CHAIN, CopyLane
 from edge_agent.core import form_choice
@@ -237,7 +238,9 @@ async def replicated_region(directory: Path) -> AsyncIterator[Region]:
         client = await connect(ConnectionSettings(servers=cluster.urls), name="test", deadline=DEADLINE)
         stack.push_async_callback(client.close)
         region = Region(server, client, link)
-        await region.make_stream(allow_atomic=True, num_replicas=3)
+        await insist(
+            client, f"$JS.API.STREAM.CREATE.{region.stream}", region.stream_config(allow_atomic=True, num_replicas=3)
+        )
         yield region
         logs = [each.log_path.read_text() for each in cluster.servers.values()]
         assert not [line for log in logs for line in log.splitlines() if "critical" in line]

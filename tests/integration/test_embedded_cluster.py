@@ -6,6 +6,7 @@ from typing import Any
 from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
+from aggregator.scenarios.stage import insist
 from shared.embedded_cluster import EmbeddedCluster, Member
 from shared.jetstream_api import ApiError, RequestFailed, request_json
 from tests.support.regions import client_of
@@ -29,7 +30,7 @@ async def test_a_stream_is_replicated_and_outlives_one_server(tmp_path: Path) ->
         assert len({server.port for server in cluster.servers.values()}) == 3
         async with await client_of(cluster.servers["n1"]) as client:
             stream = {"name": "STREAM", "subjects": ["s"], "num_replicas": 3}
-            await request_json(client, "$JS.API.STREAM.CREATE.STREAM", stream, dict[str, object], deadline=20)
+            await insist(client, "$JS.API.STREAM.CREATE.STREAM", stream)
             everybody = {member.name for member in MEMBERS}
 
             async def is_everywhere() -> bool:

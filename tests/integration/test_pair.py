@@ -15,7 +15,7 @@ from edge_agent.store.reading import reading
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import registering
 from tests.support.fault_disk import SmallDisk
-from tests.support.pair_stage import HAND_OVER, MEMBERS, TAKEOVER, PairStage, Seat, pair_stage
+from tests.support.pair_stage import HAND_OVER, MEMBERS, PairStage, Seat, pair_stage
 from tests.support.policy_hub import said, write_topology
 from tests.support.source_site import STREAM
 from tests.support.straight_run import advisories_of_a_straight_run
@@ -46,7 +46,7 @@ async def test_the_other_takes_over_whatever_befalls_the_leader(pair: PairStage)
         await a.agent.kill()
         nodes.speak_up("c")
         nodes.fall_silent("b")
-        await until(lambda: b.does(PairPhase.LEADING), "the other leads", TAKEOVER)
+        await until(lambda: b.does(PairPhase.LEADING), "the other leads")
         await until(knows(pair, "c"), "what was said meanwhile has arrived")
 
         await a.agent.start()
@@ -82,7 +82,7 @@ async def test_what_the_dead_leader_could_not_send_leaves_with_the_other(pair: P
         nodes.speak_up("c")
         await until(lambda: waiting(a) > 1 and waiting(b) == waiting(a), "both have decided the same")
         await a.agent.kill()
-        await until(lambda: b.does(PairPhase.LEADING), "the other leads", TAKEOVER)
+        await until(lambda: b.does(PairPhase.LEADING), "the other leads")
         await region.link.restore()
         await until(knows(pair, "a", "b", "c"), "all is told")
     await assert_straight_run(pair, leader=b)
@@ -97,7 +97,7 @@ async def test_who_stands_by_complains_of_no_region_any_more(pair: PairStage) ->
         nodes.speak_up("b")
         await until(lambda: a.upstream == NOT_ACCEPTED, "the region refuses what the first sends")
         a.agent.suspend()
-        await until(lambda: b.does(PairPhase.LEADING), "the other leads", TAKEOVER)
+        await until(lambda: b.does(PairPhase.LEADING), "the other leads")
         a.agent.resume()
         await until(lambda: a.does(PairPhase.STANDING_BY), "the first stands by")
         await until(lambda: a.upstream == CONNECTED, "it takes back what it said of the region")

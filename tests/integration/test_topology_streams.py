@@ -239,7 +239,12 @@ async def test_a_stream_whose_server_is_down_hides_no_other_of_its_place(tmp_pat
         urls = json.dumps([url for name, url in zip(cluster.servers, cluster.urls, strict=True) if name != "n3"])
         hub, orders = f"[hub]\nservers = {urls}\n", f"{ORDERS}replicas = 3\n"
         path.write_text(hub + lonely + orders)
-        await ran("apply", "--config", path)
+
+        async def is_laid_out() -> bool:
+            return (await muster("apply", "--config", path)).returncode == 0
+
+        # Servers that have just started may not know each other yet.
+        await until(is_laid_out, "all streams are there", 90)
         await cluster.servers["n3"].kill()
 
         async def is_down() -> bool:

@@ -28,7 +28,11 @@ class LinkedServer:
 
     async def make_stream(self, **config: object) -> None:
         """Make the stream."""
-        await self.api(f"STREAM.CREATE.{self.stream}", {"name": self.stream, "subjects": [self.subjects], **config})
+        await self.api(f"STREAM.CREATE.{self.stream}", self.stream_config(**config))
+
+    def stream_config(self, **config: object) -> dict[str, object]:
+        """Say what the stream is to be."""
+        return {"name": self.stream, "subjects": [self.subjects], **config}
 
     async def update_stream(self, **config: object) -> None:
         """Change the stream's configuration."""

@@ -15,7 +15,6 @@ from tests.support.running_agent import AgentProcess
 from tests.support.waiting import until
 
 MEMBERS = ("dub1-a", "dub1-b")
-TAKEOVER = 5.0
 HAND_OVER = 1.0
 
 
@@ -84,9 +83,7 @@ async def pair_stage(directory: Path) -> AsyncIterator[PairStage]:
             text = text.replace(stage.region.link.url, uplink.url)
             text = text.replace(str(stage.store_path), str(directory / name / "agent.db"))
             path = directory / f"{name}.toml"
-            # What is promised is that of the default; the rest need not take as long.
-            patience = "3s" if name == MEMBERS[1] else "1s"
-            pair = f'members = {list(MEMBERS)}\ntakeover_after = "{patience}"\nhand_over_after = "{HAND_OVER:g}s"'
+            pair = f'members = {list(MEMBERS)}\ntakeover_after = "3s"\nhand_over_after = "{HAND_OVER:g}s"'
             path.write_text(f"{text}\n[pair]\n{pair}\n")
             agent = AgentProcess(path)
             stack.push_async_callback(agent.kill)

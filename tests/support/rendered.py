@@ -24,7 +24,7 @@ from shared.settings import FilePath
 from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-aggregator"))
-START_DEADLINE = 20.0
+START_DEADLINE = 90.0
 CONNECT_DEADLINE = 10.0
 REQUEST_DEADLINE = 5.0
 DENIAL_DEADLINE = 5.0
