@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse import catalog
 from aggregator.lakehouse.catalog import LastUpkeep, WholeRun
-from aggregator.lakehouse.schemas import QUARANTINE, REGISTRATIONS, TABLES
+from aggregator.lakehouse.schemas import BRONZE, QUARANTINE, REGISTRATIONS, TABLES
 from aggregator.lakehouse.table_upkeep import TableUpkeep
 from shared.instants import DAY
 
@@ -91,7 +91,11 @@ def maintain(
 
 
 def _expires_before(whole_run: WholeRun, expire_after: int) -> int:
-    """Give the midnight (microseconds) before which rows go, 0 for none: by the hub's time, not by this machine's."""
-    known_through = max((each.known_through for each in whole_run.positions.values()), default=0)
+    """Give the midnight (microseconds) before which rows go, 0 for none: by the hub's time, not by this machine's.
+
+    Nor by that of imports, which may tell of times long after the hub's last word.
+    """
+    of_the_hub = (whole_run.positions[table.name] for table in BRONZE if table.name in whole_run.positions)
+    known_through = max((position.known_through for position in of_the_hub), default=0)
     expired = known_through - expire_after
     return expired - expired % DAY if expire_after and expired > 0 else 0

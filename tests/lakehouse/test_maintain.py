@@ -14,7 +14,9 @@ from pyspark.sql import Row, SparkSession
 
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse import catalog, commands
+from aggregator.lakehouse.catalog import HubPosition
 from aggregator.lakehouse.iceberg import Iceberg
+from aggregator.lakehouse.import_schemas import IMPORTS
 from aggregator.lakehouse.job import start_session
 from aggregator.lakehouse.maintain import is_due, maintain
 from aggregator.lakehouse.provision import prepare
@@ -140,6 +142,22 @@ def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(
     assert runs.stand_there()
     with open_tables(tmp_path) as reader:
         assert reader.rows(QUESTION) == [(1, 1, 2 * RUNS_A_DAY + 3)]
+
+
+def test_imports_from_after_the_hubs_time_make_nothing_too_old(
+    runs: QuickRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a year after the hub's last word somebody imports what another system has told until then."""
+    monkeypatch.setattr("aggregator.lakehouse.maintain.TABLES", (APPENDED, QUARANTINE, REPLACED, IMPORTS, POSITIONS))
+    for day in (0, 40):
+        runs.run(day)
+    imported = HubPosition("", 0, 1, runs.position.known_through + 180 * DAY)
+    catalog.advance(runs.spark, IMPORTS, imported)
+    runs.record({IMPORTS.name: imported})
+    for days, gone in ((90, 0), (39, 1)):
+        assert maintain(runs.spark, settings(tmp_path, expire_after=days * DAY), now(), say).expired_rows == gone
+    with open_tables(tmp_path) as reader:
+        assert reader.rows("SELECT sender_id FROM registrations") == [("n2",)]
 
 
 @pytest.mark.parametrize("goes_back", [True, False])

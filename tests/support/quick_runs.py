@@ -7,9 +7,10 @@ by pyarrow: that is all that the number of files depends on.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -85,9 +86,9 @@ class QuickRuns:
         """Tell whether the tables say themselves that they stand for that."""
         return catalog.positions(self.spark, self._tables) == {table.name: self.position for table in self._tables}
 
-    def record(self) -> None:
-        """End a whole run."""
-        reached = {table.name: self.position for table in self._tables}
+    def record(self, others: Mapping[str, HubPosition] = MappingProxyType({})) -> None:
+        """End a whole run; ``others`` says by name where tables stand that runs do not write."""
+        reached = {table.name: self.position for table in self._tables} | dict(others)
         began = catalog.last_whole_run(self.spark)
         here = catalog.snapshots(self.spark, TABLES)
         catalog.record(self.spark, reached, "recipe", msgspec.structs.replace(began, snapshots=here))
