@@ -1,6 +1,6 @@
 """Maintenance counts in no availability, declared before it or after; what is taken back never was."""
 
-from shared.instants import DAY, HOUR, MINUTE
+from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.lakehouse.conftest import Lakehouse
 from tests.lakehouse.test_rollup import FIRST, TODAY, day, instant
@@ -71,3 +71,55 @@ def test_maintenance_is_declared_afterwards_and_taken_back(lakehouse: Lakehouse)
         ("n3", 3 * HOUR, 0, 0, 0, 21 * HOUR, 0, 1.0),
     ]
     assert [row[-1] for row in lakehouse.rows(declared)] == [instant(TODAY + 2 * MINUTE), instant(TODAY + 3 * MINUTE)]
+
+
+def test_a_closed_site_and_a_renamed_block_lower_no_figure_once_they_are_in_maintenance_for_ever(
+    lakehouse: Lakehouse,
+) -> None:
+    nodes, hosts, lon1 = Block("eu-west", "dub1"), Block("eu-west", "dub1", "hosts"), Block("eu-west", "lon1")
+    changed_at, never = FIRST + 12 * HOUR, parse_instant("2200-01-01T00:00:00Z")
+    lakehouse.hub.publish(
+        [
+            nodes.new("n1", FIRST),
+            nodes.new("n2", FIRST),
+            # Retired while its agent ran: it is part of no later day.
+            nodes.retired_by_operator("n2", changed_at, changed_at),
+            nodes.watermark(FIRST, changed_at),
+            hosts.new("n1", changed_at),
+            hosts.watermark(changed_at, TODAY),
+            lon1.new("l1", FIRST),
+            lon1.new("l2", FIRST),
+            lon1.stale("l2", FIRST + 6 * HOUR),
+            lon1.watermark(FIRST, changed_at),
+        ]
+    )
+    lakehouse.roll_up()
+    next_day = (
+        "SELECT site, sender_count, up_us, unknown_us, maintenance_us, availability_total, coverage"
+        f" FROM muster.site_availability_daily WHERE day = '{day(FIRST + DAY)}' ORDER BY site"
+    )
+    outages = "SELECT sender_id, started_at, ended_at, down_us, planned FROM muster.outages"
+    goes_on = [("l2", instant(FIRST + 6 * HOUR), None, 6 * HOUR, False)]
+    assert lakehouse.rows(next_day) == [
+        ("dub1", 2, DAY, DAY, 0, 1 / 2, 1 / 2),
+        ("lon1", 2, 0, 2 * DAY, 0, 0.0, 0.0),
+    ]
+    assert lakehouse.rows(outages) == goes_on
+
+    closed = DeclareMaintenance(changed_at, never, "closed")
+    renamed = said(Scope("eu-west", "dub1", "nodes"), 1, TODAY, closed)
+    lakehouse.hub.publish([renamed, said(Scope("eu-west", "lon1"), 2, TODAY, closed)])
+    lakehouse.roll_up()
+    assert lakehouse.rows(next_day) == [
+        ("dub1", 2, DAY, 0, DAY, 1.0, 1.0),
+        ("lon1", 2, 0, 0, 2 * DAY, None, None),
+    ]
+    assert lakehouse.rows(outages) == goes_on
+    # Who was watched until when, as analysts are told to ask.
+    assert lakehouse.rows(
+        "SELECT site, block, max(ended_at) FROM site_coverage WHERE known GROUP BY ALL ORDER BY 3, 1"
+    ) == [
+        ("dub1", "nodes", instant(changed_at)),
+        ("lon1", "nodes", instant(changed_at)),
+        ("dub1", "hosts", instant(TODAY)),
+    ]
