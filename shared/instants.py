@@ -84,6 +84,10 @@ def parse_instant(text: str) -> int:
     return (whole - _EPOCH) // timedelta(seconds=1) * SECOND + int((fraction or "0").ljust(6, "0")[:6])
 
 
+EARLIEST, LATEST = parse_instant("2000-01-01T00:00:00Z"), parse_instant("2200-01-01T00:00:00Z")
+"""What a record says of times before the one or after the other is not believed."""
+
+
 def format_instant(at: int) -> str:
     """Write an instant as RFC 3339 in UTC with microseconds, without the fraction where it is zero.
 

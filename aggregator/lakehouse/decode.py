@@ -13,7 +13,6 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse import policy_rows
 from aggregator.lakehouse.quarantine import (
     CHORIA_FIELDS,
-    LATEST,
     OWN_FIELDS,
     POLICY_RECORD,
     WATERMARK_FIELDS,
@@ -23,7 +22,7 @@ from aggregator.lakehouse.quarantine import (
 )
 from aggregator.lakehouse.schemas import ADVISORIES, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS
 from shared.identifiers import AdvisoryKind
-from shared.instants import SECOND
+from shared.instants import LATEST, SECOND
 from shared.subjects import ROOT, RecordType
 from shared.wire import CHORIA_EVENTS
 

@@ -7,7 +7,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.policy_schemas import CANCEL_KIND, MAINTENANCE_KIND, POLICY
-from aggregator.lakehouse.quarantine import EARLIEST, LATEST, QuarantineReason, sure
+from aggregator.lakehouse.quarantine import QuarantineReason, sure
+from shared.instants import EARLIEST, LATEST
 from shared.policy import PROTOCOL, ROOT
 
 _THRESHOLDS = ("sample_interval", "stale_after", "retire_after", "blind_after")

@@ -10,12 +10,10 @@ from operator import and_
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from shared.instants import parse_instant
+from shared.instants import EARLIEST, LATEST
 from shared.subjects import RecordType
 from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS, WATERMARK_PROTOCOL
 
-EARLIEST = parse_instant("2000-01-01T00:00:00Z")
-LATEST = parse_instant("2200-01-01T00:00:00Z")
 POLICY_RECORD = "policy"
 _SITE_NAME = r"^[A-Za-z0-9_-]{1,64}$"
 CHORIA_FIELDS = {

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 from pyarrow import json
 
 from aggregator.lakehouse import compact_advisories
-from aggregator.lakehouse.quarantine import CHORIA_FIELDS, EARLIEST, LATEST, OWN_FIELDS
+from aggregator.lakehouse.quarantine import CHORIA_FIELDS, OWN_FIELDS
 from aggregator.lakehouse.stream_consumer import Messages
 from shared.identifiers import AdvisoryKind
+from shared.instants import EARLIEST, LATEST
 from shared.subjects import ROOT, RecordType
 from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from shared.identifiers import BlockId
-from shared.instants import format_duration, format_instant
+from shared.instants import EARLIEST, LATEST, format_duration, format_instant
 from shared.policy import (
     CancelMaintenance,
     DeclareMaintenance,
@@ -93,6 +93,9 @@ def declared_maintenance(started_at: int, ended_at: int, reason: str, sender_ids
         raise Refused(
             f"maintenance must end after it starts: {format_instant(started_at)} to {format_instant(ended_at)}"
         )
+    if started_at < EARLIEST or ended_at > LATEST:
+        between = f"{format_instant(EARLIEST)} and {format_instant(LATEST)}"
+        raise Refused(f"maintenance must lie between {between}: the tables take no other")
     if not reason.strip():
         raise Refused("maintenance needs a reason: say why")
     senders = tuple(dict.fromkeys(sender_ids))

@@ -12,7 +12,7 @@ from aggregator.policy.book import (
 from aggregator.policy.scopes import scope_of
 from aggregator.policy.shown import show
 from shared.identifiers import BlockId
-from shared.instants import HOUR, MINUTE
+from shared.instants import EARLIEST, HOUR, LATEST, MINUTE
 from shared.policy import (
     CancelMaintenance,
     DeclareMaintenance,
@@ -80,8 +80,8 @@ def test_what_contradicts_is_refused_in_one_line(scope: Scope, changes: dict[str
 
 
 def test_maintenance_is_taken_back_once() -> None:
-    window = declared_maintenance(10, 20, "new switch", ("web1", "web1"))
-    assert window == DeclareMaintenance(10, 20, "new switch", ("web1",))
+    window = declared_maintenance(EARLIEST, EARLIEST + HOUR, "new switch", ("web1", "web1"))
+    assert window == DeclareMaintenance(EARLIEST, EARLIEST + HOUR, "new switch", ("web1",))
     book = said((DUB1, window))
     assert cancelled_maintenance(book, 1) == (DUB1, CancelMaintenance(1))
     cancelled = said((DUB1, window), (DUB1, CancelMaintenance(1)))
@@ -91,6 +91,13 @@ def test_maintenance_is_taken_back_once() -> None:
         cancelled_maintenance(cancelled, 2)
     with pytest.raises(Refused, match="must end after it starts"):
         declared_maintenance(20, 20, "why", ())
+
+
+def test_maintenance_that_the_tables_would_not_take_is_refused() -> None:
+    assert declared_maintenance(EARLIEST, LATEST, "why", ()) == DeclareMaintenance(EARLIEST, LATEST, "why")
+    for started_at, ended_at in ((EARLIEST - 1, LATEST), (EARLIEST, LATEST + 1)):
+        with pytest.raises(Refused, match="must lie between 2000-01-01T00:00:00Z and 2200-01-01T00:00:00Z: the tables"):
+            declared_maintenance(started_at, ended_at, "why", ())
 
 
 @pytest.mark.parametrize(
