@@ -15,12 +15,12 @@ def check_belonging(path: Path, settings: AgentSettings, known: Iterable[tuple[B
     A block that the settings do not name any more is left alone: its records still leave.
     """
     blocks = {block.name: block for block in settings.stream}
-    anew = f"move {path} and {path.name}.marker away to begin anew"
     for block_id, state in known:
         if (block_id.region, block_id.site) != (settings.region, settings.site):
             raise StoreUnusable(
                 f"store {path} belongs to site {block_id.site} of region {block_id.region}, the settings say site "
-                f"{settings.site} of region {settings.region}: name them as before, or {anew}"
+                f"{settings.site} of region {settings.region}: name them as before, or "
+                f"move {path} and {path.name}.marker away to begin anew"
             )
         block = blocks.get(block_id.block)
         if block is None:
@@ -32,5 +32,6 @@ def check_belonging(path: Path, settings: AgentSettings, known: Iterable[tuple[B
             if before != now:
                 raise StoreUnusable(
                     f"block {block.name} had {what} {before} in store {path}, the settings say {now}: "
-                    f"give it another name, or {anew}"
+                    # Readers know its senders by these names: the marker has them told of the loss.
+                    f"give it another name, or move {path} away, not its marker, to begin anew"
                 )
