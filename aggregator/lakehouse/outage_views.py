@@ -10,9 +10,7 @@ FEWEST_TOGETHER = 4
 
 COVERED = """
 downs AS (
-  SELECT *, {micros}(started_at) AS started_us,
-    CASE WHEN advisory_at > started_at THEN ({micros}(advisory_at) - {micros}(started_at)) / 2 ELSE 300000000 END
-      AS near_us
+  SELECT *, {micros}(started_at) AS started_us, {micros}(advisory_at) AS noticed_us
   FROM {prefix}sender_intervals
   WHERE state = 'down'
 ),
@@ -52,7 +50,8 @@ _UNCOUNTED = """
 hidden AS (
   SELECT d.region, d.site, d.block, d.sender_id, d.started_at,
     {micros}(greatest(d.started_at, c.started_at)) AS from_us,
-    {micros}(least(d.ended_at, k.known_through, c.ended_at)) AS to_us
+    {micros}(least(d.ended_at, k.known_through, c.ended_at)) AS to_us,
+    CASE WHEN c.cause <> 'advisories_missing' THEN d.noticed_us END AS blind_before_us
   FROM downs d
   CROSS JOIN known k
   JOIN {prefix}site_coverage c
@@ -61,7 +60,7 @@ hidden AS (
   WHERE NOT c.known
   UNION ALL
   SELECT t.region, t.site, t.block, t.sender_id, t.started_at, {micros}(greatest(t.started_at, t.planned_from)),
-    {micros}(least(t.ended_at, t.planned_to, k.known_through))
+    {micros}(least(t.ended_at, t.planned_to, k.known_through)), NULL
   FROM touched t
   CROSS JOIN known k
 ),
@@ -72,12 +71,17 @@ hidden_in_turn AS (
 ),
 uncounted AS (
   SELECT region, site, block, sender_id, started_at,
-    sum(greatest(0, to_us - greatest(from_us, coalesce(reached_us, from_us)))) AS uncounted_us
+    sum(greatest(0, to_us - greatest(from_us, coalesce(reached_us, from_us)))) AS uncounted_us,
+    max(CASE WHEN from_us < blind_before_us THEN least(to_us, blind_before_us) END) AS blind_until_us
   FROM hidden_in_turn
   GROUP BY region, site, block, sender_id, started_at
 )
 """
-"""What of each outage does not count as down (``uncounted``): nobody watched, or it was planned."""
+"""What of each outage does not count as down (``uncounted``): nobody watched, or it was planned.
+
+``blind_until_us`` is the end of the last time, from its start until it was noticed, that nobody is known to have
+watched; null: there was none. An agent whose advisories are missing did watch.
+"""
 
 OUTAGES = Table(
     "outages",
@@ -108,6 +112,10 @@ OUTAGES = Table(
     ),
     identity=("region", "site", "block", "sender_id", "started_at"),
 )
+# No table has an outage's stale_after. It is the silence until it was noticed, where all of that was watched: after a
+# blind span the agent waits anew, and where the hub did not get the end of one, nobody knows since when. Only where a
+# site has no outage that was watched so, the others tell, by what was watched of their silence at last: that is not
+# longer than stale_after, but may be nothing, so they stand for no less than imported ones, noticed when they begin.
 # Engines leave out the windows where nobody asks for the incident: then a sender's outages cost what they are.
 OUTAGES_QUERY = """
 WITH {covered},
@@ -119,7 +127,10 @@ watched AS (
 ),
 judged AS (
   SELECT d.*, c.sender_id IS NOT NULL AS planned, w.watched_us,
-    greatest(0, {micros}(least(d.ended_at, k.known_through)) - d.started_us) - coalesce(u.uncounted_us, 0) AS down_us
+    greatest(0, {micros}(least(d.ended_at, k.known_through)) - d.started_us) - coalesce(u.uncounted_us, 0) AS down_us,
+    CASE WHEN d.noticed_us > d.started_us THEN (d.noticed_us - greatest(d.started_us, u.blind_until_us)) / 2
+      ELSE 300000000 END AS near_us,
+    u.blind_until_us
   FROM downs d
   CROSS JOIN known k
   LEFT JOIN covered c
@@ -131,7 +142,8 @@ judged AS (
   LEFT JOIN watched w ON w.region = d.region AND w.site = d.site
 ),
 sited AS (
-  SELECT *, max(near_us) OVER (PARTITION BY region, site, planned) AS span_us,
+  SELECT *, coalesce(max(CASE WHEN blind_until_us IS NULL THEN near_us END) OVER (PARTITION BY region, site, planned),
+      greatest(300000000, max(near_us) OVER (PARTITION BY region, site, planned))) AS span_us,
     count(*) OVER (PARTITION BY region, site, planned) AS site_outage_count
   FROM judged
 ),
@@ -185,7 +197,8 @@ INCIDENTS = Table(
     "A view: many senders of a site that fell silent one soon after the other: within half of the site's longest"
     f" stale_after, at least {FEWEST_TOGETHER}, and more than chance explains: where a site has e outages in such a"
     " span on the average of its known time, at least 3 + e + 6 * sqrt(e). What goes on for longer than the span is"
-    " several incidents; planned outages are part of none.",
+    " several incidents; planned outages are part of none. How long stale_after is, those outages tell that were"
+    " watched from the last word until they were noticed; imported ones stand for ten minutes.",
     (
         *SITE_COLUMNS,
         Column("started_at", "TIMESTAMP", "the first last word of a member"),

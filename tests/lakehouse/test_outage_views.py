@@ -13,7 +13,7 @@ from aggregator.lakehouse.page.outage_groups import group_outages
 from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.policy_schemas import POLICY
 from aggregator.lakehouse.query import Tables, open_tables
-from shared.instants import DAY, HOUR, MINUTE
+from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.test_analysis_views import life
 from tests.support.histories import observed
 from tests.support.small_lakehouse import SmallLakehouse
@@ -26,7 +26,12 @@ REPAIRED = FAILED + 2 * HOUR
 SENDERS = 10_000
 TOGETHER = 60
 HALF_AN_HOUR = 30 * MINUTE
+MONTH_END = START + 30 * DAY
+RACK_FAILED = START + 20 * DAY
+BLIND_SINCE = START + 5 * DAY
 PLANNED = [f"p{number}" for number in range(6)]
+
+Gap = tuple[int, int, str]
 
 
 def busy_site() -> Iterator[Interval]:
@@ -39,6 +44,32 @@ def busy_site() -> Iterator[Interval]:
         ends = [(at, REPAIRED if number < TOGETHER else at + HOUR) for at in outages]
         if ends:
             yield from life("dub1", f"n{number}", *ends)
+
+
+def rack(apart: int) -> list[Interval]:
+    """Give twenty senders that fail one after the other, so far apart, and come back in that order."""
+    failed = [(f"r{number}", RACK_FAILED + number * apart) for number in range(20)]
+    return [each for sender, at in failed for each in life("ams1", sender, (at, at + 6 * HOUR))]
+
+
+def by_chance() -> list[Interval]:
+    chance = random.Random(5)
+    failed = [(f"n{number}", START + chance.randrange(29 * DAY)) for number in range(120)]
+    return [each for sender, at in failed for each in life("ams1", sender, (at, at + HOUR))]
+
+
+def incidents_of(directory: Path, intervals: list[Interval], gaps: list[Gap]) -> list[tuple[int, int, int]]:
+    """Give (start, end, count of senders) of each incident that tables tell of; the page has to have the same."""
+    SmallLakehouse(directory).roll_up(intervals, observed("ams1", MONTH_END, gaps), MONTH_END)
+    with open_tables(directory) as tables:
+        found = tables.rows("SELECT epoch_us(started_at), epoch_us(ended_at), sender_count FROM incidents ORDER BY 1")
+    groups, _ = group_outages(figures_of(directory, "ams1").outages)
+    assert [(each.started_at, each.ended_at, len(each.outages)) for each in groups] == found
+    return found
+
+
+def rack_incident(apart: int) -> tuple[int, int, int]:
+    return (RACK_FAILED, RACK_FAILED + 19 * apart + 6 * HOUR, 20)
 
 
 def maintenance(revision: int, begin: int, end: int, sender_ids: list[str] | None = None) -> dict[str, object]:
@@ -152,3 +183,39 @@ def test_the_page_counts_outages_and_incidents_as_the_views_do(warehouse: Path, 
     groups, _ = group_outages(figures_of(warehouse, "dub1").outages)
     told = [(group.site, group.started_at, len(group.outages)) for group in groups]
     assert told == tables.rows("SELECT site, epoch_us(started_at), outage_count FROM incidents")
+
+
+@pytest.mark.parametrize("blind_hours", [0, 4, 24, 168])
+def test_who_fell_silent_just_before_a_blind_span_changes_no_incident(tmp_path: Path, blind_hours: int) -> None:
+    blind_until = BLIND_SINCE + blind_hours * HOUR
+    silent = life("ams1", "silent", (BLIND_SINCE - MINUTE, blind_until + HOUR))
+    intervals = [*rack(15 * SECOND), *by_chance(), *silent]
+    found = incidents_of(tmp_path, intervals, [(BLIND_SINCE, blind_until, "unobserved")])
+    assert found == [rack_incident(15 * SECOND)]
+
+
+def test_a_rack_that_failed_just_before_a_blind_span_is_one_incident(tmp_path: Path) -> None:
+    blind = (RACK_FAILED + 6 * MINUTE, RACK_FAILED + 4 * HOUR, "unobserved")
+    # As far apart as half of stale_after allows, at a site where nothing else tells of it.
+    assert incidents_of(tmp_path, rack(18 * SECOND), [blind]) == [rack_incident(18 * SECOND)]
+
+
+def test_what_the_hub_did_not_get_of_a_time_that_was_watched_changes_no_incident(tmp_path: Path) -> None:
+    missing = (RACK_FAILED + 6 * MINUTE, RACK_FAILED + 20 * MINUTE, "advisories_missing")
+    assert incidents_of(tmp_path, rack(18 * SECOND), [missing]) == [rack_incident(18 * SECOND)]
+
+
+@pytest.mark.parametrize("blind_since", [RACK_FAILED - MINUTE, RACK_FAILED + 6 * MINUTE])
+def test_an_incident_whose_advisories_nothing_vouches_for_yet_is_told(tmp_path: Path, blind_since: int) -> None:
+    found = incidents_of(tmp_path, rack(15 * SECOND), [(blind_since, MONTH_END, "unobserved")])
+    assert found == [rack_incident(15 * SECOND)]
+
+
+@pytest.mark.parametrize("seen_after", [-1, 0, MINUTE])
+def test_a_blind_span_whose_end_the_hub_did_not_get_changes_no_incident(tmp_path: Path, seen_after: int) -> None:
+    noticed_at = BLIND_SINCE + 2 * DAY + STALE_AFTER
+    silent = life("ams1", "silent", (BLIND_SINCE - MINUTE, noticed_at + HOUR))
+    blind = (BLIND_SINCE, noticed_at - STALE_AFTER, "unobserved")
+    lost = (noticed_at - STALE_AFTER, noticed_at + seen_after, "lost")
+    found = incidents_of(tmp_path, [*rack(15 * SECOND), *by_chance(), *silent], [blind, lost])
+    assert found == [rack_incident(15 * SECOND)]

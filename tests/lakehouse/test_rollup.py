@@ -9,6 +9,7 @@ import pytest
 from aggregator.lakehouse import job
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.schemas import DERIVED
+from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.hub import STALE_AFTER, Block
@@ -139,3 +140,26 @@ def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse, monkeypatch
     assert {name: sorted(rows, key=repr) for name, rows in after.items()} == {
         name: sorted(rows, key=repr) for name, rows in before.items()
     }
+
+
+def test_a_blind_span_hides_no_incident_in_either_engine(lakehouse: Lakehouse) -> None:
+    dub1, blind_since = Block("eu-west", "dub1"), FIRST + 6 * HOUR
+    watched_again, failed = blind_since + 12 * HOUR, FIRST + DAY
+    rack = [(f"r{number}", failed + number * MINUTE) for number in range(6)]
+    lakehouse.hub.publish(
+        [
+            *(dub1.new(sender, FIRST) for sender in ("silent", *(sender for sender, _ in rack))),
+            dub1.watermark(FIRST, blind_since),
+            # It had fallen silent a minute before nobody watched, and had the full time to be heard afterwards.
+            dub1.advisory(AdvisoryKind.STALE, "silent", watched_again + STALE_AFTER, blind_since - MINUTE),
+            dub1.recovered("silent", watched_again + HOUR),
+            *(dub1.stale(sender, at) for sender, at in rack),
+            *(dub1.recovered(sender, at + HOUR) for sender, at in rack),
+            dub1.watermark(watched_again, TODAY),
+        ]
+    )
+    lakehouse.roll_up()
+    incidents = "SELECT {0}(started_at), {0}(ended_at), {0}(noticed_at), sender_count FROM muster.incidents"
+    expected = [(failed, failed + HOUR + 5 * MINUTE, failed + STALE_AFTER, 6)]
+    assert lakehouse.rows(incidents.format("epoch_us")) == expected
+    assert lakehouse.rows_in_spark(incidents.format("unix_micros")) == expected

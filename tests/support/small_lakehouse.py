@@ -124,10 +124,10 @@ class SmallLakehouse:
     ) -> None:
         """Write a whole history and what follows from it."""
         bound = 2 * registration_interval
-        self.append(SENDER_INTERVALS, (interval_row(each, known_through, stale_after) for each in intervals))
+        self.append(SENDER_INTERVALS, (interval_row(each, coverage, known_through, stale_after) for each in intervals))
         self.append(SITE_COVERAGE, map(coverage_row, coverage))
         self.append(WATERMARKS, watermark_rows(coverage, stale_after))
-        self.append(ADVISORIES, advisory_rows(intervals, known_through))
+        self.append(ADVISORIES, advisory_rows(intervals, coverage, known_through, stale_after))
         days = windows(intervals, coverage, known_through, DAY)
         hours = windows(intervals, coverage, known_through, HOUR)
         self.append(SENDER_DAY_EXCEPTIONS, sender_rows(days, intervals, known_through, bound))

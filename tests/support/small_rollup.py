@@ -109,14 +109,25 @@ def _whole_days(each: Interval, known_through: int) -> list[int]:
     return [at for at, to in pieces if at % DAY == 0 and to == min(at + DAY, known_through)]
 
 
-def interval_row(each: Interval, known_through: int, stale_after: int = STALE_AFTER) -> Row:
+def _noticed_at(each: Interval, coverage: Sequence[Coverage], known_through: int, stale_after: int) -> int:
+    """Give when an agent notices an outage: after a blind span everyone has the full time to be heard."""
+    at = each.started_at + stale_after
+    for span in coverage:
+        is_blind = (span.site, span.block, span.cause) == (each.site, each.block, "unobserved")
+        if is_blind and each.started_at < span.ended_at < known_through and span.started_at < at:
+            at = span.ended_at + stale_after
+    return at if each.ended_at is None else min(at, each.ended_at)
+
+
+def interval_row(each: Interval, coverage: Sequence[Coverage], known_through: int, stale_after: int) -> Row:
+    is_noticed = each.state == "down" and not is_imported(each.block)
     whole = [at // DAY for at in _whole_days(each, known_through)]
     return {
         **each._asdict(),
         "region": REGION_OF[each.site],
         "episode": f"{zlib.crc32(each.sender_id.encode()):032x}",
         "episode_started_at": each.started_at,
-        "advisory_at": each.started_at + (stale_after if each.state == "down" and not is_imported(each.block) else 0),
+        "advisory_at": _noticed_at(each, coverage, known_through, stale_after) if is_noticed else each.started_at,
         "first_whole_day": whole[0] if whole else None,
         "last_whole_day": whole[-1] if whole else None,
         "site_bucket": bucket_of(each.site),
@@ -147,7 +158,9 @@ def watermark_rows(coverage: Sequence[Coverage], stale_after: int) -> Iterator[R
             }
 
 
-def advisory_rows(intervals: Sequence[Interval], known_through: int) -> Iterator[Row]:
+def advisory_rows(
+    intervals: Sequence[Interval], coverage: Sequence[Coverage], known_through: int, stale_after: int
+) -> Iterator[Row]:
     for ordinal, each in enumerate(intervals, start=1):
         if is_imported(each.block):
             continue
@@ -158,7 +171,9 @@ def advisory_rows(intervals: Sequence[Interval], known_through: int) -> Iterator
             "block": each.block,
             "sender_id": each.sender_id,
             "kind": kind,
-            "occurred_at": each.started_at + (STALE_AFTER if kind == "stale" else 0),
+            "occurred_at": _noticed_at(each, coverage, known_through, stale_after)
+            if kind == "stale"
+            else each.started_at,
             "last_seen_at": each.started_at,
             "event_id": f"{ordinal:032x}",
             "ordinal": ordinal,
