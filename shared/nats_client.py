@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import nats.errors
@@ -115,14 +115,18 @@ class EdgeClient(DirectClient):
                 raise nats.errors.FlushTimeoutError
 
     async def _connect_to_server(self, s: Srv) -> None:
-        """Drop what a failed attempt left behind (nats-py leaks its socket), and note whom we try."""
+        """Drop what a failed attempt left behind (nats-py leaks its socket and its tasks), and note whom we try."""
         self.abort()
+        for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+            if task is not None:
+                task.cancel()
         self.attempted, self.reached = s.uri.netloc.rpartition("@")[2], False
-        try:
-            await super()._connect_to_server(s)
-            self.reached = True
-        except UnicodeError as error:
-            raise nats.errors.Error(f"nats: not a host name: {error}") from error
+        with _tried_again():
+            try:
+                await super()._connect_to_server(s)
+            except UnicodeError as error:
+                raise nats.errors.Error(f"nats: not a host name: {error}") from error
+        self.reached = True
 
     def _connect_command(self) -> bytes:
         """Refuse to send secrets, or anything, in clear text where TLS is wanted: nats-py does not mind."""
@@ -131,7 +135,8 @@ class EdgeClient(DirectClient):
         return super()._connect_command()
 
     async def _process_connect_init(self) -> None:
-        await super()._process_connect_init()
+        with _tried_again():
+            await super()._process_connect_init()
         self._connected_at = asyncio.get_running_loop().time()
 
     async def _process_err(self, err_msg: str) -> None:
@@ -192,7 +197,11 @@ class EdgeClient(DirectClient):
             if self._pings_outstanding > self.options["max_outstanding_pings"]:
                 await self._process_op_err(nats.errors.StaleConnectionError())
                 return
-            await self._send_ping()
+            try:
+                await self._send_ping()
+            except OSError as error:
+                await self._process_op_err(error)
+                return
 
     async def _attempt_reconnect(self) -> None:
         """End quietly where close() was faster: the last thing nats-py does is to tell a future that may be done."""
@@ -226,3 +235,14 @@ class EdgeClient(DirectClient):
     def _drop_pending(self) -> None:
         self._pending, self._pending_data_size = [], 0
         self.abort()
+
+
+@contextlib.contextmanager
+def _tried_again() -> Iterator[None]:
+    """Let an attempt fail with what nats-py tries again after: of other errors its task dies, and nobody is told."""
+    try:
+        yield
+    except (OSError, nats.errors.Error):
+        raise
+    except Exception as error:
+        raise nats.errors.Error(f"nats: unexpected {type(error).__name__}: {error}") from error

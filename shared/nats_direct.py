@@ -5,8 +5,9 @@ passes a queue and a task: that is most of what reading a stream costs. Frames a
 to nats-py's parser, one at a time, and so do messages of subscriptions that were not made here.
 """
 
+import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from urllib.parse import ParseResult
 
@@ -17,6 +18,7 @@ from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
 READ_SIZE = 256 << 10
+_LOST = "Connection lost"
 _END = b"\r\n"
 _MESSAGES = {b"MSG": 5, b"HMSG": 6}
 """The lines before messages, and how many fields they have where there is a reply subject."""
@@ -31,7 +33,10 @@ FrameReceiver = Callable[[bytes, bytes, bytes, bytes], None]
 
 
 class WideTransport(TcpTransport):
-    """A connection that is read in large pieces: each piece wakes a task, and at 32 KiB holds two large messages."""
+    """A connection that is read in large pieces: each piece wakes a task, and at 32 KiB holds two large messages.
+
+    One that is lost is an OSError to whoever writes: nats-py tries again after those. uvloop raises RuntimeError.
+    """
 
     _is_fresh = True
 
@@ -47,11 +52,44 @@ class WideTransport(TcpTransport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        """Go on encrypted."""
-        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
-        # nats-py lets nobody say so where it makes these; asyncio would warn of an end that cannot be half open.
-        vars(self._io_reader)["_limit"] = READ_SIZE
-        vars(vars(self._io_writer)["_protocol"])["_over_ssl"] = True
+        """Go on encrypted; raise ConnectionResetError where the connection is lost already.
+
+        Nothing may come between that look and the first step of start_tls(), which does not notice: no wait_for().
+        """
+        plain = self._writer.transport
+        if plain.is_closing():
+            raise ConnectionResetError
+        reader = asyncio.StreamReader(max(buffer_size, READ_SIZE))
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(connect_timeout):
+            name = uri if isinstance(uri, str) else uri.hostname
+            encrypted = await loop.start_tls(plain, protocol, ssl_context, server_hostname=name)
+        if encrypted is None:
+            # asyncio's answer where the connection was aborted meanwhile.
+            raise ConnectionResetError
+        # asyncio would warn of an end that cannot be half open.
+        vars(protocol)["_over_ssl"] = True
+        self._io_reader, self._io_writer = reader, asyncio.StreamWriter(encrypted, protocol, reader, loop)
+
+    def write(self, payload: bytes) -> None:
+        """Write."""
+        try:
+            self._writer.write(payload)
+        except RuntimeError as error:
+            raise ConnectionResetError(_LOST) from error
+
+    def writelines(self, payload: Iterable[bytes]) -> None:
+        """Write what was published."""
+        try:
+            self._writer.writelines(payload)
+        except RuntimeError as error:
+            raise ConnectionResetError(_LOST) from error
+
+    @property
+    def _writer(self) -> asyncio.StreamWriter:
+        assert self._io_writer is not None, "connect() comes first"
+        return self._io_writer
 
     async def read(self, buffer_size: int) -> bytes:
         """Read what is there."""

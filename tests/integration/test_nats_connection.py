@@ -195,6 +195,18 @@ async def test_a_server_that_is_silent_is_said_to_be(tmp_path: Path) -> None:
         assert "it accepts the connection, then nothing comes" in line
 
 
+async def test_who_greets_as_no_server_does_is_said_to() -> None:
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO []\r\n")
+        writer.close()
+
+    stranger = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with stranger:
+        address = f"127.0.0.1:{stranger.sockets[0].getsockname()[1]}"
+        line = await failure(ConnectionSettings(servers=(address,)), deadline=1)
+    assert line.startswith(f"cannot connect within 1 s to {address}: ")
+
+
 async def test_a_server_that_comes_up_within_the_deadline_is_waited_for(tmp_path: Path) -> None:
     server = server_in(tmp_path)
     await server.start()
