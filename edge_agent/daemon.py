@@ -13,7 +13,6 @@ from pathlib import Path
 
 from edge_agent.agent_parts import AgentParts
 from edge_agent.belonging import check_belonging
-from edge_agent.cancellation import cancelled
 from edge_agent.config import AgentSettings
 from edge_agent.links import Links
 from edge_agent.memory import collect_rarely, give_memory_back
@@ -33,6 +32,7 @@ from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
 from edge_agent.supervisor import announce_stopping, keep_supervisor_informed, watchdog_kept
 from edge_agent.uploading import Uploading
+from shared.cancellation import cancelled
 
 log = logging.getLogger("muster.agent")
 

@@ -13,6 +13,7 @@ import msgspec
 import nats.errors
 from nats.protocol.parser import PERMISSIONS_ERR
 
+from shared.cancellation import cancelled
 from shared.jetstream_api import ApiError, RequestFailed, api_prefix, request_json
 from shared.nats_causes import Cause, explain
 from shared.nats_client import EdgeClient
@@ -118,20 +119,32 @@ async def connect(
         "closed_cb": link.on_close,
     }
     opening = asyncio.ensure_future(client.connect(**options))
+    is_open = False
     try:
         await asyncio.wait({opening, link.hopeless}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             raise ConnectFailed(link.why_not(deadline))
         opening.result()
+        is_open = True
     except (OSError, nats.errors.Error) as error:
         cause = explain(error, reached=client.reached)
         raise ConnectFailed(f"cannot connect to {', '.join(settings.servers)}: {cause.text}") from error
     finally:
-        if not client.is_connected:
-            opening.cancel()
-            client.abort()
+        if not is_open:
+            await _given_up(opening, client)
     link.on_open()
     return client
+
+
+async def _given_up(opening: asyncio.Task[None], client: EdgeClient) -> None:
+    """End an attempt for sure: nats-py, left alone, goes on for ever with a client that is nobody's."""
+    try:
+        await cancelled([opening])
+        if not opening.cancelled() and opening.exception() is None:
+            # It has just connected: its answer met the deadline, or the end of who would own it.
+            await client.close()
+    finally:
+        client.abort()
 
 
 class _Link:
@@ -183,5 +196,5 @@ class _Link:
         self._tell(LinkEvent.CLOSED)
 
     def _tell(self, event: LinkEvent, reason: str = "") -> None:
-        if self._on_state is not None:
+        if self._on_state is not None and self._opened:
             self._on_state(LinkState(event, self.client.attempted, reason))

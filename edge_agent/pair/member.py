@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from nats.aio.client import Client
 
-from edge_agent.cancellation import cancelled, is_cancelled
+from edge_agent.cancellation import is_cancelled
 from edge_agent.config import AgentSettings
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
@@ -41,6 +41,7 @@ from edge_agent.pair.status import PairPhase, PairStatus
 from edge_agent.ports import BatchCommit, Journal, StoreUnwritable
 from edge_agent.status_board import StatusBoard, now
 from edge_agent.store.sqlite_store import SqliteStore
+from shared.cancellation import cancelled
 from shared.instants import SECOND
 
 BEGIN_AGAIN_AFTER = 10.0

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from edge_agent.cancellation import cancelled, is_cancelled
+from edge_agent.cancellation import is_cancelled
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
 from edge_agent.pair.deliveries import Deliveries
@@ -19,6 +19,7 @@ from edge_agent.pair.follower import Follower
 from edge_agent.pair.log import LogUnavailable, Outrun, PairLog
 from edge_agent.pair.status import PairPhase
 from edge_agent.store.sqlite_store import SqliteStore
+from shared.cancellation import cancelled
 
 LOOK_EVERY = 0.25
 RETRY_AFTER = 1.0

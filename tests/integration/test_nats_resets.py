@@ -1,6 +1,7 @@
-"""A connection that is reset while it is being opened, at whatever moment, is opened again."""
+"""A connection that is reset or given up while it is being opened, at whatever moment, is opened again or ends."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import uvloop
 
 from shared import nats_client, nats_connection
 from shared.nats_client import EdgeClient
-from shared.nats_connection import ConnectionSettings, TlsSettings, connect
+from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, TlsSettings, connect
 from shared.settings import FilePath
 from tests.support.certificates import Authority
 from tests.support.one_server import server_in
@@ -69,7 +70,7 @@ async def comes_back(link: ResettingLink, turns: int, answer: bytes, tls: TlsSet
     link.reset_next(answer, turns)
     await link.drop()
     what = f"it is back after a reset {turns} turns after {answer!r}"
-    await until(lambda: not link.waits_to_reset and client.is_connected, what, deadline=SOON)
+    await until(lambda: not link.waits and client.is_connected, what, deadline=SOON)
     await until(lambda: answers(client), what, deadline=SOON)
     await client.publish("a", b"there")
     assert (await heard.next_msg(timeout=SOON)).data == b"there"
@@ -105,6 +106,33 @@ def test_a_reset_at_any_moment_of_the_first_try_is_followed_by_another(tmp_path:
         await client.close()
 
     at_every_turn(tmp_path, opens)
+
+
+@pytest.mark.parametrize("answer", [b"INFO", b"PONG"])
+def test_a_first_try_that_is_given_up_at_any_moment_leaves_nobody_who_tries_on(tmp_path: Path, answer: bytes) -> None:
+    told: list[LinkState] = []
+
+    async def ends(link: ResettingLink, turns: int) -> None:
+        told.clear()
+        settings = ConnectionSettings(servers=(link.address,))
+        opening = asyncio.ensure_future(connect(settings, name="test", deadline=3 * SOON, on_state=told.append))
+        link.call_next(answer, turns, opening.cancel)
+        client = None
+        with contextlib.suppress(asyncio.CancelledError):
+            # Open before it could be given up, it has an owner.
+            client = await opening
+        assert [state.event for state in told] == ([LinkEvent.CONNECTED] if client else [])
+        if client is not None:
+            await client.close()
+        await until(lambda: not link.connection_count and not tries(), f"it ended {turns} turns after {answer!r}", SOON)
+
+    at_every_turn(tmp_path, ends)
+
+
+def tries() -> list[asyncio.Task[Any]]:
+    """Give the tasks in which a client of nats-py opens a connection or opens it again."""
+    names = {"connect", "_attempt_reconnect"}
+    return [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") in names]
 
 
 @pytest.mark.parametrize("writes", ["a ping", "a publish"])

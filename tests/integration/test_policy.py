@@ -10,8 +10,8 @@ from nats.aio.msg import Msg
 from aggregator.policy.book import Book, changed_thresholds
 from aggregator.policy.stream import read_policy, say
 from aggregator.topology.words import HUB, Place
-from edge_agent.cancellation import cancelled
 from edge_agent.policy_feed import PolicyFeed
+from shared.cancellation import cancelled
 from shared.identifiers import AdvisoryKind
 from shared.instants import MINUTE
 from shared.policy import Order, Scope, SetThresholds

@@ -1,4 +1,4 @@
-"""A link to a server that resets a new connection at a chosen moment: so many turns of the event loop after an answer.
+"""A link to a server where something happens at a chosen moment: so many turns of the event loop after an answer.
 
 Who is on the same loop is in a certain line of its code by then; what a wait does between an answer and its return is
 a matter of such turns.
@@ -8,9 +8,10 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Callable
 from typing import Self
 
-from edge_agent.cancellation import cancelled
+from shared.cancellation import cancelled
 
 _AT_ONCE = struct.pack("ii", 1, 0)
 
@@ -20,7 +21,7 @@ class ResettingLink:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._resets: list[tuple[bytes, int]] = []
+        self._plans: list[tuple[bytes, int, Callable[[], object] | None]] = []
         self._open: dict[socket.socket, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> Self:
@@ -37,12 +38,21 @@ class ResettingLink:
 
     def reset_next(self, answer: bytes, turns: int) -> None:
         """Reset the next connection ``turns`` turns of the loop after the server's INFO or PONG has gone out."""
-        self._resets.append((answer, turns))
+        self._plans.append((answer, turns, None))
+
+    def call_next(self, answer: bytes, turns: int, act: Callable[[], object]) -> None:
+        """Call ``act`` at such a moment of the next connection, which goes on."""
+        self._plans.append((answer, turns, act))
 
     @property
-    def waits_to_reset(self) -> bool:
-        """Tell whether a reset is still to come."""
-        return bool(self._resets)
+    def connection_count(self) -> int:
+        """Count the connections that are open."""
+        return len(self._open)
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether something is still to come."""
+        return bool(self._plans)
 
     async def drop(self) -> None:
         """Reset all connections that are open."""
@@ -60,14 +70,17 @@ class ResettingLink:
         far.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(far, ("127.0.0.1", self._port))
-            if self._resets:
-                await self._until(*self._resets.pop(0), near, far)
-            else:
-                both_ways = {asyncio.ensure_future(_pump(near, far)), asyncio.ensure_future(_pump(far, near))}
-                try:
-                    await asyncio.wait(both_ways, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    await cancelled(both_ways)
+            if self._plans:
+                answer, turns, act = self._plans.pop(0)
+                await self._until(answer, turns, near, far)
+                if act is None:
+                    return
+                act()
+            both_ways = {asyncio.ensure_future(_pump(near, far)), asyncio.ensure_future(_pump(far, near))}
+            try:
+                await asyncio.wait(both_ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await cancelled(both_ways)
         finally:
             del self._open[near]
             near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
