@@ -121,10 +121,11 @@ class SqliteStore:
                 return state, await load_senders(self._database, row[0], self._incarnations)
 
     async def known_blocks(self) -> list[tuple[BlockId, BlockState]]:
-        """Read whose blocks the store holds, and their states."""
-        with noticing_damage():
-            rows = await self._database.execute_fetchall("SELECT region, site, name, state FROM block")
-            return [(BlockId(*row[:3]), self._state(*row[2:])) for row in rows]
+        """Read whose blocks the store holds, and their states, behind whatever transaction is still under way."""
+        async with self._lock:
+            with noticing_damage():
+                rows = await self._database.execute_fetchall("SELECT region, site, name, state FROM block")
+                return [(BlockId(*row[:3]), self._state(*row[2:])) for row in rows]
 
     def _state(self, name: str, body: str) -> BlockState:
         """Decode what is not damaged; of another shape it is another version's, which has use for it."""

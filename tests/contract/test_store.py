@@ -179,6 +179,21 @@ async def test_a_commit_that_is_cancelled_is_wholly_there_or_not_at_all_and_the_
         assert {lane: await waiting(store, lane) for lane in Lane} == rows_between(0, number + 1)
 
 
+async def test_who_asks_where_blocks_stand_hears_of_a_commit_that_nobody_waits_for_any_more(tmp_path: Path) -> None:
+    """What is written next goes on from the answer: an old one would take the position back, behind its rows."""
+    async with opened(tmp_path / "agent.db") as store:
+        await store.commit(batch(1, [advisory("a")]))
+        async with store._lock:
+            commit = asyncio.create_task(store.commit(batch(2, [advisory("b")])))
+            await asyncio.wait({commit}, timeout=0)
+            commit.cancel()
+            await asyncio.wait({commit})
+            assert commit.cancelled()
+            asked = asyncio.create_task(store.known_blocks())
+        assert await asked == [(BLOCK_ID, state_at(2))]
+        assert store.last_row_ids()[Lane.ADVISORIES] == 2
+
+
 async def test_recorded_inputs_are_kept_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "agent.db"
     inputs = [BlindSpan(at, at + 1, BlindCause.UNPROVEN, at) for at in range(schema.RECORDED_INPUTS_KEPT)]
