@@ -75,7 +75,11 @@ class Fitness:
 
     def _commits(self) -> bool:
         phases = [part.phase for block in self._blocks if (part := self._board.parts.get(stream_part(block)))]
-        disk = os.statvfs(self._directory)
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError:
+            # It fails, or its mount is gone: where a commit meets that, too, it says more.
+            return False
         return disk.f_bavail * disk.f_frsize >= DISK_RESERVE and not any(phase in _PAUSED for phase in phases)
 
 

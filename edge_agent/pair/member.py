@@ -101,6 +101,7 @@ class Member:
         self._board = board
         self._report = board.reporter("pair")
         self._followers: dict[str, Follower] = {}
+        self._beside = asyncio.TaskGroup()
         self._upload: asyncio.Task[None] | None = None
         self._last_leader = ""
         self._phase = PairPhase.STARTING
@@ -114,17 +115,18 @@ class Member:
         return PairStatus(member, other.name, self._phase, self._since, other.phase, other.heard_at, self._takeovers)
 
     async def run(self) -> None:
-        """Follow and lead until cancelled; raise CopyArrived, PairRefused."""
+        """Follow and lead until cancelled; raise CopyArrived, PairRefused, or what ended a part, in a group."""
         here = self._address.announcements
         await self._other.listen(self._client, here)
-        announcing = asyncio.create_task(
-            self._other.announce(self._client, here, lambda: self._phase, self._hands.fitness), name="announcement"
-        )
-        try:
-            while not is_cancelled():
-                await self._follow_and_lead()
-        finally:
-            await cancelled([announcing, *([self._upload] if self._upload else [])])
+        async with self._beside:
+            announcing = self._beside.create_task(
+                self._other.announce(self._client, here, lambda: self._phase, self._hands.fitness), name="announcement"
+            )
+            try:
+                while not is_cancelled():
+                    await self._follow_and_lead()
+            finally:
+                await cancelled([announcing, *([self._upload] if self._upload else [])])
 
     async def _follow_and_lead(self) -> None:
         self._followers = {}
@@ -249,9 +251,9 @@ class Member:
         self._has_handed_over = False
         self._last_leader = self._writer.member
         if self._upload is None or self._upload.done():
-            self._upload = asyncio.create_task(self._hands.upload(), name="upload")
+            self._upload = self._beside.create_task(self._hands.upload(), name="upload")
         # A task of its own: in Python 3.11 one whose group has failed seems cancelled for ever.
-        leading = asyncio.create_task(self._lead_all(lead, self._upload), name="leading")
+        leading = asyncio.create_task(self._lead_all(lead), name="leading")
         try:
             await leading
         except BaseExceptionGroup as group:
@@ -263,13 +265,12 @@ class Member:
             await lead.resign()
             raise
 
-    async def _lead_all(self, lead: Lead, upload: asyncio.Task[None]) -> None:
+    async def _lead_all(self, lead: Lead) -> None:
         desk = CopyDesk(self._store_path, self._writer)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lead.keep(), name="lead")
             tasks.create_task(self._hand_over(lead), name="handover")
             tasks.create_task(desk.serve(self._client, self._address.subject("copy")), name="copies")
-            tasks.create_task(_ended(upload), name="upload of the leader")
             for block in self._blocks:
                 led = self._hands.lead(block, self._followers.get(block), lead)
                 tasks.create_task(led, name=f"lead of {block}")
@@ -311,11 +312,6 @@ class Member:
         if phase is not self._phase:
             self._phase, self._since = phase, now()
         self._report(phase, reason)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Raise what ends a task that should not end, and let it be where only this is cancelled."""
-    await asyncio.shield(task)
 
 
 def _loop_time() -> float:

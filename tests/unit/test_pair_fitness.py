@@ -1,8 +1,10 @@
 """The lead is handed over where the other can do more, for long enough, and nowhere else: it never goes to and fro."""
 
 from itertools import chain, combinations
+from pathlib import Path
 
-from edge_agent.pair.fitness import Handover, Trouble
+from edge_agent.pair.fitness import Fitness, Handover, Trouble
+from edge_agent.status_board import StatusBoard
 
 NONE: frozenset[Trouble] = frozenset()
 DEAF = frozenset({Trouble.DELIVERING})
@@ -38,3 +40,9 @@ def test_no_two_members_would_each_hand_over_to_the_other() -> None:
 
     assert any(gives(ours, theirs) for ours in every for theirs in every)
     assert not any(gives(ours, theirs) and gives(theirs, ours) for ours in every for theirs in every)
+
+
+def test_who_cannot_ask_its_disk_for_room_cannot_write_its_store(tmp_path: Path) -> None:
+    board = StatusBoard("dub1-a", "eu-west", "dub1", "1", "boot", 1 << 30)
+    fitness = Fitness(board, [], tmp_path / "gone" / "agent.db", "fleet.watermark")
+    assert fitness.troubles() == DEAF | FULL
