@@ -83,7 +83,8 @@ class CopyDesk:
         finally:
             await self._let_go()
             self._forget()
-            if client.is_connected:
+            # Also where the link is down: nats-py would listen again as soon as it is back.
+            with suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
     async def _answer(self, message: Msg) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
+from nats.errors import NoRespondersError
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
@@ -22,6 +23,8 @@ from edge_agent.store.files import prepare
 from edge_agent.store.records import check_records
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation, SourcePosition
+from shared.nats_connection import ConnectionSettings, connect
+from tests.support.linked_server import DEADLINE
 from tests.support.source_site import Site, running_site
 from tests.support.store_batches import batch, opened, registration
 from tests.support.waiting import until
@@ -182,6 +185,35 @@ async def test_who_stops_handing_over_holds_no_store_open(site: Site, tmp_path: 
     assert theirs not in files_held()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_who_loses_its_link_and_the_lead_hands_over_nothing_when_the_link_is_back(
+    site: Site, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "a" / "agent.db"
+    prepare(theirs)
+    client = await connect(ConnectionSettings(servers=(site.link.url,)), name="member", deadline=DEADLINE)
+    try:
+        serving = asyncio.create_task(CopyDesk(theirs, A).serve(client, SUBJECT))
+        await until(lambda: is_answered(site), "it serves")
+        await site.link.cut()
+        await until(lambda: not client.is_connected, "the link is lost")
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await site.link.restore()
+        await until(lambda: client.is_connected, "the link is back")
+        await client.flush()
+        assert not await is_answered(site)
+    finally:
+        await client.close()
+
+
+async def is_answered(site: Site) -> bool:
+    try:
+        await site.client.request(SUBJECT, b"{}", timeout=DEADLINE)
+    except NoRespondersError:
+        return False
+    return True
 
 
 def files_held() -> list[Path]:
