@@ -20,6 +20,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from edge_agent.cancellation import cancelled, is_cancelled
 from edge_agent.pair.entry import Writer
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.records import check_records
@@ -45,7 +46,7 @@ class CopyArrived(Exception):
 
 
 class _Wish(msgspec.Struct, omit_defaults=True):
-    """Ask for a copy to be made, or for the piece of one at ``offset``."""
+    """Ask for a copy to be made, or for the piece of one at ``offset``; one that names none asks who is there."""
 
     writer: Writer | None = None
     copy: str = ""
@@ -166,7 +167,7 @@ async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: P
     arrived = _arrived(store_path)
     try:
         async with asyncio.timeout(COPY_DEADLINE):
-            made = msgspec.json.decode(await _ask(client, subject, _Wish(writer=writer), COPY_DEADLINE), type=_Made)
+            made = msgspec.json.decode(await _ask_for_copy(client, subject, writer), type=_Made)
             if made.problem:
                 raise NoCopy(made.problem)
             with arrived.open("wb") as file:
@@ -212,6 +213,29 @@ def _before(store_path: Path) -> Path:
 
 def _arrived(store_path: Path) -> Path:
     return store_path.with_name(store_path.name + ".arrived")
+
+
+async def _ask_for_copy(client: Client, subject: str, writer: Writer) -> bytes:
+    """Ask for a copy to be made, and wait as long as it is; raise NoCopy, or NoRespondersError.
+
+    Who makes one answers nothing else until it has told of it: another answer is that of one who knows nothing of ours,
+    or has told of it on a connection that was lost.
+    """
+    making = asyncio.create_task(_ask(client, subject, _Wish(writer=writer), COPY_DEADLINE), name="copy of the store")
+    is_free = False
+    try:
+        while not is_cancelled():
+            await asyncio.wait({making}, timeout=ANSWER_DEADLINE)
+            if making.done():
+                return making.result()
+            if is_free:
+                raise NoCopy("it was given up")
+            with suppress(TimeoutError):
+                await _ask(client, subject, _Wish(), ANSWER_DEADLINE)
+                is_free = True
+        raise asyncio.CancelledError
+    finally:
+        await cancelled([making])
 
 
 async def _ask(client: Client, subject: str, wish: _Wish, deadline: float) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -185,6 +186,44 @@ async def test_who_stops_handing_over_holds_no_store_open(site: Site, tmp_path: 
     assert theirs not in files_held()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_copy_that_nobody_makes_any_more_is_not_waited_for(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
+) -> None:
+    """Who has lost the lead, or was killed, answers nothing; who leads again knows nothing of what it was asked."""
+    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
+    ours.parent.mkdir()
+    prepare(theirs)
+    is_made, may_end = threading.Event(), threading.Event()
+
+    def hold(database: sqlite3.Connection) -> None:
+        is_made.set()
+        may_end.wait()
+        check_records(database)
+
+    monkeypatch.setattr("edge_agent.pair.copying.check_records", hold)
+    monkeypatch.setattr("edge_agent.pair.copying.ANSWER_DEADLINE", 0.2)
+    serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
+    await until(lambda: is_answered(site), "it serves")
+    fetching = asyncio.create_task(fetch_copy(site.client, SUBJECT, B, ours))
+    try:
+        await until(is_made.is_set, "the copy is being made")
+        done, _ = await asyncio.wait({fetching}, timeout=1.0)
+        assert not done, "as long as it is made it is waited for"
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        if comes_back:
+            serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
+        await until(fetching.done, "it is given up")
+        with pytest.raises(NoCopy, match="it was given up|it does not answer" if comes_back else "it does not answer"):
+            await fetching
+    finally:
+        may_end.set()
+        for each in (serving, fetching):
+            each.cancel()
+        await asyncio.gather(serving, fetching, return_exceptions=True)
 
 
 async def test_who_loses_its_link_and_the_lead_hands_over_nothing_when_the_link_is_back(
