@@ -27,7 +27,7 @@ from edge_agent.private_files import keep_private
 from edge_agent.seats import Seats
 from edge_agent.status_board import StatusBoard
 from edge_agent.store.damage import StoreDamaged
-from edge_agent.store.files import Prepared, StoreUnusable, held, prepare, site_key
+from edge_agent.store.files import Prepared, held, prepare, site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
 from edge_agent.supervisor import announce_stopping, keep_supervisor_informed, watchdog_kept
@@ -82,13 +82,14 @@ async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, 
         store = await SqliteStore.open(path, int(settings.store.max_outbox))
     try:
         check_belonging(path, settings, await store.known_blocks())
-    except (StoreUnusable, StoreDamaged):
+        agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
+        collect_rarely()
+        # SQLite's thread wants the interpreter for microseconds at a time: a busy event loop lets go of it that often.
+        sys.setswitchinterval(SWITCH_INTERVAL)
+    except BaseException:
+        # Its thread would keep a process that wants to end.
         await store.close()
         raise
-    agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
-    collect_rarely()
-    # SQLite's thread wants the interpreter for microseconds at a time, and a busy event loop lets go of it that often.
-    sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         await agent.run_until(stopping)
     finally:
@@ -144,8 +145,8 @@ class Agent:
     async def close(self) -> None:
         """Close what was opened; what was not acknowledged stays in the store."""
         self._board.mute()
-        await self._links.close()
         try:
+            await self._links.close()
             await self._board.write_last(self._store)
         finally:
             await self._store.close()

@@ -1,12 +1,15 @@
 """Open the agent's links, however long it takes, and let whoever works over one know of every change."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from shared.nats_client import EdgeClient
 from shared.nats_connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
+
+log = logging.getLogger("muster.agent")
 
 CONNECT_DEADLINE = 10.0
 LONGEST_RETRY = 10.0
@@ -53,9 +56,11 @@ class Links:
                 return client
 
     async def close(self) -> None:
-        """Close them all."""
-        for client in self._clients:
-            await client.close()
+        """Close them all at once; one that does not close well is left to the end of the process."""
+        ends = await asyncio.gather(*(client.close() for client in self._clients), return_exceptions=True)
+        for error in ends:
+            if error is not None:
+                log.debug("a link did not close well", exc_info=error)
 
 
 def _take_link_state(adapters: list[Adapter], report: Callable[[str, str], None], state: LinkState) -> None:

@@ -214,7 +214,8 @@ class EdgeClient(DirectClient):
             try:
                 async with asyncio.timeout(_CLOSE_DEADLINE):
                     await self.flush()
-            except (TimeoutError, OSError, nats.errors.Error):
+            except (TimeoutError, OSError, RuntimeError, nats.errors.Error):
+                # RuntimeError: what uvloop says of a transport that is gone before its reader was told.
                 self._drop_pending()
         elif not self.is_connected:
             self._drop_pending()

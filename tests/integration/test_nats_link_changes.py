@@ -158,8 +158,24 @@ async def test_an_error_that_nats_py_takes_as_final_is_survived(tmp_path: Path) 
         await client.close()
 
 
+async def test_a_client_closes_also_in_the_moment_in_which_its_connection_is_lost(tmp_path: Path) -> None:
+    async with server_in(tmp_path) as server:
+        client = await connect(settings_for(server), name="test", deadline=5)
+        client.abort()
+        # The transport is gone now, and the client's reader has not been told yet.
+        await asyncio.sleep(0)
+        await client.publish("anything", b"")
+        await client.close()
+        assert client.is_closed
+
+
 @pytest.mark.parametrize(
-    "claim", [test_every_change_of_a_link_is_told, test_a_client_on_a_silent_link_closes_within_seconds]
+    "claim",
+    [
+        test_every_change_of_a_link_is_told,
+        test_a_client_on_a_silent_link_closes_within_seconds,
+        test_a_client_closes_also_in_the_moment_in_which_its_connection_is_lost,
+    ],
 )
 def test_it_holds_on_uvloop_too(tmp_path: Path, claim: Callable[[Path], Coroutine[object, object, None]]) -> None:
     # The agent runs on uvloop, whose transports are classes of their own.
