@@ -41,14 +41,19 @@ async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore, pat
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(TimeoutError, OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
-            async with asyncio.timeout(REQUEST_DEADLINE):
-                request = (await reader.readuntil(b"\r\n\r\n")).split()
-                method, target = (
-                    (request[0].decode("latin-1"), request[1].decode("latin-1")) if request[1:] else ("", "")
-                )
-                writer.write(_written(method, await _answer(method, target, board, store, path)))
-                await writer.drain()
-        writer.close()
+            try:
+                async with asyncio.timeout(REQUEST_DEADLINE):
+                    request = (await reader.readuntil(b"\r\n\r\n")).split()
+                    method, target = (
+                        (request[0].decode("latin-1"), request[1].decode("latin-1")) if request[1:] else ("", "")
+                    )
+                    answer = await _answer(method, target, board, store, path)
+                    if not writer.is_closing():
+                        # uvloop raises RuntimeError where it is: whoever asked went away meanwhile.
+                        writer.write(_written(method, answer))
+                        await writer.drain()
+            finally:
+                writer.close()
 
     host_name, _, port = listen.rpartition(":")
     report = board.reporter("monitor")

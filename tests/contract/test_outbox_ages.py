@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.outbox_ages import oldest_at
 from edge_agent.store.reading import reading
-from tests.support.store_batches import batch, opened, registration
+from tests.support.store_batches import advisory, batch, opened, registration, watermark
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,12 @@ async def test_the_age_of_a_passed_on_record_is_known_where_its_source_header_na
         await store.commit(batch(1, [row]))
         with reading(path) as database:
             assert oldest_at(database, Lane.REGISTRATIONS) == instant
+
+
+@pytest.mark.parametrize("row", [advisory("no advisory any more"), watermark("no watermark any more")])
+async def test_a_record_that_is_damaged_names_no_instant(tmp_path: Path, row: OutboxRow) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store.commit(batch(1, [row]))
+        with reading(path) as database:
+            assert oldest_at(database, Lane.ADVISORIES) == 0
