@@ -20,10 +20,11 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from edge_agent.cancellation import cancelled, is_cancelled
+from edge_agent.cancellation import is_cancelled
 from edge_agent.pair.entry import Writer
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.records import check_records
+from shared.cancellation import cancelled
 from shared.system_errors import refusal
 
 log = logging.getLogger("muster.agent")
