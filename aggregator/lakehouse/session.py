@@ -139,17 +139,25 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
     return properties
 
 
+def spark_environment(settings: SessionSettings) -> dict[str, str]:
+    """Give what every Spark of ours is told in its environment, before it reads any property.
+
+    Which of this machine's addresses a driver has, it finds out by itself; where no executor is elsewhere, it need not.
+    """
+    environment = {"JAVA_HOME": str(settings.java_home)}
+    if settings.master.startswith("local"):
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return environment
+
+
 def _prepare_environment(settings: SessionSettings) -> None:
     """Tell the JVM and Python's workers which Java, which Python and which code: they inherit the environment."""
     code = _code_directory()
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ |= {
-        "JAVA_HOME": str(settings.java_home),
+    os.environ |= spark_environment(settings) | {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([code, *(path for path in paths if path and path != code)]),
     }
-    if settings.master.startswith("local"):
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
 def _code_directory() -> str:

@@ -36,7 +36,7 @@ def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[s
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.catalog_access import spark_secrets  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.failures import EXPECTED  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.session import spark_properties  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.session import spark_environment, spark_properties  # noqa: PLC0415 - Spark
 
     lakehouse = settings.lakehouse
     try:
@@ -52,7 +52,7 @@ def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[s
         # Without it, spark-sql makes a Hive metastore in the directory that it is started from.
         "spark.sql.catalogImplementation": "in-memory",
     }
-    environment = {"JAVA_HOME": str(session.java_home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = spark_environment(session)
     program = _program()
     if only_print:
         click.echo(_line(program, environment, public, arguments))
