@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 from pyspark.errors import PySparkException
@@ -77,10 +78,10 @@ class Terminated(click.ClickException):
     exit_code = 128 + signal.SIGTERM
 
 
-def explained(error: Exception) -> str | None:
+def explained(error: Exception, log: Path | None = None) -> str | None:
     """Find the line of a failed worker, disk, store or catalog in Spark's pages or the system's words.
 
-    Else that of Java's end; None where there is neither.
+    Else that of Java's end, whose words are in ``log``, None: in ``spark.log``; None where there is neither.
     """
     pages = str(error)
     in_a_worker = _IN_A_WORKER.search(pages)
@@ -100,12 +101,12 @@ def explained(error: Exception) -> str | None:
         )
     if _OF_ANOTHER_JOB.search(pages) is not None:
         return f"another job has written these tables meanwhile: {GAVE_UP}"
-    return _of_files(pages) or _of_java(error)
+    return _of_files(pages) or _of_java(error, log)
 
 
 @contextmanager
-def in_one_line() -> Iterator[None]:
-    """Raise what a person can mend as click.ClickException."""
+def in_one_line(log: Path | None = None) -> Iterator[None]:
+    """Raise what a person can mend as click.ClickException; ``log`` as in ``explained``."""
     try:
         yield
     except AlreadyRunning as error:
@@ -116,7 +117,7 @@ def in_one_line() -> Iterator[None]:
     except EXPECTED as error:
         raise click.ClickException(str(error)) from error
     except (PySparkException, OSError, *GONE) as error:
-        line = explained(error)
+        line = explained(error, log)
         if line is None:
             raise
         raise click.ClickException(line) from error
@@ -138,17 +139,19 @@ def _of_files(pages: str) -> str | None:
     return None
 
 
-def _of_java(error: Exception) -> str | None:
+def _of_java(error: Exception, log: Path | None) -> str | None:
+    place = "spark.log in the tables' directory" if log is None else str(log)
+    before = "spark.log.1" if log is None else f"{log.name}.1"
     end = how_it_ended(error)
     if end is not None:
         return (
-            f"Java, in which Spark runs, has ended ({end}): its last words are in spark.log in the tables' directory"
-            " (after another start, in spark.log.1), and the kernel's log says where memory was short; run again, what"
+            f"Java, in which Spark runs, has ended ({end}): its last words are in {place}"
+            f" (after another start, in {before}), and the kernel's log says where memory was short; run again, what"
             " was committed is whole"
         )
     if did_not_start(error):
         return (
-            "Java ended before Spark had begun: spark.log in the tables' directory (after another start, spark.log.1)"
+            f"Java ended before Spark had begun: {place} (after another start, {before})"
             " says why, as where there is less memory than spark.driver.memory in [lakehouse.spark]; mend that, and run"
             " again"
         )

@@ -24,12 +24,16 @@ class Iceberg:
         session = spark._jsparkSession  # noqa: SLF001 - the only way to Iceberg's Java interface
         self._catalog = self._class("spark.Spark3Util").loadIcebergCatalog(session, CATALOG)
 
+    def make_namespaces(self) -> None:
+        """Make the namespaces where they are missing."""
+        of_jdbc_clients = self._class("catalog.TableIdentifier").parse(f"{_OF_JDBC_CLIENTS}.any")
+        for namespace in (self._identifier("any").namespace(), of_jdbc_clients.namespace()):
+            if not self._catalog.namespaceExists(namespace):
+                self._catalog.createNamespace(namespace)
+
     def names(self) -> set[str]:
-        """Give the tables and views that are there; make the namespaces where they are missing."""
+        """Give the tables and views that are there. The namespaces must exist."""
         namespace = self._identifier("any").namespace()
-        for each in (namespace, self._class("catalog.TableIdentifier").parse(f"{_OF_JDBC_CLIENTS}.any").namespace()):
-            if not self._catalog.namespaceExists(each):
-                self._catalog.createNamespace(each)
         found = [*self._catalog.listTables(namespace), *self._catalog.listViews(namespace)]
         return {str(identifier.name()) for identifier in found}
 

@@ -41,21 +41,24 @@ def serve_sql(
     """  # noqa: D301 - \b keeps click from filling the lines
     check_read_only(settings.lakehouse.catalog)
     from aggregator.lakehouse import job  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.failures import EXPECTED  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.failures import in_one_line  # noqa: PLC0415 - Spark
     from aggregator.lakehouse.sql_server import Endpoints, check_ports, serving  # noqa: PLC0415 - Spark
 
     endpoints = Endpoints(host, None if only == "connect" else jdbc_port, None if only == "jdbc" else connect_port)
-    try:
+    log = log or job.warehouse(settings) / "serve-sql.log"
+    with in_one_line(log):
         open_tables(Path(settings.lakehouse.path), settings.lakehouse.catalog).close()
         check_ports(endpoints)
-        session = job.session_settings(settings, lambda line: click.echo(line, err=True), read_only=True)
-        with serving(session, endpoints, log or session.warehouse / "serve-sql.log") as is_alive:
+        session = job.session_settings(settings, _say, read_only=True)
+        with serving(session, endpoints, log, _say) as is_alive:
             for protocol, url in endpoints.urls.items():
                 click.echo(f"{protocol:<14} {url}")
             click.echo("ready; SIGTERM or Ctrl-C ends it")
             _wait_for_the_end(is_alive)
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _wait_for_the_end(is_alive: Callable[[], bool]) -> None:

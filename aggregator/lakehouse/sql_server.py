@@ -8,21 +8,24 @@ by JDBC's own calls see Spark's first catalog only, so every table and view stan
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.catalog_access import CATALOG
+from aggregator.lakehouse.iceberg import Iceberg
 from aggregator.lakehouse.schemas import TABLES, VIEWS
 from aggregator.lakehouse.session import SessionSettings, start
 from aggregator.lakehouse.table import NAMESPACE
 
 _FOR_TOOLS = f"spark_catalog.{NAMESPACE}"
+_SERVED = (*TABLES, *VIEWS)
 
 
 class ServingFailed(RuntimeError):
@@ -65,9 +68,12 @@ def check_ports(endpoints: Endpoints) -> None:
 
 
 @contextmanager
-def serving(settings: SessionSettings, endpoints: Endpoints, log: Path) -> Iterator[Callable[[], bool]]:
+def serving(
+    settings: SessionSettings, endpoints: Endpoints, log: Path, say: Callable[[str], None]
+) -> Iterator[Callable[[], bool]]:
     """Serve meanwhile, and give what tells whether Spark is still there. What Spark has to say goes to ``log``.
 
+    ``say`` is told in a line which tables and views of this version are not there yet: the others are served.
     Raise ServingFailed, and what ``session.start`` raises.
     """
     if endpoints.jdbc_port is not None:
@@ -75,15 +81,24 @@ def serving(settings: SessionSettings, endpoints: Endpoints, log: Path) -> Itera
         place = {"HIVE_SERVER2_THRIFT_BIND_HOST": endpoints.host, "HIVE_SERVER2_THRIFT_PORT": str(endpoints.jdbc_port)}
         os.environ |= place
     extra = {**settings.extra, **_extra(endpoints)}
-    spark = start(msgspec.structs.replace(settings, extra=extra, log=log, read_only=True))
+    try:
+        spark = start(msgspec.structs.replace(settings, extra=extra, log=log, read_only=True))
+    except OSError as error:
+        if Path(error.filename or "") != log:
+            raise
+        raise ServingFailed(f"{log} cannot be written: {error.strerror}; name another file with --log") from error
     try:
         try:
+            present = Iceberg(spark).names()
+            missing = [table.name for table in _SERVED if table.name not in present]
+            if missing:
+                say(f"not there yet: {', '.join(missing)}; run muster-aggregator rollup, then start this again")
             if endpoints.jdbc_port is not None:
-                _name_for_tools(spark)
+                _name_for_tools(spark, present)
                 _serve_jdbc(spark)
             if endpoints.connect_port is not None:
                 _packages(spark).sql.connect.service.SparkConnectService.start(_context(spark))
-        except Py4JJavaError as error:
+        except (Py4JJavaError, PySparkException) as error:
             raise ServingFailed(f"the server did not start: {_root_cause(error)}; see {log}") from error
         yield lambda: _is_there(spark)
     finally:
@@ -101,10 +116,11 @@ def _extra(endpoints: Endpoints) -> dict[str, str]:
     }
 
 
-def _name_for_tools(spark: SparkSession) -> None:
+def _name_for_tools(spark: SparkSession, present: Collection[str]) -> None:
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {_FOR_TOOLS}")
-    for table in (*TABLES, *VIEWS):
-        spark.sql(f"CREATE VIEW {_FOR_TOOLS}.{table.name} AS SELECT * FROM {CATALOG}.{table.identifier}")  # noqa: S608
+    for table in _SERVED:
+        if table.name in present:
+            spark.sql(f"CREATE VIEW {_FOR_TOOLS}.{table.name} AS SELECT * FROM {CATALOG}.{table.identifier}")  # noqa: S608
 
 
 def _serve_jdbc(spark: SparkSession) -> None:
@@ -135,7 +151,9 @@ def _context(spark: SparkSession) -> Any:
     return spark.sparkContext._jsc.sc()  # noqa: SLF001 - as above
 
 
-def _root_cause(error: Py4JJavaError) -> str:
+def _root_cause(error: Py4JJavaError | PySparkException) -> str:
+    if isinstance(error, PySparkException):
+        return str(error).strip().splitlines()[0]
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()

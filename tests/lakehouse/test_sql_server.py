@@ -34,6 +34,7 @@ from tests.support.quick_spark import spark_block
 from tests.support.small_lakehouse import SmallLakehouse
 from tests.support.small_rollup import START, Coverage, Interval
 
+NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
 KNOWN_THROUGH = START + 2 * DAY
 INTERVALS = [
     Interval("dub1", "n1", "up", START, START + 10 * HOUR, "stale"),
@@ -54,27 +55,36 @@ class Served:
         self.process, self.config, self.jdbc_port, self.connect_port = process, config, jdbc_port, connect_port
 
 
-@pytest.fixture(scope="module")
-def lakehouse(tmp_path_factory: pytest.TempPathFactory) -> SmallLakehouse:
-    lakehouse = SmallLakehouse(tmp_path_factory.mktemp("served") / "tables")
+def tables_in(directory: Path) -> tuple[SmallLakehouse, Path]:
+    """Write tables, and the settings file that names them."""
+    lakehouse = SmallLakehouse(directory / "tables")
     lakehouse.roll_up(INTERVALS, COVERAGE, KNOWN_THROUGH)
     lakehouse.append(REGISTRATIONS, [{"sender_id": "n1", "payload": '{"data": "its word"}'}])
-    return lakehouse
-
-
-@pytest.fixture(scope="module")
-def config(spark: SparkSession, lakehouse: SmallLakehouse) -> Path:
-    nobody = ConnectionSettings(servers=("nats://127.0.0.1:1",))
     # Its tables are those of this version, but for the partitions, which nobody asks for here.
     positions = lakehouse.catalog.load_table(POSITIONS.identifier)
     positions.transaction().set_properties({provision.DEFINITION: provision.definition()}).commit_transaction()
-    provision.prepare(job.start_session(settings_for(nobody, lakehouse.warehouse), say))
-    config = lakehouse.warehouse.parent / "aggregator.toml"
+    provision.prepare(job.start_session(settings_for(NOBODY, lakehouse.warehouse), say))
+    config = directory / "aggregator.toml"
     config.write_text(
         '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "tables"\nspark_master = "local[2]"\n'
         f"{spark_block()}"
     )
-    return config
+    return lakehouse, config
+
+
+@pytest.fixture(scope="module")
+def at_hand(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[SmallLakehouse, Path]:
+    return tables_in(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def lakehouse(at_hand: tuple[SmallLakehouse, Path]) -> SmallLakehouse:
+    return at_hand[0]
+
+
+@pytest.fixture(scope="module")
+def config(at_hand: tuple[SmallLakehouse, Path]) -> Path:
+    return at_hand[1]
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +215,23 @@ def test_a_port_that_is_taken_is_said_before_spark_starts(served: Served) -> Non
         f"Error: cannot listen on 127.0.0.1:{served.jdbc_port}: Address already in use; end what listens there, or"
         " choose another with --jdbc-port\n"
     )
+
+
+def test_what_the_next_rollup_will_bring_is_named_and_the_rest_is_served(spark: SparkSession, tmp_path: Path) -> None:
+    lakehouse, config = tables_in(tmp_path)
+    lakehouse.catalog.drop_table(LOSSES.identifier)
+    job.start_session(settings_for(NOBODY, lakehouse.warehouse), say).sql("DROP VIEW lake.muster.inventory")
+    (port,) = free_ports(1)
+    (tmp_path / "server").mkdir()
+    serving = ("serve-sql", "--config", str(config), "--only", "jdbc", "--jdbc-port", str(port))
+    with running(tmp_path / "server", *serving) as process:
+        said = process.wait_for("ready").splitlines()
+        connection = Jdbc(spark, f"jdbc:hive2://127.0.0.1:{port}/muster")
+        assert connection.tables("muster") == NAMES - {"losses", "inventory"}
+        assert connection.rows(QUESTION.format(""), 2) == [("n1", "1")]
+        connection.close()
+        assert process.end(signal.SIGTERM) == 0
+    assert said[0] == "not there yet: losses, inventory; run muster-aggregator rollup, then start this again"
 
 
 @pytest.mark.parametrize("command", [serve_sql, spark_sql], ids=lambda command: command.name)
