@@ -16,10 +16,10 @@ import pytest
 import uvloop
 
 from edge_agent import monitor
-from edge_agent.cancellation import cancelled
 from edge_agent.status_board import StatusBoard
 from edge_agent.store.reading import reading
 from edge_agent.store.sqlite_store import SqliteStore
+from shared.cancellation import cancelled
 from tests.support.agent_process import free_address
 from tests.support.exposition import parsed
 from tests.support.store_batches import ROOM, advisory, batch, opened
