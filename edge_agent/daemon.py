@@ -58,7 +58,8 @@ async def run(settings: AgentSettings) -> None:
                 damage = _first_of(found)
                 if damaged_before and time.monotonic() - began < SOON:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(stopping.wait(), PAUSE)
+                        async with watchdog_kept(stopping), asyncio.timeout(PAUSE):
+                            await stopping.wait()
             except* CopyArrived:
                 # After damage that was found at the same time: the copy takes the damaged store's place.
                 damage = None
@@ -80,20 +81,22 @@ async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, 
         _say_what_was_found(path, prepared, damage)
         key = site_key(settings.id_key_path)
         store = await SqliteStore.open(path, int(settings.store.max_outbox))
-    try:
-        check_belonging(path, settings, await store.known_blocks())
-        agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
-        collect_rarely()
-        # SQLite's thread wants the interpreter for microseconds at a time: a busy event loop lets go of it that often.
-        sys.setswitchinterval(SWITCH_INTERVAL)
-    except BaseException:
-        # Its thread would keep a process that wants to end.
-        await store.close()
-        raise
+        try:
+            check_belonging(path, settings, await store.known_blocks())
+            agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
+            collect_rarely()
+            # SQLite's thread wants the interpreter for microseconds at a time: a busy loop lets go of it that often.
+            sys.setswitchinterval(SWITCH_INTERVAL)
+        except BaseException:
+            # Its thread would keep a process that wants to end.
+            await store.close()
+            raise
     try:
         await agent.run_until(stopping)
     finally:
-        await agent.close()
+        # The part that tells the supervisor has ended, and links that are silent and a disk that fails take long.
+        async with watchdog_kept(stopping):
+            await agent.close()
 
 
 class Agent:

@@ -22,10 +22,9 @@ from edge_agent.supervisor import watchdog_kept
 from tests.support.agent_process import Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
 from tests.support.exposition import parsed
+from tests.support.supervisor import ALIVE, MORE_TIME, supervisor_socket
 from tests.support.told_agent import BODIES, until_running
 from tests.support.waiting import until
-
-ALIVE, MORE_TIME = b"WATCHDOG=1", b"EXTEND_TIMEOUT_USEC=60000000"
 
 
 @pytest.fixture
@@ -275,10 +274,3 @@ def slow_start(deployment: Deployment, address: Path) -> Iterator[tuple[socket.s
         lasting.execute("BEGIN EXCLUSIVE")
         deployment.agent.start({"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"})
         yield supervisor, lasting
-
-
-def supervisor_socket(address: Path) -> socket.socket:
-    supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    supervisor.bind(str(address))
-    supervisor.settimeout(30)
-    return supervisor
