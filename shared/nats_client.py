@@ -115,8 +115,12 @@ class EdgeClient(DirectClient):
                 raise nats.errors.FlushTimeoutError
 
     async def _connect_to_server(self, s: Srv) -> None:
-        """Drop what a failed attempt left behind (nats-py leaks its socket and its tasks), and note whom we try."""
+        """Drop what a failed attempt left behind, and note whom we try.
+
+        nats-py leaks its socket and its tasks, and takes what comes next for the rest of a message that came half.
+        """
         self.abort()
+        self._ps.reset()
         for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
             if task is not None:
                 task.cancel()

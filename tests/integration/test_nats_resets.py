@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import nats.errors
 import pytest
 import uvloop
+from nats.aio.client import Client
 
 from shared import nats_client, nats_connection
 from shared.nats_client import EdgeClient
@@ -106,6 +108,33 @@ def test_a_reset_at_any_moment_of_the_first_try_is_followed_by_another(tmp_path:
         await client.close()
 
     at_every_turn(tmp_path, opens)
+
+
+class HalfMessageLink(ResettingLink):
+    """Sends half a message behind the answer, then nothing until the client has gone."""
+
+    async def _until(self, answer: bytes, turns: int, near: socket.socket, far: socket.socket) -> None:
+        await super()._until(answer, turns, near, far)
+        near.send(b"MSG a 1 9\r\nhalf")
+        while await asyncio.get_running_loop().sock_recv(near, 1 << 16):
+            pass
+
+
+async def test_half_a_message_that_came_in_a_failed_try_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client.flush, "__defaults__", (0.5,))
+    async with server_in(tmp_path) as server, HalfMessageLink(server.port) as link:
+        client = await opened(link)
+        heard = await client.subscribe("a")
+        await client.flush(timeout=10)
+        link.reset_next(b"PONG", 0)
+        await link.drop()
+        await until(lambda: not link.waits and client.stats["reconnects"] > 1, "it is back at the second try", SOON)
+        await until(lambda: answers(client), "the server answers", SOON)
+        await client.publish("a", b"there")
+        assert (await heard.next_msg(timeout=SOON)).data == b"there"
+        await client.close()
 
 
 @pytest.mark.parametrize("answer", [b"INFO", b"PONG"])
