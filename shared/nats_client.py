@@ -29,7 +29,8 @@ _CLOSE_DEADLINE = 2.0
 class EdgeClient(DirectClient):
     """A NATS client that reconnects for ever, and whose every wait ends.
 
-    ``on_disconnect`` is told why a connection ended, before nats-py forgets it.
+    ``on_disconnect`` is told why a connection ended, before nats-py forgets it. ``longest_retry``, in seconds, bounds
+    the wait before another attempt.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class EdgeClient(DirectClient):
         self._tls = tls or TlsSettings()
         self._wants_tls = wants_tls
         self._on_disconnect = on_disconnect
+        self.longest_retry = LONGEST_RETRY
         self._failed_in_a_row = 0
         self._connected_at = 0.0
         self.attempted = ""
@@ -57,13 +59,13 @@ class EdgeClient(DirectClient):
         return signature
 
     def next_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
-        """Choose the server that failed least and a delay that doubles to 5 s, drawn between its half and its whole.
+        """Choose the server that failed least and a delay that doubles, drawn between its half and its whole.
 
         Without jitter, all agents of a region would come back in step. A connection shorter than 10 s counts as failed.
         """
         if asyncio.get_running_loop().time() - self._connected_at > _LIVED and self._connected_at:
             self._failed_in_a_row, self._connected_at = 0, 0.0
-        delay = min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(self._failed_in_a_row, 10))
+        delay = min(self.longest_retry, FIRST_RETRY * 2 ** min(self._failed_in_a_row, 10))
         self._failed_in_a_row += 1
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
         return min(servers, key=lambda server: server.reconnects), delay * jitter

@@ -54,6 +54,17 @@ class Levels(msgspec.Struct, frozen=True):
             told[advisory.site, advisory.value].append(advisory.kind.value)
         return told
 
+    async def vouched_at_centre(self) -> dict[str, int]:
+        """Say, by site, up to which ordinal watermarks vouch at the centre for the advisories of nodes."""
+        archived = ours(await read(self.centre.client, "ARCHIVE"))
+        vouched = [decode_watermark(each.body) for subject, each in archived if subject.record_type == "watermark"]
+        return {each.site: each.advisory_ordinal for each in sorted(vouched, key=lambda each: each.advisory_ordinal)}
+
+    async def all_is_vouched_for(self) -> bool:
+        """Tell whether the centre has a watermark of each site that counts all advisories that it has of that site."""
+        told = Counter(site for (site, _), kinds in (await self.kinds_at_centre()).items() for _ in kinds)
+        return told == await self.vouched_at_centre()
+
     async def city_arrivals(self) -> list[Arrival]:
         """Say when registrations came to the cities themselves."""
         return [
@@ -125,8 +136,7 @@ async def judge(levels: Levels, silent: NodeKey, gone: NodeKey, telling: Telling
     telling.show("of the node that never came back", told.pop(gone), ["new", "stale", "retired"])
     telling.show("of all others", sorted({kind for kinds in told.values() for kind in kinds}), ["new"])
     telling.show("sites that say so", sorted({each.site for each in found}), sorted(levels.cities))
-    vouched = [decode_watermark(each.body) for subject, each in ours(archived) if subject.record_type == "watermark"]
-    last = {each.site: each.advisory_ordinal for each in sorted(vouched, key=lambda each: each.advisory_ordinal)}
+    last = await levels.vouched_at_centre()
     ordinals = {site: sorted(each.ordinal for each in found if each.site == site) for site in last}
     whole = all(ordinals[site] == list(range(1, last[site] + 1)) for site in levels.cities)
     telling.show(f"their watermarks vouch for just these, none of {RELAY}'s", whole and RELAY not in last, True)

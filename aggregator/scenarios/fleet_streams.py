@@ -68,6 +68,7 @@ async def play(directory: Path, telling: Telling) -> None:
         await fleet_levels.freshness(levels, {SILENT, GONE}, telling)
         retired = ["new", "stale", "retired"]
         await telling.comes("the node that never came back is given up", _told_of(levels, GONE), retired)
+        await telling.comes("and watermarks vouch for all that was said", levels.all_is_vouched_for, True)
         await fleet_copies.judge(levels, telling)
         telling.show("told to end, the agents end well (exit codes)", await crew.end(), [0, 0, 0])
         await fleet_plain.play(at_centre, telling)

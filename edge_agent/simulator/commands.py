@@ -17,7 +17,7 @@ from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.script import EXAMPLE
 from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
 from edge_agent.simulator.truth_file import TruthExists, TruthFile
-from shared.instants import format_duration
+from shared.instants import SECOND, format_duration
 from shared.nats_connection import ConnectFailed, connect
 from shared.system_errors import refusal
 
@@ -92,6 +92,8 @@ async def run_live(told: LiveOptions) -> None:
         raise click.ClickException(f"{told.script_path}: blind: only a history makes its agent blind; here, stop it")
     fleet = Fleet(fleet_settings, told.lives(fleet_settings, script))
     client = await connect(told.connection(), name="muster-simulate", deadline=CONNECT_DEADLINE, pending_size=0)
+    # A server that is back for an interval is one that every sender has reached.
+    client.longest_retry = min(client.longest_retry, told.interval / 2 / SECOND)
     try:
         await ensure_stream(client, told.stream, told.subjects.replace("{sender}", "*"), create=told.create_stream)
         started_at = time.time_ns() // 1_000

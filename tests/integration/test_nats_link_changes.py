@@ -5,10 +5,11 @@ import os
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 import uvloop
-from nats.aio.client import Client
+from nats.aio.client import Client, Server
 
 from shared import nats_connection
 from shared.embedded_link import EmbeddedLink
@@ -41,6 +42,15 @@ async def test_every_change_of_a_link_is_told(tmp_path: Path) -> None:
     assert events()[:2] == [LinkEvent.CONNECTED, LinkEvent.DISCONNECTED]
     assert LinkState(LinkEvent.RETRY_FAILED, here, "connection refused, nothing listens there") in told
     assert events()[-2:] == [LinkEvent.RECONNECTED, LinkEvent.CLOSED]
+
+
+async def test_the_wait_before_another_attempt_grows_to_the_longest_that_is_wished(tmp_path: Path) -> None:
+    async with server_in(tmp_path) as server:
+        client = await connect(settings_for(server), name="test", deadline=5)
+        client.longest_retry = 0.3
+        waits = [client.next_server([Server(urlparse(server.url))], {})[1] for _ in range(20)]
+        await client.close()
+    assert all(0.15 <= wait <= 0.3 for wait in waits[2:])
 
 
 async def test_a_silent_link_is_noticed_although_bytes_are_stuck_in_it(
