@@ -223,7 +223,7 @@ def _ordinals(evidence: Evidence) -> Iterator[Finding]:
                 Severity.CRITICAL,
                 block.region,
                 f"the archive lacks {count:,} advisories of {block.name} ({_ranges(block)}): its time is unknown from"
-                " there on, was the hub restored from an older copy?",
+                f" there on; apply --again {block.region} takes once more what is still in FLEET",
             )
 
 

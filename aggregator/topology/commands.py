@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from aggregator.topology.desired import desired
+from aggregator.topology.desired import desired, region_place
 from aggregator.topology.found import Found
 from aggregator.topology.graph import replication_graph
 from aggregator.topology.jetstream import ApplyFailed, Connections, connections, observe
@@ -43,39 +43,43 @@ config_option = click.option(
     help="The topology's settings file.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+again_option = click.option(
+    "--again",
+    "again",
+    metavar="REGION",
+    multiple=True,
+    help="Take once more all that this region's FLEET holds, where ARCHIVE lost some of it. Readers count it once.",
+)
 
 
 @click.command()
 @config_option
+@again_option
 @json_option
-def plan(config_path: Path, as_json: bool) -> None:
+def plan(config_path: Path, again: tuple[str, ...], as_json: bool) -> None:
     """Show what apply would do to make the streams as the settings say."""
     topology = load(config_path)
-    wanted = desired(topology)
-
-    async def planned(opened: Connections) -> Plan:
-        return make_plan(wanted, await observe(wanted, opened, with_strays=True))
-
-    todo = asyncio.run(_connected(topology, planned))
+    todo = asyncio.run(_connected(topology, _planning(topology, again)))
     click.echo(_json(plan_as_json(todo)) if as_json else format_plan(todo))
     _end(todo.problems or todo.refused)
 
 
 @click.command()
 @config_option
+@again_option
 @click.option("--force", is_flag=True, help="Carry out also what loses messages or cuts a flow.")
 @json_option
-def apply(config_path: Path, force: bool, as_json: bool) -> None:
+def apply(config_path: Path, again: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Make the streams as the settings say; doing it again does nothing."""
     topology = load(config_path)
-    wanted = desired(topology)
+    planned = _planning(topology, again)
 
     def tell(change: Change) -> None:
         if not as_json:
             click.echo(f"{change.place}: " + "\n".join(step_lines(change)))
 
     async def applied(opened: Connections) -> Plan:
-        todo = make_plan(wanted, await observe(wanted, opened, with_strays=True))
+        todo = await planned(opened)
         if todo.refused:
             raise click.ClickException(f"nothing was changed: {'; '.join(todo.refused)}")
         if todo.destructive and not force:
@@ -134,6 +138,22 @@ def load(config_path: Path) -> TopologySettings:
         return load_settings(config_path, TopologySettings)
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _planning(topology: TopologySettings, again: tuple[str, ...]) -> Callable[[Connections], Awaitable[Plan]]:
+    """Give what makes the plan, with everything once more from the regions that ``again`` names."""
+    wanted = desired(topology)
+    places = {region.name: region_place(region) for region in topology.regions}
+    for name in again:
+        if name not in places:
+            known = ", ".join(places) or "the settings name no region"
+            raise click.UsageError(f"--again {name}: there is no such [[region]]: {known}")
+
+    async def planned(opened: Connections) -> Plan:
+        found = await observe(wanted, opened, with_strays=True)
+        return make_plan(wanted, msgspec.structs.replace(found, again=frozenset(places[name] for name in again)))
+
+    return planned
 
 
 async def _connected(topology: TopologySettings, work: Callable[[Connections], Awaitable[T]]) -> T:

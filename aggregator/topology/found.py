@@ -129,6 +129,7 @@ class Found(msgspec.Struct, frozen=True):
     ``away``: places that only a source or a consumer names, and that do not answer; why, in one line.
     ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
     ``strays``: consumers with names such as we give, beside those that are wanted.
+    ``again``: places of regions whose FLEET somebody wants to be taken whole once more.
     """
 
     streams: dict[StreamKey, FoundStream]
@@ -139,6 +140,7 @@ class Found(msgspec.Struct, frozen=True):
     strays: dict[ConsumerKey, FoundConsumer] = {}
     away: dict[Place, str] = {}
     silent: dict[ConsumerKey, str] = {}
+    again: frozenset[Place] = frozenset()
 
     def taken(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.
@@ -182,11 +184,19 @@ class Found(msgspec.Struct, frozen=True):
         taken = [each.seq for each in self.streams[copier].sources if is_same_source(source, each.source)]
         return max(0, max(taken, default=0) - held)
 
+    def is_wanted_again(self, copier: StreamKey, source: Config) -> bool:
+        """Tell whether somebody wants all that a region's FLEET holds once more, and the region answers."""
+        place = origin_place(copier[0], source)
+        return is_confined(source) and place in self.again and place not in self.unreachable
+
     def resumes_behind(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence behind which another source shall go on in the place of one that was found.
 
-        0 where the origin ends before that: it counts anew. A purge leaves it its last sequence.
+        0 where the origin ends before that: it counts anew. A purge leaves it its last sequence. 0 also where all of it
+        is wanted again.
         """
+        if self.is_wanted_again(copier, source):
+            return 0
         origin, taken = self.origin(copier, source), self.taken(copier, source)
         return 0 if origin is not None and origin.state.last_seq < taken else taken
 

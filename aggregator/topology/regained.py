@@ -1,8 +1,9 @@
-"""Take a region's FLEET anew that was restored from an older copy. Pure.
+"""Take a region's FLEET anew that was restored from an older copy, or of which the archive lost something. Pure.
 
-It uses sequences again that its archive has taken. The server takes what stands there for old, and leaves it out until
-FLEET has grown past it: no error, no lag (tried on 2.15.1). A source with other transforms is another one to it; one of
-the same effect, whose consumer begins from the start, brings all that FLEET holds once more, which readers count once.
+Restored, it uses sequences again that its archive has taken. The server takes what stands there for old, and leaves it
+out until FLEET has grown past it: no error, no lag (tried on 2.15.1). Nor does it ever go back for what the archive
+lost. A source with other transforms is another one to it; one of the same effect, whose consumer begins from the start,
+brings all that FLEET holds once more, which readers count once.
 
 While such a source is set aside, the archive's metadata says which it is. An apply may end there; the next one takes up
 that one, whose consumer begins from the start: the server would know the others, and go on where they were.
@@ -21,7 +22,7 @@ _ANEW = "muster.anew."
 
 
 def regained(wanted: Iterable[Desired], found: Found) -> Iterator[Desired]:
-    """Lay down how each region is confined: as it is found, or anew where its source is ahead of it."""
+    """Lay down how each region is confined: as found, or anew where its source is ahead or it is wanted again."""
     for each in wanted:
         if isinstance(each, DesiredStream) and each.config.get("sources"):
             yield msgspec.structs.replace(each, config=each.config | _laid_down_all(each, found))
@@ -72,7 +73,8 @@ def _laid_down(copier: StreamKey, source: Config, found: Found) -> Config:
     number = marked(stream, source) or 1
     for current in sources_of(stream):
         if _is_confined_alike(source, current):
-            number = number_of(current) + bool(found.ahead(copier, current))
+            is_anew = found.ahead(copier, current) or found.is_wanted_again(copier, current)
+            number = number_of(current) + bool(is_anew)
     return source | {"subject_transforms": numbered(source, number)}
 
 

@@ -54,6 +54,8 @@ def silent_origins(wanted: DesiredStream, found: Found) -> str:
 def _remark(wanted: DesiredStream, old: Config | None, new: Config, found: Found) -> str:
     origin_name = f"{new['name']} of {domain_of(api_of(new)) or api_of(new) or wanted.place}"
     restored = f"{origin_name} was restored: all that it holds comes once more"
+    if old is not None and found.is_wanted_again((wanted.place, wanted.name), old):
+        return f"all that {origin_name} holds comes once more"
     if _number(new) > (_number(old) if old is not None else 1):
         return restored
     if old is None or is_as_wanted(new, old):

@@ -115,6 +115,32 @@ def test_each_restore_of_a_region_makes_another_source_of_it_that_begins_from_th
         assert plan(wanted, found).changes == ()
 
 
+@pytest.mark.parametrize("sourcing", ["durable", "plain"])
+def test_a_region_that_is_wanted_again_comes_whole_as_another_source(sourcing: str) -> None:
+    wanted = desired(topology(f'[archive]\nsourcing = "{sourcing}"\n'))
+    found = as_applied(wanted)
+    taken = [Replication("FLEET", External(place.api), seq=57) for place in (EU, US)]
+    with_state(found, HUB_PLACE, "ARCHIVE", StreamState(messages=98, last_seq=98), *taken)
+    for place in (EU, US):
+        with_state(found, place, "FLEET", StreamState(last_seq=60))
+    assert plan(wanted, found).changes == ()
+    asked = msgspec.structs.replace(found, again=frozenset({EU}))
+    *before, changed = plan(wanted, asked).changes
+    eu, us = changed.config["sources"]
+    assert (eu["subject_transforms"][2]["dest"], us["subject_transforms"]) == (
+        "fleet.eu-west.2",
+        confined_to("us-east"),
+    )
+    assert changed.remark == "all that FLEET of eu-west holds comes once more"
+    if sourcing == "durable":
+        assert [(each.place, each.config.get("deliver_policy")) for each in before if each.consumer] == [(EU, "all")]
+    else:
+        assert (before, eu["opt_start_seq"]) == ([], 1)
+    found.unreachable[EU] = "nobody answers"
+    todo = plan(wanted, asked)
+    assert (todo.changes, list(todo.problems)) == ((), [EU])
+
+
 def test_a_region_that_stops_answering_half_way_is_not_taken_anew_without_its_consumer() -> None:
     found = restored(50)
     found.unreachable[EU] = "timeout"
