@@ -11,6 +11,8 @@ import socket
 from collections import deque
 from typing import Self, cast
 
+from shared.held_ports import HeldPort
+
 RECEIVE_BUFFER = 0
 """How many bytes the system takes for a link that does not, 0: as it likes. With few, the sender sees what is taken."""
 
@@ -31,7 +33,8 @@ class EmbeddedLink:
         self.target = (target_host, target_port)
         self.round_trip = round_trip
         self.bandwidth = bandwidth
-        self.port = 0
+        self._held = HeldPort("127.0.0.1")
+        self.port = self._held.number
         self.passed_bytes = 0
         self.stalled = False
         self._server: asyncio.Server | None = None
@@ -79,7 +82,6 @@ class EmbeddedLink:
         if self._server is None:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(lambda: _End(self), "127.0.0.1", self.port, reuse_address=True)
-            self.port = self._server.sockets[0].getsockname()[1]
         self.stalled = False
         for end in list(self._ends):
             if end.peer is None:

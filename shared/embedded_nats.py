@@ -18,6 +18,7 @@ from typing import IO, Self
 import msgspec
 
 from shared.child_processes import dies_with
+from shared.held_ports import HeldPort
 
 START_DEADLINE = 20.0
 STOP_DEADLINE = 10.0
@@ -62,23 +63,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     extra_config: str = ""
 
 
-class _Ports(msgspec.Struct, frozen=True):
-    """What the server writes into its ports file: the addresses that it really listens on."""
-
-    nats: list[str] = []
-    monitoring: list[str] = []
-
-
-class _Leaf(msgspec.Struct, frozen=True):
-    port: int = 0
-
-
-class _Varz(msgspec.Struct, frozen=True):
-    """What ``/varz`` says that the ports file does not."""
-
-    leaf: _Leaf = _Leaf()
-
-
 class EmbeddedNats:
     """One nats-server: started, stopped, killed, suspended and restarted at will, always on the same port and store."""
 
@@ -89,6 +73,7 @@ class EmbeddedNats:
         self._port = settings.port
         self._leaf_port = settings.leaf_port or 0
         self._monitoring_port = 0
+        self._held: list[HeldPort] = []
 
     @property
     def url(self) -> str:
@@ -146,6 +131,10 @@ class EmbeddedNats:
             return
         command = find_command()
         self.settings.store_dir.mkdir(parents=True, exist_ok=True)
+        self._port = self._port or self._hold_port()
+        self._monitoring_port = self._monitoring_port or self._hold_port()
+        if self.settings.leaf_port is not None:
+            self._leaf_port = self._leaf_port or self._hold_port()
         self._config_path.write_text(self._config(), encoding="utf-8")
         with self.log_path.open("ab") as log:
             self._process = self._spawn(command, log)
@@ -175,7 +164,6 @@ class EmbeddedNats:
         if process.poll() is None:
             process.kill()
         await asyncio.to_thread(process.wait, STOP_DEADLINE)
-        self._ports_file(process.pid).unlink(missing_ok=True)
         self._process = None
 
     async def restart(self) -> None:
@@ -185,7 +173,6 @@ class EmbeddedNats:
 
     def reload(self, extra_config: str) -> None:
         """Let it take other further lines while it runs (SIGHUP); what it cannot take so stands in its log."""
-        # All else stays as it was written: a port that the system chose cannot be named now, though it is the same.
         text = self._config_path.read_text(encoding="utf-8").replace(self.settings.extra_config, extra_config)
         self._config_path.write_text(text, encoding="utf-8")
         self.settings = msgspec.structs.replace(self.settings, extra_config=extra_config)
@@ -214,6 +201,10 @@ class EmbeddedNats:
         except FileNotFoundError:
             return ""
 
+    def _hold_port(self) -> int:
+        self._held.append(HeldPort(self.settings.host))
+        return self._held[-1].number
+
     def _spawn(self, command: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(  # noqa: S603 - our own command and settings
             [command, "-c", str(self._config_path)],
@@ -228,54 +219,37 @@ class EmbeddedNats:
         assert self._process is not None
         process, ends_at = self._process, time.monotonic() + deadline
         while process.poll() is None and time.monotonic() < ends_at:
-            if self._read_ports(process.pid) and await self._get("/healthz") is not None:
-                self._leaf_port = msgspec.json.decode(await self._get("/varz") or b"{}", type=_Varz).leaf.port
+            if await self._is_healthy():
                 return
             await asyncio.sleep(_POLL)
         cause = f"is not healthy after {deadline:g} s" if process.poll() is None else f"ended ({process.returncode})"
         raise ServerFailed(f"nats-server {self.settings.name} {cause}; the end of {self.log_path}:\n{self.log_tail()}")
 
-    async def _get(self, path: str) -> bytes | None:
-        """Ask the monitoring port; None unless it says 200, which ``/healthz`` does once JetStream has recovered."""
+    async def _is_healthy(self) -> bool:
+        """Ask the monitoring port: ``/healthz`` says 200 once it listens everywhere, and JetStream has recovered."""
         try:
             async with asyncio.timeout(_HTTP_DEADLINE):
                 reader, writer = await asyncio.open_connection(self.settings.host, self._monitoring_port)
                 try:
-                    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-                    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+                    writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+                    answer = await reader.read()
                 finally:
                     writer.close()
                     await writer.wait_closed()
         except (OSError, TimeoutError):
-            return None
-        return body if b" 200 " in head.partition(b"\r\n")[0] else None
-
-    def _read_ports(self, pid: int) -> bool:
-        """Learn the ports that the server chose; False while it has not written them whole."""
-        try:
-            ports = msgspec.json.decode(self._ports_file(pid).read_bytes(), type=_Ports)
-        except (FileNotFoundError, msgspec.DecodeError):
             return False
-        if not ports.nats or not ports.monitoring:
-            return False
-        self._port = _port_of(ports.nats[0])
-        self._monitoring_port = _port_of(ports.monitoring[0])
-        return True
+        return b" 200 " in answer.partition(b"\r\n")[0]
 
     @property
     def _config_path(self) -> Path:
         return self.settings.store_dir / "nats-server.conf"
 
-    def _ports_file(self, pid: int) -> Path:
-        return self.settings.store_dir / f"nats-server_{pid}.ports"
-
     def _config(self) -> str:
         wanted = self.settings
         lines = [
             f"server_name: {_quoted(wanted.name)}",
-            f"listen: {_quoted(f'{wanted.host}:{self._port or -1}')}",
-            f"http: {_quoted(f'{wanted.host}:{self._monitoring_port or -1}')}",
-            f"ports_file_dir: {_quoted(wanted.store_dir)}",
+            f"listen: {_quoted(f'{wanted.host}:{self._port}')}",
+            f"http: {_quoted(f'{wanted.host}:{self._monitoring_port}')}",
             f"log_file: {_quoted(self.log_path)}",
         ]
         if wanted.jetstream:
@@ -295,7 +269,7 @@ class EmbeddedNats:
     def _leaf_lines(self) -> list[str]:
         lines = []
         if self.settings.leaf_port is not None:
-            address = _quoted(f"{self.settings.host}:{self._leaf_port or -1}")
+            address = _quoted(f"{self.settings.host}:{self._leaf_port}")
             lines += [f"  listen: {address}", "  no_advertise: true"]
         if self.settings.leaf_remotes:
             remotes = [
@@ -322,10 +296,6 @@ def _is_stopped(pid: int) -> bool:
             if thread.read_text().rpartition(")")[2].split()[0] != "T":
                 return False
     return True
-
-
-def _port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
 
 
 def _quoted(value: object) -> str:

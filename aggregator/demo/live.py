@@ -22,8 +22,8 @@ from aggregator.demo.watch import ARCHIVE, REPORT, HubWatch, stream_state
 from shared.instants import SECOND
 from shared.truth import TruthError, read_truth
 
-START_DEADLINE = 20.0
-ARRIVAL_DEADLINE = 60.0
+START_DEADLINE = 90.0
+ARRIVAL_DEADLINE = 300.0
 ROLLUP_DEADLINE = 600.0
 _POLL = 0.2
 _STATUS_POLL = 0.5

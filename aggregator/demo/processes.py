@@ -15,7 +15,7 @@ from typing import Self
 
 from shared.child_processes import dies_with
 
-END_DEADLINE = 10.0
+END_DEADLINE = 60.0
 _LINE_LIMIT = 1 << 20
 _LOG_TAIL_LINES = 12
 

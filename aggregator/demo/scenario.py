@@ -1,8 +1,8 @@
 """Say what the demo plays: who registers how often, what goes wrong when, and what each of it shall show.
 
-Times are told in seconds of the story; ``pace`` is how long one of them takes, in microseconds. Nobody is down for just
-a little longer than whole registration intervals: such an outage may come out at the very edge of what is promised,
-where the machine's own lateness would decide.
+Times are told in seconds of the story; ``pace`` is how long one of them takes, in microseconds. Outages that
+are noticed last a little less than whole registration intervals: one that is a little longer comes out at the very edge
+of what is promised, where the machine's own lateness would decide.
 """
 
 from collections.abc import Callable
@@ -97,14 +97,14 @@ class Scenario(msgspec.Struct, frozen=True):
     def incidents(self) -> tuple[Incident, ...]:
         """List what happens to senders, in the order of the summary."""
         return (
-            self._rack("dub1", 3, (10.0, 29.5), "lost power", "gets power again"),
-            self._flapping("dub1", "r2-n4", Flapping(at=12.0, period=24.0, down=13.5, count=3)),
+            self._rack("dub1", 3, (10.0, 30.7), "lost power", "gets power again"),
+            self._flapping("dub1", "r2-n4", Flapping(at=12.0, period=24.0, down=14.7, count=3)),
             self._flapping("dub1", "r1-n3", Flapping(at=8.0, period=9.0, down=3.0, count=8)),
             self._gone("nyc1", "r1-n4", 12.0),
             *self._renamed("lon1", "r1-n5", 15.0),
-            self._rack("nyc1", 4, (22.0, 41.5), "down behind the cut link", "is back, still behind the cut"),
-            self._rack("lon1", 2, (41.0, 57.5), "down, its agent dead too", "is back"),
-            self._rack("lon1", 4, (66.0, 76.5), "down while nobody could see", "is back, unseen as well"),
+            self._rack("nyc1", 4, (20.8, 41.5), "down behind the cut link", "is back, still behind the cut"),
+            self._rack("lon1", 2, (41.0, 58.7), "down, its agent dead too", "is back"),
+            self._rack("lon1", 4, (66.0, 77.7), "down while nobody could see", "is back, unseen as well"),
         )
 
     def script(self, site: str) -> str:

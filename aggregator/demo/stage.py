@@ -18,7 +18,7 @@ from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerFailed, ServerS
 from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, connect, request_json
 
 CONNECT_DEADLINE = 10.0
-JOIN_DEADLINE = 20.0
+JOIN_DEADLINE = 60.0
 _KEEPER_POLL = 0.1
 
 

@@ -223,7 +223,7 @@ async def _fetched(jetstream: JetStream, most: int) -> list[Msg]:
     """Read and acknowledge what the other account's consumer has."""
     subscription = await jetstream.client.jetstream(prefix="from.test.API").pull_subscribe_bind("DUR", "aggregate")
     try:
-        messages = await subscription.fetch(most, timeout=_REQUEST_DEADLINE)
+        messages = await subscription.fetch(most, timeout=_FETCH_DEADLINE)
     except (nats.errors.TimeoutError, nats.js.errors.ServiceUnavailableError):
         # What was pushed has not come to the consumer's leader yet, or that is not elected.
         return []

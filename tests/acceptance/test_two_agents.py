@@ -23,23 +23,23 @@ from tests.support.two_sites import REGION, STALE_AFTER, ArchivedRecord, TwoSite
 from tests.support.waiting import until
 
 SENDERS = 40
-# Nobody is down for just a little longer than whole registration intervals: there the machine's lateness would decide.
+# Down for just a little less than whole registration intervals: of what is longer the machine's lateness would decide.
 DUB1 = """
 [[outage]]
 at = "5s"
-for = "13s"
+for = "13.8s"
 racks = [2]
 [[flapping]]
 at = "4s"
 period = "15s"
 count = 2
-down = "9s"
+down = "9.8s"
 senders = ["dub1-r1-n2.example.net"]
 """
 LON1 = """
 [[outage]]
 at = "9s"
-for = "11s"
+for = "11.8s"
 racks = [3]
 [[retire]]
 at = "7s"

@@ -14,16 +14,17 @@ import pytest
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.wire import Advisory
-from tests.support.agent_process import BLIND_AFTER, STALE_AFTER, Deployment, deployed
+from tests.support.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed
 from tests.support.waiting import until
 
 KILLS = 5
 NAMES = [f"node{number}.example.net" for number in range(10)]
+UNHURRIED_BLIND_AFTER = 3_900_000
 
 
 @pytest.fixture
 async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
-    async with deployed(tmp_path) as deployment:
+    async with deployed(tmp_path, UNHURRIED) as deployment:
         yield deployment
 
 
@@ -87,21 +88,21 @@ async def test_senders_that_fall_silent_while_the_agent_watches_are_stale_at_the
     async with deployment.senders(NAMES):
         await until(lambda: known_senders(deployment, len(NAMES)), "every sender is known")
     fell_silent_at = await deployment.site_time()
-    await deployment.until_observed(fell_silent_at + STALE_AFTER + SECOND)
+    await until(lambda: have_said(deployment, AdvisoryKind.STALE, len(NAMES)), "all are stale")
 
     advisories = await deployment.advisories()
     check_complete(advisories)
     stale = [advisory for advisory in advisories if advisory.kind is AdvisoryKind.STALE]
     assert sorted(advisory.value for advisory in stale) == sorted(NAMES)
     for advisory in stale:
-        assert advisory.at_us == advisory.last_seen_us + STALE_AFTER
+        assert advisory.at_us == advisory.last_seen_us + UNHURRIED_STALE_AFTER
         assert advisory.last_seen_us <= fell_silent_at
     async with deployment.senders(NAMES[:4]):
-        await until(lambda: recovered(deployment, 4), "senders that are back are recovered")
+        await until(lambda: have_said(deployment, AdvisoryKind.RECOVERED, 4), "senders that are back are recovered")
 
 
-async def recovered(deployment: Deployment, count: int) -> bool:
-    return kinds(await deployment.advisories())[AdvisoryKind.RECOVERED] == count
+async def have_said(deployment: Deployment, kind: AdvisoryKind, count: int) -> bool:
+    return kinds(await deployment.advisories())[kind] == count
 
 
 async def test_a_suspended_agent_keeps_its_coverage_where_the_backlog_proves_it(deployment: Deployment) -> None:
@@ -111,9 +112,9 @@ async def test_a_suspended_agent_keeps_its_coverage_where_the_backlog_proves_it(
         before = await deployment.until_observed()
         deployment.agent.signal(signal.SIGSTOP)
         suspended_at = await deployment.site_time()
-        await asyncio.sleep(3 * BLIND_AFTER / SECOND)
+        await asyncio.sleep(1.5 * UNHURRIED_BLIND_AFTER / SECOND)
         deployment.agent.signal(signal.SIGCONT)
-        after = await deployment.until_observed(suspended_at + 4 * BLIND_AFTER)
+        after = await deployment.until_observed(suspended_at + 2 * UNHURRIED_BLIND_AFTER)
 
     assert kinds(await deployment.advisories()) == {AdvisoryKind.NEW: len(NAMES)}
     assert after.observed_since_us == before.observed_since_us
@@ -126,15 +127,15 @@ async def test_an_agent_that_saw_nothing_while_suspended_accuses_nobody(deployme
     await deployment.until_observed()
     deployment.agent.signal(signal.SIGSTOP)
     suspended_at = await deployment.site_time()
-    await asyncio.sleep(STALE_AFTER / SECOND + 1)
+    await asyncio.sleep(UNHURRIED_STALE_AFTER / SECOND + 1)
     resumed_at = await deployment.site_time()
     deployment.agent.signal(signal.SIGCONT)
     async with deployment.senders(NAMES):
-        after = await deployment.until_observed(resumed_at + STALE_AFTER + SECOND)
+        after = await deployment.until_observed(resumed_at + UNHURRIED_STALE_AFTER + SECOND)
 
     assert kinds(await deployment.advisories()) == {AdvisoryKind.NEW: len(NAMES)}
     await check_blind_between(deployment, suspended_at, after.observed_since_us)
-    assert after.observed_since_us > suspended_at + STALE_AFTER
+    assert after.observed_since_us > suspended_at + UNHURRIED_STALE_AFTER
 
 
 async def test_a_site_whose_server_was_down_is_unknown_and_nobody_is_accused(deployment: Deployment) -> None:
@@ -143,15 +144,15 @@ async def test_a_site_whose_server_was_down_is_unknown_and_nobody_is_accused(dep
         await until(lambda: known_senders(deployment, len(NAMES)), "every sender is known")
         await deployment.until_observed()
         await deployment.site.server.kill()
-        await asyncio.sleep(STALE_AFTER / SECOND + 1)
+        await asyncio.sleep(UNHURRIED_STALE_AFTER / SECOND + 1)
         assert re.search(r"^  source +not connected for ", await deployment.agent.status(), re.MULTILINE)
         back_at = time.time_ns() // 1000
         await deployment.site.server.start()
-        after = await deployment.until_observed(await deployment.site_time() + STALE_AFTER + SECOND)
+        after = await deployment.until_observed(await deployment.site_time() + UNHURRIED_STALE_AFTER + SECOND)
 
     assert kinds(await deployment.advisories()) == {AdvisoryKind.NEW: len(NAMES)}
     assert after.observed_since_us > back_at
-    await check_blind_between(deployment, back_at - STALE_AFTER, after.observed_since_us)
+    await check_blind_between(deployment, back_at - UNHURRIED_STALE_AFTER, after.observed_since_us)
 
 
 async def check_blind_between(deployment: Deployment, started_at: int, ended_at: int) -> None:

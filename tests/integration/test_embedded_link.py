@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator
 
@@ -80,6 +81,8 @@ async def test_a_cut_link_resets_connections_and_refuses_new_ones(link: Embedded
         await answer(streams, b"hello")
     with pytest.raises(ConnectionRefusedError):
         await opened(link)
+    with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(("127.0.0.1", link.port))
     await closed(streams)
 
     await link.restore()

@@ -1,6 +1,7 @@
 """A server for demos and tests is ready when it is said to be, keeps its place, and is never left behind."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,9 @@ async def test_a_restart_and_a_kill_keep_port_and_messages(tmp_path: Path) -> No
         await server.restart()
         await server.kill()
         assert not server.is_running
+        for place in places:
+            with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+                other.bind(("127.0.0.1", int(place.rpartition(":")[2])))
         await server.start()
 
         assert (server.url, server.leaf_url, server.monitoring_url) == places

@@ -14,7 +14,7 @@ from tests.support.running_agent import AgentProcess, agent_process
 from tests.support.source_site import STREAM, Site, reading, running_site
 from tests.support.waiting import until
 
-DEADLINE = 10.0
+DEADLINE = 90.0
 LARGEST = 1 << 20
 DEEP = b"[" * 100_000 + b"]" * 100_000
 

@@ -127,7 +127,7 @@ async def test_follow_goes_on_with_what_is_decided(stage: Stage, agent: Operated
         following = await agent.spawn("advisories", "--follow", "--json")
         try:
             assert following.stdout is not None
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 assert msgspec.json.decode(await following.stdout.readline())["sender_id"] == "a"
                 nodes.speak_up("b")
                 assert msgspec.json.decode(await following.stdout.readline())["sender_id"] == "b"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -229,6 +230,10 @@ WITH_PROBE = SETTINGS.replace('settle = "200ms"', 'settle = "200ms"\nprobe_subje
 NAMES = ["a.example.net", "b.example.net"]
 
 
+async def have_said(deployment: Deployment, count: int) -> bool:
+    return len(await deployment.advisories()) >= count
+
+
 async def counted(deployment: Deployment, what: str) -> dict[str, int]:
     status = await deployment.agent.status_json()
     return dict(status["blocks"][0]["state"]["counters"].get(what, {})) if status.get("blocks") else {}
@@ -243,7 +248,7 @@ async def test_senders_of_a_quiet_site_are_reported_and_probes_are_not_passed_on
         deployment.agent.start()
         await deployment.until_observed(deadline=60)
         await deployment.site.publish(*(msgspec.json.encode({"sender": name}) for name in NAMES))
-        await deployment.until_observed(await deployment.site_time() + STALE_AFTER + SECOND, deadline=60)
+        await until(partial(have_said, deployment, 2 * len(NAMES)), "all were new and are stale")
         advisories = await deployment.advisories()
         assert [(advisory.kind, advisory.value) for advisory in advisories] == [
             *((AdvisoryKind.NEW, name) for name in NAMES),
@@ -303,7 +308,7 @@ async def test_an_agent_whose_probes_are_not_permitted_says_so_and_reads_on(tmp_
 
         await until(is_told, "status says it", deadline=60)
         await deployment.site.publish(msgspec.json.encode({"sender": "a"}))
-        await deployment.until_observed(await deployment.site_time() + STALE_AFTER + SECOND, deadline=60)
+        await until(partial(have_said, deployment, 2), "it was new and is stale")
         kinds = [advisory.kind for advisory in await deployment.advisories()]
         assert kinds == [AdvisoryKind.NEW, AdvisoryKind.STALE]
         probe, source, stream = [

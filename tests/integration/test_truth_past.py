@@ -50,6 +50,10 @@ async def has_stored_more(deployment: Deployment, sequence: int) -> bool:
     return await deployment.site.last_sequence() > sequence
 
 
+async def have_said(deployment: Deployment, kind: AdvisoryKind, count: int) -> bool:
+    return sum(advisory.kind is kind for advisory in await deployment.advisories()) >= count
+
+
 @pytest.mark.parametrize("how", ["restored", "made anew", "memory restarted"])
 async def test_a_stream_with_another_past_begins_an_epoch_and_its_senders_keep_their_lives(
     deployment: Deployment, tmp_path: Path, how: str
@@ -81,8 +85,7 @@ async def test_a_stream_with_another_past_begins_an_epoch_and_its_senders_keep_t
     assert closing.advisory_ordinal == len(NAMES)
 
     # Who falls silent from here on is missed, once, in the life that began before.
-    silent_since = await deployment.site_time()
-    await deployment.until_observed(silent_since + STALE_AFTER + SECOND, DEADLINE)
+    await until(partial(have_said, deployment, AdvisoryKind.STALE, len(NAMES)), "all are missed", DEADLINE)
     stale = [advisory for advisory in await deployment.advisories() if advisory.kind is AdvisoryKind.STALE]
     opened = {advisory.value: advisory.opening_sequence for advisory in advisories}
     assert sorted((advisory.value, advisory.opening_sequence) for advisory in stale) == sorted(opened.items())

@@ -311,13 +311,16 @@ async def test_a_row_that_a_thin_link_takes_for_longer_than_answers_are_waited_f
         assert set(told) == {""}
 
 
-async def test_rows_that_come_while_the_uploader_waits_leave_at_once(region: Region, store: SqliteStore) -> None:
+async def test_rows_that_come_while_the_uploader_waits_leave_at_once(
+    region: Region, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploader, "IDLE_PATIENCE", 60.0)
     await region.make_stream()
     async with uploading(region, store) as told:
         await until(lambda: told, "the uploader runs")
         for number in range(20):
             await fill(store, [advisory(f"{number}")])
-            await until(partial(has_stored, region, number + 1), "the advisory has arrived", deadline=3)
+            await until(partial(has_stored, region, number + 1), "the advisory has arrived", deadline=30)
 
 
 async def test_registrations_that_are_replaced_while_the_link_is_down_arrive_once_as_the_newest(

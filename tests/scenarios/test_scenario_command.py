@@ -12,7 +12,7 @@ from aggregator.scenarios.commands import SCENARIOS
 from aggregator.scenarios.telling import Telling
 from tests.support.aggregator_command import muster, ran, refused
 
-DEADLINE = 120.0
+DEADLINE = 420.0
 
 
 async def test_each_step_is_told_and_whoever_stays_may_look_around_until_ctrl_c(tmp_path: Path) -> None:

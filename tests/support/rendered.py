@@ -25,7 +25,7 @@ from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-aggregator"))
 START_DEADLINE = 90.0
-CONNECT_DEADLINE = 10.0
+CONNECT_DEADLINE = 60.0
 REQUEST_DEADLINE = 5.0
 DENIAL_DEADLINE = 5.0
 SERVERS = ("hub", "eu-west", "dub1")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 
-async def until(condition: Callable[[], object], what: str, deadline: float = 60.0) -> None:
+async def until(condition: Callable[[], object], what: str, deadline: float = 180.0) -> None:
     """Ask until the answer, awaited where it can be, is true; after ``deadline`` seconds fail: not yet ``what``."""
     ends_at = time.monotonic() + deadline
     while True:
