@@ -1,11 +1,14 @@
 """Say which time watermarks vouch for, and keep per block what it takes to go on from there with new records alone.
 
 Rules. A watermark vouches for the time since the watermark before it (or since the end of its blind span, where that is
-later), if the hub holds every advisory that was issued meanwhile: their ordinals count them, without holes. So neither
-an advisory on its way nor one that was lost makes silence look like life.
+later), if the hub holds every advisory that its life (an incarnation of a block) has issued so far: ordinals count them
+from 1, without holes. What a sender is rests on all that was said before, so as long as one is missing, no later
+watermark of that life vouches for anything. So neither an advisory on its way nor one that was lost makes silence look
+like life.
 
 What has been said is final as long as a block's records come in their order: each watermark is later than the ones
-before, each ordinal beyond the last one vouched for. ``out_of_order`` names the blocks of which that is not so.
+before, each ordinal beyond the last one counted. ``out_of_order`` names the blocks of which that is not so: that of a
+hole that is filled is among them.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -48,39 +51,40 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
     ``pages`` is the ledger of the advisories. ``before`` has rows of the table ``continuations``: what of each life of
     a block lies before all of these records.
     """
+    no_count = f.lit(None).cast("bigint")
     ends = before.where("observed_through IS NOT NULL").select(
         *LIFE,
         f.col("advisory_ordinal").alias("reached"),
-        f.lit(1).alias("is_watermark"),
         f.lit(False).alias("speaks"),
         f.unix_micros("observed_through").alias("since"),
         f.unix_micros("observed_through").alias("through"),
+        _held_before().alias("held_before"),
     )
     marks = watermarks.select(
         *LIFE,
         f.col("advisory_ordinal").alias("reached"),
-        f.lit(1).alias("is_watermark"),
         f.lit(True).alias("speaks"),
         f.unix_micros("observed_since").alias("since"),
         f.unix_micros("observed_through").alias("through"),
+        no_count.alias("held_before"),
     )
     held = _held(pages, before).select(
         *LIFE,
-        f.lit(None).cast("bigint").alias("reached"),
-        f.lit(0).alias("is_watermark"),
+        no_count.alias("reached"),
         f.lit(False).alias("speaks"),
-        f.lit(None).cast("bigint").alias("since"),
-        f.lit(None).cast("bigint").alias("through"),
+        no_count.alias("since"),
+        no_count.alias("through"),
+        no_count.alias("held_before"),
         "page",
         "held",
     )
-    by_page = Window.partitionBy(*LIFE).orderBy("page", "is_watermark")
+    by_page = Window.partitionBy(*LIFE).orderBy("page", "speaks")
     so_far = by_page.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    through_page = f.sum(f.coalesce(f.bit_count("held"), f.lit(0))).over(so_far)
+    through_page = f.sum(f.coalesce(f.bit_count("held"), "held_before", f.lit(0))).over(so_far)
     # Of its own page, a watermark speaks of the ordinals up to its own only.
     last_page = f.last(f.when(f.col("held").isNotNull(), f.struct("page", "held")), ignorenulls=True).over(so_far)
-    later = _shifted(-2, f.col("reached"))
-    beyond = f.when(last_page["page"] == f.col("page"), f.bit_count(last_page["held"].bitwiseAND(later)))
+    later = _later(last_page["held"], f.col("reached"))
+    beyond = f.when(last_page["page"] == f.col("page"), f.bit_count(later))
     held_count = through_page - f.coalesce(beyond, f.lit(0))
     in_time = Window.partitionBy(*LIFE).orderBy("through", "reached", "since")
     counted = (
@@ -88,13 +92,12 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         .select("*", _page(f.col("reached")).alias("page"), f.lit(None).cast("bigint").alias("held"))
         .unionAll(held)
         .withColumn("held_count", held_count)
-        .where("is_watermark = 1")
+        .where("through IS NOT NULL")
         .withColumn("issued_meanwhile", f.col("reached") - f.lag("reached", 1, 0).over(in_time))
-        .withColumn("held_meanwhile", f.col("held_count") - f.lag("held_count", 1, 0).over(in_time))
         .withColumn("vouched_before", f.lag("through").over(in_time))
         .where("speaks")
     )
-    whole = (f.col("issued_meanwhile") >= 0) & (f.col("issued_meanwhile") == f.col("held_meanwhile"))
+    whole = (f.col("issued_meanwhile") >= 0) & (f.col("reached") == f.col("held_count"))
     return counted.select(
         *BLOCK,
         f.greatest("since", "vouched_before").alias("started_at"),
@@ -109,6 +112,7 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
         *LIFE,
         _mark("observed_through", "advisory_ordinal").alias("final"),
         _mark("last_observed_through", "last_advisory_ordinal").alias("last"),
+        _held_before().alias("held_before"),
         "lost_at",
         "assumed_from",
         "assumed_to",
@@ -129,30 +133,34 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
         .agg(
             f.max("final").alias("final"),
             f.max("last").alias("last"),
+            f.max("held_before").alias("held_before"),
             f.array_sort(f.array_distinct(f.flatten(f.collect_set("lost_at")))).alias("lost_at"),
             f.min("assumed_from").alias("assumed_from"),
             f.max("assumed_to").alias("assumed_to"),
             f.min("first_word_at").alias("first_word_at"),
         )
     )
-    ordinal, reached, first = f.col("ordinal"), f.col("final.reached"), f.col("page") * (1 << PAGE_BITS)
-    in_page = f.filter(
-        f.sequence(first, first + ((1 << PAGE_BITS) - 1)), lambda ordinal: f.col("held").bitwiseAND(_bit(ordinal)) != 0
-    )
-    beyond = (
+    page, reached, first = f.col("page"), f.col("final.reached"), f.col("page") * (1 << PAGE_BITS)
+    beyond = f.when(page < _page(reached), 0).when(page == _page(reached), _later(f.col("held"), reached))
+    of_page = f.sequence(first, first + ((1 << PAGE_BITS) - 1))
+    in_page = f.filter(of_page, lambda ordinal: f.col("beyond").bitwiseAND(_bit(ordinal)) != 0)
+    counted = (
         _held(pages, before)
         .join(f.broadcast(lives.select(*LIFE, "final")), [*LIFE])
-        .where(reached.isNull() | (f.col("page") >= _page(reached)))
-        .select(*LIFE, "final", f.explode(in_page).alias("ordinal"))
-        .where(reached.isNull() | (ordinal > reached))
+        .select(*LIFE, "page", "held", beyond.otherwise(f.col("held")).alias("beyond"))
         .groupBy(*LIFE)
-        .agg(f.array_sort(f.collect_set("ordinal")).alias("held_ordinals"))
+        .agg(
+            f.sum(f.bit_count("held") - f.bit_count("beyond")).alias("held_count"),
+            f.array_sort(f.flatten(f.collect_list(f.when(f.col("beyond") != 0, in_page)))).alias("held_ordinals"),
+        )
     )
+    held_count = f.coalesce("held_before", f.lit(0)) + f.coalesce("held_count", f.lit(0))
     # Plain advisories have no incarnation, and no ordinals.
-    return lives.join(beyond, [*LIFE], "left").select(
+    return lives.join(counted, [*LIFE], "left").select(
         *LIFE,
         f.col("final.through").alias("observed_through"),
         f.col("final.reached").alias("advisory_ordinal"),
+        (f.col("final.reached") - held_count).alias("missing_count"),
         f.col("last.through").alias("last_observed_through"),
         f.col("last.reached").alias("last_advisory_ordinal"),
         f.coalesce("held_ordinals", f.array().cast("array<bigint>")).alias("held_ordinals"),
@@ -219,12 +227,22 @@ def _held(pages: DataFrame, before: DataFrame) -> DataFrame:
     return new.unionAll(bits).groupBy(*LIFE, "page").agg(f.bit_or("held").alias("held"))
 
 
+def _held_before() -> Column:
+    """Count the ordinals up to ``advisory_ordinal`` that the hub holds, of a row of the table ``continuations``."""
+    return f.col("advisory_ordinal") - f.col("missing_count")
+
+
 def _page(ordinal: Column) -> Column:
     return f.shiftright(ordinal, PAGE_BITS)
 
 
 def _bit(ordinal: Column) -> Column:
     return _shifted(1, ordinal)
+
+
+def _later(held: Column, reached: Column) -> Column:
+    """Take from a page's ``held`` the bits up to an ordinal of that page."""
+    return held.bitwiseAND(_shifted(-2, reached))
 
 
 def _shifted(bits: int, ordinal: Column) -> Column:

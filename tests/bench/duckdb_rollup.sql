@@ -56,7 +56,7 @@ counted AS (
 spoken AS (
     SELECT region, site, block, through,
         greatest(since, lag(through) OVER life) AS since,
-        reached - lag(reached, 1, 0) OVER life = held_count - lag(held_count, 1, 0) OVER life AS whole
+        reached = held_count AS whole
     FROM counted WINDOW life AS (PARTITION BY region, site, block, incarnation ORDER BY through, reached, since)
 ),
 edges AS (

@@ -95,7 +95,7 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
         issued[each.incarnation] += 1
         numbered.append(each._replace(ordinal=issued[each.incarnation]))
     marks = list(_marks(draw, numbered, start, end, lost_at))
-    missing = 0.05 if draw.random() < 0.5 else 0
+    missing = draw.choice((0, 0, 0.01, 0.05))
     return BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
 
 
@@ -247,7 +247,7 @@ def account(
     windows: Iterable[Window] = (),
 ) -> dict[tuple[str, int], Times]:
     """Give the times of each (sender, window start) in which the sender lived."""
-    known = _known(history, list(losses))
+    known = known_spans(history, list(losses))
     summed: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     outages: dict[tuple[str, int], set[int]] = defaultdict(set)
     for sender_id in {each.sender_id for each in history.said}:
@@ -266,7 +266,7 @@ def account(
             if any(each.started_at <= begin < each.ended_at for each in planned):
                 summed[window][3] += until - begin
                 continue
-            observed = state != "unknown" and _is_known(known, begin)
+            observed = state != "unknown" and is_known(known, begin)
             summed[window][("up", "down").index(state) if observed else 2] += until - begin
             if state == "down":
                 outages[window].add(number)
@@ -303,7 +303,7 @@ def _strokes(said: list[Said], history: BlockHistory) -> Iterator[tuple[int, str
         before = each.kind
 
 
-def _known(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:
+def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:
     """Give spans, known (True) or given up (False)."""
     spans = [(begin, end, False) for begin, end in losses]
     plain = [each.at for each in history.said if each.ordinal is None]
@@ -311,14 +311,15 @@ def _known(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tuple[i
         spans.append((min(plain), max(plain), True))
     for incarnation in {mark.incarnation for mark in history.marks}:
         held = {each.ordinal for each in history.said if each.incarnation == incarnation}
-        issued, until = 0, 0
+        until = 0
         for mark in sorted(mark for mark in history.marks if mark.incarnation == incarnation):
-            if held.issuperset(range(issued + 1, mark.ordinal + 1)):
+            if held.issuperset(range(1, mark.ordinal + 1)):
                 spans.append((max(mark.since, until), mark.through, True))
-            issued, until = mark.ordinal, mark.through
+            until = mark.through
     return spans
 
 
-def _is_known(spans: list[tuple[int, int, bool]], at: int) -> bool:
+def is_known(spans: list[tuple[int, int, bool]], at: int) -> bool:
+    """Tell whether an instant is known."""
     here = [known for begin, end, known in spans if begin <= at < end]
     return bool(here) and all(here)

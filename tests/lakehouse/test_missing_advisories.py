@@ -1,0 +1,210 @@
+"""A hole among a block's advisories darkens all that follows it, until it is filled or a new life begins."""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse import coverage, effort, vouching
+from aggregator.lakehouse.renewal import Before, Records, Renewal
+from aggregator.lakehouse.schemas import ADVISORIES, SENDER_INTERVALS, WATERMARKS
+from shared.instants import HOUR
+from tests.lakehouse.scripted_archive import START
+from tests.lakehouse.test_accounting import CONTINUATION_TYPES, frame
+from tests.support.random_fleet import (
+    NEW,
+    RECOVERED,
+    STALE,
+    BlockHistory,
+    Mark,
+    Said,
+    advisory_rows,
+    is_known,
+    known_spans,
+    watermark_rows,
+)
+
+HOURS = 24
+INTERVAL_TYPES = ", ".join(f"{column.name} {column.type}" for column in SENDER_INTERVALS.columns)
+Told = Said | Mark
+Spans = list[tuple[int, int, str]]
+
+
+class Story(NamedTuple):
+    """What the hub comes to hold of one block, run by run."""
+
+    block: str
+    runs: Sequence[Sequence[Told]]
+
+    def through(self, run: int) -> BlockHistory:
+        """Give what it holds after a run."""
+        told = [each for some in self.runs[: run + 1] for each in some]
+        said = [each for each in told if isinstance(each, Said)]
+        return BlockHistory("site", self.block, said, [each for each in told if isinstance(each, Mark)])
+
+    def rows(self) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """Give its rows, and whether each is a watermark's; those of a run have the run's number as sequence."""
+        for run, some in enumerate(self.runs, start=1):
+            said = [each for each in some if isinstance(each, Said)]
+            history = BlockHistory("site", self.block, said, [each for each in some if isinstance(each, Mark)])
+            yield from ((False, row | {"hub_sequence": run}) for row in advisory_rows(history))
+            yield from ((True, row | {"hub_sequence": run}) for row in watermark_rows(history))
+
+
+class Found(NamedTuple):
+    """What a run leaves."""
+
+    continuations: DataFrame
+    coverage: DataFrame
+
+    def rows(self) -> list[list[tuple[object, ...]]]:
+        return [sorted(map(tuple, table.collect()), key=repr) for table in self]
+
+    def spans(self) -> Mapping[str, Spans]:
+        """Give each block's spans in hours from the start, with their causes."""
+        found: dict[str, Spans] = {}
+        rows = self.coverage.select("block", f.unix_micros("started_at"), f.unix_micros("ended_at"), "cause").collect()
+        for block, begin, end, cause in sorted(rows):
+            found.setdefault(block, []).append(((begin - START) // HOUR, (end - START) // HOUR, cause))
+        return found
+
+
+class Runs:
+    """Runs over all stories at once, each computed in full, and gone on to from the one before."""
+
+    def __init__(self, spark: SparkSession, stories: Iterable[Story], known: Sequence[int]) -> None:
+        rows = [row for story in stories for row in story.rows()]
+        self._spark, self._known = spark, [START + hour * HOUR for hour in known]
+        self._records = Records(
+            frame(spark, ADVISORIES, [row for is_mark, row in rows if not is_mark]).persist(),
+            frame(spark, WATERMARKS, [row for is_mark, row in rows if is_mark]).persist(),
+        )
+
+    def in_full(self, run: int) -> Found:
+        records, known_through = self._through(run), self._known[run]
+        nothing = self._spark.createDataFrame([], CONTINUATION_TYPES)
+        pages = vouching.ledger(records.advisories)
+        after = vouching.continuations(records.watermarks, pages, nothing, known_through).localCheckpoint()
+        said = vouching.vouched(records.watermarks, pages, nothing).unionByName(vouching.first_words(after))
+        return Found(after, coverage.site_coverage(said, [], known_through).localCheckpoint())
+
+    def going_on(self, run: int, found: Found) -> Found:
+        """Go on from what a run before ``run`` has ``found``."""
+        lives = self._spark.createDataFrame([], INTERVAL_TYPES)
+        before = Before(run, self._known[run - 1], lives, found.coverage, found.continuations)
+        renewal = Renewal(self._through(run), before, [], self._known[run])
+        after = renewal.continuations().localCheckpoint()
+        return Found(after, renewal.coverage(after).localCheckpoint())
+
+    def _through(self, run: int) -> Records:
+        return Records(*(rows.where(f.col("hub_sequence") <= run + 1) for rows in self._records))
+
+
+@pytest.fixture(autouse=True)
+def lean(spark: SparkSession) -> None:
+    """Compute as a rollup of little does."""
+    effort.fit(spark, (), 0, {})
+
+
+def said(ordinal: int, life: int = 1, hour: int | None = None) -> Said:
+    """Give a life's advisory; it is said half an hour before the hour of its number, unless there is another one."""
+    kind = NEW if ordinal == 1 else (RECOVERED, STALE)[ordinal % 2]
+    at = START + (ordinal if hour is None else hour) * HOUR - HOUR // 2
+    return Said("sender", kind, at, at, False, life, ordinal, f"{life}-{ordinal}", by_operator=False)
+
+
+def mark(hour: int, issued: int, life: int = 1, lost_at: int = 0) -> Mark:
+    """Give a watermark of an hour; blind spans there are none but where a store was lost."""
+    return Mark(life, START + lost_at * HOUR, START + hour * HOUR, issued, lost_at and START + lost_at * HOUR)
+
+
+def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_anew(spark: SparkSession) -> None:
+    before: list[Told] = [said(1), mark(1, 1), said(2), mark(2, 2)]
+    after: list[Told] = [said(4), mark(3, 3), mark(4, 4), *(mark(hour, 4) for hour in range(5, 9))]
+    anew: list[Told] = [said(1, life=2, hour=9), mark(9, 1, 2, lost_at=8), mark(10, 1, 2, lost_at=8)]
+    stories = [
+        Story("dark", [before, after, [mark(9, 4), mark(10, 4)]]),
+        Story("filled", [before, after, [said(3), mark(9, 4), mark(10, 4)]]),
+        Story("filled-alone", [before, after, [said(3)]]),
+        Story("another-filled", [before, [each for each in after if each != said(4)], [said(3)]]),
+        Story("anew", [before, after, anew]),
+        Story("first", [[said(2), mark(2, 2)], [mark(3, 2)], [said(3), mark(4, 3)]]),
+        Story("whole", [before, [said(3), *after], [mark(9, 4), mark(10, 4)]]),
+        Story("on-its-way", [before, [mark(3, 3)], [said(3)]]),
+    ]
+    runs = Runs(spark, stories, (2, 8, 10))
+    found = runs.in_full(0)
+    for run in (1, 2):
+        found = runs.going_on(run, found)
+        assert found.rows() == runs.in_full(run).rows()
+    spans = {
+        block: [(begin, end, cause) for begin, end, cause in spans if end > 0] for block, spans in found.spans().items()
+    }
+    missing = "advisories_missing"
+    assert spans == {
+        "dark": [(0, 2, "observed"), (2, 10, missing)],
+        "filled": [(0, 10, "observed")],
+        "filled-alone": [(0, 8, "observed"), (8, 10, "unobserved")],
+        "another-filled": [(0, 3, "observed"), (3, 8, missing), (8, 10, "unobserved")],
+        "anew": [(0, 2, "observed"), (2, 8, missing), (8, 10, "observed")],
+        "first": [(0, 4, missing), (4, 10, "unobserved")],
+        "whole": [(0, 10, "observed")],
+        "on-its-way": [(0, 3, "observed"), (3, 10, "unobserved")],
+    }
+    lacking = found.continuations.where("missing_count > 0").select("block", "incarnation", "missing_count").collect()
+    assert sorted(map(tuple, lacking)) == [
+        ("anew", "1-1", 1),
+        ("another-filled", "1-1", 1),
+        ("dark", "1-1", 1),
+        ("first", "1-1", 1),
+    ]
+
+
+def test_in_whatever_order_records_come_each_run_knows_what_is_whole(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
+    draw = random.Random(random.getrandbits(32))
+    monkeypatch.setattr(vouching, "PAGE_BITS", draw.randrange(7))
+    stories = [drawn_story(draw, f"b{number}") for number in range(150)]
+    known = sorted(draw.sample(range(4, HOURS + 4), 4))
+    runs = Runs(spark, stories, known)
+    found = runs.in_full(0)
+    for run in range(4):
+        if run:
+            found = runs.going_on(run, found)
+            assert found.rows() == runs.in_full(run).rows()
+        spans = found.spans()
+        for story in stories:
+            reference = known_spans(story.through(run), [])
+            known_hours = {
+                hour
+                for begin, end, cause in spans.get(story.block, ())
+                for hour in range(begin, end)
+                if cause == "observed"
+            }
+            expected = {hour for hour in range(known[run]) if is_known(reference, START + hour * HOUR)}
+            assert known_hours == expected, (story, run)
+
+
+def drawn_story(draw: random.Random, block: str) -> Story:
+    """Draw up to three lives of a block; some of what they tell never comes, some late, some again and again."""
+    due: list[tuple[float, Told]] = []
+    began, lateness, missing = 0, draw.choice((0, 1, 10)), draw.choice((0, 0.1, 0.3))
+    for life in range(1, draw.randrange(2, 5)):
+        issued, until = 0, began + draw.randrange(1, HOURS // 3)
+        for hour in range(began + 1, until + 1):
+            for _ in range(draw.choice((0, 0, 1, 1, 2, 5))):
+                issued += 1
+                if draw.random() >= missing:
+                    due.append((hour + draw.choice((0, 0, lateness)), said(issued, life, hour)))
+            if draw.random() < 0.8:
+                due.append((hour + draw.choice((0, 0, 0, lateness)), mark(hour, issued, life, began)))
+        began = until
+    due.sort(key=lambda each: each[0])
+    told = [each for _, each in due]
+    cuts = sorted(draw.randrange(len(told) + 1) for _ in range(3))
+    return Story(block, [told[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(told)], strict=True)])
