@@ -12,13 +12,14 @@ from typing import NamedTuple
 import msgspec
 
 from aggregator.demo import scenario
+from aggregator.demo.arrival import NotInTime, until_archived
 from aggregator.demo.crew import Crew, run_quietly
 from aggregator.demo.directory import DemoDirectory
 from aggregator.demo.scenario import SITES, Scenario
 from aggregator.demo.spans import Span
-from aggregator.demo.stage import Stage, connected
+from aggregator.demo.stage import Stage
 from aggregator.demo.story import Story, Tone, muster
-from aggregator.demo.watch import ARCHIVE, REPORT, HubWatch, stream_state
+from aggregator.demo.watch import HubWatch
 from shared.instants import SECOND
 from shared.truth import TruthError, read_truth
 
@@ -28,10 +29,6 @@ ROLLUP_DEADLINE = 600.0
 _POLL = 0.2
 _STATUS_POLL = 0.5
 _FIRST_ROLLUP = "first-rollup"
-
-
-class NotInTime(Exception):
-    """Something that had to happen did not within its deadline. The text says what."""
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -144,7 +141,7 @@ class LivePart:
         await self._crew.end(map(_agent, SITES))
         statuses = {site: await self._status(site) for site in SITES}
         # The tables' known time ends at the archive's last message: the truth must reach further.
-        await self._until_archived()
+        await until_archived(self._stage.hub.url, self._directory.topology_file, self._story, ARRIVAL_DEADLINE)
         await self._crew.end(map(_fleet, SITES))
         self._watch.tell_arrived()
         if self._crew.has(_FIRST_ROLLUP):
@@ -256,20 +253,6 @@ class LivePart:
             if time.monotonic() > ends_at:
                 raise NotInTime(f"the agent of {site} still has records for its region after {ARRIVAL_DEADLINE:g} s")
             await asyncio.sleep(_STATUS_POLL)
-
-    async def _until_archived(self) -> None:
-        """Wait until the hub's archive and its mirror hold everything that the regions hold."""
-        client = await connected(self._stage.hub.url)
-        try:
-
-            async def is_there() -> bool:
-                regions = [await stream_state(client, "FLEET", region) for region in scenario.REGIONS]
-                archived, mirrored = await stream_state(client, ARCHIVE), await stream_state(client, REPORT)
-                return sum(region.messages for region in regions) == archived.messages == mirrored.messages
-
-            await _until(is_there, "the hub's archive holds everything that the regions hold", ARRIVAL_DEADLINE)
-        finally:
-            await client.close()
 
     def _began_at(self, site: str) -> int:
         with self._directory.truth_file(site).open("rb") as lines:

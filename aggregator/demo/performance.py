@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 from aggregator.demo import scenario, tables
+from aggregator.demo.arrival import NotInTime
 from aggregator.demo.closing import tell_where_it_is
 from aggregator.demo.crew import crew, run_shown
 from aggregator.demo.directory import DemoDirectory, DirectoryTaken, shown
-from aggregator.demo.live import Aftermath, LivePart, NotInTime
+from aggregator.demo.live import Aftermath, LivePart
 from aggregator.demo.outcome import Evidence, judge_all, promises
 from aggregator.demo.processes import CommandFailed
 from aggregator.demo.records import Audit, audit
