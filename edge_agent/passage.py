@@ -2,7 +2,9 @@
 
 What was stored before must not be overtaken, and what is held here is known to nobody else. So:
 
-1. The passage takes rows while it is open. It opens when the link is up and no copy waits in the store.
+1. The passage takes rows while it is open and no copy waits in the store; it opens when, besides, the link is up. Who
+   hands over asks each time, after the end of its own commit: it may be open already, for another block that could not
+   see what that commit brought into the store.
 2. Who handed rows over commits how far it has read when they are acknowledged, or takes them back and stores them, in
    their order, behind everything else. It does the latter when the passage has closed.
 3. It closes when the link fails, when a row is refused, or when who handed rows over has waited for too long. Nothing
@@ -47,8 +49,10 @@ class Passage:
     # For who hands over
 
     def opens(self) -> bool:
-        """Tell whether the passage takes rows, opening it where it may be."""
-        if not self._is_open and self._is_linked and not self._rows and not self._copies_wait():
+        """Tell whether the passage takes rows, opening it where it may be; ask when no own commit is under way."""
+        if self._copies_wait():
+            return False
+        if not self._is_open and self._is_linked and not self._rows:
             self._is_open = True
             # What came before was acknowledged or taken back.
             self.acknowledged_through = self._last_row_id

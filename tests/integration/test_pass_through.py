@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent import passing
+from edge_agent.passage import Passage
+from edge_agent.store import sqlite_store
 from shared import nats_client
 from tests.support.agent_process import Deployment, deployed
 from tests.support.agent_within import agent_within
@@ -239,6 +241,50 @@ async def test_blocks_keep_their_own_order_when_what_they_have_under_way_is_stor
         numbers = [b"%d" % number for number in range(2_400)]
         assert _of(records, ".all.copy.") == numbers
         assert _of(records, ".others.copy.") == numbers
+
+
+@pytest.mark.usefixtures("nobody_waits_long")
+async def test_a_block_does_not_overtake_its_own_copies_that_were_being_stored_when_another_opened_the_passage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 0.1)
+    link_is_up, ups = Passage.link_is_up, 0
+
+    def noting(passage: Passage, wake: Callable[[], None]) -> None:
+        nonlocal ups
+        link_is_up(passage, wake)
+        ups += 1
+
+    monkeypatch.setattr(Passage, "link_is_up", noting)
+    async with copying(tmp_path, COPYING + OTHERS) as copies:
+        region, site = copies.region, copies.site
+        await site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
+        async with agent_within(copies.agent.config):
+            await copies.publish(1)
+            await site.client.publish("others.x", b"0")
+            await copies.copied(2)
+            await copies.nothing_more_is_committed()
+            with copies.nothing_is_committed():
+                await region.link.cut()
+                await copies.publish(3_000)
+                await until(lambda: "stream all: paused" in caplog.text, "copies are being stored", PATIENCE)
+                region.link.round_trip = 0.2
+                await region.link.restore()
+                await until(lambda: ups == 2, "the link is up again", PATIENCE)
+                await site.client.publish("others.x", b"1")
+                await copies.copied(3)
+                await copies.publish(300)
+            await copies.copied(3_303)
+            await until(lambda: copies.waiting() == 0, "nothing waits any more", PATIENCE)
+            stored_ever = copies.stored_ever()
+            assert stored_ever > 0
+            await copies.publish(1)
+            await site.client.publish("others.x", b"2")
+            await copies.copied(3_305)
+            assert copies.stored_ever() == stored_ever, "copies pass the store by again"
+        records = await region.stored()
+        assert _of(records, ".all.copy.") == copies.published
+        assert _of(records, ".others.copy.") == [b"0", b"1", b"2"]
 
 
 def _of(records: list[Stored], part: str) -> list[bytes]:

@@ -65,6 +65,19 @@ async def test_nothing_passes_while_the_store_holds_copies_or_the_link_is_down(s
     assert not situation.a.is_under_way
 
 
+async def test_a_block_whose_copies_were_being_stored_while_another_opened_the_passage_stores_behind_them(
+    situation: Situation,
+) -> None:
+    assert situation.b.hand_over(state_at(1), rows("b1"))
+    situation.copies_wait = True
+    assert not situation.a.hand_over(state_at(2), rows("a2"))
+    assert await situation.leaving() == ["b1"]
+    situation.acknowledge(1)
+    assert situation.b.settle() == Settled(state_at(1))
+    situation.copies_wait = False
+    assert situation.a.hand_over(state_at(2), rows("a2"))
+
+
 async def test_what_is_not_delivered_when_the_link_fails_is_stored_from_the_first_row_on_that_is_not(
     situation: Situation,
 ) -> None:
