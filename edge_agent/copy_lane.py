@@ -77,8 +77,9 @@ class CopyLane(UploadLane):
             self._returned = []
         if self._returned or not self._ready:
             return None
-        goes_one_by_one = self._terms.takes_batches is False or loop_time() < self._batches_from
-        if (self._is_doubtful or self._terms.takes_batches is None) and not goes_one_by_one:
+        takes_batches = self._terms.takes_batches(self._ready[0].block)
+        goes_one_by_one = takes_batches is False or loop_time() < self._batches_from
+        if (self._is_doubtful or takes_batches is None) and not goes_one_by_one:
             return self._question()
         # Where rows go one by one, each answer says whether its row was known.
         self._is_doubtful = False

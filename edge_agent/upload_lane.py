@@ -42,26 +42,40 @@ LOOK_AGAIN_AFTER = 0.1
 class Terms:
     """What the region takes, as far as this connection has shown; and numbers for shipments.
 
-    ``takes_batches`` is None until it was asked: a trial with rows would have them arrive behind later ones.
+    Whether batches are taken is known by block, since blocks may go into different streams; and only when it was asked:
+    a trial with rows would have them arrive behind later ones.
     """
 
     def __init__(self) -> None:
-        self.takes_batches: bool | None = None
-        self.is_asked = False
+        self._takes_batches: dict[str, bool] = {}
+        self._asked: set[str] = set()
         self._number = 0
 
     def forget(self) -> None:
         """Expect nothing of another connection."""
-        self.takes_batches, self.is_asked = None, False
+        self._takes_batches.clear()
+        self._asked.clear()
 
-    def learn(self, outcome: Outcome) -> None:
+    def takes_batches(self, block: str) -> bool | None:
+        """Tell whether batches of a block are taken, None where nobody knows."""
+        return self._takes_batches.get(block)
+
+    def is_asked(self, block: str) -> bool:
+        """Tell whether that is known, or a question under way."""
+        return block in self._asked or block in self._takes_batches
+
+    def ask(self, block: str) -> None:
+        """Note that a question is under way."""
+        self._asked.add(block)
+
+    def learn(self, block: str, outcome: Outcome) -> None:
         """Take what the answer to a question or to a batch says."""
+        self._asked.discard(block)
         match outcome:
             case Outcome.NO_BATCHES:
-                self.takes_batches = False
-            case Outcome.STORED | Outcome.DUPLICATE | Outcome.MISPLACED if self.takes_batches is None:
-                self.takes_batches = True
-        self.is_asked = self.takes_batches is not None
+                self._takes_batches[block] = False
+            case Outcome.STORED | Outcome.DUPLICATE | Outcome.MISPLACED:
+                self._takes_batches.setdefault(block, True)
 
     def next_number(self) -> int:
         """Give a number that no shipment had."""
@@ -172,7 +186,7 @@ class UploadLane:
         if answer.outcome is Outcome.STORED:
             self._retry_after = FIRST_RETRY
         if shipment.form is not Form.SINGLE:
-            self._terms.learn(answer.outcome)
+            self._terms.learn(shipment.rows[0].block, answer.outcome)
         await self._settle(shipment, answer)
 
     def give_back(self) -> int:
@@ -197,15 +211,17 @@ class UploadLane:
     def _chosen(self) -> Shipment | None:
         if self._again:
             return self._chosen_again()
-        if len(self._ready) >= WORTH_A_BATCH and not self._terms.is_asked:
-            self._terms.is_asked = True
-            return self._shipment((self._ready[0],), Form.QUESTION)
-        if self._terms.takes_batches and loop_time() >= self._batches_from and len(self._ready) >= WORTH_A_BATCH:
-            rows, waits = self._batch()
-            if len(rows) >= WORTH_A_BATCH or (len(rows) > 1 and not len(self._window)):
-                return self._shipped(rows, Form.BATCH)
-            if waits:
-                return None
+        if len(self._ready) >= WORTH_A_BATCH:
+            block = self._ready[0].block
+            if not self._terms.is_asked(block):
+                self._terms.ask(block)
+                return self._shipment((self._ready[0],), Form.QUESTION)
+            if self._terms.takes_batches(block) and loop_time() >= self._batches_from:
+                rows, waits = self._batch()
+                if len(rows) >= WORTH_A_BATCH or (len(rows) > 1 and not len(self._window)):
+                    return self._shipped(rows, Form.BATCH)
+                if waits:
+                    return None
         if self._ready and self._window.admits(self._ready[0].size, is_barrier=self._ready[0].is_watermark):
             return self._shipped((self._ready[0],))
         return None

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from nats.js.errors import APIError
 
 from edge_agent import upload_lane, uploader
@@ -168,6 +169,22 @@ async def test_a_stream_that_takes_no_batches_gets_copies_one_by_one(
         stored = await region.stored()
     assert copies_in(stored) == texts(rows)
     assert batches_in(stored) == set()
+
+
+async def test_a_target_that_takes_no_batches_takes_them_from_no_other(tmp_path: Path, store: SqliteStore) -> None:
+    rows = [copy(f"e{number}", "elsewhere") for number in range(30)]
+    elsewhere = [structs.replace(row, subject="elsewhere.reg") for row in rows]
+    await store.commit(batch(1, [*elsewhere[:20], *COPIES[:3_000], *elsewhere[20:], *COPIES[3_000:]]))
+    async with region_with_batches(tmp_path) as region:
+        await region.api("STREAM.CREATE.ELSEWHERE", {"name": "ELSEWHERE", "subjects": ["elsewhere.>"]})
+        async with uploading(region, store) as told:
+            await emptied(store)
+        stored = await region.stored()
+        info = await region.api("STREAM.INFO.ELSEWHERE")
+    assert info["state"]["messages"] == len(elsewhere)
+    assert copies_in(stored) == texts(COPIES)
+    assert all("Nats-Batch-Id" in record.headers for record in stored)
+    assert set(told) == {""}
 
 
 async def test_a_stream_that_is_full_for_a_while_has_copies_in_order(tmp_path: Path, store: SqliteStore) -> None:

@@ -61,10 +61,6 @@ async def test_a_batch_follows_one_in_flight_of_its_own_block_alone(store: Sqlit
     for number, block in enumerate("aba"):
         await store.commit(batch(number + 1, [copy(f"{block}{number}.{part}", block) for part in range(3_000)]))
     lane = lane_of(store)
-    question = await sent(lane)
-    assert question.form is Form.QUESTION
-    await answer(lane, question, Outcome.MISPLACED)
-
     in_flight: list[Shipment] = []
     sequence = followers = 0
     while True:
@@ -76,6 +72,9 @@ async def test_a_batch_follows_one_in_flight_of_its_own_block_alone(store: Sqlit
             in_flight.append(shipment)
         elif in_flight:
             first = in_flight.pop(0)
+            if first.form is Form.QUESTION:
+                await answer(lane, first, Outcome.MISPLACED)
+                continue
             sequence += len(first.rows)
             await answer(lane, first, Outcome.STORED, sequence)
         else:
@@ -141,3 +140,23 @@ async def test_a_region_that_stays_busy_gets_rows_one_by_one_and_batches_again_w
     shipment = await sent(lane)
     assert (shipment.form, shipment.rows[0].payload.decode()) == (Form.SINGLE, "c2")
     assert lane.problem == ""
+
+
+async def test_a_block_whose_stream_takes_no_batches_takes_them_from_no_other(store: SqliteStore) -> None:
+    await store.commit(batch(1, [copy(f"a{number}", "a") for number in range(2)]))
+    await store.commit(batch(2, [copy(f"b{number}", "b") for number in range(20)]))
+    await store.commit(batch(3, [copy("a2", "a")]))
+    lane = lane_of(store)
+    await answer(lane, await sent(lane), Outcome.NO_BATCHES)
+    for number in range(2):
+        shipment = await sent(lane)
+        assert (shipment.form, shipment.rows[0].payload.decode()) == (Form.SINGLE, f"a{number}")
+        assert await next_of(lane) is None
+        await answer(lane, shipment, Outcome.STORED, number + 1)
+    question = await sent(lane)
+    assert (question.form, question.rows[0].block) == (Form.QUESTION, "b")
+    await answer(lane, question, Outcome.MISPLACED)
+    shipment = await sent(lane)
+    assert (shipment.form, len(shipment.rows)) == (Form.BATCH, 20)
+    await answer(lane, shipment, Outcome.STORED, 20)
+    assert (await sent(lane)).form is Form.SINGLE

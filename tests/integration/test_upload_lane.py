@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.outgoing import Lane
-from edge_agent.core.shipment import Answer, Outcome
+from edge_agent.core.shipment import Answer, Form, Outcome
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
 from edge_agent.upload_lane import YIELDING_ROWS, Terms, UploadLane
@@ -99,3 +99,18 @@ async def test_a_small_outbox_drops_nothing_because_registrations_would_have_wai
             rows = [registration(f"node{number}", "text") for number in range(200)]
             await store.commit(batch(1, rows, is_behind=True))
             assert store.is_filling() is waits
+
+
+async def test_whether_batches_are_taken_is_asked_for_each_block(tmp_path: Path) -> None:
+    async with opened(tmp_path / "agent.db") as store:
+        for number, block in enumerate("ab", 1):
+            await store.commit(batch(number, [registration("", f"{block}{place}", block) for place in range(300)]))
+        lane = lane_of(store, Lane.REGISTRATIONS)
+        forms: dict[str, set[Form]] = {"a": set(), "b": set()}
+        outcomes = {"a": Outcome.NO_BATCHES, "b": Outcome.MISPLACED}
+        while (shipment := await next_of(lane)) is not None:
+            block = shipment.rows[0].block
+            forms[block].add(shipment.form)
+            is_question = shipment.form is Form.QUESTION
+            await lane.settle(Answer(shipment.number, outcomes[block] if is_question else Outcome.STORED))
+        assert forms == {"a": {Form.QUESTION, Form.SINGLE}, "b": {Form.QUESTION, Form.BATCH}}
