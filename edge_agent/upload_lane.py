@@ -68,6 +68,10 @@ class Terms:
         """Note that a question is under way."""
         self._asked.add(block)
 
+    def unanswered(self, block: str) -> None:
+        """Note that nobody waits for the answer any more."""
+        self._asked.discard(block)
+
     def learn(self, block: str, outcome: Outcome) -> None:
         """Take what the answer to a question or to a batch says."""
         self._asked.discard(block)
@@ -202,6 +206,9 @@ class UploadLane:
         self._window.byte_limit = self._flight_limit.limit
         self._reader.rewind(self._acknowledged_through)
         self.is_empty = False
+        for shipment, _ in self._in_flight.values():
+            if shipment.form is Form.QUESTION:
+                self._terms.unanswered(shipment.rows[0].block)
         self._again.clear()
         self._in_flight.clear()
         self._store.release(self.lane)

@@ -114,3 +114,23 @@ async def test_whether_batches_are_taken_is_asked_for_each_block(tmp_path: Path)
             is_question = shipment.form is Form.QUESTION
             await lane.settle(Answer(shipment.number, outcomes[block] if is_question else Outcome.STORED))
         assert forms == {"a": {Form.QUESTION, Form.SINGLE}, "b": {Form.QUESTION, Form.BATCH}}
+
+
+async def test_a_lane_that_is_refused_while_its_question_is_under_way_asks_again(tmp_path: Path) -> None:
+    async with opened(tmp_path / "agent.db") as store:
+        await store.commit(batch(1, [registration("", f"r{number}") for number in range(300)]))
+        lane = lane_of(store, Lane.REGISTRATIONS)
+        question, refused = await next_of(lane), await next_of(lane)
+        assert question is not None
+        assert refused is not None
+        assert (question.form, refused.form) == (Form.QUESTION, Form.SINGLE)
+        await lane.settle(Answer(refused.number, Outcome.REFUSED, reason="maximum messages exceeded"))
+        await lane.settle(Answer(question.number, Outcome.MISPLACED))
+        await until(partial(has_rested, lane), "the lane has rested")
+        question = await next_of(lane)
+        assert question is not None
+        assert question.form is Form.QUESTION
+        await lane.settle(Answer(question.number, Outcome.MISPLACED))
+        shipment = await next_of(lane)
+        assert shipment is not None
+        assert shipment.form is Form.BATCH
