@@ -92,6 +92,8 @@ class CopyLane(UploadLane):
         rows = [self._ready[0]]
         if self._alone:
             self._alone -= 1
+            # Nothing follows it: that would be those that are to go alone, too.
+            self._end = None
         elif not goes_one_by_one:
             rows, _ = self._batch()
         if self._end and rows[0].block != self._end_block:

@@ -83,6 +83,23 @@ async def test_a_batch_follows_one_in_flight_of_its_own_block_alone(store: Sqlit
     assert followers > 3
 
 
+async def test_rows_of_a_refused_batch_go_alone_with_nothing_behind_them(store: SqliteStore) -> None:
+    await store.commit(batch(1, [copy(f"c{number}") for number in range(4_000)]))
+    lane = lane_of(store)
+    await answer(lane, await sent(lane), Outcome.MISPLACED)
+    shipment = await sent(lane)
+    assert shipment.form is Form.BATCH
+    refused = len(shipment.rows)
+    await answer(lane, shipment, Outcome.REFUSED, reason="maximum messages exceeded")
+    for number in range(refused):
+        shipment = await sent(lane)
+        assert (shipment.form, shipment.rows[0].payload.decode()) == (Form.SINGLE, f"c{number}")
+        assert await next_of(lane) is None
+        await answer(lane, shipment, Outcome.STORED, number + 1)
+    shipment = await sent(lane)
+    assert (shipment.form, shipment.rows[0].payload.decode()) == (Form.BATCH, f"c{refused}")
+
+
 async def test_a_lane_of_small_rows_and_then_large_ones_is_not_read_into_memory_whole(tmp_path: Path) -> None:
     sizes = [100] * 100 + [1_000_000] * 30
     async with opened(tmp_path / "agent.db") as store:
