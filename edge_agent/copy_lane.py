@@ -141,14 +141,24 @@ class CopyLane(UploadLane):
                 self._longest_turn = max(self._longest_turn // 2, 1)
             elif self._turns:
                 self._turns -= 1
-            if not self._in_flight:
-                self._end = Place(rows[-1].subject, answer.sequence) if answer.sequence else None
+            self._note_end(Place(rows[-1].subject, answer.sequence) if answer.sequence else None)
         elif shipment.form is Form.SINGLE:
             self._refuse(rows[0], answer)
         elif shipment.form is Form.CHAIN:
             self._take_back_chain(rows)
         else:
             self._take_back(rows, answer)
+
+    def _note_end(self, end: Place | None) -> None:
+        """Know where the last answered shipment ends.
+
+        One in flight that was to stand behind another place will be refused. What followed that one could be stored:
+        where others have written as many messages before as it has rows, the subject ends at the very place.
+        """
+        if not self._in_flight:
+            self._end = end
+        elif any(shipment.behind != end for shipment, _ in self._in_flight.values()):
+            self._end = None
 
     def _note_speed(self, shipment: Shipment) -> None:
         now = loop_time()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -132,6 +132,24 @@ async def test_a_server_that_is_killed_leaves_copies_in_order(tmp_path: Path, st
             await region.server.start()
             await emptied(store)
         assert copies_in(await region.stored()) == texts(COPIES)
+
+
+async def test_sites_that_empty_their_outboxes_side_by_side_keep_their_orders(tmp_path: Path) -> None:
+    sites = ("dub1", "dub2")
+    count = 20_000
+    async with AsyncExitStack() as stack:
+        region = await stack.enter_async_context(region_with_batches(tmp_path, round_trip=0.05))
+        stores = []
+        for site in sites:
+            store = await stack.enter_async_context(opened(tmp_path / f"{site}.db"))
+            await fill(store, [copy(f"{site}.{number}", site=site) for number in range(count)])
+            stores.append(store)
+        async with uploading(region, stores[0]), uploading(region, stores[1]):
+            for store in stores:
+                await emptied(store)
+        stored = copies_in(await region.stored())
+    for site in sites:
+        assert [text for text in stored if text.startswith(site)] == [f"{site}.{number}" for number in range(count)]
 
 
 async def test_copies_stay_in_order_while_others_write_to_the_stream(tmp_path: Path, store: SqliteStore) -> None:

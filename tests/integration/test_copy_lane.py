@@ -9,7 +9,7 @@ from edge_agent import copy_lane
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
-from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
+from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.lane_reader import READ_BYTES
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
@@ -81,6 +81,25 @@ async def test_a_batch_follows_one_in_flight_of_its_own_block_alone(store: Sqlit
             break
     assert sequence == 9_000
     assert followers > 3
+
+
+async def test_nothing_follows_a_batch_that_will_be_refused_since_others_wrote_before_the_one_ahead_of_it(
+    store: SqliteStore,
+) -> None:
+    """As many as it has rows: then what follows would find the subject's end where it expects it."""
+    await store.commit(batch(1, [copy(f"c{number}") for number in range(9_000)]))
+    lane = lane_of(store)
+    await answer(lane, await sent(lane), Outcome.MISPLACED)
+    first = await sent(lane)
+    end = len(first.rows)
+    await answer(lane, first, Outcome.STORED, end)
+    ahead, behind = await sent(lane), await sent(lane)
+    assert behind.behind == Place(ahead.rows[-1].subject, end + len(ahead.rows))
+    await answer(lane, ahead, Outcome.STORED, end + len(behind.rows) + len(ahead.rows))
+    assert await next_of(lane) is None
+    await answer(lane, behind, Outcome.MISPLACED)
+    again = await sent(lane)
+    assert (again.rows[0], again.behind) == (behind.rows[0], None)
 
 
 async def test_rows_of_a_refused_batch_go_alone_with_nothing_behind_them(store: SqliteStore) -> None:

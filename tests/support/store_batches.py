@@ -97,10 +97,10 @@ def registration(sender_id: str, text: str, block: str = BLOCK, size: int = 0) -
     return OutboxRow(Lane.REGISTRATIONS, block, subject, {"Nats-Msg-Id": text}, payload, sender_id)
 
 
-def copy(text: str, block: str = BLOCK, size: int = 0) -> OutboxRow:
-    """Make a copy's row."""
+def copy(text: str, block: str = BLOCK, size: int = 0, site: str = BLOCK_ID.site) -> OutboxRow:
+    """Make a copy's row, on a subject of its block."""
     payload = text.encode().ljust(size)
-    return OutboxRow(Lane.COPIES, block, "fleet.eu-west.dub1.nodes.copy.reg", {"Nats-Msg-Id": text}, payload)
+    return OutboxRow(Lane.COPIES, block, f"fleet.eu-west.{site}.{block}.copy.reg", {"Nats-Msg-Id": text}, payload)
 
 
 def watermark(text: str, since: int = 1, block: str = BLOCK) -> OutboxRow:
