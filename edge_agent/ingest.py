@@ -24,6 +24,7 @@ from edge_agent.ports import (
     BatchCommit,
     BatchStore,
     Checked,
+    Opened,
     Progress,
     Source,
     SourceUnavailable,
@@ -140,16 +141,19 @@ class Ingest:
             policy = self._block.policy_after(self._decider.state.standing)
             if policy != self._decider.state.policy:
                 await self._apply(lambda draft: draft.change_policy(policy))
-        state = self._decider.state
-        opened = await self._source.open(state.position, state.read_through)
+        opened = await self._open_source()
         if opened.change is not None:
             await self._begin_epoch(opened.facts, opened.sequence)
-            opened = await self._source.open(self._decider.state.position, self._decider.state.read_through)
+            opened = await self._open_source()
             if opened.change is not None:
                 raise SourceUnavailable(f"the stream changed again while it was opened: {opened.change}")
         if opened.is_gap:
             await self._note_gap()
         self._server_at = opened.facts.server_at
+
+    async def _open_source(self) -> Opened:
+        state = self.decider.state
+        return await self._source.open(state.position, state.read_through, state.last_stored_at)
 
     async def _read_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -198,7 +202,7 @@ class Ingest:
             # A clock that does not go back against the message before has not stepped back.
             if message.stored_at < before and draft.steps_back(message.stored_at):
                 await self._adopt(draft)
-                await self._begin_epoch((await self._source.check()).facts, self.decider.state.position.sequence)
+                await self._step_back((await self._source.check()).facts)
                 draft = self.decider.draft()
             before = message.stored_at
             too_old = before < oldest_forwarded
@@ -217,12 +221,16 @@ class Ingest:
         if not checked.caught_up_through:
             return
         if self.decider.draft().steps_back(facts.server_at):
-            await self._begin_epoch(facts, state.position.sequence)
+            await self._step_back(facts)
         await self._apply(lambda draft: draft.prove(checked.caught_up_through, checked.examined_sequence))
 
-    async def _begin_epoch(self, facts: StreamFacts, sequence: int) -> None:
+    async def _step_back(self, facts: StreamFacts) -> None:
+        position = self.decider.state.position
+        await self._begin_epoch(facts, position.sequence, position.stored_at)
+
+    async def _begin_epoch(self, facts: StreamFacts, sequence: int, stored_at: int = 0) -> None:
         incarnation = facts.incarnation(self.decider.state.position.incarnation)
-        await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence))
+        await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence, stored_at))
 
     async def _obey(self) -> None:
         """Do what the hub's policy has said since, in one commit where that can hold it."""

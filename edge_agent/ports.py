@@ -223,8 +223,11 @@ class Source(Protocol):
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         """Give the stream's facts and the last sequence before the configured start."""
 
-    async def open(self, position: SourcePosition, read_through: int) -> Opened:
-        """Point the consumer behind ``position``, checking that the past is still the same."""
+    async def open(self, position: SourcePosition, read_through: int, last_stored_at: int) -> Opened:
+        """Point the consumer behind ``position``, checking that the past is still the same.
+
+        ``last_stored_at`` is the stream's own time of the last message read, in whatever past; 0 where none was.
+        """
 
     async def read(self, patience: float) -> Sequence[SourceMessage]:
         """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""

@@ -16,7 +16,7 @@ import nats.errors
 from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.resume import PastChange, StreamFacts, past_change
+from edge_agent.core.resume import PastChange, StreamFacts, is_unread, past_change
 from edge_agent.core.resume import is_gap as outran
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from edge_agent.probe import Probe
@@ -115,7 +115,7 @@ class JetStreamSource:
         """Give the stream's facts and the last sequence before the configured start."""
         return await self._api.resolve_start()
 
-    async def open(self, position: SourcePosition, read_through: int) -> Opened:
+    async def open(self, position: SourcePosition, read_through: int, last_stored_at: int) -> Opened:
         """Point the consumer behind ``position``, checking that the past is still the same."""
         if not self._client.is_connected:
             raise SourceUnavailable("the connection to the site's servers is down")
@@ -128,7 +128,7 @@ class JetStreamSource:
         change = past_change(position, facts)
         if change is None:
             self._acknowledges_each = (await self._api.ensure_consumer()).acknowledges_each
-            verifies = position.sequence > 0 and position.stored_at > 0
+            verifies = position.sequence > 0 and last_stored_at > 0
             first = self._first_sequence = position.sequence if verifies else position.next_sequence
             self._read_sequence = first - 1
             # What a work queue still holds of what was committed goes only when it is acknowledged.
@@ -137,12 +137,12 @@ class JetStreamSource:
             self._continuous_through = 0 if outran(read_through, facts) else read_through
             await self._subscribe()
             await self._request()
-            if verifies and await self._is_rewritten(position, pending):
+            if verifies and await self._is_rewritten(position, pending, last_stored_at):
                 change = PastChange.REWRITTEN
         if change is None:
             return Opened(facts, position.sequence, is_gap=outran(read_through, facts))
         await self.close()
-        return Opened(facts, await self._api.sequence_after_change(change, position, facts), change)
+        return Opened(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
 
     async def read(self, patience: float) -> Sequence[SourceMessage]:
         """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""
@@ -220,7 +220,7 @@ class JetStreamSource:
         if self._buffer[0][0].sequence > hole_after:
             self.break_off(f"messages behind {hole_after} were lost to retention before they were read")
 
-    async def _is_rewritten(self, position: SourcePosition, pending: int) -> bool:
+    async def _is_rewritten(self, position: SourcePosition, pending: int, last_stored_at: int) -> bool:
         """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
         try:
             async with asyncio.timeout(OPEN_DEADLINE):
@@ -238,7 +238,7 @@ class JetStreamSource:
         self._buffer.popleft()
         self._buffered_bytes -= len(message.payload)
         self._unacknowledged.append((message.sequence, reply))
-        return message.stored_at != position.stored_at
+        return is_unread(position, message.stored_at, last_stored_at)
 
     async def _subscribe(self) -> None:
         self._inbox = self._client.new_inbox()

@@ -13,7 +13,6 @@ from nats.aio.client import Client
 
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.ports import SourceUnavailable
-from shared.identifiers import SourcePosition
 from shared.instants import format_instant, parse_instant
 from shared.jetstream_api import NO_SUCH_CONSUMER, ApiError, RequestFailed, api_prefix, request_json
 from shared.subjects import covers
@@ -285,15 +284,15 @@ class SourceApi:
                 sequence = before_first
         return facts, sequence
 
-    async def sequence_after_change(self, change: PastChange, position: SourcePosition, facts: StreamFacts) -> int:
+    async def sequence_after_change(self, change: PastChange, last_stored_at: int, facts: StreamFacts) -> int:
         """Give the last sequence not to be read of a stream whose past has changed.
 
-        A restored copy still holds what was read before: reading goes on at the first message stored later. A stream
-        made anew holds nothing that was read.
+        A restored copy still holds what was read before: reading goes on at the first message stored later than the
+        last one read. A stream made anew holds nothing that was read.
         """
-        if change is PastChange.RECREATED or not position.stored_at:
+        if change is PastChange.RECREATED or not last_stored_at:
             return max(facts.first_sequence - 1, 0)
-        return await self._sequence_before(position.stored_at + 1, facts)
+        return await self._sequence_before(last_stored_at + 1, facts)
 
     async def _sequence_before(self, at: int, facts: StreamFacts) -> int:
         try:

@@ -20,6 +20,7 @@ class PairMark(msgspec.Struct, frozen=True):
 class BlockState(msgspec.Struct, frozen=True):
     """One block's position, coverage and counters. Instants are microseconds; 0 means that there was none yet.
 
+    ``past_stored_at`` is the stream's own time of the last message that was read before its past changed.
     ``examined_sequence`` is the stream's last sequence when the reader was caught up: with a filter it lies beyond
     the position. ``source_clock`` is the stream's own time as last shown, before any clamping: a step back against
     it is a changed past, while ``observed_through`` never goes back. ``blind_total`` is the length of all blind
@@ -39,6 +40,7 @@ class BlockState(msgspec.Struct, frozen=True):
     observed_since: int = 0
     observed_through: int = 0
     source_clock: int = 0
+    past_stored_at: int = 0
     examined_sequence: int = 0
     blind_total: int = 0
     pending_blind: BlindCause | None = None
@@ -54,6 +56,11 @@ class BlockState(msgspec.Struct, frozen=True):
     def read_through(self) -> int:
         """Give the last sequence that is done, whether it passed the filter or not."""
         return max(self.position.sequence, self.examined_sequence)
+
+    @property
+    def last_stored_at(self) -> int:
+        """Give the stream's own time of the last message that was read, in whatever past; 0 where none was."""
+        return self.position.stored_at or self.past_stored_at
 
 
 def counted(counters: Counters, additions: Counters) -> Counters:

@@ -32,8 +32,11 @@ class BlockDraft(Protocol):
     def lose(self, cause: BlindCause) -> None:
         """Note that something before the next proof was never seen."""
 
-    def begin_epoch(self, incarnation: Incarnation, sequence: int) -> bool:
-        """Go on with a stream whose past has changed, after ``sequence`` of the new past."""
+    def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
+        """Go on with a stream whose past has changed, after ``sequence`` of the new past.
+
+        ``stored_at`` is that of the message there, where it is one that was read.
+        """
 
     def ask_for(self, sender_id: str) -> bool:
         """Let a sender's next sighting be forwarded."""

@@ -45,7 +45,7 @@ class Draft:
         self.recorded = ledger.recorded
         self.observed_through = state.observed_through
         self.incarnation = state.position.incarnation
-        self._position = state.position
+        self._position, self._past_stored_at = state.position, state.past_stored_at
         self._last: SourceMessage | None = None
         self._touched: dict[str, SenderState] = {}
         self._heard = DeadlineQueue(senders, senders.heard, self._touched, "last_seen_at")
@@ -59,8 +59,7 @@ class Draft:
         self._pending_blind = state.pending_blind
         self._settling_at = state.settling_at
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
-        self._quiet_until = self._next_deadline = 0
-        self._valid = 0
+        self._quiet_until = self._next_deadline = self._valid = 0
 
     # Inputs
 
@@ -138,18 +137,20 @@ class Draft:
         self._quiet_until = 0
         self._ledger.count("blind", cause)
 
-    def begin_epoch(self, incarnation: Incarnation, sequence: int) -> bool:
-        """Go on with a stream whose past has changed, after ``sequence`` of the new past. Ordinals start again."""
+    def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
+        """Go on with a stream whose past has changed, after ``sequence`` of the new past. Ordinals start again.
+
+        ``stored_at`` is that of the message there, where it is one that was read.
+        """
         if not self._finish_settling():
             return False
         if self.observed_through and self._pending_blind is not BlindCause.NEW_EPOCH:
             self._close_coverage(self.observed_through)
         self.recorded.append(EpochBegun(incarnation, self.observed_through, self.position.sequence))
-        self._position, self._last = SourcePosition(self._position.stream, incarnation, sequence), None
+        self._past_stored_at = self.position.stored_at or self._past_stored_at
+        self._position, self._last = SourcePosition(self._position.stream, incarnation, sequence, stored_at), None
         self.incarnation = incarnation
-        self._ledger.ordinal = 0
-        self._source_clock = 0
-        self._examined = 0
+        self._ledger.ordinal = self._source_clock = self._examined = 0
         self.lose(BlindCause.NEW_EPOCH)
         return True
 
@@ -210,6 +211,7 @@ class Draft:
             observed_since=self._since,
             observed_through=self.observed_through,
             source_clock=self._source_clock,
+            past_stored_at=self._past_stored_at,
             examined_sequence=self._examined,
             blind_total=self._blind_total,
             pending_blind=self._pending_blind,

@@ -19,6 +19,7 @@ from edge_agent.core.tracker import Tracker
 
 _OF_MESSAGES = (
     "position",
+    "past_stored_at",
     "policy",
     "policy_at",
     "observed_since",
@@ -69,7 +70,7 @@ class Following:
         Adopt it, and let the tracker's state be the commit's.
         """
         while self._waiting:
-            apply_recorded(self._draft, self._waiting.popleft(), self._commit.state.position.sequence)
+            apply_recorded(self._draft, self._waiting.popleft(), self._commit.state.position)
         _reach(self._draft, self._commit.state)
         _compare(self._draft, self._commit)
         return self._draft

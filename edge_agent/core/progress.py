@@ -19,7 +19,7 @@ class ProgressDraft:
         self._before = state
         self.decisions: list[Decision] = []
         self.recorded: list[RecordedInput] = []
-        self._position = state.position
+        self._position, self._past_stored_at = state.position, state.past_stored_at
         self._last: SourceMessage | None = None
         self._policy = state.policy
         self._policy_at = state.policy_at
@@ -44,10 +44,12 @@ class ProgressDraft:
         self._pending_blind = cause
         self._count("blind", cause)
 
-    def begin_epoch(self, incarnation: Incarnation, sequence: int) -> bool:
+    def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
         """Go on with a stream whose past has changed, after ``sequence`` of the new past."""
-        self.recorded.append(EpochBegun(incarnation, self._through, self._reached().sequence))
-        self._position, self._last = SourcePosition(self._position.stream, incarnation, sequence), None
+        reached = self._reached()
+        self.recorded.append(EpochBegun(incarnation, self._through, reached.sequence))
+        self._past_stored_at = reached.stored_at or self._past_stored_at
+        self._position, self._last = SourcePosition(reached.stream, incarnation, sequence, stored_at), None
         self._source_clock = self._examined = 0
         self.lose(BlindCause.NEW_EPOCH)
         return True
@@ -97,6 +99,7 @@ class ProgressDraft:
             observed_since=self._since,
             observed_through=self._through,
             source_clock=self._source_clock,
+            past_stored_at=self._past_stored_at,
             examined_sequence=self._examined,
             pending_blind=self._pending_blind,
             mode=self._before.mode,

@@ -22,7 +22,7 @@ from edge_agent.core.decision import (
 from edge_agent.core.observation import Observation, Rejected, Taken
 from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.tracker import Tracker
-from shared.identifiers import Incarnation
+from shared.identifiers import Incarnation, SourcePosition
 
 NO_LIMIT = 1 << 62
 
@@ -60,8 +60,8 @@ def holds_before(item: RecordedInput, sequence: int) -> bool:
     return item.sequence <= sequence if isinstance(item, Clamped) else item.sequence < sequence
 
 
-def apply_recorded(draft: PolicyDraft, item: RecordedInput, begins_after: int = 0) -> None:
-    """Give a draft a recorded input; an epoch begins after the message at ``begins_after`` of the new past."""
+def apply_recorded(draft: PolicyDraft, item: RecordedInput, begins_at: SourcePosition | None = None) -> None:
+    """Give a draft a recorded input; an epoch begins at ``begins_at`` of the new past, else at its start."""
     match item:
         case ObservationBegun(at):
             draft.prove(at)
@@ -71,7 +71,8 @@ def apply_recorded(draft: PolicyDraft, item: RecordedInput, begins_after: int = 
             draft.pass_blind_span(item)
         case EpochBegun(incarnation, at):
             _prove_if_any(draft, at)
-            draft.begin_epoch(incarnation, begins_after)
+            sequence, stored_at = (begins_at.sequence, begins_at.stored_at) if begins_at else (0, 0)
+            draft.begin_epoch(incarnation, sequence, stored_at)
         case PolicyChanged(at, policy):
             _prove_if_any(draft, at)
             draft.change_policy(policy)

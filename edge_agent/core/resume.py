@@ -2,7 +2,8 @@
 
 A stream's past can change while its name and creation time stay: it is restored from an older copy, or a memory stream
 restarts and uses its sequences again. Sequences are believed only where the message at the committed position is
-still the one that was read.
+still the one that was read. A stream that was made anew holds nothing that was read; in any other past, what was stored
+no later than the last message read was read. That may be many pasts ago.
 """
 
 from enum import StrEnum
@@ -33,9 +34,13 @@ class StreamFacts(msgspec.Struct, frozen=True):
 
 
 class PastChange(StrEnum):
-    """How a stream showed that its past is not the one that was read."""
+    """How a stream showed that its past is not the one that was read.
+
+    RESTORED is one that is older than what was read: it was made anew, and then a copy from before was put back.
+    """
 
     RECREATED = "recreated"
+    RESTORED = "restored"
     SHORTENED = "shortened"
     REWRITTEN = "rewritten"
     STEPPED_BACK = "stepped_back"
@@ -43,11 +48,21 @@ class PastChange(StrEnum):
 
 def past_change(position: SourcePosition, facts: StreamFacts) -> PastChange | None:
     """Tell from the stream's facts whether the past has changed since ``position``."""
-    if facts.created_at != position.incarnation.created_at:
+    if facts.created_at > position.incarnation.created_at:
         return PastChange.RECREATED
+    if facts.created_at < position.incarnation.created_at:
+        return PastChange.RESTORED
     if facts.last_sequence < position.sequence:
         return PastChange.SHORTENED
     return None
+
+
+def is_unread(position: SourcePosition, stored_at: int, last_stored_at: int) -> bool:
+    """Tell whether the message now at the position is another one than was read up to there.
+
+    Where nothing was read of this past yet, it is one that was read in a past before, or was stored later than those.
+    """
+    return stored_at != position.stored_at if position.stored_at else stored_at > last_stored_at
 
 
 def is_gap(read_through: int, facts: StreamFacts) -> bool:

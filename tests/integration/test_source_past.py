@@ -119,6 +119,58 @@ async def test_a_server_restored_from_a_copy_is_read_on_at_the_first_message_sto
         assert (await reader.open()).change is None
 
 
+@pytest.mark.parametrize("stored_later", [0, 30], ids=["nothing yet", "more than was lost"])
+async def test_a_server_restored_twice_is_read_on_at_the_first_message_stored_later_than_any_that_was_read(
+    site: Site, tmp_path: Path, stored_later: int
+) -> None:
+    await site.make_stream()
+    async with reading(site) as reader:
+        await site.publish(*bodies("before", 20))
+        await reader.read_on(20)
+        await site.copy_store(tmp_path / "older")
+        await site.publish(*bodies("later", 20))
+        await reader.read_on(40)
+        await site.copy_store(tmp_path / "newer")
+        await site.publish(*bodies("lost", 20))
+        await reader.read_on(60)
+        await site.restore_store(tmp_path / "newer")
+        opened = await reader.open_again()
+        assert (opened.change, opened.sequence) == (PastChange.SHORTENED, 40)
+        # Nothing is stored, and no message of this past read, before it changes again.
+        await site.restore_store(tmp_path / "older")
+        await site.publish(*bodies("after", stored_later))
+        opened = await reader.open_again()
+        # With more stored than was lost only the message at the position shows it, which was not read in this past.
+        change = PastChange.REWRITTEN if stored_later else PastChange.SHORTENED
+        assert (opened.change, opened.sequence) == (change, 20)
+        await site.publish(*bodies("last", 5))
+        await reader.read_on(25 + stored_later)
+        assert read_of(reader, "before") == bodies("before", 20)
+        assert read_of(reader, "after") == bodies("after", stored_later)
+        assert read_of(reader, "last") == bodies("last", 5)
+        assert (await reader.open()).change is None
+
+
+async def test_what_a_stream_was_before_it_was_made_anew_is_not_read_again(site: Site, tmp_path: Path) -> None:
+    await site.make_stream()
+    async with reading(site) as reader:
+        await site.publish(*bodies("before", 20))
+        await reader.read_on(20)
+        await site.copy_store(tmp_path / "copy")
+        await site.delete_stream()
+        await site.make_stream()
+        await site.publish(*bodies("anew", 10))
+        assert (await reader.open_again()).change is PastChange.RECREATED
+        await reader.read_on(10)
+        await site.restore_store(tmp_path / "copy")
+        opened = await reader.open_again()
+        assert (opened.change, opened.sequence) == (PastChange.RESTORED, 20)
+        await site.publish(*bodies("after", 5))
+        await reader.read_on(25)
+        assert read_of(reader, "before") == bodies("before", 20)
+        assert read_of(reader, "after") == bodies("after", 5)
+
+
 async def test_a_copy_that_holds_all_that_was_read_is_no_other_past(site: Site, tmp_path: Path) -> None:
     await site.make_stream()
     async with reading(site) as reader:

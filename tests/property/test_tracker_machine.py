@@ -42,6 +42,7 @@ registration = st.tuples(
     st.integers(0, 3),
 )
 reading = st.sampled_from([1, 2, 5, 100])
+faults = st.sampled_from(["retention", "recreated", "restored", "put back", "stepped back", "store"])
 
 
 class TrackerMachine(RuleBasedStateMachine):
@@ -115,7 +116,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.run(self.agent.store.close())
         self.do(self.agent.start(commits_to_live=commits))
 
-    @rule(fault=st.sampled_from(["retention", "recreated", "restored", "stepped back", "store"]), data=st.data())
+    @rule(fault=faults, data=st.data())
     def fault(self, fault: str, data: st.DataObject) -> None:
         self.stream.clock += SECOND
         match fault:
@@ -125,6 +126,8 @@ class TrackerMachine(RuleBasedStateMachine):
                 self.stream.recreate()
             case "restored":
                 self.stream.restore(data.draw(st.integers(0, self.stream.held)))
+            case "put back":
+                self.stream.restore_backup(data.draw(st.integers(0, 20)))
             case "stepped back":
                 self.stream.clock -= data.draw(st.sampled_from([2, 5, 30, 200])) * SECOND
             case "store":
@@ -243,3 +246,26 @@ def test_what_falls_due_within_a_blind_span_is_settled_at_its_end_by_who_follows
     assert machine.agent.tracker.state.advisory_ordinal == 3
     machine.agent_sees_a_silence(4)
     assert machine.agent.tracker.state.advisory_ordinal == 4
+
+
+@pytest.mark.parametrize("change", ["restored twice", "restored after a step back", "put back"])
+def test_a_second_change_of_the_past_brings_nobody_back_who_retired(machine: TrackerMachine, change: str) -> None:
+    machine.begin(POLICIES[0], 1000)
+    machine.senders_register([("a", 0, 0, 0), ("b", 2, 0, 0)])
+    machine.agent_sees_a_silence(100)
+    machine.senders_register_while_the_agent_reads([("c", 0, 0, 0)] * 4, 1)
+    match change:
+        case "restored twice":
+            machine.stream.restore(4)
+            machine.do(machine.agent.reopen())
+        case "restored after a step back":
+            machine.stream.clock -= 30 * SECOND
+            machine.do(machine.agent.check())
+            assert machine.agent.tracker.state.position.stored_at, "the message there is no other"
+        case "put back":
+            machine.stream.recreate()
+            machine.do(machine.agent.reopen())
+    machine.stream.restore_backup(3) if change == "put back" else machine.stream.restore(3)
+    machine.do(machine.agent.reopen())
+    machine.senders_register_while_the_agent_reads([("c", 40, 0, 0)], 100)
+    assert list(machine.agent.tracker.senders.slots) == ["c"]

@@ -95,7 +95,7 @@ def _read_copies_again(database: sqlite3.Connection) -> None:
             origin = json.loads(waiting[0])[ORIGIN_HEADER]
             body = json.loads(state)
             body["position"] |= {"sequence": parse_origin_header(origin)[2] - 1, "stored_at": 0}
-            body["examined_sequence"] = 0
+            body["examined_sequence"] = body["past_stored_at"] = 0
             database.execute("UPDATE block SET state = ? WHERE name = ?", (json.dumps(body), name))
 
 

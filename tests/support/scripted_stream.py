@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.resume import PastChange, StreamFacts, is_gap, past_change
+from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND
@@ -24,6 +24,7 @@ class ScriptedStream:
         self._created_at = clock
         self._first_sequence = 1
         self._messages: list[SourceMessage] = []
+        self._backup: tuple[int, int, list[SourceMessage]] = clock, 1, []
         self._read_through = 0
         self._is_broken = False
 
@@ -46,6 +47,7 @@ class ScriptedStream:
     def recreate(self) -> None:
         """Delete the stream and make it anew: sequences begin again, and its consumers are gone."""
         self._is_broken = True
+        self._backup = self._created_at, self._first_sequence, self._messages
         self._created_at = self.clock
         self._first_sequence = 1
         self._messages = []
@@ -54,6 +56,12 @@ class ScriptedStream:
         """Start the server again from an older copy of its store: the last messages never were."""
         self._is_broken = True
         del self._messages[kept:]
+
+    def restore_backup(self, kept: int) -> None:
+        """Put back what it was before it was made anew the last time, and of that the first messages alone."""
+        self._is_broken = True
+        self._created_at, self._first_sequence, messages = self._backup
+        self._messages = messages[:kept]
 
     @property
     def held(self) -> int:
@@ -73,19 +81,20 @@ class ScriptedStream:
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         return self._facts(), self._first_sequence - 1
 
-    async def open(self, position: SourcePosition, read_through: int) -> Opened:
+    async def open(self, position: SourcePosition, read_through: int, last_stored_at: int) -> Opened:
         self._is_broken = False
         facts = self._facts()
         change = past_change(position, facts)
         committed = self._at(position.sequence)
-        if change is None and position.stored_at and committed and committed.stored_at != position.stored_at:
+        verifies = change is None and last_stored_at
+        if verifies and committed and is_unread(position, committed.stored_at, last_stored_at):
             change = PastChange.REWRITTEN
         self._read_through = position.sequence
         if change is None:
             return Opened(facts, position.sequence, is_gap=is_gap(read_through, facts))
-        if change is PastChange.RECREATED or not position.stored_at:
+        if change is PastChange.RECREATED or not last_stored_at:
             return Opened(facts, self._first_sequence - 1, change)
-        later = (message.sequence for message in self._messages if message.stored_at > position.stored_at)
+        later = (message.sequence for message in self._messages if message.stored_at > last_stored_at)
         return Opened(facts, next(later, facts.last_sequence + 1) - 1, change)
 
     async def read(self, _patience: float) -> Sequence[SourceMessage]:

@@ -144,6 +144,7 @@ class Reader:
         self.opened: list[Opened] = []
         self.position: SourcePosition
         self.read_through = 0
+        self.past_stored_at = 0
 
     def _probe(self, probe: ProbeSettings) -> Probe | None:
         if not probe.subject:
@@ -156,15 +157,20 @@ class Reader:
 
     async def open(self) -> Opened:
         """Open the source behind what was committed, and take over what it says about the past."""
-        opened = await self.source.open(self.position, self.read_through)
+        opened = await self._open()
         self.opened.append(opened)
         if opened.change is not None:
             incarnation = opened.facts.incarnation(self.position.incarnation)
+            self.past_stored_at = self.position.stored_at or self.past_stored_at
             self.position = SourcePosition(STREAM, incarnation, opened.sequence)
             self.read_through = opened.sequence
-            again = await self.source.open(self.position, self.read_through)
+            again = await self._open()
             assert again.change is None
         return opened
+
+    async def _open(self) -> Opened:
+        last_stored_at = self.position.stored_at or self.past_stored_at
+        return await self.source.open(self.position, self.read_through, last_stored_at)
 
     async def open_again(self, deadline: float = DEADLINE) -> Opened:
         """Open as soon as that works."""

@@ -161,6 +161,7 @@ def test_changed_past_begins_an_epoch_and_copies_are_named_by_it(site: CopySite)
     assert draft.recorded == [EpochBegun(LATER_PAST, START + 50 * SECOND, 5)]
     site.copier.adopt(draft)
     assert site.state.position == SourcePosition("EVENTS", LATER_PAST, 2)
+    assert site.state.last_stored_at == START + 50 * SECOND
     (row,) = site.reads(message(3, 10))
     assert row.headers["Muster-Origin"] == f"eu-west.dub1.all.{LATER_PAST}.3"
     assert not site.copier.draft().steps_back(START + 5 * SECOND)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.resume import PastChange, StreamFacts, is_gap, past_change
+from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import SECOND
 
@@ -23,7 +23,8 @@ POSITION = SourcePosition("REGISTRATION", Incarnation(CREATED_AT, 1), 60, stored
         (CREATED_AT, 59, PastChange.SHORTENED),
         (CREATED_AT, 0, PastChange.SHORTENED),
         (CREATED_AT + 1, 100, PastChange.RECREATED),
-        (CREATED_AT - 1, 100, PastChange.RECREATED),
+        (CREATED_AT - 1, 100, PastChange.RESTORED),
+        (CREATED_AT - 1, 59, PastChange.RESTORED),
         (CREATED_AT + 1, 59, PastChange.RECREATED),
     ],
 )
@@ -37,6 +38,17 @@ def test_past_has_changed_where_creation_or_length_say_so(
 def test_position_before_the_first_message_fits_an_empty_stream() -> None:
     position = SourcePosition("REGISTRATION", Incarnation(CREATED_AT, 1), 0)
     assert past_change(position, msgspec.structs.replace(FACTS, first_sequence=0, last_sequence=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("position_stored_at", "stored_at", "answer"),
+    [(60, 60, False), (60, 59, True), (60, 61, True), (0, 79, False), (0, 80, False), (0, 81, True)],
+)
+def test_what_is_at_the_position_was_read_in_this_past_or_is_no_later_than_what_was_read_in_those_before(
+    position_stored_at: int, stored_at: int, answer: bool
+) -> None:
+    position = msgspec.structs.replace(POSITION, stored_at=position_stored_at)
+    assert is_unread(position, stored_at, last_stored_at=position_stored_at or 80) is answer
 
 
 @pytest.mark.parametrize(

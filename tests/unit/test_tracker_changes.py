@@ -66,6 +66,24 @@ def test_epoch_that_follows_another_closes_nothing_more() -> None:
     assert site.begins_epoch(PAST) == []
 
 
+def test_when_the_last_message_was_stored_is_known_however_often_the_past_changes_before_the_next() -> None:
+    site = WatchedSite()
+    assert site.state.last_stored_at == 0
+    site.hears("a", 1)
+    for _ in range(2):
+        site.begins_epoch(sequence=0)
+        assert (site.state.position.stored_at, site.state.last_stored_at) == (0, instant(1))
+    site.hears("a", 0.5)
+    assert site.state.last_stored_at == instant(0.5)
+
+
+def test_epoch_behind_a_message_that_is_still_there_keeps_when_that_was_stored() -> None:
+    site = WatchedSite()
+    site.hears("a", 1)
+    site.gives(lambda draft: draft.begin_epoch(OTHER_PAST, 1, instant(1)))
+    assert site.state.position == position(1, 1, OTHER_PAST)
+
+
 def test_epoch_outranks_a_gap() -> None:
     site = WatchedSite()
     site.hears("a", 0)
