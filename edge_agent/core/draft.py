@@ -138,10 +138,7 @@ class Draft:
         self._ledger.count("blind", cause)
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
-        """Go on with a stream whose past has changed, after ``sequence`` of the new past. Ordinals start again.
-
-        ``stored_at`` is that of the message there, where it is one that was read.
-        """
+        """Go on with another past behind ``sequence`` (``stored_at``: of what was read there). Ordinals start again."""
         if not self._finish_settling():
             return False
         if self.observed_through and self._pending_blind is not BlindCause.NEW_EPOCH:
@@ -312,10 +309,13 @@ class Draft:
     def _finish_settling(self) -> bool:
         """Finish an instant that the last commit left half settled: whatever is recorded next stands behind it."""
         at, self._settling_at = self._settling_at, 0
-        if at:
-            if not self._settle(at + 1):
-                return False
-            self.observed_through = max(self.observed_through, at + 1)
+        return not at or self._settle_through(at)
+
+    def _settle_through(self, at: int) -> bool:
+        """Settle ``at`` itself too, and let time go on behind it, so that nothing more can fall on it."""
+        if not self._settle(at + 1):
+            return False
+        self.observed_through = max(self.observed_through, at + 1)
         return True
 
     def _close_coverage(self, at: int) -> None:

@@ -22,10 +22,17 @@ class PolicyDraft(Draft):
         return True
 
     def retire(self, sender_id: str) -> bool:
-        """End a sender's life at ``observed_through``, because an operator says that it is gone."""
+        """End a sender's life at ``observed_through``, because an operator says that it is gone.
+
+        Never at an instant at which it was heard: readers, who order what one instant brings by its kind, would put its
+        end before its beginning. That instant is settled first, and time goes on by the least there is.
+        """
         if len(self.decisions) >= self._decision_limit or not self._finish_settling():
             return False
-        if self._known(sender_id) is not None:
+        state = self._known(sender_id)
+        if state is not None:
+            if state.last_seen_at >= self.observed_through and not self._settle_through(self.observed_through):
+                return False
             self._retire(sender_id, self.observed_through, by_operator=True)
             self.recorded.append(SenderRetired(self.observed_through, sender_id, self.position.sequence))
         return True

@@ -14,7 +14,7 @@ The rules, in this order:
    neither batches nor ticks show in what is decided.
 6. No deadline that changed thresholds moved falls before the instant at which they took effect, or within a blind span
    that began there. What an operator says of a sender takes effect at ``observed_through``: its next sighting is
-   forwarded, or it is ``retired``.
+   forwarded, or it is ``retired``, where it was heard at that very instant a microsecond later.
 
 A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table once the draft is committed. A
 failed commit leaves nothing to undo: the draft is dropped.

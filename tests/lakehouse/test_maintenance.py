@@ -73,6 +73,29 @@ def test_maintenance_is_declared_afterwards_and_taken_back(lakehouse: Lakehouse)
     assert [row[-1] for row in lakehouse.rows(declared)] == [instant(TODAY + 2 * MINUTE), instant(TODAY + 3 * MINUTE)]
 
 
+def test_a_sender_retired_as_soon_as_it_was_heard_has_no_life_after_that(lakehouse: Lakehouse) -> None:
+    dub1, heard_at = Block("eu-west", "dub1"), FIRST + 6 * HOUR
+    # The agent lets a microsecond pass: at one instant readers put ``retired`` before the other two.
+    lakehouse.hub.publish(
+        [
+            dub1.new("n1", heard_at),
+            dub1.retired_by_operator("n1", heard_at + 1, heard_at),
+            dub1.new("n2", FIRST),
+            dub1.stale("n2", FIRST + 3 * HOUR),
+            dub1.recovered("n2", heard_at),
+            dub1.retired_by_operator("n2", heard_at + 1, heard_at),
+            dub1.watermark(FIRST, TODAY),
+        ]
+    )
+    lakehouse.roll_up()
+    # Of the first nothing is left: its life ends at the only instant at which it was heard.
+    assert lakehouse.rows("SELECT sender_id, state, started_at, ended_at FROM muster.sender_intervals ORDER BY 3") == [
+        ("n2", "up", instant(FIRST), instant(FIRST + 3 * HOUR)),
+        ("n2", "down", instant(FIRST + 3 * HOUR), instant(heard_at)),
+    ]
+    assert lakehouse.rows(SENDER_DAYS) == [("n2", 3 * HOUR, 3 * HOUR, 0, 0, 18 * HOUR, 1, 1 / 2)]
+
+
 def test_a_closed_site_and_a_renamed_block_lower_no_figure_once_they_are_in_maintenance_for_ever(
     lakehouse: Lakehouse,
 ) -> None:

@@ -93,6 +93,10 @@ class TrackerMachine(RuleBasedStateMachine):
     def nobody_looks_for_a_while(self, seconds: int) -> None:
         self.stream.clock += seconds * SECOND
 
+    @rule(sender=st.sampled_from(["a", "b", "c"]))
+    def operator_retires(self, sender: str) -> None:
+        self.do(self.agent.retire(sender))
+
     @rule(lane=st.sampled_from(Lane), count=st.integers(1, 40), acknowledged=st.integers(0, 40))
     def agent_uploads(self, lane: Lane, count: int, acknowledged: int) -> None:
         """Vouch, publish from the head of a lane; the last acknowledgements may get lost, and all is sent again."""

@@ -146,6 +146,11 @@ class MortalAgent:
         await self.ingest._open()
         await self.ingest._commits.finish()
 
+    async def retire(self, sender_id: str) -> None:
+        """Take an operator's word that a sender is gone."""
+        await self.ingest._apply(lambda draft: draft.retire(sender_id))
+        await self.ingest._commits.finish()
+
     async def vouch(self) -> None:
         """Make a watermark, where there is anything new to vouch for."""
         await self.ingest._emit_watermark()

@@ -48,7 +48,11 @@ def _check_nothing_is_said_of_blind_spans(straight: StraightRun) -> None:
 
 
 def _check_episodes(straight: StraightRun) -> None:
-    """A sender's advisories are: new, then stale and recovered by turns, then, out of stale, retired."""
+    """A sender's advisories are: new, then stale and recovered by turns, then, out of stale, retired.
+
+    An operator may retire it in between. Readers, who order them by instant and kind, read the same.
+    """
+    by_operator: set[AdvisoryKind | None] = {AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED}
     follows: dict[AdvisoryKind, set[AdvisoryKind | None]] = {
         AdvisoryKind.NEW: {None, AdvisoryKind.RETIRED},
         AdvisoryKind.STALE: {AdvisoryKind.NEW, AdvisoryKind.RECOVERED},
@@ -56,12 +60,17 @@ def _check_episodes(straight: StraightRun) -> None:
         AdvisoryKind.RETIRED: {AdvisoryKind.STALE},
     }
     last: dict[str, AdvisoryKind] = {}
+    read: dict[str, tuple[int, int]] = {}
     at = 0
     for advisory in straight.advisories:
-        assert last.get(advisory.value) in follows[advisory.kind], "an episode out of order"
+        allowed = by_operator if advisory.by_operator is True else follows[advisory.kind]
+        assert last.get(advisory.value) in allowed, "an episode out of order"
         last[advisory.value] = advisory.kind
         assert advisory.at_us >= at, "time ran back"
         at = advisory.at_us
+        order = advisory.at_us, advisory.kind.rank
+        assert order > read.get(advisory.value, (0, 0)), "readers read it in another order"
+        read[advisory.value] = order
 
 
 def _check_watermarks(straight: StraightRun, hub: Hub) -> None:
