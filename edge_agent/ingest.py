@@ -133,8 +133,15 @@ class Ingest:
         if self._decider is None:
             facts, sequence = await self._source.resolve_start()
             position = SourcePosition(self._block.stream, facts.incarnation(), sequence)
-            policy = self._block.policy_after(Standing())
-            state = BlockState(position, policy, rebuilding=self._block.rebuilding, mode=self._block.mode)
+            # Orders about senders that were given before are void, whatever the stream's past is called later.
+            standing = Standing(given_at=facts.server_at)
+            state = BlockState(
+                position,
+                self._block.policy_after(standing),
+                standing=standing,
+                rebuilding=self._block.rebuilding,
+                mode=self._block.mode,
+            )
             await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, []))
             self._decider = self._block.decides(state)
         else:

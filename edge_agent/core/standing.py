@@ -15,8 +15,9 @@ from shared.thresholds import Thresholds
 class Standing(msgspec.Struct, frozen=True):
     """Through which revision, and in which past of the hub's stream (0: nothing was said yet).
 
-    ``given_at`` is the hub's clock at that revision; orders about senders that were given at ``floor`` or before are
-    void. ``thresholds`` are the last for each scope, by its name. Instants are microseconds.
+    ``given_at`` is the hub's clock at that revision, before the first one the site's when the block's store began (0 in
+    one that an earlier version made); orders about senders that were given at ``floor`` or before are void.
+    ``thresholds`` are the last for each scope, by its name. Instants are microseconds.
     """
 
     stream_created_at: int = 0
@@ -30,7 +31,7 @@ class Standing(msgspec.Struct, frozen=True):
         return revision.stream_created_us == self.stream_created_at and revision.revision <= self.revision
 
     def after(self, scope: Scope, revision: Revision, began_at: int) -> "Standing":
-        """Take the next revision; ``began_at`` is when the block's store began, by its site's clock."""
+        """Take the next revision; ``began_at`` is about when the block's store began, where nothing else says so."""
         before = self
         if revision.stream_created_us != self.stream_created_at:
             before = Standing(revision.stream_created_us, floor=self.given_at or began_at)

@@ -11,17 +11,24 @@ from edge_agent.core.decision import BlindCause, BlindSpan, EpochBegun, PolicyCh
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.policy import Policy
 from edge_agent.ingest_block import IngestPhase
+from edge_agent.policy_orders import PolicyOrders
 from edge_agent.ports import SourceUnavailable
+from edge_agent.stream_settings import StreamSettings
 from shared import wire
 from shared.instants import SECOND
+from shared.policy import Order, RetireSender, Revision, Said, Scope
 from shared.wire import Watermark
-from tests.support.mortal_agent import MortalAgent
+from tests.support.mortal_agent import BLOCK_ID, MortalAgent
 from tests.support.scripted_stream import SETTLE, ScriptedStream
 from tests.support.waiting import until
 
 START = 1_700_000_000 * SECOND
 POLICY = Policy(sample_interval=30 * SECOND, stale_after=20 * SECOND, retire_after=50 * SECOND, blind_after=8 * SECOND)
 EVERY_ROW = 1 << 30
+SETTINGS = msgspec.convert(
+    {"name": "nodes", "source": {"servers": ["nats://a"], "stream": "R"}, "sender": {"json_path": "sender"}},
+    StreamSettings,
+)
 
 
 @pytest.fixture
@@ -42,6 +49,17 @@ async def watermarks(agent: MortalAgent) -> list[Watermark]:
     rows = await agent.store.pending(Lane.ADVISORIES, 0, EVERY_ROW)
     agent.store.release(Lane.ADVISORIES)
     return [wire.decode_watermark(row.payload) for row in rows if row.is_watermark]
+
+
+class Hub:
+    """Has said one thing to all sites of the region."""
+
+    def __init__(self, order: Order, given_at: int) -> None:
+        revision = Revision(revision=1, stream_created_us=1, given_at_us=given_at, author="ops", order=order)
+        self._said = [Said(Scope(BLOCK_ID.region), revision)]
+
+    def said(self) -> list[Said]:
+        return self._said
 
 
 # What is recorded
@@ -115,6 +133,26 @@ async def test_a_stream_made_anew_is_read_from_its_first_message(agent: MortalAg
     state = agent.tracker.state
     assert (state.position.sequence, state.position.incarnation.created_at) == (1, START + 2 * SECOND)
     assert state.counters["advisories"] == {"new": 3}
+
+
+@pytest.mark.parametrize(
+    ("given_at", "what"), [(START, "too_old"), (START + 1, "retire")], ids=["before the store", "since"]
+)
+async def test_an_order_is_void_if_it_is_older_than_the_store_however_late_the_past_changed(
+    agent: MortalAgent, given_at: int, what: str
+) -> None:
+    publish(agent, "a", every=2 * 3600)
+    await agent.read(1)
+    agent.stream.recreate()
+    publish(agent, "b")
+    await agent.reopen()
+    await agent.read(1)
+    # Only now the link to the region is back.
+    orders = PolicyOrders(BLOCK_ID, SETTINGS, Hub(RetireSender("a"), given_at), lambda _reason: None)
+    for give in orders.inputs(agent.tracker.state):
+        await agent.ingest._apply(give)
+    assert agent.tracker.state.counters["policy"] == {what: 1}
+    assert ("a" in agent.tracker.senders.slots) is (what == "too_old")
 
 
 async def test_edited_settings_take_effect_where_time_has_come_to(agent: MortalAgent) -> None:
