@@ -343,7 +343,8 @@ class Draft:
         incarnation = self.incarnation
         state = SenderState(sender_id, slot, SenderPhase.HEARD, at, sequence, incarnation, sequence)
         self._touched[sender_id] = state
-        # A sender that is new to this store may have been known to the one that was lost.
-        rebuilt = self._rebuilt_at > 0 and 0 <= at - self._rebuilt_at <= self._policy.retire_after
+        # The store that was lost may have known it, as long as that would not have retired it: by observed time.
+        observed = at - self._rebuilt_at - self._blind_total
+        rebuilt = self._rebuilt_at > 0 and 0 <= observed <= self._policy.retire_after
         self._ledger.advise(AdvisoryKind.NEW, state, at, incarnation=incarnation, sequence=sequence, rebuilt=rebuilt)
         return state

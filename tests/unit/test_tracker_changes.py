@@ -167,6 +167,16 @@ def test_senders_that_a_lost_store_may_have_known_are_new_and_rebuilt() -> None:
     assert (site.state.rebuilding, site.state.rebuilt_at) == (False, instant(10))
 
 
+def test_blind_time_does_not_count_towards_the_end_of_rebuilding() -> None:
+    site = WatchedSite(rebuilding=True)
+    site.proves(10)
+    site.proves(110)
+    site.watches(155)
+    # A hundred seconds of it were blind.
+    decisions = [*site.hears("a", 160), *site.hears("b", 160.000001)]
+    assert {each.sender_id: each.rebuilt for each in decisions if isinstance(each, Advise)} == {"a": True, "b": False}
+
+
 def test_only_new_is_ever_rebuilt() -> None:
     site = WatchedSite(rebuilding=True)
     decisions = [*site.hears("a", 0), *site.watches(21), *site.hears("a", 22)]
