@@ -132,10 +132,9 @@ class Draft:
 
     def lose(self, cause: BlindCause) -> None:
         """Let the next proof close a blind span, however soon it comes: something before it was never seen."""
-        if self._pending_blind is not BlindCause.NEW_EPOCH:
-            self._pending_blind = cause
-        self._quiet_until = 0
-        self._ledger.count("blind", cause)
+        if self._pending_blind not in (cause, BlindCause.NEW_EPOCH):
+            self._pending_blind, self._quiet_until = cause, 0
+            self._ledger.count("blind", cause)
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
         """Go on with another past behind ``sequence`` (``stored_at``: of what was read there). Ordinals start again."""

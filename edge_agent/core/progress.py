@@ -41,8 +41,9 @@ class ProgressDraft:
 
     def lose(self, cause: BlindCause) -> None:
         """Count that messages before the next one were never seen; reading is without a gap from there on."""
-        self._pending_blind = cause
-        self._count("blind", cause)
+        if self._pending_blind not in (cause, BlindCause.NEW_EPOCH):
+            self._pending_blind = cause
+            self._count("blind", cause)
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
         """Go on with a stream whose past has changed, after ``sequence`` of the new past."""

@@ -148,6 +148,7 @@ def test_gap_ends_what_was_read_without_one_and_is_counted(site: CopySite) -> No
     site.reads(message(1, 1))
     draft = site.copier.draft()
     draft.lose(BlindCause.GAP)
+    draft.lose(BlindCause.GAP)
     site.copier.adopt(draft)
     site.reads(message(9, 60))
     assert (site.state.observed_since, site.state.pending_blind) == (START + 60 * SECOND, None)

@@ -126,6 +126,21 @@ def test_gap_is_a_blind_span_however_soon_the_next_proof_comes() -> None:
     assert told(site.watches(22)) == [("stale", "a", 21)]
 
 
+def test_gap_that_grows_before_the_next_proof_is_one() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    for _ in range(3):
+        site.loses(BlindCause.GAP)
+    site.proves(1)
+    assert site.state.counters["blind"] == {"gap": 1}
+    site.loses(BlindCause.GAP)
+    site.begins_epoch()
+    for cause in (BlindCause.GAP, BlindCause.NEW_EPOCH):
+        site.loses(cause)
+    site.proves(2)
+    assert site.state.counters["blind"] == {"gap": 2, "new_epoch": 1}
+
+
 def test_gap_before_a_message_stored_earlier_is_a_blind_span_without_length() -> None:
     site = WatchedSite()
     site.hears("a", 5)
