@@ -26,7 +26,10 @@ def _table(name: str, table: msgspec.Struct, derived: Mapping[str, object], sett
     for field in msgspec.structs.fields(type(table)):
         value, place = getattr(table, field.encode_name), f"{name}.{field.name}".lstrip(".")
         if isinstance(value, msgspec.Struct):
-            below.append((place, value))
+            if value != field.default or any(msgspec.structs.astuple(value)):
+                # Left out where nothing is asked for, such as how to log in. A table whose mere presence asks for
+                # something, such as an empty one of TLS, is not its field's default.
+                below.append((place, value))
         elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
             below += [(f"[{place}]", each) for each in value]
         else:
@@ -36,9 +39,6 @@ def _table(name: str, table: msgspec.Struct, derived: Mapping[str, object], sett
                 line = f"{field.name} = {written(value)}"
                 yield f"{line:{_COMMENT_COLUMN}} {_DEFAULT}" if is_default else line
     for place, each in below:
-        if not any(msgspec.structs.astuple(each)):
-            # Nothing is asked for there: how to log in, another target.
-            continue
         yield ""
         yield f"[{place}]"
         inner = {**derived, **(_derived(settings, each) if isinstance(each, StreamSettings) else {})}

@@ -7,6 +7,7 @@ import pytest
 from edge_agent.config import AgentSettings
 from edge_agent.effective_settings import render_settings, written
 from shared.instants import DAY, HOUR, SECOND
+from shared.nats_settings import TlsSettings
 from shared.settings import Duration, parse_settings
 from tests.support.agent_file import COMPLETE, parsed
 
@@ -55,6 +56,16 @@ def test_default_is_marked_and_what_is_derived_stands_with_its_value() -> None:
     assert sum(line.startswith("max_age") for line in lines) == 2
     assert sum(line.startswith("size_trigger") for line in lines) == 1, "a copy does not go by it"
     assert "[upstream.auth]" not in lines
+
+
+def test_table_whose_presence_says_something_is_written_though_nothing_stands_in_it() -> None:
+    encrypted = SMALLEST.replace("[[stream]]", "[upstream.tls]\n[monitor]\nlisten = ''\n[[stream]]", 1).replace(
+        "[stream.sender]", "[stream.source.tls]\n[stream.sender]", 1
+    )
+    settings = parsed(encrypted)
+    again = parse_settings(render_settings(settings), AgentSettings, Path("/elsewhere/agent.toml"))
+    assert (again.upstream.tls, again.monitor) == (TlsSettings(), settings.monitor)
+    assert [block.source.tls for block in again.stream] == [TlsSettings(), None]
 
 
 @pytest.mark.parametrize(
