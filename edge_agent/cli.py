@@ -118,8 +118,8 @@ def check_config(config_path: Path) -> None:
 def status(config_path: Path, as_json: bool, check: bool) -> None:
     """Show on one screen what the agent does, also while it or its links are down.
 
-    Ends with 0 where there was something to show, 1 where not. With --check: 0 useful, 1 something is wrong, 2 not
-    running, or nothing known.
+    Ends with 0 where there was something to show, 1 where not. With --check: 0 useful, 1 something is wrong, or it
+    starts, 2 not running, or nothing known.
     """
     from edge_agent.status_page import render_status
     from edge_agent.status_report import read_status

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from edge_agent.core.block_state import BlockState
 from edge_agent.pair.status import MISSED_AFTER, PairStatus
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
-from edge_agent.status_report import LEAST_FREE, BlockReport, LaneReport, Life, StatusReport
+from edge_agent.status_report import LEAST_FREE, STARTS, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.terminal import UNWRAPPED
 from edge_agent.usefulness import PartStatus, is_blind, stands_still
 from shared.identifiers import BlockId
@@ -89,6 +89,8 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
 def _life(report: StatusReport) -> str:
     agent = report.agent
     match report.life:
+        case Life.STARTING:
+            return f"starting: {STARTS}"
         case Life.RUNNING:
             return f"running for {_rough(now() - agent.started_at)}, pid {agent.pid}"
         case Life.SILENT:

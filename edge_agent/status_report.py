@@ -26,18 +26,27 @@ from shared.sizes import format_size
 SIGN_OF_LIFE = 10 * SECOND
 LEAST_FREE = 1 << 20
 _LOCKS = Path("/proc/locks")
+STARTS = "a process has the store and has not written yet"
 
 
 class Life(StrEnum):
     """What can be said of the agent's process.
 
+    STARTING: the store has been taken by a process that has not written yet; what is found is of the run before.
     SILENT: the process is there, and has written nothing for ``SIGN_OF_LIFE``: it hangs, is suspended, or cannot write.
     """
 
+    STARTING = "starting"
     RUNNING = "running"
     SILENT = "silent"
     STOPPED = "stopped"
     DIED = "died"
+
+
+_NOT_USEFUL = {
+    Life.STARTING: f"the agent is starting: {STARTS}",
+    **{life: f"the agent is not running: {life}" for life in (Life.SILENT, Life.STOPPED, Life.DIED)},
+}
 
 
 class BlockReport(msgspec.Struct, frozen=True):
@@ -88,7 +97,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     @property
     def has_process(self) -> bool:
         """Tell whether there is a process that has the store."""
-        return self.life in (Life.RUNNING, Life.SILENT)
+        return self.life in (Life.STARTING, Life.RUNNING, Life.SILENT)
 
 
 def read_status(path: Path) -> StatusReport:
@@ -129,7 +138,7 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
         outbox_counters=total,
         room=max(agent.max_outbox - sum(lane.size for lane in outbox.values()), 0),
         pair=msgspec.json.decode(bodies.get("pair", "null"), type=PairStatus | None),
-        problems=list(problems(parts, known, now())) if life is Life.RUNNING else [f"the agent is not running: {life}"],
+        problems=list(problems(parts, known, now())) if life is Life.RUNNING else [_NOT_USEFUL[life]],
     )
 
 
@@ -206,8 +215,10 @@ def _parts_of(bodies: dict[str, str]) -> dict[str, PartStatus]:
 def _life(agent: AgentStatus, is_held: bool | None) -> Life:
     if agent.stopped_at and not is_held:
         return Life.STOPPED
-    if is_held is False or not _is_alive(agent.pid):
+    if is_held is False:
         return Life.DIED
+    if not _is_alive(agent.pid):
+        return Life.STARTING if is_held else Life.DIED
     if now() - agent.written_at < SIGN_OF_LIFE:
         return Life.RUNNING
     # Without a word of the kernel about the lock, the number may long be another process's.

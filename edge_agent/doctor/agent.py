@@ -7,7 +7,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.status_board import now
-from edge_agent.status_report import Life, read_status
+from edge_agent.status_report import STARTS, Life, read_status
 from edge_agent.store.reading import StoreMissing, StoreUnreadable
 
 
@@ -23,6 +23,9 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
         yield doubtful("agent", str(error), "run the doctor as the agent's user")
         return
     agent = report.agent
+    if report.life is Life.STARTING:
+        yield doubtful("agent", f"it is starting: {STARTS}", "wait, then look again; its log says what it does")
+        return
     if report.life is Life.SILENT:
         text = f"process {agent.pid} is there, but has written nothing for {rough(now() - agent.written_at)}"
         remedy = f"make room where its disk is full, or end what keeps {path} locked (fuser -v {path}); else it hangs:"

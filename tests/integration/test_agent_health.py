@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from edge_agent import monitor
-from edge_agent.store.files import prepare
+from edge_agent.store.files import held, prepare
 from edge_agent.supervisor import watchdog_kept
 from tests.support.agent_process import Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
@@ -274,3 +274,16 @@ def slow_start(deployment: Deployment, address: Path) -> Iterator[tuple[socket.s
         lasting.execute("BEGIN EXCLUSIVE")
         deployment.agent.start({"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"})
         yield supervisor, lasting
+
+
+async def test_an_agent_that_has_its_store_and_has_not_written_yet_is_not_called_dead(deployment: Deployment) -> None:
+    await until_running(deployment)
+    deployment.agent.kill()
+    settings = ("--config", str(deployment.agent.config))
+    with held(deployment.agent.store):
+        checked = await deployment.agent.run_command("status", "--check", *settings)
+        _, findings, _ = await deployment.agent.run_command("doctor", *settings)
+        assert checked[:2] == (1, "the agent is starting: a process has the store and has not written yet\n")
+        assert "it is starting: a process has the store and has not written yet" in findings
+        assert "killed or crashed" not in findings
+    assert (await deployment.agent.run_command("status", "--check", *settings))[0] == 2

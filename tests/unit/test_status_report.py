@@ -4,7 +4,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from textwrap import dedent
 
 import msgspec
@@ -16,9 +15,8 @@ from edge_agent.core.policy import Policy
 from edge_agent.ports import Progress
 from edge_agent.status_board import AgentStatus, now
 from edge_agent.status_page import render_status
-from edge_agent.status_report import BlockReport, LaneReport, Life, StatusReport, is_held, read_report
+from edge_agent.status_report import BlockReport, LaneReport, Life, StatusReport, read_report
 from edge_agent.store import schema
-from edge_agent.store.files import held
 from edge_agent.store.reading import StoreUnreadable
 from edge_agent.usefulness import PartStatus
 from shared.identifiers import Incarnation, SourcePosition
@@ -26,8 +24,6 @@ from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 
 NOW = now()
 HALF = 30 * SECOND
-# No machine counts its processes this far.
-NOBODY = (1 << 22) + 1
 
 STATE = BlockState(
     position=SourcePosition("REGISTRATION", Incarnation(1, 1), 4711),
@@ -196,6 +192,13 @@ def test_agent_that_was_stopped_is_told_from_one_that_died() -> None:
     assert ": NOT RUNNING, stopped 2h 3m ago as it was told\n" in render_status(stopped)
 
 
+def test_agent_that_starts_is_shown_as_such_and_without_what_the_run_before_it_did() -> None:
+    lines = render_status(report(life=Life.STARTING, agent=agent_status(stopped_at=ago(2, 3)))).splitlines()
+    starting = "starting: a process has the store and has not written yet"
+    assert lines[0] == f"dub1-a, site dub1, region eu-west: {starting}"
+    assert "stream nodes      not read now" in lines
+
+
 def test_agent_that_hangs_is_shown_as_such() -> None:
     silent = report(life=Life.SILENT, agent=agent_status(written_at=ago(0, 12)))
     assert ": SILENT for 12m 30s: process 4242 is there, but it hangs, is suspended, or cannot " in render_status(
@@ -296,47 +299,6 @@ def test_report_is_what_the_agent_wrote(database: sqlite3.Connection) -> None:
         outbox_counters={"compacted": {"newer_sample": 7}},
         room=2 << 30,
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "pid", "stopped_at", "is_held", "answer"),
-    [
-        (0, os.getpid(), 0, True, Life.RUNNING),
-        (5, os.getpid(), 0, None, Life.RUNNING),
-        (11, os.getpid(), 0, True, Life.SILENT),
-        (11, os.getpid(), 0, None, Life.DIED),
-        (0, os.getpid(), 0, False, Life.DIED),
-        (0, NOBODY, 0, None, Life.DIED),
-        (0, 1, 0, None, Life.RUNNING),
-        (0, os.getpid(), 5, False, Life.STOPPED),
-        (0, NOBODY, 5, None, Life.STOPPED),
-    ],
-    ids=[
-        "held",
-        "alive",
-        "held-but-silent",
-        "silent",
-        "store-let-go",
-        "no-process",
-        "anothers-process",
-        "stopped",
-        "stopped-and-gone",
-    ],
-)
-def test_agent_runs_where_its_process_lives_and_wrote_within_ten_seconds(
-    database: sqlite3.Connection, seconds: int, pid: int, stopped_at: int, is_held: bool | None, answer: Life
-) -> None:
-    written = agent_status(written_at=NOW - seconds * SECOND, pid=pid, stopped_at=stopped_at)
-    put_status(database, "agent", written)
-    assert read_report(database, is_held=is_held).life is answer
-
-
-def test_store_is_held_while_an_agent_has_it(tmp_path: Path) -> None:
-    path = tmp_path / "agent.db"
-    assert is_held(path) is False
-    with held(path):
-        assert is_held(path) is True
-    assert is_held(path) is False
 
 
 def test_store_without_a_problem_has_none(database: sqlite3.Connection) -> None:
