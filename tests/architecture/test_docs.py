@@ -1,6 +1,7 @@
 """What the documents speak of is there: links, commands, targets, tables, the picture."""
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -82,3 +83,25 @@ def test_the_picture_can_be_read_as_text_too() -> None:
     described = {child.tag.rpartition("}")[2]: child.text or "" for child in picture}
     assert described["title"]
     assert len(described["desc"]) > 200
+
+
+@every_document
+def test_documented_installs_are_locked_and_take_the_place_of_an_older_version(document: Path) -> None:
+    blocks = [block.replace("\\\n", "") for block in _CODE.findall(document.read_text())]
+    for block in blocks:
+        installs = [line.split() for line in block.splitlines() if "/pip install " in line]
+        locks = [words[-1] for words in installs if words[-1].endswith(".txt")]
+        for words in installs:
+            if words[-1].endswith(".whl"):
+                assert {"--force-reinstall", "--no-deps"} <= set(words), "pip leaves what has the same version"
+                assert words[-1] == f"dist/muster-{version('muster')}-py3-none-any.whl"
+            elif "requirements-build" in words[-1]:
+                assert "--require-hashes" in words
+            else:
+                assert {"--require-hashes", "--no-build-isolation", "--only-binary", ":all:"} <= set(words)
+                assert locks[0] == "packaging/requirements-build.txt", "what is built is built with what is locked"
+
+
+def test_the_documented_unit_keeps_the_stores_directory_to_the_agent_and_its_group() -> None:
+    (unit,) = re.findall(r"^\[Unit\]\n.*?^```", (ROOT / "docs" / "operators.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert {"User=muster-agent", "StateDirectory=muster-agent", "StateDirectoryMode=0750"} <= set(unit.splitlines())
