@@ -125,6 +125,21 @@ class ConsumerInfo(msgspec.Struct):
         return parse_instant(self.ts)
 
 
+def creation(address: SourceAddress, retention: str, **start: object) -> dict[str, object]:
+    """Give the body of CONSUMER.CREATE for a stream of that retention."""
+    config = {
+        "durable_name": address.consumer,
+        "ack_policy": "explicit" if retention == WORK_QUEUE else "all",
+        "ack_wait": ACK_WAIT,
+        "max_ack_pending": -1,
+        "max_deliver": -1,
+        "deliver_policy": "all",
+        **({"filter_subject": address.filter_subject} if address.filter_subject else {}),
+        **start,
+    }
+    return {"stream_name": address.stream, "config": config}
+
+
 def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
     """Say why a consumer that is there cannot serve, and what to do; "" where it can."""
     name, config = f"consumer {address.consumer} of stream {address.stream}", info.config
@@ -304,17 +319,7 @@ class SourceApi:
         return reply.message.seq - 1
 
     async def _create_consumer(self, retention: str, **start: object) -> ConsumerInfo:
-        config = {
-            "durable_name": self._consumer,
-            "ack_policy": "explicit" if retention == WORK_QUEUE else "all",
-            "ack_wait": ACK_WAIT,
-            "max_ack_pending": -1,
-            "max_deliver": -1,
-            "deliver_policy": "all",
-            **({"filter_subject": self._address.filter_subject} if self._address.filter_subject else {}),
-            **start,
-        }
-        body = {"stream_name": self._stream, "config": config}
+        body = creation(self._address, retention, **start)
         return await self._request(f"CONSUMER.CREATE.{self._stream}.{self._consumer}", body, ConsumerInfo)
 
     async def _request(self, subject: str, body: object, model: type[T]) -> T:

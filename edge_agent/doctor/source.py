@@ -1,6 +1,8 @@
 """Look at one stream block's source: servers, stream, consumer, permissions, clock, and whether the settings fit."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+
+import msgspec
 
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
@@ -9,7 +11,7 @@ from edge_agent.doctor.registrations import check_registrations
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo, clock_finding
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.ports import SourceUnavailable
-from edge_agent.source_api import ConsumerInfo, SourceAddress, SourceApi, unsuitable
+from edge_agent.source_api import ConsumerInfo, SourceAddress, SourceApi, creation, unsuitable
 from edge_agent.status_board import now
 from edge_agent.stream_settings import StreamSettings
 from shared.instants import format_duration, parse_instant
@@ -17,7 +19,7 @@ from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, Req
 from shared.nats_connection import ConnectFailed
 from shared.sizes import format_size
 
-_REFUSED_FOR_ITS_FORM = b'{"batch":"none","seq":"none"}'
+_REFUSED_FOR_ITS_FORM = b'{"batch":"none","seq":"none","config":"none"}'
 
 
 async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncGenerator[Finding, None]:
@@ -44,7 +46,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
                 return
             yield clock_finding(name, parse_instant(info.ts), asked_at, answered_at)
             yield _stream(name, source.stream, info, stores=stores)
-            async for finding in _consumer(visit, name, address):
+            async for finding in _consumer(visit, name, address, info.config.retention):
                 yield finding
             for finding in await _own_messages(visit, name, block):
                 yield finding
@@ -80,32 +82,36 @@ def _stream(name: str, stream: str, info: StreamInfo, *, stores: bool) -> Findin
     return good(name, f"stream {stream} stores: {state.messages:,} messages, {format_size(state.bytes)}{keeps}")
 
 
-async def _consumer(visit: Visit, name: str, address: SourceAddress) -> AsyncIterator[Finding]:
+async def _consumer(visit: Visit, name: str, address: SourceAddress, retention: str) -> AsyncIterator[Finding]:
     consumer, prefix, tail = address.consumer, api_prefix(address.domain), f"{address.stream}.{address.consumer}"
-    subject = f"{prefix}.CONSUMER.INFO.{tail}"
+    subject, is_to_be_made = f"{prefix}.CONSUMER.INFO.{tail}", False
     try:
         info = await visit.ask(subject, None, ConsumerInfo)
     except ApiError as error:
         if error.err_code != NO_SUCH_CONSUMER:
             yield bad(name, f"consumer {consumer}: {error}", "see the server's log")
-        elif address.creates_consumer:
+            return
+        is_to_be_made = address.creates_consumer
+        if is_to_be_made:
             yield good(name, f"consumer {consumer} will be made at the first start")
         else:
-            remedy = f"nats consumer add {address.stream} {consumer} --pull --ack all, or let create_consumer be true"
+            # In words of the API: the options of commands cannot say all of it.
+            body = msgspec.json.encode(creation(address, retention)).decode()
+            remedy = f"nats req '{prefix}.CONSUMER.CREATE.{tail}' '{body}', or let create_consumer be true"
             yield bad(name, f"there is no consumer {consumer}, and create_consumer is false", remedy)
-        return
     except RequestFailed as error:
         yield bad(name, f"consumer {consumer}: {error}", f"allow the agent's user to publish on {subject}")
         return
-    problem = unsuitable(info, address)
-    if problem:
-        text, _, remedy = problem.rpartition(": ")
-        yield bad(name, text, remedy)
     else:
-        yield good(name, f"consumer {consumer} fits; {info.num_pending:,} messages wait to be read")
-    yield await _permissions(
-        visit, name, [f"{prefix}.CONSUMER.MSG.NEXT.{tail}", f"{prefix}.CONSUMER.RESET.{tail}"], tail
-    )
+        problem = unsuitable(info, address)
+        if problem:
+            text, _, remedy = problem.rpartition(": ")
+            yield bad(name, text, remedy)
+        else:
+            yield good(name, f"consumer {consumer} fits; {info.num_pending:,} messages wait to be read")
+    asked = {f"{prefix}.CONSUMER.CREATE.{tail}": "making the consumer"} if is_to_be_made else {}
+    asked |= {f"{prefix}.CONSUMER.MSG.NEXT.{tail}": "reading", f"{prefix}.CONSUMER.RESET.{tail}": "resetting"}
+    yield await _permissions(visit, name, asked, tail)
 
 
 async def _own_messages(visit: Visit, name: str, block: StreamSettings) -> Sequence[Finding]:
@@ -126,12 +132,15 @@ async def _own_messages(visit: Visit, name: str, block: StreamSettings) -> Seque
     return findings
 
 
-async def _permissions(visit: Visit, name: str, subjects: list[str], tail: str) -> Finding:
-    """Ask in a way that the server refuses for its form, after it has looked at the permission."""
+async def _permissions(visit: Visit, name: str, asked: Mapping[str, str], tail: str) -> Finding:
+    """Ask in a way that the server refuses for its form, after it has looked at the permission.
+
+    ``asked`` says what each subject of its API is for.
+    """
     acknowledgements = f"$JS.ACK.{tail}.0"
-    denied = [subject for subject in subjects if not await visit.may_publish(subject, _REFUSED_FOR_ITS_FORM)]
+    denied = [subject for subject in asked if not await visit.may_publish(subject, _REFUSED_FOR_ITS_FORM)]
     if not await visit.may_publish(acknowledgements, b"+WPI"):
         denied.append(f"$JS.ACK.{tail}.>")
     if denied:
         return bad(name, f"not permitted: publish on {', '.join(denied)}", "allow the agent's user to publish there")
-    return good(name, "reading, resetting and acknowledging are permitted")
+    return good(name, f"{', '.join(asked.values())} and acknowledging are permitted")

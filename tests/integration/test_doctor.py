@@ -206,11 +206,24 @@ subject = "registration.heartbeat"
 
 async def test_a_consumer_that_cannot_serve_is_found(stage: Stage) -> None:
     text = stage.config_path.read_text()
-    stage.config_path.write_text(text.replace('settle = "300ms"', 'settle = "300ms"\ncreate_consumer = false'))
+    told = 'settle = "300ms"\ncreate_consumer = false\nfilter_subject = "registration.*"'
+    stage.config_path.write_text(text.replace('settle = "300ms"', told))
+    await stage.site.delete_stream()
+    await stage.site.make_stream(retention="workqueue")
     _, wrong = await examined(stage.config_path)
-    assert ("FAIL", f"there is no consumer {CONSUMER}, and create_consumer is false") in [
-        (level, said) for level, said, _ in wrong
+    (remedy,) = [
+        remedy
+        for level, said, remedy in wrong
+        if (level, said) == ("FAIL", f"there is no consumer {CONSUMER}, and create_consumer is false")
     ]
+    command = re.fullmatch(r"nats req '\$JS\.API\.(.*)' '(.*)', or let create_consumer be true", remedy)
+    assert command
+    made = await stage.site.api(command[1], msgspec.json.decode(command[2]))
+    config = {"ack_policy": "explicit", "max_ack_pending": -1, "max_deliver": -1, "filter_subject": "registration.*"}
+    assert config.items() <= made["config"].items()
+    assert not [said for _, said, _ in (await examined(stage.config_path))[1] if "consumer" in said]
+    await stage.site.delete_stream()
+    await stage.site.make_stream()
     body = {"stream_name": STREAM, "config": {"durable_name": CONSUMER, "ack_policy": "none"}}
     await stage.site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", body)
     _, wrong = await examined(stage.config_path)
@@ -264,6 +277,7 @@ authorization {{ users: [
   }} }}
 ] }}
 """
+CREATE = f"$JS.API.CONSUMER.CREATE.{STREAM}.{CONSUMER}"
 LEAST = (
     f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{CONSUMER}",
     f"$JS.ACK.{STREAM}.{CONSUMER}.>",
@@ -278,21 +292,7 @@ LEAST = (
 async def test_a_permission_that_is_missing_is_named_and_the_least_are_enough(
     tmp_path: Path, missing: str | None
 ) -> None:
-    publish = ", ".join(f'"{subject}"' for subject in LEAST if subject != missing)
-    settings = ServerSettings(name="both", store_dir=tmp_path / "nats", extra_config=USERS.format(publish=publish))
-    (tmp_path / "password").write_text("agent\n")
-    (tmp_path / "password").chmod(0o600)
-    async with EmbeddedNats(settings) as server:
-        await with_streams(server, tmp_path)
-        config_path = tmp_path / "agent.toml"
-        auth = f'user = "agent"\npassword_file = "{tmp_path}/password"'
-        config_path.write_text(
-            f'site = "dub1"\nregion = "eu-west"\n[upstream]\nservers = ["{server.url}"]\n[upstream.auth]\n{auth}\n'
-            f'[store]\npath = "{tmp_path}/agent.db"\n[[stream]]\nname = "nodes"\n'
-            f'[stream.source]\nservers = ["{server.url}"]\nstream = "{STREAM}"\ncreate_consumer = false\n'
-            f'[stream.source.auth]\n{auth}\n[stream.sender]\njson_path = "sender"\n'
-        )
-        code, wrong = await examined(config_path)
+    code, wrong = await examined_where(tmp_path, [subject for subject in LEAST if subject != missing], is_new=False)
     if missing is None:
         assert [said for _, said, _ in wrong] == ["it has not run on this store yet"]
     else:
@@ -301,7 +301,37 @@ async def test_a_permission_that_is_missing_is_named_and_the_least_are_enough(
         assert missing in failure
 
 
-async def with_streams(server: EmbeddedNats, directory: Path) -> None:
+@pytest.mark.parametrize("missing", [CREATE, *LEAST[:2], LEAST[3]])
+async def test_a_permission_that_is_missing_is_named_before_the_consumer_is_made(tmp_path: Path, missing: str) -> None:
+    permitted = [subject for subject in (CREATE, *LEAST) if subject != missing]
+    code, wrong = await examined_where(tmp_path, permitted, is_new=True)
+    assert (code, [said for level, said, _ in wrong if level == "FAIL"]) == (
+        2,
+        [f"not permitted: publish on {missing}"],
+    )
+
+
+async def examined_where(tmp_path: Path, permitted: list[str], *, is_new: bool) -> tuple[int, Findings]:
+    """Examine a site whose agent may publish only there, and whose consumer, where it ``is_new``, it shall make."""
+    publish = ", ".join(f'"{subject}"' for subject in permitted)
+    settings = ServerSettings(name="both", store_dir=tmp_path / "nats", extra_config=USERS.format(publish=publish))
+    (tmp_path / "password").write_text("agent\n")
+    (tmp_path / "password").chmod(0o600)
+    async with EmbeddedNats(settings) as server:
+        await with_streams(server, tmp_path, with_consumer=not is_new)
+        config_path = tmp_path / "agent.toml"
+        creates = "true" if is_new else "false"
+        auth = f'user = "agent"\npassword_file = "{tmp_path}/password"'
+        config_path.write_text(
+            f'site = "dub1"\nregion = "eu-west"\n[upstream]\nservers = ["{server.url}"]\n[upstream.auth]\n{auth}\n'
+            f'[store]\npath = "{tmp_path}/agent.db"\n[[stream]]\nname = "nodes"\n'
+            f'[stream.source]\nservers = ["{server.url}"]\nstream = "{STREAM}"\ncreate_consumer = {creates}\n'
+            f'[stream.source.auth]\n{auth}\n[stream.sender]\njson_path = "sender"\n'
+        )
+        return await examined(config_path)
+
+
+async def with_streams(server: EmbeddedNats, directory: Path, *, with_consumer: bool) -> None:
     password = directory / "admin"
     password.write_text("admin\n")
     auth = AuthSettings(user="admin", password_file=FilePath(password))
@@ -313,6 +343,7 @@ async def with_streams(server: EmbeddedNats, directory: Path) -> None:
         await jetstream.publish("registration.a", b'{"sender": "a"}')
         config = {"durable_name": CONSUMER, "ack_policy": "all", "max_ack_pending": -1}
         body = {"stream_name": STREAM, "config": config}
-        await request_json(client, f"$JS.API.CONSUMER.CREATE.{STREAM}.{CONSUMER}", body, dict[str, Any], deadline=5)
+        if with_consumer:
+            await request_json(client, CREATE, body, dict[str, Any], deadline=5)
     finally:
         await client.close()
