@@ -1,8 +1,11 @@
 """Look at the agent's files: settings and secrets, who may read them, the store's directory, the disk."""
 
 import os
+import pwd
+import shlex
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +23,7 @@ LEAST_FREE = 64 << 20
 
 def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]:
     """Look at every file that the settings name."""
+    yield from _as_root(config_path, Path(settings.store.path).parent)
     yield _settings_file(config_path, settings)
     yield from _secrets(settings)
     path = Path(settings.store.path)
@@ -31,6 +35,25 @@ def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]
     except PermissionError as error:
         remedy = "let the agent's user into its directory, and run the doctor as that user"
         yield bad("store", f"{path}: {refusal(error, path)}", remedy)
+
+
+def _as_root(config_path: Path, directory: Path) -> Iterator[Finding]:
+    """Say that root, who may read everything, cannot tell what the agent may."""
+    if os.geteuid() != 0:
+        return
+    owner = directory.stat().st_uid if directory.exists() else None
+    if owner == 0:
+        return
+    who = "USER" if owner is None else _name_of(owner)
+    remedy = f"run it as the agent's user: sudo -u {who} {shlex.quote(sys.argv[0])} doctor --config {config_path}"
+    yield doubtful("user", "root may read and write every file: whether the agent may is not told below", remedy)
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"'#{user}'"
 
 
 def _settings_file(path: Path, settings: AgentSettings) -> Finding:
