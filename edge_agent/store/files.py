@@ -7,6 +7,7 @@ the disk does not let us read: nothing is proven of what it holds.
 
 import errno
 import fcntl
+import os
 import secrets
 import shutil
 import sqlite3
@@ -149,10 +150,7 @@ def site_key(path: Path) -> bytes:
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            made = path.with_name(path.name + ".new")
-            made.touch(mode=0o600)
-            made.write_text(secrets.token_hex(KEY_BYTES) + "\n")
-            made.replace(path)
+            _make_key(path)
         key = bytes.fromhex(path.read_text().strip())
     except OSError as error:
         raise StoreUnusable(f"id key file {path}: {refusal(error, path)}; {_OWNER}") from error
@@ -161,6 +159,22 @@ def site_key(path: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise StoreUnusable(f"id key file {path}: {len(key)} bytes, it must hold {KEY_BYTES} in hex")
     return key
+
+
+def _make_key(path: Path) -> None:
+    """Put a new key onto the disk before anybody uses it: after a power loss a store must not be without its own."""
+    made = path.with_name(path.name + ".new")
+    made.unlink(missing_ok=True)
+    with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(KEY_BYTES) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _drop_logs(path: Path) -> None:

@@ -1,6 +1,7 @@
 """The agent always starts: what cannot be read is set aside, what is gone is noticed, what is not ours is refused."""
 
 import asyncio
+import os
 import resource
 import shutil
 import sqlite3
@@ -283,6 +284,26 @@ def test_the_sites_secret_is_made_once_and_only_its_owner_may_read_it(tmp_path: 
     assert site_key(path) == key
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert site_key(tmp_path / "another") != key
+
+
+def test_the_sites_secret_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "id-key"
+    synced: list[tuple[Path, bool, int]] = []
+    sync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        sync(descriptor)
+        file = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((file, path.exists(), 0 if file.is_dir() else file.stat().st_size))
+
+    monkeypatch.setattr(os, "fsync", noting)
+    (tmp_path / "id-key.new").write_text("of a start that was killed, and longer than a key is " * 4)
+    key = site_key(path)
+    assert synced == [(tmp_path / "id-key.new", False, 65), (tmp_path, True, 0)]
+    assert path.read_text() == f"{key.hex()}\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["id-key"]
 
 
 @pytest.mark.parametrize("text", ["", "00ff", "not hex at all", "00" * 33])
