@@ -9,6 +9,7 @@ from enum import IntEnum
 
 import msgspec
 
+from aggregator.topology.desired import is_beside_the_archive
 from aggregator.topology.evidence import Block, Evidence, Waiting
 from aggregator.topology.found import Found, FoundStream, silence, taken_subjects
 from aggregator.topology.refusals import gatherings, refusals
@@ -65,7 +66,7 @@ def check(
         *_refused(wanted, found),
         *(each for row in _copyings(shown, wanted, found) for each in _copying(row, evidence, limits)),
         *_watermarks(topology, evidence, limits),
-        *_ordinals(evidence),
+        *_ordinals(topology, evidence),
     ]
     return sorted((each for each in findings if each.severity), key=lambda each: -each.severity)
 
@@ -215,16 +216,15 @@ def _watermarks(topology: TopologySettings, evidence: Evidence, limits: Limits) 
             yield Finding(Severity.WARNING, block.region, f"{text}: muster-aggregator policy show")
 
 
-def _ordinals(evidence: Evidence) -> Iterator[Finding]:
+def _ordinals(topology: TopologySettings, evidence: Evidence) -> Iterator[Finding]:
+    taken_again = {each.name for each in topology.regions if not is_beside_the_archive(topology, each)}
     for block in evidence.blocks:
         if block.missing:
             count = sum(last - first + 1 for first, last in block.missing)
-            yield Finding(
-                Severity.CRITICAL,
-                block.region,
-                f"the archive lacks {count:,} advisories of {block.name} ({_ranges(block)}): its time is unknown from"
-                f" there on; apply --again {block.region} takes once more what is still in FLEET",
-            )
+            lacks = f"the archive lacks {count:,} advisories of {block.name} ({_ranges(block)})"
+            helps = f"; apply --again {block.region} takes once more what is still in FLEET"
+            text = f"{lacks}: its time is unknown from there on{helps if block.region in taken_again else ''}"
+            yield Finding(Severity.CRITICAL, block.region, text)
 
 
 def _ranges(block: Block) -> str:

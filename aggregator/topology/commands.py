@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from aggregator.topology.desired import desired, region_place
+from aggregator.topology.desired import archiving_of, desired, is_beside_the_archive
 from aggregator.topology.found import Found
 from aggregator.topology.graph import replication_graph
 from aggregator.topology.jetstream import ApplyFailed, Connections, connections, observe
@@ -29,6 +29,7 @@ from aggregator.topology.report_text import format_report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import told
 from shared.settings import SettingsError, load_settings
+from shared.subjects import ROOT
 
 DEFAULT_PATH = Path("topology.toml")
 
@@ -143,15 +144,22 @@ def load(config_path: Path) -> TopologySettings:
 def _planning(topology: TopologySettings, again: tuple[str, ...]) -> Callable[[Connections], Awaitable[Plan]]:
     """Give what makes the plan, with everything once more from the regions that ``again`` names."""
     wanted = desired(topology)
-    places = {region.name: region_place(region) for region in topology.regions}
+    regions = {region.name: region for region in topology.regions}
     for name in again:
-        if name not in places:
-            known = ", ".join(places) or "the settings name no region"
+        if name not in regions:
+            known = ", ".join(regions) or "the settings name no region"
             raise click.UsageError(f"--again {name}: there is no such [[region]]: {known}")
+        if is_beside_the_archive(topology, regions[name]):
+            (_, archive), (_, fleet) = archiving_of(topology, regions[name])
+            raise click.UsageError(
+                f"--again {name}: it is in the hub's domain, where {archive} copies {fleet} as it is: give that source"
+                f" another filter, such as {ROOT}.{name}.>, with nats stream edit {archive}, and all comes once more"
+            )
+    wanted_again = frozenset(archiving_of(topology, regions[name]) for name in again)
 
     async def planned(opened: Connections) -> Plan:
         found = await observe(wanted, opened, with_strays=True)
-        return make_plan(wanted, msgspec.structs.replace(found, again=frozenset(places[name] for name in again)))
+        return make_plan(wanted, msgspec.structs.replace(found, again=wanted_again))
 
     return planned
 

@@ -10,6 +10,7 @@ carry a message everywhere, and two streams that both listen to ``fleet.>`` woul
 from collections.abc import Iterator
 
 from aggregator.topology.confinement import confined_to
+from aggregator.topology.found import StreamKey
 from aggregator.topology.free_streams import free_fields, free_source
 from aggregator.topology.policy_streams import policy_at_hub, policy_in_region
 from aggregator.topology.relays import consumers_of_relays
@@ -36,6 +37,17 @@ def desired(topology: TopologySettings) -> tuple[Desired, ...]:
 def region_place(region: RegionSettings) -> Place:
     """Regions are managed over the hub's connection, by their domain."""
     return Place(HUB, region.jetstream_domain)
+
+
+def archiving_of(topology: TopologySettings, region: RegionSettings) -> tuple[StreamKey, StreamKey]:
+    """Give the archive, and the FLEET of a region that it copies."""
+    archive = Place(HUB, topology.hub.domain), topology.archive.name
+    return archive, (region_place(region), topology.fleet_of(region).name)
+
+
+def is_beside_the_archive(topology: TopologySettings, region: RegionSettings) -> bool:
+    """Tell whether a region's FLEET is in the hub's own domain: what the archive takes from there is not confined."""
+    return region.jetstream_domain == topology.hub.domain
 
 
 def _registration(site: SiteSettings) -> DesiredStream:
@@ -133,7 +145,7 @@ def _origins_first(streams: list[DesiredStream]) -> Iterator[DesiredStream]:
 def _region(topology: TopologySettings, region: RegionSettings) -> Iterator[Desired]:
     yield _fleet(topology, region)
     yield from consumers_of_relays(topology, region.name, region_place(region), topology.fleet_of(region).name)
-    if region.jetstream_domain != topology.hub.domain:
+    if not is_beside_the_archive(topology, region):
         yield _archive_consumer(topology, region)
 
 
@@ -149,13 +161,13 @@ def _fleet(topology: TopologySettings, region: RegionSettings) -> DesiredStream:
 
 
 def _archive_consumer(topology: TopologySettings, region: RegionSettings) -> DesiredConsumer:
-    fleet = topology.fleet_of(region).name
+    archive, fleet = archiving_of(topology, region)
     return through_consumer(
-        (Place(HUB, topology.hub.domain), topology.archive.name),
-        (region_place(region), fleet),
+        archive,
+        fleet,
         _source(topology, region),
         ARCHIVE_CONSUMER,
-        archive_deliveries(region.name, fleet),
+        archive_deliveries(region.name, fleet[1]),
         wanted=topology.archive.sourcing == "durable",
     )
 
@@ -180,7 +192,7 @@ def _report(topology: TopologySettings) -> Config:
 
 def _source(topology: TopologySettings, region: RegionSettings) -> Config:
     source: Config = {"name": topology.fleet_of(region).name}
-    if region.jetstream_domain == topology.hub.domain:
+    if is_beside_the_archive(topology, region):
         return source
     source["external"] = {"api": region_place(region).api}
     source["subject_transforms"] = confined_to(region.name)

@@ -129,7 +129,7 @@ class Found(msgspec.Struct, frozen=True):
     ``away``: places that only a source or a consumer names, and that do not answer; why, in one line.
     ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
     ``strays``: consumers with names such as we give, beside those that are wanted.
-    ``again``: places of regions whose FLEET somebody wants to be taken whole once more.
+    ``again``: what somebody wants to be taken whole once more: who copies, and what.
     """
 
     streams: dict[StreamKey, FoundStream]
@@ -140,7 +140,7 @@ class Found(msgspec.Struct, frozen=True):
     strays: dict[ConsumerKey, FoundConsumer] = {}
     away: dict[Place, str] = {}
     silent: dict[ConsumerKey, str] = {}
-    again: frozenset[Place] = frozenset()
+    again: frozenset[tuple[StreamKey, StreamKey]] = frozenset()
 
     def taken(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.
@@ -185,9 +185,9 @@ class Found(msgspec.Struct, frozen=True):
         return max(0, max(taken, default=0) - held)
 
     def is_wanted_again(self, copier: StreamKey, source: Config) -> bool:
-        """Tell whether somebody wants all that a region's FLEET holds once more, and the region answers."""
+        """Tell whether somebody wants all of a source once more, and its place answers."""
         place = origin_place(copier[0], source)
-        return is_confined(source) and place in self.again and place not in self.unreachable
+        return (copier, (place, source["name"])) in self.again and place not in self.unreachable
 
     def resumes_behind(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence behind which another source shall go on in the place of one that was found.

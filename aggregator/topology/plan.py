@@ -34,7 +34,7 @@ from aggregator.topology.found import (
     sources_of,
 )
 from aggregator.topology.refusals import gatherings, refusals
-from aggregator.topology.regained import mark_of, marked, regained, unmarked
+from aggregator.topology.regained import mark_of, marked, not_copied, regained, unmarked
 from aggregator.topology.remarks import absences, remarks, silent_origins
 from aggregator.topology.sent import created, merged_sources, sent
 from aggregator.topology.sourcing import OURS, settled, undecided
@@ -132,7 +132,7 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         problems,
         tuple(refusals(decided, found)),
         tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
-        tuple(gatherings(decided, found)),
+        (*gatherings(decided, found), *not_copied(found)),
     )
 
 

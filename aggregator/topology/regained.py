@@ -33,6 +33,19 @@ def regained(wanted: Iterable[Desired], found: Found) -> Iterator[Desired]:
             yield each
 
 
+def not_copied(found: Found) -> Iterator[str]:
+    """Say, one line each, what was wanted again and cannot be taken so: its source is not there, as when set aside.
+
+    A stream that is not there either begins from the start.
+    """
+    for copier, (place, name) in sorted(found.again):
+        current = found.streams.get(copier)
+        if current is None or copier[0] in found.unreachable or place in found.unreachable:
+            continue
+        if (place, name) not in {(origin_place(copier[0], each), each["name"]) for each in sources_of(current)}:
+            yield f"{copier[0]}: {copier[1]} does not copy {name} of {place}: apply first, then once more with --again"
+
+
 def mark_of(source: Config) -> Config:
     """Give what a stream's metadata says of a confined source that is set aside."""
     return {_key_of(source): str(number_of(source))}

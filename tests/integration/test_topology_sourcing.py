@@ -96,6 +96,21 @@ async def test_an_archive_that_was_laid_out_without_is_confined_and_takes_nothin
             assert await archived_sequences(hub) == list(range(1, 11))
 
 
+async def test_an_archive_that_was_laid_out_without_takes_all_once_more_where_that_is_wanted(tmp_path: Path) -> None:
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
+            before = (await stream(hub, "ARCHIVE"))["config"]
+            del before["sources"][0]["subject_transforms"]
+            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", before, dict[str, Any], deadline=5)
+            await publish(agent, "us-east", 5)
+            await until(partial(holds, hub, "ARCHIVE", 5), "all are archived")
+            told = await ran("apply", "--again", "us-east", "--config", servers.topology_path)
+            assert "~ update stream ARCHIVE\n    all that FLEET of us-east holds comes once more\n" in told
+            await until(partial(holds, hub, "ARCHIVE", 10), "all are archived once more", RETRIED)
+            assert await archived_sequences(hub) == [*range(1, 6), *range(1, 6)]
+
+
 async def test_a_source_that_was_changed_by_hand_is_put_right_by_one_apply_and_brings_what_it_left_out(
     tmp_path: Path,
 ) -> None:

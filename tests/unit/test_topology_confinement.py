@@ -124,7 +124,8 @@ def test_a_region_that_is_wanted_again_comes_whole_as_another_source(sourcing: s
     for place in (EU, US):
         with_state(found, place, "FLEET", StreamState(last_seq=60))
     assert plan(wanted, found).changes == ()
-    asked = msgspec.structs.replace(found, again=frozenset({EU}))
+    again = (HUB_PLACE, "ARCHIVE"), (EU, "FLEET")
+    asked = msgspec.structs.replace(found, again=frozenset({again}))
     *before, changed = plan(wanted, asked).changes
     eu, us = changed.config["sources"]
     assert (eu["subject_transforms"][2]["dest"], us["subject_transforms"]) == (
