@@ -223,6 +223,14 @@ class TopologySettings(Settings, frozen=True):
             raise ValueError("policy is for regions: add a [[region]], or leave out [policy]")
         if not self.hub.domain and any(region.jetstream_domain for region in self.regions):
             raise ValueError("policy is copied from the hub by its domain: say domain in [hub]")
+        first: dict[str, str] = {}
+        for region in self.regions:
+            other = first.setdefault(region.jetstream_domain, region.name)
+            if other != region.name and region.jetstream_domain != self.hub.domain:
+                raise ValueError(
+                    f"regions {other!r} and {region.name!r} are in one domain: with [policy] each needs its own, for"
+                    " its copy of that"
+                )
 
     @property
     def _domains(self) -> dict[str, str]:

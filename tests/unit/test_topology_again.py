@@ -100,3 +100,12 @@ def test_who_cannot_be_taken_once_more_is_not_told_to() -> None:
     assert said == "the archive lacks 1 advisories of dub1, block nodes (2): its time is unknown from there on"
     advised = [place for place, text in lacks.items() if f"apply --again {place} takes once more" in text]
     assert (list(lacks), advised) == (["eu-west", "here", "gone"], ["eu-west"])
+
+
+def test_of_two_regions_in_one_domain_only_the_one_that_is_named_is_taken_once_more() -> None:
+    settings = topology('[[region]]\nname = "city"\ndomain = "eu-west"\nfleet = { name = "CITY" }\n')
+    found = as_applied(desired(settings))
+    *_, changed = plan(desired(settings), asked(found, settings, "city")).changes
+    kept, _, again = changed.config["sources"]
+    assert kept["subject_transforms"] == confined_to("eu-west")
+    assert again["subject_transforms"][2]["dest"] == "fleet.city.2"

@@ -64,6 +64,13 @@ def test_a_region_in_the_hubs_own_domain_is_sourced_without_a_detour() -> None:
     assert [each.place for each in wanted if isinstance(each, DesiredConsumer)] == [EU, US]
 
 
+def test_regions_in_the_hubs_own_domain_need_no_copy_of_the_policy() -> None:
+    two = '[policy]\n[[region]]\nname = "a"\ndomain = "hub"\n'
+    two += '[[region]]\nname = "b"\ndomain = "hub"\nfleet = { name = "B" }\n'
+    copies = [str(each.place) for each in settled(desired(topology(two)), nothing()) if each.name == "MUSTER_POLICY"]
+    assert copies == ["hub", "eu-west", "us-east"]
+
+
 def test_a_site_with_a_server_has_its_registration_stream_managed_there() -> None:
     site = '[[site]]\nname = "dub1"\nregion = "eu-west"\nserver.servers = ["nats://dub1"]\n'
     first = desired(topology(site + 'registration.subjects = ["nodes.>"]\nregistration.retention = "workqueue"\n'))[0]
@@ -92,6 +99,10 @@ def test_a_regions_copy_of_the_policy_has_as_many_replicas_as_its_fleet() -> Non
         ('[[region]]\nname = "a.b"\n', "region 'a.b' is not usable in a subject"),
         ('[[site]]\nname = "s"\nregion = "mars"\n', "site 's' names the region 'mars', there is no such [[region]]"),
         ('[archive]\nname = "REPORT"\n', "archive and report cannot both be called 'REPORT'"),
+        (
+            '[policy]\n[[region]]\nname = "x"\ndomain = "us-east"\nfleet = { name = "X" }\n',
+            "regions 'us-east' and 'x' are in one domain: with [policy] each needs its own, for its copy of that",
+        ),
         ('[fleet]\nmax_age = "1m"\n', "duplicate_window must not exceed max_age"),
         ('[archive]\nsourcing = "fast"\n', "archive.sourcing: invalid enum value 'fast'"),
     ],
