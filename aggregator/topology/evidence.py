@@ -10,22 +10,16 @@ import msgspec
 from nats.aio.client import Client
 
 from aggregator.topology.found import Found, FoundStream, StreamKey
-from aggregator.topology.jetstream import NO_SUCH_MESSAGE, REQUEST_DEADLINE, Connections
-from aggregator.topology.ordinals import (
-    EVERY_ADVISORY,
-    advisories_of,
-    looks_whole,
-    missing_of_all,
-    read_ordinals,
-)
-from aggregator.topology.reading import read_messages
+from aggregator.topology.holes import holes
+from aggregator.topology.jetstream import REQUEST_DEADLINE, Connections
+from aggregator.topology.reading import get_message, read_messages
 from aggregator.topology.report import CopyKey, ReplicationRow, Report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place
 from shared import wire
 from shared.identifiers import BlockId
 from shared.instants import parse_instant
-from shared.jetstream_api import ApiError, request_json
+from shared.jetstream_api import request_json
 from shared.policy import EVERY_REVISION, STREAM, Said, Scope, read_said
 from shared.subjects import ROOT, parse_subject
 
@@ -74,16 +68,6 @@ class Evidence(msgspec.Struct, frozen=True):
     archive_read: bool = False
 
 
-class _Stored(msgspec.Struct, frozen=True):
-    seq: int
-    time: str
-    data: bytes = b""
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    message: _Stored
-
-
 class _State(msgspec.Struct, frozen=True):
     subjects: dict[str, int] | None = None
 
@@ -98,7 +82,7 @@ async def gather(
 ) -> Evidence:
     """Ask for all of it; what does not answer is left out, the report says so. Raise RequestFailed, ApiError.
 
-    ``recently``: of how many microseconds advisories are read first.
+    ``recently``: of how many microseconds advisories are read; older ones are counted.
     """
     waiting = {}
     for row in shown.replication:
@@ -113,14 +97,12 @@ async def gather(
     if not topology.regions or archive not in found.streams or not isinstance(client, Client):
         return Evidence(waiting)
     now, words = await last_watermarks(client, archive)
-    recent = await read_ordinals(client, archive, EVERY_ADVISORY, now - recently) if words else {}
+    missing = await holes(client, archive, found.streams[archive], words, now - recently)
     said = await _said(client, archive[0], found) if topology.policy is not None else []
     blocks = []
     for block, watermark_of in sorted(words.items()):
-        seen = recent.get((block, watermark_of.incarnation), set())
-        missing = await _missing(client, archive, found.streams[archive], block, watermark_of, seen)
         through, waits_since = watermark_of.observed_through_us, _policy_waits_since(said, block, watermark_of)
-        blocks.append(Block(block.region, block.site, block.block, through, missing, waits_since))
+        blocks.append(Block(block.region, block.site, block.block, through, missing.get(block, ()), waits_since))
     return Evidence(waiting, tuple(blocks), now, archive_read=True)
 
 
@@ -159,7 +141,7 @@ async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: Rep
     oldest = []
     for subject in row.takes or (">",):
         request = {"seq": taken + 1, "next_by_subj": subject}
-        message = await _message(client, key, request)
+        message = await get_message(client, key, request)
         if message is not None:
             oldest.append(parse_instant(message.time))
     if not oldest:
@@ -176,7 +158,7 @@ async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: Rep
 
 async def _watermark(client: Client, archive: StreamKey, subject: str) -> tuple[BlockId, wire.Watermark] | None:
     """Read a block's last watermark; None where there is none, or it is none."""
-    message = await _message(client, archive, {"last_by_subj": subject})
+    message = await get_message(client, archive, {"last_by_subj": subject})
     said = parse_subject(subject)
     if message is None or said is None:
         return None
@@ -184,38 +166,3 @@ async def _watermark(client: Client, archive: StreamKey, subject: str) -> tuple[
         return said.block_id, wire.decode_watermark(message.data)
     except wire.WireError:
         return None
-
-
-async def _missing(
-    client: Client, archive: StreamKey, stream: FoundStream, block: BlockId, watermark: wire.Watermark, seen: set[int]
-) -> tuple[tuple[int, int], ...]:
-    """List the advisories that the watermark counts and the archive lacks, reading no more than is needed."""
-    issued = watermark.advisory_ordinal
-    if not issued or looks_whole(seen, issued) or (not seen and await _ends_with(client, archive, block, watermark)):
-        return ()
-    everything = await read_ordinals(client, archive, advisories_of(block), None)
-    return missing_of_all(everything.get((block, watermark.incarnation), set()), issued, stream)
-
-
-async def _ends_with(client: Client, archive: StreamKey, block: BlockId, watermark: wire.Watermark) -> bool:
-    """Tell whether a quiet block's last advisory is the last one issued."""
-    message = await _message(client, archive, {"last_by_subj": advisories_of(block)})
-    try:
-        last = wire.decode_advisory(message.data) if message is not None else None
-    except wire.WireError:
-        return False
-    known = (watermark.incarnation, watermark.advisory_ordinal)
-    return isinstance(last, wire.Advisory) and (last.incarnation, last.ordinal) == known
-
-
-async def _message(client: Client, key: StreamKey, request: dict[str, object]) -> _Stored | None:
-    place, name = key
-    try:
-        answer = await request_json(
-            client, f"{place.api}.STREAM.MSG.GET.{name}", request, _Answer, deadline=REQUEST_DEADLINE
-        )
-    except ApiError as error:
-        if error.err_code != NO_SUCH_MESSAGE:
-            raise
-        return None
-    return answer.message

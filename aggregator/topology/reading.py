@@ -1,6 +1,10 @@
-"""Read what a stream holds on a subject, message by message, through a consumer that goes away by itself."""
+"""Read what a stream holds on a subject: one message, how many, or message by message.
+
+For the latter two through a consumer that goes away by itself.
+"""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -8,9 +12,9 @@ import nats.errors
 from nats.aio.client import Client
 
 from aggregator.topology.found import StreamKey
-from aggregator.topology.jetstream import REQUEST_DEADLINE
+from aggregator.topology.jetstream import NO_SUCH_MESSAGE, REQUEST_DEADLINE
 from shared.instants import format_instant
-from shared.jetstream_api import RequestFailed, request_json
+from shared.jetstream_api import ApiError, RequestFailed, request_json
 
 _BATCH = 1_000
 _FORGOTTEN_AFTER = 60_000_000_000
@@ -24,31 +28,80 @@ class Read(NamedTuple):
     sequence: int
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """One message as MSG.GET gives it; ``time`` as RFC 3339."""
+
+    seq: int
+    time: str
+    data: bytes = b""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    message: Stored
+
+
 class _Created(msgspec.Struct, frozen=True):
     name: str
     num_pending: int = 0
+
+
+async def get_message(client: Client, stream: StreamKey, request: dict[str, object]) -> Stored | None:
+    """Give one message, asked for in MSG.GET's own words, None where there is none; raise RequestFailed, ApiError."""
+    place, name = stream
+    subject = f"{place.api}.STREAM.MSG.GET.{name}"
+    try:
+        answer = await request_json(client, subject, request, _Answer, deadline=REQUEST_DEADLINE)
+    except ApiError as error:
+        if error.err_code != NO_SUCH_MESSAGE:
+            raise
+        return None
+    return answer.message
+
+
+async def count_messages(client: Client, stream: StreamKey, subject: str, start: int) -> int:
+    """Count what a stream holds on ``subject`` from a sequence on; raise RequestFailed, ApiError."""
+    async with _consumer(client, stream, subject, _from_sequence(start)) as created:
+        return created.num_pending
 
 
 async def read_messages(
     client: Client, stream: StreamKey, subject: str, since: int | None = None
 ) -> AsyncIterator[Read]:
     """Give what a stream holds on ``subject``, since an instant or from the start; raise RequestFailed, ApiError."""
+    start = {"deliver_policy": "all"}
+    if since is not None:
+        start = {"deliver_policy": "by_start_time", "opt_start_time": format_instant(since)}
+    async with _consumer(client, stream, subject, start) as created:
+        async for message in _delivered(client, stream, created.name, created.num_pending):
+            yield message
+
+
+async def read_some(client: Client, stream: StreamKey, subject: str, start: int, count: int) -> AsyncIterator[Read]:
+    """Give the first ``count`` of what a stream holds on ``subject`` from a sequence on; raises as the others."""
+    async with _consumer(client, stream, subject, _from_sequence(start)) as created:
+        async for message in _delivered(client, stream, created.name, min(count, created.num_pending)):
+            yield message
+
+
+def _from_sequence(sequence: int) -> dict[str, Any]:
+    return {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
+
+
+@asynccontextmanager
+async def _consumer(client: Client, stream: StreamKey, subject: str, start: dict[str, Any]) -> AsyncIterator[_Created]:
     place, name = stream
     config: dict[str, Any] = {
         "filter_subject": subject,
         "ack_policy": "none",
         "mem_storage": True,
         "inactive_threshold": _FORGOTTEN_AFTER,
-        "deliver_policy": "all" if since is None else "by_start_time",
+        **start,
     }
-    if since is not None:
-        config["opt_start_time"] = format_instant(since)
     body = {"stream_name": name, "config": config}
     api = f"{place.api}.CONSUMER"
     created = await request_json(client, f"{api}.CREATE.{name}", body, _Created, deadline=REQUEST_DEADLINE)
     try:
-        async for message in _delivered(client, stream, created):
-            yield message
+        yield created
     except (nats.errors.Error, TimeoutError) as error:
         raise RequestFailed(f"{name}: reading {subject} took too long: {error}") from error
     finally:
@@ -56,12 +109,11 @@ async def read_messages(
         await request_json(client, delete, None, dict[str, Any], deadline=REQUEST_DEADLINE)
 
 
-async def _delivered(client: Client, stream: StreamKey, consumer: _Created) -> AsyncIterator[Read]:
-    left = consumer.num_pending
+async def _delivered(client: Client, stream: StreamKey, consumer: str, left: int) -> AsyncIterator[Read]:
     if not left:
         return
     jetstream = client.jetstream(domain=stream[0].domain or None)
-    subscription = await jetstream.pull_subscribe_bind(consumer.name, stream[1])
+    subscription = await jetstream.pull_subscribe_bind(consumer, stream[1])
     while left > 0:
         for message in await subscription.fetch(min(_BATCH, left), timeout=REQUEST_DEADLINE):
             left -= 1

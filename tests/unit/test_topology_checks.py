@@ -276,8 +276,23 @@ def test_what_the_archive_let_go_of_itself_is_not_missing() -> None:
     assert missing_of_all(set(), 6, shortened) == ()
 
 
-def test_what_came_lately_is_whole_only_up_to_the_last_one_issued() -> None:
-    assert looks_whole({4, 5, 6}, 6)
-    assert not looks_whole({4, 6}, 6)
-    assert not looks_whole({4, 5}, 6)
-    assert not looks_whole(set(), 0)
+@pytest.mark.parametrize(
+    ("seen", "issued", "older", "oldest", "is_whole"),
+    [
+        ({4, 5, 6}, 6, 3, 1, True),
+        ({4, 6}, 6, 3, 1, False),
+        ({4, 5}, 6, 3, 1, False),
+        ({9}, 9, 7, 1, False),
+        (set(), 10, 9, 1, False),
+        (set(), 10, 10, 1, True),
+        ({150, 151}, 151, 100, 1, False),
+        ({4, 5, 6}, 6, 5, 1, False),
+        ({4, 5, 6}, 6, 1, 3, True),
+        ({4, 5, 6}, 6, 1, 2, False),
+        ({7}, 6, 6, 1, True),
+    ],
+)
+def test_what_came_lately_is_whole_where_as_many_are_older_as_come_before_it(
+    seen: set[int], issued: int, older: int, oldest: int, is_whole: bool
+) -> None:
+    assert looks_whole(seen, issued, older, oldest) is is_whole
