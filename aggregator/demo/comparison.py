@@ -7,6 +7,9 @@ What is promised: within the time that Muster knows, up and down are off by no m
 
 since an outage is seen from the last word before it to the first word after it. And nobody is called stale while it
 registers, nor while the site's stream could not store or was not seen.
+
+Judged is the truth's own time. What the tables know beyond it, as where the agent goes on after its fleet has ended,
+counts for nothing; a silence that reaches across an edge of it may be off by the time between two words.
 """
 
 import msgspec
@@ -42,7 +45,10 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the figures were made by, in microseconds: known time is ``known``, for the sender's site."""
+    """What the figures were made by, in microseconds: known time is ``known``, for the sender's site.
+
+    ``ended_at`` is the end of known time or of the truth, whichever comes first.
+    """
 
     known: tuple[Span, ...]
     stale_after: int
@@ -74,6 +80,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     unmet: tuple[str, ...]
 
     @property
+    def wrong(self) -> tuple[str, ...]:
+        """Give all that should not be."""
+        return (*self.beyond, *self.accused, *self.unmet)
+
+    @property
     def observed(self) -> int:
         """Give how much of its life is known."""
         return self.up + self.down
@@ -88,39 +99,45 @@ class _Outages(msgspec.Struct):
 
 def judge(truth: Truth, site: str, sender: str, says: Figures, rules: Rules) -> Verdict:
     """Compare one sender. ``says`` is without intervals where the tables do not know it."""
-    known = rules.known
+    period = _period(truth, rules)
+    known = common(rules.known, period)
     lives = merged(each.span for each in says.intervals if each.state in ("up", "down"))
-    observed = common(known, lives)
+    accounted, observed = common(rules.known, lives), common(known, lives)
     really_up = truth.up_spans(site, sender, truth.header.started_at_us, rules.ended_at)
     true_up = total(common(really_up, observed))
     true_down = total(observed) - true_up
     outages = _outages(truth, site, sender, says, observed, rules)
-    error = says.down - true_down
+    up, down = (
+        said - total(without(common(rules.known, _spans(says, state)), period))
+        for state, said in (("up", says.up), ("down", says.down))
+    )
+    error = down - true_down
+    bound = outages.bound + _cut_silences(truth, says, really_up, rules)
     beyond = []
-    if says.up + says.down != total(observed):
+    if says.up + says.down != total(accounted):
         beyond.append(
             f"its days account for {_seconds(says.up + says.down)} of known time,"
-            f" its intervals for {_seconds(total(observed))}"
+            f" its intervals for {_seconds(total(accounted))}"
         )
-    if abs(error) > outages.bound:
+    if abs(error) > bound:
         beyond.append(
-            f"Muster says down for {_seconds(says.down)}, the truth is {_seconds(true_down)}:"
-            f" more than {_seconds(outages.bound)} apart"
+            f"Muster says down for {_seconds(down)}, the truth is {_seconds(true_down)}:"
+            f" more than {_seconds(bound)} apart"
         )
     return Verdict(
         site=site,
         sender=sender,
-        up=says.up,
-        down=says.down,
+        up=up,
+        down=down,
         unknown=says.unknown,
         true_down=true_down,
         error=error,
-        bound=outages.bound,
+        bound=bound,
         noticed=outages.noticed,
         missed=outages.missed,
         hidden=outages.hidden,
         beyond=tuple(beyond),
-        accused=tuple(_false_accusations(truth, says, really_up, rules)),
+        accused=tuple(_false_accusations(truth, says, really_up, known, rules)),
         unmet=tuple(_unmet(truth, says, without(common(really_up, known), lives))),
     )
 
@@ -144,26 +161,54 @@ def _outages(truth: Truth, site: str, sender: str, says: Figures, observed: list
     return found
 
 
-def _false_accusations(truth: Truth, says: Figures, really_up: list[Span], rules: Rules) -> list[str]:
+def _cut_silences(truth: Truth, says: Figures, really_up: list[Span], rules: Rules) -> int:
+    """Allow for silences that reach across an edge of the truth's time.
+
+    Whoever registered until the truth ended had its last word somewhat before, and counts as down from there on where
+    its silence is noticed later. One that was silent when the truth began counts as down until its first word.
+    """
+    downs = [each for each in says.intervals if each.state == "down"]
+    ((began_at, ended_at),) = _period(truth, rules)
+    was_up_last = bool(really_up) and really_up[-1][1] == ended_at
+    at_first = any(each.started_at < began_at < each.ended_at for each in downs)
+    at_last = was_up_last and any(each.started_at < ended_at < each.advisory_at for each in downs)
+    return _longest_silence(truth) * (at_first + at_last)
+
+
+def _false_accusations(
+    truth: Truth, says: Figures, really_up: list[Span], known: list[Span], rules: Rules
+) -> list[str]:
     """Find the times that the sender was called stale although it was registering, or nobody could know."""
-    header, problems = truth.header, []
+    problems = []
     for each in says.intervals:
         if each.state != "down":
             continue
-        silence = [(each.advisory_at - rules.stale_after, each.advisory_at)]
-        if longest(common(silence, really_up)) > header.registration_interval + header.jitter + LATENESS:
+        silence = common([(each.advisory_at - rules.stale_after, each.advisory_at)], _period(truth, rules))
+        if longest(common(silence, really_up)) > _longest_silence(truth):
             problems.append(f"called stale {_since(truth, each.advisory_at)} while it was registering")
-        if without(silence, rules.known):
+        if without(silence, known):
             problems.append(f"called stale {_since(truth, each.advisory_at)} by an observer that had been blind")
     return problems
 
 
 def _unmet(truth: Truth, says: Figures, unmet: list[Span]) -> list[str]:
     """See that each life began within one registration interval of the truth's, as far as anybody watched."""
-    header = truth.header
-    if longest(unmet) <= header.registration_interval + header.jitter + LATENESS:
+    if longest(unmet) <= _longest_silence(truth):
         return []
     return [f"up for {_seconds(longest(unmet))} of known time and " + ("given up" if says.intervals else "never met")]
+
+
+def _period(truth: Truth, rules: Rules) -> list[Span]:
+    return [(truth.header.started_at_us, rules.ended_at)]
+
+
+def _longest_silence(truth: Truth) -> int:
+    """Give the longest that may pass between two words of a sender that is up."""
+    return truth.header.registration_interval + truth.header.jitter + LATENESS
+
+
+def _spans(says: Figures, state: str) -> list[Span]:
+    return merged(each.span for each in says.intervals if each.state == state)
 
 
 def _seconds(duration: int) -> str:

@@ -2,19 +2,31 @@
 
 from pathlib import Path
 
+import msgspec
+
+from aggregator.catalog_settings import CatalogSettings
 from aggregator.demo.comparison import Figures, Rules, Verdict, judge
+from aggregator.demo.spans import common
 from aggregator.demo.tables import longest_silence, read
 from shared.truth import Truth
 
 
-def judged(truth: Truth, warehouse: Path) -> list[Verdict]:
+class Judgement(msgspec.Struct, frozen=True):
+    """The outcome: ``unwatched`` names the sites of the truth of which nothing is known in all of its time."""
+
+    verdicts: list[Verdict]
+    unwatched: list[str]
+
+
+def judged(truth: Truth, warehouse: Path, catalog: CatalogSettings) -> Judgement:
     """Compare each sender; raise TablesUnreadable.
 
     Whoever was never heard, because it was never up for as long as a registration takes, is in no table and left out.
     """
-    published = read(warehouse)
-    stale_after = longest_silence(warehouse)
-    ended_at = min(published.known_through, truth.through)
+    published = read(warehouse, catalog)
+    stale_after = longest_silence(warehouse, catalog)
+    began_at, ended_at = truth.header.started_at_us, min(published.known_through, truth.through)
+    watched = {site for site, known in published.known.items() if common(known, [(began_at, ended_at)])}
     nothing = Figures(())
     verdicts = [
         judge(
@@ -26,4 +38,7 @@ def judged(truth: Truth, warehouse: Path) -> list[Verdict]:
         )
         for site, sender in truth.senders
     ]
-    return [each for each in verdicts if each.observed or each.unmet]
+    return Judgement(
+        verdicts=[each for each in verdicts if each.observed or each.unmet],
+        unwatched=sorted({site for site, _ in truth.senders} - watched),
+    )

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.demo.comparison import Figures, Interval
 from aggregator.demo.spans import Span
 from aggregator.lakehouse.query import Tables, open_tables
@@ -75,9 +76,9 @@ class Published(msgspec.Struct, frozen=True):
     uneven_days: int
 
 
-def read(warehouse: Path) -> Published:
-    """Read the tables below ``warehouse``; raise TablesUnreadable."""
-    with open_tables(warehouse) as tables:
+def read(warehouse: Path, catalog: CatalogSettings = FILE_BESIDE_THE_TABLES) -> Published:
+    """Read the tables below ``warehouse``, or those that ``catalog`` names; raise TablesUnreadable."""
+    with open_tables(warehouse, catalog) as tables:
         known_through: int = tables.rows(_KNOWN_THROUGH)[0][0]
         coverage: dict[bool, dict[str, list[Span]]] = {True: defaultdict(list), False: defaultdict(list)}
         for site, started_at, ended_at, known in tables.rows(_COVERAGE):
@@ -95,9 +96,9 @@ def read(warehouse: Path) -> Published:
         )
 
 
-def longest_silence(warehouse: Path) -> int:
+def longest_silence(warehouse: Path, catalog: CatalogSettings = FILE_BESIDE_THE_TABLES) -> int:
     """Give the longest ``stale_after`` of any agent, in microseconds; raise TablesUnreadable."""
-    with open_tables(warehouse) as tables:
+    with open_tables(warehouse, catalog) as tables:
         return int(tables.rows("SELECT coalesce(max(stale_after_us), 0) FROM watermarks")[0][0])
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from aggregator import config
 from aggregator.catalog_settings import CatalogSettings
+from aggregator.demo.compare_command import compare
 from aggregator.lakehouse import job
 from aggregator.lakehouse.catalog_reading import check_reachable
 from aggregator.lakehouse.job_lock import AlreadyRunning, alone
@@ -24,8 +25,9 @@ from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.query_commands import sql
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.spark_sql_command import spark_sql
-from shared.instants import DAY, HOUR
+from shared.instants import DAY, HOUR, MINUTE
 from shared.settings import FilePath
+from shared.truth import TruthHeader, UpInterval, encode_line
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.documents import ANALYSTS, examples
 from tests.support.free_ports import free_ports
@@ -81,6 +83,13 @@ def test_a_rollup_into_postgresql_is_read_by_spark_and_without_java(
     assert lakehouse.rows(question) == lakehouse.rows_in_spark(question) == [("n1", 1)]
     asked = CliRunner().invoke(sql, [question, "--config", str(settings_file), "--format", "csv"])
     assert asked.stdout.splitlines()[1:] == ["n1,1"]
+    header = TruthHeader(
+        seed=0, registration_interval=5 * MINUTE, jitter=0, started_at_us=START, ended_at_us=START + DAY, script=""
+    )
+    was_up = UpInterval(site="dub1", sender="n1", up_from_us=START + HOUR - 1, up_to_us=START + 2 * HOUR + 1)
+    (tmp_path / "truth.jsonl").write_bytes(encode_line(header) + encode_line(was_up))
+    compared = CliRunner().invoke(compare, [str(tmp_path / "truth.jsonl"), "--config", str(settings_file)])
+    assert compared.stdout.splitlines()[-1:] == ["all 1 senders are within the bound"], compared.stderr
     (program,) = [each for each in examples(ANALYSTS, "python") if "load_catalog" in each]
     shown = "analyst:secret@hub.example.net"
     assert shown in program

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from aggregator.demo.comparison import Figures, Interval, Rules, Verdict, judge
+from aggregator.demo.comparison import LATENESS, Figures, Interval, Rules, Verdict, judge
 from aggregator.demo.spans import Span, common, longest, merged, total, without
 from shared.instants import SECOND
 from shared.truth import Truth, TruthHeader, UpInterval
@@ -132,6 +132,36 @@ def test_who_is_there_must_be_met(intervals: list[Interval], words: tuple[str, .
 
 def test_who_came_while_nobody_looked_is_met_later() -> None:
     assert judged(truth_of((5, None)), [up(31, 100)], known=[(30, 100)]).unmet == ()
+
+
+def test_what_follows_the_truth_counts_for_nothing() -> None:
+    fell_silent_at_the_end = [up(1, 98.5), down(98.5, 130)]
+    verdict = judged(truth_of((0, None)), fell_silent_at_the_end, known=[(0, 130)])
+    assert (verdict.up, verdict.down, verdict.error, verdict.bound) == (
+        97_500_000, 1_500_000, 1_500_000, INTERVAL + LATENESS,
+    )  # fmt: skip
+    assert verdict.wrong == ()
+    silent_before = [up(1, 95), down(95, 130)]
+    assert judged(truth_of((0, 97)), silent_before, known=[(0, 130)]).wrong == ()
+
+
+def test_what_comes_before_the_truth_counts_for_nothing() -> None:
+    verdict = judged(truth_of((0, None)), [up(-90, -50), down(-50, 2.5), up(2.5, 100)], known=[(-95, 100)])
+    assert (verdict.up, verdict.down, verdict.bound) == (97_500_000, 2_500_000, INTERVAL + LATENESS)
+    assert verdict.wrong == ()
+
+
+def test_an_outage_before_the_truths_end_is_held_against_it_also_where_it_is_noticed_later() -> None:
+    verdict = judged(truth_of((0, None)), [up(1, 94), down(94, 130)], known=[(0, 130)])
+    assert verdict.wrong == (
+        "Muster says down for 6.00 s, the truth is 0.00 s: more than 4.00 s apart",
+        "called stale 104.00 s after the start while it was registering",
+    )
+
+
+def test_days_are_held_against_intervals_beyond_the_truth_too() -> None:
+    verdict = judged(truth_of((0, None)), [up(2, 120)], known=[(0, 120)], up_time=117)
+    assert verdict.beyond[0] == "its days account for 117.00 s of known time, its intervals for 118.00 s"
 
 
 def test_a_retired_sender_is_absent_afterwards() -> None:
