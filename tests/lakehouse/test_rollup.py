@@ -142,6 +142,23 @@ def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse, monkeypatch
     }
 
 
+def test_an_hour_that_was_complete_and_known_turns_down_where_a_silence_is_noticed_after_it(
+    lakehouse: Lakehouse,
+) -> None:
+    dub1, hour = Block("eu-west", "dub1"), FIRST + 11 * HOUR
+    figures = (
+        "SELECT up_us, down_us, unknown_us, complete FROM muster.site_availability_hourly"
+        f" WHERE hour = '{instant(hour)}'"
+    )
+    heard = [dub1.new("n1", FIRST), dub1.new("n2", FIRST), dub1.watermark(FIRST, hour + 65 * MINUTE)]
+    lakehouse.hub.publish(heard)
+    lakehouse.roll_up()
+    assert lakehouse.rows(figures) == [(2 * HOUR, 0, 0, True)]
+    lakehouse.hub.publish([dub1.stale("n1", hour + 55 * MINUTE), dub1.watermark(FIRST, hour + 70 * MINUTE)])
+    lakehouse.roll_up()
+    assert lakehouse.rows(figures) == [(115 * MINUTE, 5 * MINUTE, 0, True)]
+
+
 def test_a_blind_span_hides_no_incident_in_either_engine(lakehouse: Lakehouse) -> None:
     dub1, blind_since = Block("eu-west", "dub1"), FIRST + 6 * HOUR
     watched_again, failed = blind_since + 12 * HOUR, FIRST + DAY
