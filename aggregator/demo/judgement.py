@@ -7,7 +7,7 @@ import msgspec
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.demo.comparison import Figures, Rules, Verdict, judge
 from aggregator.demo.spans import common
-from aggregator.demo.tables import longest_silence, read
+from aggregator.demo.tables import longest_silence, read_senders
 from shared.truth import Truth
 
 
@@ -23,18 +23,18 @@ def judged(truth: Truth, warehouse: Path, catalog: CatalogSettings) -> Judgement
 
     Whoever was never heard, because it was never up for as long as a registration takes, is in no table and left out.
     """
-    published = read(warehouse, catalog)
+    told = read_senders(warehouse, catalog)
     stale_after = longest_silence(warehouse, catalog)
-    began_at, ended_at = truth.header.started_at_us, min(published.known_through, truth.through)
-    watched = {site for site, known in published.known.items() if common(known, [(began_at, ended_at)])}
+    began_at, ended_at = truth.header.started_at_us, min(told.known_through, truth.through)
+    watched = {site for site, known in told.known.items() if common(known, [(began_at, ended_at)])}
     nothing = Figures(())
     verdicts = [
         judge(
             truth,
             site,
             sender,
-            published.figures.get((site, sender), nothing),
-            Rules(tuple(published.known.get(site, ())), stale_after, ended_at),
+            told.figures.get((site, sender), nothing),
+            Rules(tuple(told.known.get(site, ())), stale_after, ended_at),
         )
         for site, sender in truth.senders
     ]

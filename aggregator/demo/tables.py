@@ -1,12 +1,14 @@
 """Read out of the tables what is held against the truth, as any analyst could: SQL over the published tables."""
 
 from collections import defaultdict
+from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
+from aggregator.catalog_settings import CatalogSettings
 from aggregator.demo.comparison import Figures, Interval
 from aggregator.demo.spans import Span
 from aggregator.lakehouse.query import Tables, open_tables
@@ -20,7 +22,7 @@ SELECT site, sender_id, state, epoch_us(started_at), coalesce(epoch_us(ended_at)
 FROM sender_intervals WHERE NOT starts_with(block, 'import:') ORDER BY site, sender_id, started_at
 """
 _DAILY = """
-SELECT site, sender_id, sum(up_us)::BIGINT, sum(down_us)::BIGINT, sum(unknown_us)::BIGINT
+SELECT site, sender_id, sum(up_us), sum(down_us), sum(unknown_us)
 FROM sender_availability_daily WHERE NOT starts_with(block, 'import:') GROUP BY ALL
 """
 _UNEVEN_DAYS = """
@@ -35,11 +37,11 @@ _KNOWN_THROUGH = """
 SELECT coalesce(max(epoch_us(known_through)), 0) FROM positions WHERE table_name = 'sender_intervals'
 """
 _SITES = """
-SELECT site, sum(up_us)::BIGINT, sum(down_us)::BIGINT, sum(unknown_us)::BIGINT
+SELECT site, sum(up_us), sum(down_us), sum(unknown_us)
 FROM site_availability_hourly GROUP BY ALL ORDER BY ALL
 """
 _FLEET = """
-SELECT coalesce(sum(up_us), 0)::BIGINT, coalesce(sum(down_us), 0)::BIGINT, coalesce(sum(unknown_us), 0)::BIGINT
+SELECT coalesce(sum(up_us), 0), coalesce(sum(down_us), 0), coalesce(sum(unknown_us), 0)
 FROM fleet_availability_daily
 """
 
@@ -62,13 +64,21 @@ class Times(msgspec.Struct, frozen=True):
         return (self.up + self.down) / max(1, self.up + self.down + self.unknown)
 
 
-class Published(msgspec.Struct, frozen=True):
-    """What the tables say. Instants in microseconds; ``uneven_days`` counts days whose parts do not add up."""
+class Told(msgspec.Struct, frozen=True):
+    """What the tables say of each sender and of what was watched, imports left out. Instants in microseconds."""
 
     known_through: int
     figures: dict[Sender, Figures]
     known: dict[str, list[Span]]
     unknown: dict[str, list[Span]]
+
+
+class Published(Told, frozen=True):
+    """What else the demo holds against each other; ``uneven_days`` counts days whose parts do not add up.
+
+    The sums over sites and the fleet have imports in them: these tables cannot tell.
+    """
+
     sites: dict[str, Times]
     fleet: Times
     record_counts: dict[str, int]
@@ -76,30 +86,45 @@ class Published(msgspec.Struct, frozen=True):
     uneven_days: int
 
 
-def read(warehouse: Path, catalog: CatalogSettings = FILE_BESIDE_THE_TABLES) -> Published:
-    """Read the tables below ``warehouse``, or those that ``catalog`` names; raise TablesUnreadable."""
+def read_senders(warehouse: Path, catalog: CatalogSettings) -> Told:
+    """Read of each sender in the tables below ``warehouse``, or in those that ``catalog`` names.
+
+    Raise TablesUnreadable.
+    """
     with open_tables(warehouse, catalog) as tables:
-        known_through: int = tables.rows(_KNOWN_THROUGH)[0][0]
-        coverage: dict[bool, dict[str, list[Span]]] = {True: defaultdict(list), False: defaultdict(list)}
-        for site, started_at, ended_at, known in tables.rows(_COVERAGE):
-            coverage[known][site].append((started_at, ended_at))
+        return _told(tables)
+
+
+def read(warehouse: Path) -> Published:
+    """Read the tables below ``warehouse``, of which none may be imported; raise TablesUnreadable."""
+    with open_tables(warehouse) as tables:
         return Published(
-            known_through=known_through,
-            figures=_figures(tables, known_through),
-            known=coverage[True],
-            unknown=coverage[False],
-            sites={site: Times(*times) for site, *times in tables.rows(_SITES)},
-            fleet=Times(*tables.rows(_FLEET)[0]),
+            **msgspec.structs.asdict(_told(tables)),
+            sites={site: _times(times) for site, *times in tables.rows(_SITES)},
+            fleet=_times(tables.rows(_FLEET)[0]),
             record_counts={name: _count(tables, name) for name in RECORD_TABLES},
             quarantined=_count(tables, "quarantine"),
             uneven_days=tables.rows(_UNEVEN_DAYS)[0][0],
         )
 
 
-def longest_silence(warehouse: Path, catalog: CatalogSettings = FILE_BESIDE_THE_TABLES) -> int:
+def longest_silence(warehouse: Path, catalog: CatalogSettings) -> int:
     """Give the longest ``stale_after`` of any agent, in microseconds; raise TablesUnreadable."""
     with open_tables(warehouse, catalog) as tables:
         return int(tables.rows("SELECT coalesce(max(stale_after_us), 0) FROM watermarks")[0][0])
+
+
+def _told(tables: Tables) -> Told:
+    known_through: int = tables.rows(_KNOWN_THROUGH)[0][0]
+    coverage: dict[bool, dict[str, list[Span]]] = {True: defaultdict(list), False: defaultdict(list)}
+    for site, started_at, ended_at, known in tables.rows(_COVERAGE):
+        coverage[known][site].append((started_at, ended_at))
+    return Told(known_through, _figures(tables, known_through), coverage[True], coverage[False])
+
+
+def _times(sums: Iterable[Decimal]) -> Times:
+    """Take sums as the tables have them: a BIGINT has room for 292,000 years of senders only."""
+    return Times(*map(int, sums))
 
 
 def _figures(tables: Tables, known_through: int) -> dict[Sender, Figures]:

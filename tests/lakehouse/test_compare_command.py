@@ -1,12 +1,15 @@
 """``compare`` passes tables that agree with a fleet's truth, and none that do not, or that know nothing of it."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from aggregator.demo.compare_command import compare
+from aggregator.demo.tables import Times, read
+from aggregator.lakehouse.schemas import FLEET_AVAILABILITY_DAILY, SITE_AVAILABILITY_HOURLY
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.truth import TruthHeader, TruthLine, TruthThrough, UpInterval, encode_line
 from tests.support.small_lakehouse import SmallLakehouse
@@ -127,6 +130,23 @@ def test_a_truth_in_which_nobody_ever_was_proves_nothing(compared: Compared) -> 
     answer = compared.with_truth()
     assert (answer.exit_code, answer.stdout) == (1, "")
     assert "Error: nothing to compare" in answer.stderr
+
+
+def test_fleets_of_more_than_a_bigint_of_microseconds_are_read(compared: Compared) -> None:
+    compared.roll_up(LIVES, END)
+    before = read(compared.lakehouse.warehouse)
+    age = 2**63 - 1
+    sums = {"up_us": Decimal(age), "down_us": Decimal(age), "unknown_us": Decimal(0)}
+    at = {"day": START // DAY, "region": "eu-west"}
+    compared.lakehouse.append(SITE_AVAILABILITY_HOURLY, [{**at, **sums, "site": "dub1", "hour": START}])
+    compared.lakehouse.append(FLEET_AVAILABILITY_DAILY, [{**at, **sums}])
+    compared.lakehouse.record_positions(END)
+    published = read(compared.lakehouse.warehouse)
+    for found, was in ((published.sites["dub1"], before.sites["dub1"]), (published.fleet, before.fleet)):
+        assert found == Times(was.up + age, was.down + age, was.unknown)
+        assert isinstance(found.up, int)
+        assert found.availability == pytest.approx(0.5, abs=1e-6)
+    assert compared.with_truth(*TRUTH).exit_code == 0
 
 
 def test_the_bound_has_room_for_one_silence_at_the_truths_end_and_no_more(compared: Compared) -> None:
