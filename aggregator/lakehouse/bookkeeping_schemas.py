@@ -40,12 +40,10 @@ CONTINUATIONS = Table(
         Column("incarnation", "STRING", "which past of the site's stream; null: plain Choria advisories"),
         Column("observed_through", "TIMESTAMP", "the last watermark within known time; null: none"),
         Column("advisory_ordinal", "BIGINT", "the last ordinal that it counts"),
-        Column("first_ordinal", "BIGINT", "the first ordinal that the hub holds; null: none"),
         Column(
             "missing_count",
             "BIGINT",
-            "how many ordinals from first_ordinal to advisory_ordinal the hub lacks, all where it holds none of them:"
-            " while there are any, no later watermark vouches",
+            "how many ordinals up to advisory_ordinal the hub lacks: while there are any, no later watermark vouches",
         ),
         Column("last_observed_through", "TIMESTAMP", "the last watermark, also where known time ends before it"),
         Column("last_advisory_ordinal", "BIGINT", "the last ordinal that it counts"),

@@ -2,11 +2,9 @@
 
 Rules. A watermark vouches for the time since the watermark before it (or since the end of its blind span, where that is
 later), if the hub holds every advisory that its life (an incarnation of a block) has issued so far: ordinals count them
-without holes. What a sender is rests on all that was said before, so as long as one is missing, no later watermark of
-that life vouches for anything. So neither an advisory on its way nor one that was lost makes silence look like life.
-
-What a life issued before the first that the hub holds is history before the archive's, and not missed: no state rests
-on it. Who was not heard of since is not there.
+from 1, without holes. What a sender is rests on all that was said before, so as long as one is missing, no later
+watermark of that life vouches for anything. So neither an advisory on its way nor one that was lost makes silence look
+like life.
 
 What has been said is final as long as a block's records come in their order: each watermark is later than the ones
 before, each ordinal beyond the last one counted. ``out_of_order`` names the blocks of which that is not so: that of a
@@ -29,9 +27,9 @@ PAGE_BITS = 6
 def ledger(advisories: DataFrame) -> DataFrame:
     """Sum up what advisories say of their block: one row for each page of 64 ordinals of one of its lives.
 
-    ``held`` has a bit for each ordinal of the page that is there, ``first_ordinal`` is the first of them; ``page`` is
-    null where advisories have none (plain Choria's). ``assumed_from``, ``assumed_to`` and ``first_word_at`` as in the
-    table ``continuations``. It is persisted: a block's advisories are read once, and hardly any of them is shuffled.
+    ``held`` has a bit for each ordinal of the page that is there; ``page`` is null where advisories have none (plain
+    Choria's). ``assumed_from``, ``assumed_to`` and ``first_word_at`` as in the table ``continuations``. It is
+    persisted: a block's advisories are read once, and hardly any of them is shuffled.
     """
     assumed_at = f.when(f.col("assumed"), f.col("occurred_at"))
     stale = f.col("kind") == AdvisoryKind.STALE
@@ -39,7 +37,6 @@ def ledger(advisories: DataFrame) -> DataFrame:
         advisories.groupBy(*LIFE, _page(f.col("ordinal")).alias("page"))
         .agg(
             f.bit_or(_bit(f.col("ordinal"))).alias("held"),
-            f.min("ordinal").alias("first_ordinal"),
             f.min(assumed_at).alias("assumed_from"),
             f.max(assumed_at).alias("assumed_to"),
             f.min(f.when(stale, f.col("last_seen_at")).otherwise(f.col("occurred_at"))).alias("first_word_at"),
@@ -62,7 +59,6 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         f.unix_micros("observed_through").alias("since"),
         f.unix_micros("observed_through").alias("through"),
         _held_before().alias("held_before"),
-        "first_ordinal",
     )
     marks = watermarks.select(
         *LIFE,
@@ -71,7 +67,6 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         f.unix_micros("observed_since").alias("since"),
         f.unix_micros("observed_through").alias("through"),
         no_count.alias("held_before"),
-        no_count.alias("first_ordinal"),
     )
     held = _held(pages, before).select(
         *LIFE,
@@ -80,7 +75,6 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         no_count.alias("since"),
         no_count.alias("through"),
         no_count.alias("held_before"),
-        "first_ordinal",
         "page",
         "held",
     )
@@ -98,14 +92,12 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         .select("*", _page(f.col("reached")).alias("page"), f.lit(None).cast("bigint").alias("held"))
         .unionAll(held)
         .withColumn("held_count", held_count)
-        .withColumn("first_ordinal", f.min("first_ordinal").over(Window.partitionBy(*LIFE)))
         .where("through IS NOT NULL")
         .withColumn("issued_meanwhile", f.col("reached") - f.lag("reached", 1, 0).over(in_time))
         .withColumn("vouched_before", f.lag("through").over(in_time))
         .where("speaks")
     )
-    missing_count = _missing_count(f.col("reached"), f.col("held_count"))
-    whole = (f.col("issued_meanwhile") >= 0) & (missing_count == 0)
+    whole = (f.col("issued_meanwhile") >= 0) & (f.col("reached") == f.col("held_count"))
     return counted.select(
         *BLOCK,
         f.greatest("since", "vouched_before").alias("started_at"),
@@ -121,7 +113,6 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
         _mark("observed_through", "advisory_ordinal").alias("final"),
         _mark("last_observed_through", "last_advisory_ordinal").alias("last"),
         _held_before().alias("held_before"),
-        "first_ordinal",
         "lost_at",
         "assumed_from",
         "assumed_to",
@@ -134,7 +125,7 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
         mark.alias("last"),
         f.when(f.col("rebuilt_at").isNotNull(), f.array("rebuilt_at")).alias("lost_at"),
     )
-    from_advisories = pages.select(*LIFE, "first_ordinal", "assumed_from", "assumed_to", "first_word_at")
+    from_advisories = pages.select(*LIFE, "assumed_from", "assumed_to", "first_word_at")
     told = known.unionByName(from_watermarks, allowMissingColumns=True)
     lives = (
         told.unionByName(from_advisories, allowMissingColumns=True)
@@ -143,7 +134,6 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
             f.max("final").alias("final"),
             f.max("last").alias("last"),
             f.max("held_before").alias("held_before"),
-            f.min("first_ordinal").alias("first_ordinal"),
             f.array_sort(f.array_distinct(f.flatten(f.collect_set("lost_at")))).alias("lost_at"),
             f.min("assumed_from").alias("assumed_from"),
             f.max("assumed_to").alias("assumed_to"),
@@ -170,8 +160,7 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
         *LIFE,
         f.col("final.through").alias("observed_through"),
         f.col("final.reached").alias("advisory_ordinal"),
-        "first_ordinal",
-        _missing_count(f.col("final.reached"), held_count).alias("missing_count"),
+        (f.col("final.reached") - held_count).alias("missing_count"),
         f.col("last.through").alias("last_observed_through"),
         f.col("last.reached").alias("last_advisory_ordinal"),
         f.coalesce("held_ordinals", f.array().cast("array<bigint>")).alias("held_ordinals"),
@@ -233,26 +222,14 @@ def rebuilds(after: DataFrame) -> DataFrame:
 def _held(pages: DataFrame, before: DataFrame) -> DataFrame:
     """Give the ordinals that the hub holds: (life, ``page``, ``held``: a bit for each), a page's in one row."""
     kept = before.select(*LIFE, f.explode("held_ordinals").alias("ordinal"))
-    bits = kept.select(*LIFE, _page(f.col("ordinal")).alias("page"), _bit(f.col("ordinal")).alias("held"), "ordinal")
-    new = pages.where("page IS NOT NULL").select(*LIFE, "page", "held", "first_ordinal")
-    held = f.bit_or("held").alias("held"), f.min("first_ordinal").alias("first_ordinal")
-    return new.unionAll(bits).groupBy(*LIFE, "page").agg(*held)
+    bits = kept.select(*LIFE, _page(f.col("ordinal")).alias("page"), _bit(f.col("ordinal")).alias("held"))
+    new = pages.where("page IS NOT NULL").select(*LIFE, "page", "held")
+    return new.unionAll(bits).groupBy(*LIFE, "page").agg(f.bit_or("held").alias("held"))
 
 
 def _held_before() -> Column:
     """Count the ordinals up to ``advisory_ordinal`` that the hub holds, of a row of the table ``continuations``."""
-    issued = f.when(f.col("first_ordinal") <= f.col("advisory_ordinal"), _issued_since_first(f.col("advisory_ordinal")))
-    return f.coalesce(issued, f.col("advisory_ordinal")) - f.col("missing_count")
-
-
-def _missing_count(reached: Column, held_count: Column) -> Column:
-    """Count the ordinals from the first that the hub holds to ``reached`` that it lacks; all, where it holds none."""
-    is_begun = f.col("first_ordinal") <= reached
-    return f.when(is_begun, _issued_since_first(reached) - held_count).otherwise(reached)
-
-
-def _issued_since_first(reached: Column) -> Column:
-    return reached - f.col("first_ordinal") + 1
+    return f.col("advisory_ordinal") - f.col("missing_count")
 
 
 def _page(ordinal: Column) -> Column:

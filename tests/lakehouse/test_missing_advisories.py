@@ -150,7 +150,7 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         "filled-alone": [(0, 8, "observed"), (8, 10, "unobserved")],
         "another-filled": [(0, 3, "observed"), (3, 8, missing), (8, 10, "unobserved")],
         "anew": [(0, 2, "observed"), (2, 8, missing), (8, 10, "observed")],
-        "first": [(0, 4, "observed"), (4, 10, "unobserved")],
+        "first": [(0, 4, missing), (4, 10, "unobserved")],
         "whole": [(0, 10, "observed")],
         "on-its-way": [(0, 3, "observed"), (3, 10, "unobserved")],
     }
@@ -159,6 +159,7 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         ("anew", "1-1", 1),
         ("another-filled", "1-1", 1),
         ("dark", "1-1", 1),
+        ("first", "1-1", 1),
     ]
 
 

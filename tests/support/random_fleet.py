@@ -310,12 +310,10 @@ def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tu
     if plain:
         spans.append((min(plain), max(plain), True))
     for incarnation in {mark.incarnation for mark in history.marks}:
-        held = {each.ordinal for each in history.said if each.incarnation == incarnation and each.ordinal}
+        held = {each.ordinal for each in history.said if each.incarnation == incarnation}
         until = 0
         for mark in sorted(mark for mark in history.marks if mark.incarnation == incarnation):
-            # What was issued before the first that is held is history before the archive's.
-            counted = set(range(min(held, default=mark.ordinal), mark.ordinal + 1)) - {0}
-            if counted <= held and (counted or not mark.ordinal):
+            if held.issuperset(range(1, mark.ordinal + 1)):
                 spans.append((max(mark.since, until), mark.through, True))
             until = mark.through
     return spans
