@@ -1,14 +1,15 @@
 """Say which time watermarks vouch for, and keep per block what it takes to go on from there with new records alone.
 
 Rules. A watermark vouches for the time since the watermark before it (or since the end of its blind span, where that is
-later), if the hub holds every advisory that its life (an incarnation of a block) has issued so far: ordinals count them
-from 1, without holes. What a sender is rests on all that was said before, so as long as one is missing, no later
-watermark of that life vouches for anything. So neither an advisory on its way nor one that was lost makes silence look
-like life.
+later), if the hub holds every advisory that its store has issued so far: ordinals count them from 1, without holes, in
+each life (an incarnation of a block) that watermarks tell of. What a sender is rests on all that was said before, so as
+long as one is missing, no later watermark of that store vouches for anything, also when the stream's past changes. A
+store that took the place of a lost one begins anew. So neither an advisory on its way nor one that was lost makes
+silence look like life.
 
-What has been said is final as long as a block's records come in their order: each watermark is later than the ones
-before, each ordinal beyond the last one counted. ``out_of_order`` names the blocks of which that is not so: that of a
-hole that is filled is among them.
+What has been said is final as long as a block's records come in their order: each watermark is later than those of its
+store before, each ordinal beyond the last one counted. ``out_of_order`` names the blocks of which that is not so: that
+of a hole that is filled is among them.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -56,6 +57,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         *LIFE,
         f.col("advisory_ordinal").alias("reached"),
         f.lit(False).alias("speaks"),
+        _store().alias("store"),
         f.unix_micros("observed_through").alias("since"),
         f.unix_micros("observed_through").alias("through"),
         _held_before().alias("held_before"),
@@ -64,6 +66,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         *LIFE,
         f.col("advisory_ordinal").alias("reached"),
         f.lit(True).alias("speaks"),
+        f.col("rebuilt_at").alias("store"),
         f.unix_micros("observed_since").alias("since"),
         f.unix_micros("observed_through").alias("through"),
         no_count.alias("held_before"),
@@ -72,6 +75,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         *LIFE,
         no_count.alias("reached"),
         f.lit(False).alias("speaks"),
+        f.lit(None).cast("timestamp").alias("store"),
         no_count.alias("since"),
         no_count.alias("through"),
         no_count.alias("held_before"),
@@ -87,6 +91,8 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
     beyond = f.when(last_page["page"] == f.col("page"), f.bit_count(later))
     held_count = through_page - f.coalesce(beyond, f.lit(0))
     in_time = Window.partitionBy(*LIFE).orderBy("through", "reached", "since")
+    of_store = Window.partitionBy(*BLOCK, "store").orderBy("through")
+    up_to_now = of_store.rangeBetween(Window.unboundedPreceding, Window.currentRow)
     counted = (
         marks.unionAll(ends)
         .select("*", _page(f.col("reached")).alias("page"), f.lit(None).cast("bigint").alias("held"))
@@ -95,9 +101,12 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         .where("through IS NOT NULL")
         .withColumn("issued_meanwhile", f.col("reached") - f.lag("reached", 1, 0).over(in_time))
         .withColumn("vouched_before", f.lag("through").over(in_time))
+        .withColumn("missing", f.col("reached") - f.col("held_count"))
+        .withColumn("missing_more", f.col("missing") - f.lag("missing", 1, 0).over(in_time))
+        .withColumn("missing_of_store", f.sum("missing_more").over(up_to_now))
         .where("speaks")
     )
-    whole = (f.col("issued_meanwhile") >= 0) & (f.col("reached") == f.col("held_count"))
+    whole = (f.col("issued_meanwhile") >= 0) & (f.col("missing_of_store") == 0)
     return counted.select(
         *BLOCK,
         f.greatest("since", "vouched_before").alias("started_at"),
@@ -179,16 +188,25 @@ def out_of_order(watermarks: DataFrame, ahead: DataFrame, advisories: DataFrame,
     mark = _mark("observed_through", "advisory_ordinal")
     reached = f.col("advisory_ordinal").alias("reached")
     told = (
-        watermarks.select(*LIFE, mark.alias("mark"), reached)
+        watermarks.select(*LIFE, mark.alias("mark"), reached, f.col("rebuilt_at").alias("store"))
         .unionByName(ahead.select(*LIFE, reached), allowMissingColumns=True)
         .unionByName(advisories.select(*LIFE, "ordinal"), allowMissingColumns=True)
         .groupBy(*LIFE)
-        .agg(f.min("mark").alias("mark"), f.min("reached").alias("reached"), f.min("ordinal").alias("ordinal"))
+        .agg(
+            f.min("mark").alias("mark"),
+            f.min("reached").alias("reached"),
+            f.min("ordinal").alias("ordinal"),
+            f.max("store").alias("store"),
+        )
+        .withColumnRenamed("incarnation", "life")
     )
     last = _mark("last_observed_through", "last_advisory_ordinal")
     final = f.col("advisory_ordinal")
     late = (f.col("mark") <= last) | (f.col("reached") < final) | (f.col("ordinal") <= final)
-    return before.join(told, [*LIFE]).where(late).select(*BLOCK).distinct()
+    is_same_life = f.col("life") == f.col("incarnation")
+    late_in_store = f.col("store").eqNullSafe(_store()) & (f.col("mark.through") <= f.col("last_observed_through"))
+    found = before.join(told, [*BLOCK]).where(f.when(is_same_life, late).otherwise(late_in_store))
+    return found.select(*BLOCK).distinct()
 
 
 def assumed_spans(after: DataFrame) -> DataFrame:
@@ -230,6 +248,11 @@ def _held(pages: DataFrame, before: DataFrame) -> DataFrame:
 def _held_before() -> Column:
     """Count the ordinals up to ``advisory_ordinal`` that the hub holds, of a row of the table ``continuations``."""
     return f.col("advisory_ordinal") - f.col("missing_count")
+
+
+def _store() -> Column:
+    """Name the store that a row of the table ``continuations`` is of: since when it learns senders; null: the first."""
+    return f.array_max("lost_at")
 
 
 def _page(ordinal: Column) -> Column:

@@ -56,6 +56,7 @@ counted AS (
 spoken AS (
     SELECT region, site, block, through,
         greatest(since, lag(through) OVER life) AS since,
+        -- No stream's past changes here.
         reached = held_count AS whole
     FROM counted WINDOW life AS (PARTITION BY region, site, block, incarnation ORDER BY through, reached, since)
 ),

@@ -1,4 +1,4 @@
-"""A hole among a block's advisories darkens all that follows it, until it is filled or a new life begins."""
+"""A hole among a block's advisories darkens all that follows it, until it is filled or a store begins anew."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,9 +116,10 @@ def said(ordinal: int, life: int = 1, hour: int | None = None) -> Said:
     return Said("sender", kind, at, at, False, life, ordinal, f"{life}-{ordinal}", by_operator=False)
 
 
-def mark(hour: int, issued: int, life: int = 1, lost_at: int = 0) -> Mark:
-    """Give a watermark of an hour; blind spans there are none but where a store was lost."""
-    return Mark(life, START + lost_at * HOUR, START + hour * HOUR, issued, lost_at and START + lost_at * HOUR)
+def mark(hour: int, issued: int, life: int = 1, lost_at: int = 0, since: int = 0) -> Mark:
+    """Give a watermark of an hour; ``lost_at`` (0: never) and ``since`` are hours too."""
+    since = START + max(since, lost_at) * HOUR
+    return Mark(life, since, START + hour * HOUR, issued, lost_at and START + lost_at * HOUR)
 
 
 def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_anew(spark: SparkSession) -> None:
@@ -131,6 +132,10 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         Story("filled-alone", [before, after, [said(3)]]),
         Story("another-filled", [before, [each for each in after if each != said(4)], [said(3)]]),
         Story("anew", [before, after, anew]),
+        # The stream's past changed, and the agent still knows what it had said.
+        Story("another-past", [before, after, [said(1, 2, 9), mark(9, 1, 2), mark(10, 1, 2)]]),
+        Story("another-past-filled", [before, [*after, said(1, 2, 8), mark(8, 1, 2)], [said(3), mark(10, 1, 2)]]),
+        Story("closed-late", [before, [mark(4, 0, 2), mark(8, 0, 2)], [mark(3, 3), mark(10, 0, 2)]]),
         Story("first", [[said(2), mark(2, 2)], [mark(3, 2)], [said(3), mark(4, 3)]]),
         Story("whole", [before, [said(3), *after], [mark(9, 4), mark(10, 4)]]),
         Story("on-its-way", [before, [mark(3, 3)], [said(3)]]),
@@ -150,6 +155,9 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         "filled-alone": [(0, 8, "observed"), (8, 10, "unobserved")],
         "another-filled": [(0, 3, "observed"), (3, 8, missing), (8, 10, "unobserved")],
         "anew": [(0, 2, "observed"), (2, 8, missing), (8, 10, "observed")],
+        "another-past": [(0, 2, "observed"), (2, 10, missing)],
+        "another-past-filled": [(0, 10, "observed")],
+        "closed-late": [(0, 2, "observed"), (2, 10, missing)],
         "first": [(0, 4, missing), (4, 10, "unobserved")],
         "whole": [(0, 10, "observed")],
         "on-its-way": [(0, 3, "observed"), (3, 10, "unobserved")],
@@ -158,6 +166,8 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
     assert sorted(map(tuple, lacking)) == [
         ("anew", "1-1", 1),
         ("another-filled", "1-1", 1),
+        ("another-past", "1-1", 1),
+        ("closed-late", "1-1", 1),
         ("dark", "1-1", 1),
         ("first", "1-1", 1),
     ]
@@ -194,15 +204,18 @@ def drawn_story(draw: random.Random, block: str) -> Story:
     """Draw up to three lives of a block; some of what they tell never comes, some late, some again and again."""
     due: list[tuple[float, Told]] = []
     began, lateness, missing = 0, draw.choice((0, 1, 10)), draw.choice((0, 0.1, 0.3))
+    lost_at = 0
     for life in range(1, draw.randrange(2, 5)):
         issued, until = 0, began + draw.randrange(1, HOURS // 3)
+        if life > 1 and draw.random() < 0.5:
+            lost_at = began
         for hour in range(began + 1, until + 1):
             for _ in range(draw.choice((0, 0, 1, 1, 2, 5))):
                 issued += 1
                 if draw.random() >= missing:
                     due.append((hour + draw.choice((0, 0, lateness)), said(issued, life, hour)))
             if draw.random() < 0.8:
-                due.append((hour + draw.choice((0, 0, 0, lateness)), mark(hour, issued, life, began)))
+                due.append((hour + draw.choice((0, 0, 0, lateness)), mark(hour, issued, life, lost_at, began)))
         began = until
     due.sort(key=lambda each: each[0])
     told = [each for _, each in due]

@@ -82,7 +82,9 @@ class Times(NamedTuple):
 def draw_block(draw: random.Random, site: str, block: str, start: int, end: int) -> BlockHistory:
     """Draw one block's history in ``[start, end)``."""
     plain = draw.random() < 0.2
-    lost_at = draw.randrange(start + HOUR, end) if draw.random() < 0.4 and not plain else 0
+    # The stream's past changes; with a lost store, senders are forgotten too.
+    past_at = draw.randrange(start + HOUR, end) if draw.random() < 0.5 and not plain else 0
+    lost_at = past_at if draw.random() < 0.7 else 0
     said: list[Said] = []
     for number in range(draw.randrange(1, 6)):
         said.extend(_life(draw, f"{block}-{number}", start, end, lost_at))
@@ -92,9 +94,12 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
     numbered = []
     issued: dict[int, int] = defaultdict(int)
     for each in said:
-        issued[each.incarnation] += 1
-        numbered.append(each._replace(ordinal=issued[each.incarnation]))
-    marks = list(_marks(draw, numbered, start, end, lost_at))
+        incarnation = 2 if past_at and each.at >= past_at else 1
+        issued[incarnation] += 1
+        numbered.append(each._replace(incarnation=incarnation, ordinal=issued[incarnation]))
+    marks = list(_marks(draw, numbered, start, end, past_at))
+    if not lost_at:
+        marks = [each._replace(rebuilt_at=0) for each in marks]
     missing = draw.choice((0, 0, 0.01, 0.05))
     return BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
 
@@ -111,7 +116,7 @@ def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: in
                 if draw.random() < 0.3 or at >= end:
                     return
                 state = "up"
-                yield _said(sender_id, NEW, at, at, lost_at, rebuilt=True)
+                yield _said(sender_id, NEW, at, at, rebuilt=True)
                 at += draw.randrange(1, 20 * HOUR)
                 continue
         if state == "absent":
@@ -125,32 +130,23 @@ def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: in
         else:
             kind, state = RETIRED, "absent"
         by_operator = kind is RETIRED and draw.random() < 0.5
-        yield _said(sender_id, kind, at, seen_at, lost_at)._replace(by_operator=by_operator)
+        yield _said(sender_id, kind, at, seen_at)._replace(by_operator=by_operator)
         at += draw.choice((draw.randrange(1, HOUR), draw.randrange(1, 40 * HOUR), HOUR - at % HOUR, DAY - at % DAY))
 
 
-def _said(
-    sender_id: str,
-    kind: AdvisoryKind,
-    at: int,
-    seen_at: int,
-    lost_at: int,
-    *,
-    rebuilt: bool = False,
-) -> Said:
-    incarnation = 2 if lost_at and at >= lost_at else 1
+def _said(sender_id: str, kind: AdvisoryKind, at: int, seen_at: int, *, rebuilt: bool = False) -> Said:
     # Derived, as an agent does: what is drawn may come twice.
     event_id = hashlib.blake2b(f"{sender_id} {kind} {at}".encode(), digest_size=16).hexdigest()
-    return Said(sender_id, kind, at, seen_at, rebuilt, incarnation, None, event_id, by_operator=False)
+    return Said(sender_id, kind, at, seen_at, rebuilt, 1, None, event_id, by_operator=False)
 
 
-def _marks(draw: random.Random, said: list[Said], start: int, end: int, lost_at: int) -> Iterator[Mark]:
+def _marks(draw: random.Random, said: list[Said], start: int, end: int, past_at: int) -> Iterator[Mark]:
     through, since, incarnation = start + draw.randrange(0, 2 * HOUR), start, 1
     while through < end + 2 * DAY:
-        if lost_at and incarnation == 1 and through >= lost_at:
-            incarnation, since, through = 2, lost_at, max(through, lost_at)
+        if past_at and incarnation == 1 and through >= past_at:
+            incarnation, since, through = 2, past_at, max(through, past_at)
         issued = sum(each.at <= through and each.incarnation == incarnation for each in said)
-        yield Mark(incarnation, since, through, issued, lost_at if incarnation == 2 else 0)
+        yield Mark(incarnation, since, through, issued, past_at if incarnation == 2 else 0)
         step = draw.randrange(1, 8 * HOUR)
         if draw.random() < 0.1:
             since = through + draw.randrange(1, step + 1)
@@ -310,10 +306,15 @@ def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tu
     if plain:
         spans.append((min(plain), max(plain), True))
     for incarnation in {mark.incarnation for mark in history.marks}:
-        held = {each.ordinal for each in history.said if each.incarnation == incarnation}
         until = 0
         for mark in sorted(mark for mark in history.marks if mark.incarnation == incarnation):
-            if held.issuperset(range(1, mark.ordinal + 1)):
+            counted = {
+                (each.incarnation, ordinal)
+                for each in history.marks
+                if each.rebuilt_at == mark.rebuilt_at and each.through <= mark.through
+                for ordinal in range(1, each.ordinal + 1)
+            }
+            if counted <= {(each.incarnation, each.ordinal) for each in history.said}:
                 spans.append((max(mark.since, until), mark.through, True))
             until = mark.through
     return spans
