@@ -37,7 +37,7 @@ def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: 
     """Give what of the intervals lies in known time: (sender, ``state``, ``started_at``, ``ended_at``: microseconds).
 
     ``begins`` gives, for each bucket of sites that is wanted, the midnight (microseconds) to begin at. ``ended_at`` is
-    null where an interval goes on.
+    null where an interval goes on. None is without length, for no interval is: an imported one that is adds no time.
     """
     started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
     begin_at = begin_of_bucket(begins)
@@ -262,8 +262,7 @@ def _overlap(total: str, spans: str, length: Column) -> Column:
 
 
 def _sums() -> list[Column]:
-    # Imported outages may have no length, and count.
-    outside = f.col("is_first") & ((f.col("planned_us") < f.col("piece_us")) | (f.col("piece_us") == 0))
+    outside = f.col("is_first") & (f.col("planned_us") < f.col("piece_us"))
     times = _states(f.col("observed_us"), f.col("planned_us"), f.col("piece_us"))
     return [*times, *_outages(f.lit(1), outside)]
 

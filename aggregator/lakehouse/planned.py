@@ -110,7 +110,6 @@ class Planned:
         planned = self._spans_of_senders(spans)
         if planned is None:
             return with_nothing
-        has_length = f.col("ended_at").isNull() | (f.col("ended_at") > f.col("started_at"))
         ended_at = f.coalesce("ended_at", f.lit(_FOR_EVER))
         parts = f.filter("pieces", lambda piece: ~piece["is_planned"])
 
@@ -119,8 +118,7 @@ class Planned:
             return f.array_max(f.transform(earlier, lambda part: part["piece_ended_at"]))
 
         cut = (
-            spans.where(has_length)
-            .join(f.broadcast(planned), [*SENDER])
+            spans.join(f.broadcast(planned), [*SENDER])
             .withColumn("pieces", _pieces(f.col("started_at"), ended_at, f.col("planned")))
             .withColumn(
                 "pieces", f.transform("pieces", lambda piece: piece.withField("before_at", ended_before(piece)))
@@ -136,11 +134,9 @@ class Planned:
             .where(f.col("started_at") < self._known_through)
             .localCheckpoint()
         )
-        named = planned.select(*SENDER, f.lit(True).alias("is_named"))
-        others = with_nothing.join(f.broadcast(named), [*SENDER], "left").where(
-            f.col("is_named").isNull() | ~has_length
-        )
-        return others.drop("is_named").unionByName(cut)
+        named = planned.select(*SENDER)
+        others = with_nothing.join(f.broadcast(named), [*SENDER], "left_anti")
+        return others.unionByName(cut)
 
     def sender_days(self, spans: DataFrame) -> DataFrame:
         """Give the rows of the table ``sender_maintenance_days``, since where ``spans`` begin."""
