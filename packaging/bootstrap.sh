@@ -10,9 +10,21 @@ readonly proven="3.11, 3.12 and 3.13"
 say() { printf 'muster: %s\n' "$*" >&2; }
 refuse() { say "$@"; exit 1; }
 
-# The place belongs to what the environment was made from: its commands name it in their first line.
-wanted() { { pwd; cat pyproject.toml packaging/bootstrap.sh packaging/requirements-{build,dev}.txt; } | sha256sum; }
+# The place belongs to what the environment was made from: its commands name it in their first line. So does the version
+# of the interpreter, which is the host's: what is installed belongs to that version alone.
+wanted() {
+    { pwd; interpreter; cat pyproject.toml packaging/bootstrap.sh packaging/requirements-{build,dev}.txt; } | sha256sum
+}
 made() { [[ -x $environment/bin/python && -f $stamp && $(<"$stamp") == "$(wanted)" ]]; }
+
+interpreter() { "$environment/bin/python" -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || true; }
+
+# Tells whether it can be brought up to date: its interpreter finds what is installed, and its commands find that.
+is_whole() {
+    local start="$PWD/$environment/bin/"
+    is_recent "$environment/bin/python" && "$environment/bin/python" -m pip --version >/dev/null 2>&1 &&
+        head -n 2 "$environment/bin/pip" 2>/dev/null | grep -qF -e "#!$start" -e "'''exec' $start" -e "'''exec' \"$start"
+}
 
 is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
@@ -72,7 +84,7 @@ flock --timeout 3600 "$lock" || refuse "another bootstrap has been running for a
 made && exit 0
 
 : >"$log"
-if is_recent "$environment/bin/python"; then
+if is_whole; then
     say "bringing $environment up to date"
 else
     python=$(find_python)
