@@ -160,8 +160,10 @@ async def test_a_stream_that_opens_and_cannot_be_read_is_opened_less_and_less_of
     written(tmp_path / "password", "secret")
     open_source, opened_at = JetStreamSource.open, list[float]()
 
-    async def noted(source: JetStreamSource, position: SourcePosition, read_through: int) -> Opened:
-        opened = await open_source(source, position, read_through)
+    async def noted(
+        source: JetStreamSource, position: SourcePosition, read_through: int, last_stored_at: int
+    ) -> Opened:
+        opened = await open_source(source, position, read_through, last_stored_at)
         opened_at.append(time.monotonic())
         return opened
 
