@@ -26,7 +26,7 @@ def render(config_path: Path, directory: Path, make_keys: bool, make_certificate
     topology = load(config_path)
     place = RenderDirectory(directory)
     try:
-        wanted = tuple(servers(topology))
+        wanted = servers(topology)
         made = place.make_keys(wanted) if make_keys else []
         made += place.make_certificates(wanted) if make_certificates and topology.render.encrypt else []
         written = list(place.write(wanted, topology.render))

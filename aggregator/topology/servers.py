@@ -24,6 +24,9 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """One nats-server. ``uplinks`` are the hosts whose leaf it is, with its first account."""
@@ -49,8 +52,20 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         return not self.peers
 
 
-def servers(topology: TopologySettings) -> Iterator[Server]:
+def servers(topology: TopologySettings) -> tuple[Server, ...]:
     """List all servers: the hub's, the regions', the sites'; raise NotRenderable."""
+    found: dict[str, Server] = {}
+    for server in _servers(topology):
+        other = found.setdefault(server.name, server)
+        if other is not server:
+            raise NotRenderable(
+                f"two servers would be called {server.name}, at {other.address} and {server.address}: give the region"
+                " or site another name"
+            )
+    return tuple(found.values())
+
+
+def _servers(topology: TopologySettings) -> Iterator[Server]:
     hub = _addresses("[hub]", topology.hub.servers)
     domains = [region.jetstream_domain for region in topology.regions]
     aggregator = permissions.aggregator(domains, sets_policy=topology.policy is not None)

@@ -198,7 +198,9 @@ class TopologySettings(Settings, frozen=True):
                     raise ValueError(f"relay {relay.name!r} names the region {named!r}, there is no such [[region]]")
         if self.archive.name == self.report.name:
             raise ValueError(f"archive and report cannot both be called {self.archive.name!r}")
-        refuse_repeated("place", [*{HUB_PLACE, *known, *(site.name for site in self.sites)}, *self._account_names])
+        # A site without a server is no place, and may be called as its region.
+        managed = [site.name for site in self.sites if site.server is not None]
+        refuse_repeated("place", [HUB_PLACE, *(region.name for region in self.regions), *managed, *self._account_names])
         self._check_policy()
         self._check_streams()
         refuse_repeated("stream", self._streams_by_place())

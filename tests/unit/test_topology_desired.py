@@ -98,6 +98,11 @@ def test_a_regions_copy_of_the_policy_has_as_many_replicas_as_its_fleet() -> Non
         ('[[region]]\nname = "x"\ndomain = "us-east"\n', "stream 'us-east/FLEET' stands here more than once"),
         ('[[region]]\nname = "a.b"\n', "region 'a.b' is not usable in a subject"),
         ('[[site]]\nname = "s"\nregion = "mars"\n', "site 's' names the region 'mars', there is no such [[region]]"),
+        ('[[region]]\nname = "hub"\ndomain = "far"\n', "place 'hub' stands here more than once"),
+        (
+            '[[site]]\nname = "eu-west"\nregion = "us-east"\nserver = { servers = ["nats://a"] }\n',
+            "place 'eu-west' stands here more than once",
+        ),
         ('[archive]\nname = "REPORT"\n', "archive and report cannot both be called 'REPORT'"),
         (
             '[policy]\n[[region]]\nname = "x"\ndomain = "us-east"\nfleet = { name = "X" }\n',

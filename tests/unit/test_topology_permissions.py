@@ -89,6 +89,17 @@ def test_a_region_without_servers_is_named() -> None:
         list(servers(topology()))
 
 
+def test_servers_of_one_name_are_not_rendered_over_each_other() -> None:
+    region = '[[region]]\nname = "hub-2"\nservers = ["nats://other"]\n'
+    with pytest.raises(NotRenderable, match="^two servers would be called hub-2, at hub-2:4222 and other:4222: give"):
+        listed(region)
+
+
+def test_a_site_without_a_server_here_may_be_called_as_its_region() -> None:
+    region = listed('[[site]]\nname = "us-east"\nregion = "us-east"\n')["us-east"]
+    assert grant(region, "us-east-agent").publish == ("fleet.us-east.us-east.>",)
+
+
 def test_two_agents_that_are_a_pair_have_consumers_of_their_own_and_a_log_in_common() -> None:
     text = TOPOLOGY.replace('blocks = ["nodes", "racks"]', 'members = ["dub1-a", "dub1-b"]')
     wanted = parse_settings(text, TopologySettings, Path("topology.toml"))
