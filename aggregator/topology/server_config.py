@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from aggregator.topology.permissions import Account, Grant
-from aggregator.topology.servers import Server
+from aggregator.topology.servers import Server, authority
 from aggregator.topology.settings import RenderSettings
 
 CONFIG, AUTHORITY, CERTIFICATE, PRIVATE_KEY, LEAF_SEED = (
@@ -34,7 +34,7 @@ def server_config(
     lines = [
         "# Written by muster-aggregator render from topology.toml: change that, and render again.",
         f"server_name: {_quoted(server.name)}",
-        f"listen: {_quoted(f'{_own_address(server, wanted)}:{server.address.port}')}",
+        _listen(server, wanted, server.address.port),
         f"max_connections: {max(wanted.max_connections, _ROOM + bounded)}",
         # Who has not said within this who he is makes room for others.
         f"authorization {{ timeout: {_PATIENCE} }}",
@@ -52,7 +52,11 @@ def server_config(
         # Leaves otherwise learn of further addresses, and go round a proxy or load balancer.
         lines += _block(
             "leafnodes",
-            [f"listen: {_quoted(f'{_own_address(server, wanted)}:{wanted.leaf_port}')}", "no_advertise: true", *tls],
+            [
+                _listen(server, wanted, wanted.leaf_port),
+                "no_advertise: true",
+                *tls,
+            ],
         )
     if server.uplinks:
         lines += _block("leafnodes", _uplink(server, wanted, files))
@@ -61,8 +65,8 @@ def server_config(
     return "\n".join([*(["include " + _quoted(LEAF_SEED)] if server.uplinks else []), *lines, ""])
 
 
-def _own_address(server: Server, wanted: RenderSettings) -> str:
-    return wanted.listen or server.address.host
+def _listen(server: Server, wanted: RenderSettings, port: int) -> str:
+    return f"listen: {_quoted(authority(wanted.listen or server.address.host, port))}"
 
 
 def _jetstream(server: Server, wanted: RenderSettings) -> list[str]:
@@ -143,18 +147,18 @@ def _allowed(action: str, subjects: tuple[str, ...]) -> list[str]:
 
 def _uplink(server: Server, wanted: RenderSettings, files: PurePosixPath) -> list[str]:
     scheme = "tls" if wanted.encrypt else "nats-leaf"
-    urls = ", ".join(_quoted(f"{scheme}://{host}:{wanted.leaf_port}") for host in server.uplinks)
+    urls = ", ".join(_quoted(f"{scheme}://{authority(host, wanted.leaf_port)}") for host in server.uplinks)
     tls = _block("tls", [f"ca_file: {_quoted(files / AUTHORITY)}", "handshake_first: true"]) if wanted.encrypt else []
     remote = [f"urls: [{urls}]", f"account: {_quoted(server.accounts[0].name)}", f"nkey: ${LEAF_VARIABLE}", *tls]
     return ["reconnect: 2s", "remotes: [ {", *_indented(remote), "} ]"]
 
 
 def _cluster(server: Server, wanted: RenderSettings, files: PurePosixPath) -> list[str]:
-    routes = ", ".join(_quoted(f"nats-route://{peer.host}:{wanted.route_port}") for peer in server.peers)
+    routes = ", ".join(_quoted(f"nats-route://{authority(peer.host, wanted.route_port)}") for peer in server.peers)
     tls = _tls(files, verify=True) if wanted.encrypt else []
     return [
         f"name: {_quoted(server.cluster)}",
-        f"listen: {_quoted(f'{_own_address(server, wanted)}:{wanted.route_port}')}",
+        _listen(server, wanted, wanted.route_port),
         f"routes: [{routes}]",
         *tls,
     ]

@@ -25,7 +25,7 @@ class Address(msgspec.Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return authority(self.host, self.port)
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +50,12 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     def stands_alone(self) -> bool:
         """Tell whether what it acknowledges is on one disk only."""
         return not self.peers
+
+
+def authority(host: str, port: int) -> str:
+    """Write a host and a port as URLs and nats-server have them: an IPv6 address in brackets, once (RFC 3986)."""
+    bare = host.removeprefix("[").removesuffix("]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 def servers(topology: TopologySettings) -> tuple[Server, ...]:

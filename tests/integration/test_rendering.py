@@ -72,6 +72,27 @@ def test_nats_server_accepts_every_file_of_a_cluster(tmp_path: Path) -> None:
         assert_accepted(path)
 
 
+@pytest.mark.parametrize("listen", ["", "::", "[::]"])
+def test_addresses_of_ipv6_stand_in_brackets_wherever_a_port_follows(tmp_path: Path, listen: str) -> None:
+    (tmp_path / "topology.toml").write_text(
+        '[hub]\nservers = ["nats://[fd00::1]:4222", "nats://[fd00::2]:4222", "nats://c"]\n'
+        '[[region]]\nname = "eu"\nservers = ["nats://[fd00::4]:5222"]\n'
+        f'[render]\nlisten = "{listen}"\n'
+    )
+    done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+    assert done.returncode == 0, done.stderr
+    hub, eu = (tmp_path / "nats" / name / "nats-server.conf" for name in ("hub-1", "eu"))
+    own = "[::]" if listen else "[fd00::1]"
+    for line in (f'listen: "{own}:4222"', f'listen: "{own}:7422"', f'listen: "{own}:6222"'):
+        assert line in hub.read_text()
+    routes = ", ".join(f'"nats-route://{host}:6222"' for host in ("[fd00::1]", "[fd00::2]", "c"))
+    assert f"routes: [{routes}]" in hub.read_text()
+    leaves = ", ".join(f'"tls://{host}:7422"' for host in ("[fd00::1]", "[fd00::2]", "c"))
+    assert f"urls: [{leaves}]" in eu.read_text()
+    for path in (hub, eu):
+        assert_accepted(path)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
