@@ -6,11 +6,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aggregator.topology import permissions
+from aggregator.topology.desired import desired, region_place
 from aggregator.topology.leaf_permissions import leaf_of_region
 from aggregator.topology.permissions import Account, Grant
 from aggregator.topology.relays import account_above, account_below
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
+from aggregator.topology.words import DesiredStream
 from shared.nats_settings import DEFAULT_PORT
 
 
@@ -72,6 +74,7 @@ def servers(topology: TopologySettings) -> tuple[Server, ...]:
 
 
 def _servers(topology: TopologySettings) -> Iterator[Server]:
+    _refuse_copies_between_regions(topology)
     hub = _addresses("[hub]", topology.hub.servers)
     domains = [region.jetstream_domain for region in topology.regions]
     aggregator = permissions.aggregator(domains, sets_policy=topology.policy is not None)
@@ -115,6 +118,18 @@ def _servers(topology: TopologySettings) -> Iterator[Server]:
                 domain=site.server.domain,
                 accounts=(_account_of(site),),
             )
+
+
+def _refuse_copies_between_regions(topology: TopologySettings) -> None:
+    """Refuse what would pass two leaf links: each carries what is the hub's and its own region's business alone."""
+    regions = {region_place(region) for region in topology.regions}
+    for each in desired(topology):
+        for origin in each.origins if isinstance(each, DesiredStream) else ():
+            if {each.place, origin.place} <= regions and each.place != origin.place and not origin.api:
+                raise NotRenderable(
+                    f"stream {each.name} of {each.place} copies {origin.name} of {origin.place}: no leaf link lets that"
+                    " pass, gather it at the hub and copy it from there"
+                )
 
 
 def _relays_in(topology: TopologySettings, region: RegionSettings) -> Iterator[Account]:

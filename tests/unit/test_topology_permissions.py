@@ -89,6 +89,17 @@ def test_a_region_without_servers_is_named() -> None:
         list(servers(topology()))
 
 
+@pytest.mark.parametrize("table", ["[stream.mirror]", "[[stream.source]]"])
+def test_what_one_region_copies_from_another_is_refused_by_its_name(table: str) -> None:
+    copied = f'[[stream]]\nname = "P"\nplace = "eu-west"\n{table}\nname = "FLEET"\n'
+    with pytest.raises(
+        NotRenderable, match="^stream P of eu-west copies FLEET of us-east: no leaf link lets that pass"
+    ):
+        listed(copied + 'domain = "us-east"\n')
+    for domain in ("hub", "eu-west"):
+        listed(f'{copied}domain = "{domain}"\n')
+
+
 def test_servers_of_one_name_are_not_rendered_over_each_other() -> None:
     region = '[[region]]\nname = "hub-2"\nservers = ["nats://other"]\n'
     with pytest.raises(NotRenderable, match="^two servers would be called hub-2, at hub-2:4222 and other:4222: give"):
