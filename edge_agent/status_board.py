@@ -87,6 +87,8 @@ class StatusBoard:
         self.publishes = Tally()
         self.pair: Callable[[], PairStatus] | None = None
         self.reconnects: dict[str, int] = {}
+        # Parts that were connected once in this run: what a link comes to after failed attempts is no return.
+        self._met: set[str] = set()
         self._parts: dict[str, PartStatus] = {}
         self._faults: dict[str, FaultLog] = {}
         self._counts = CountLog()
@@ -136,8 +138,10 @@ class StatusBoard:
             self._write_lines(part, faults.report(now(), phase, reason))
             if is_known:
                 return
-            if before is not None and (before.phase, phase) == (DISCONNECTED, CONNECTED):
-                self.reconnects[part] = self.reconnects.get(part, 0) + 1
+            if phase == CONNECTED:
+                if before is not None and before.phase == DISCONNECTED and part in self._met:
+                    self.reconnects[part] = self.reconnects.get(part, 0) + 1
+                self._met.add(part)
             since = before.since if before is not None and before.phase == phase else now()
             self._parts[part] = PartStatus(phase, reason, since)
             if reason:
