@@ -8,7 +8,7 @@ from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.status_board import now
 from edge_agent.status_report import STARTS, Life, read_status
-from edge_agent.store.reading import StoreMissing, StoreUnreadable
+from edge_agent.store.reading import StoreForbidden, StoreMissing, StoreUnreadable
 
 
 def check_agent(settings: AgentSettings) -> Iterator[Finding]:
@@ -16,11 +16,8 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
     path = Path(settings.store.path)
     try:
         report = read_status(path)
-    except StoreMissing:
-        yield doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
-        return
     except StoreUnreadable as error:
-        yield doubtful("agent", str(error), "run the doctor as the agent's user")
+        yield _unshown(error)
         return
     agent = report.agent
     if report.life is Life.STARTING:
@@ -46,3 +43,12 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
         yield doubtful("agent", f"{name}: {part.phase} for {rough(now() - part.since)}: {part.reason}", "see below")
     if not troubled:
         yield good("agent", f"running for {rough(now() - agent.started_at)}, all its parts do their work")
+
+
+def _unshown(error: StoreUnreadable) -> Finding:
+    if isinstance(error, StoreMissing):
+        return doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
+    if isinstance(error, StoreForbidden):
+        return doubtful("agent", str(error), "run the doctor as the agent's user")
+    text, _, remedy = str(error).rpartition("; ")
+    return doubtful("agent", text, remedy)

@@ -21,6 +21,10 @@ class StoreUnreadable(Exception):
     """The store has nothing to show; the message says why, and what to do."""
 
 
+class StoreForbidden(StoreUnreadable):
+    """There is a store, and the system does not let this user read it."""
+
+
 class StoreMissing(StoreUnreadable):
     """There is no store: no agent has run on it yet, or somebody moved it."""
 
@@ -44,11 +48,15 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
                 )
             yield database
     except msgspec.MsgspecError as error:
-        raise StoreUnreadable(f"store {path}: it is damaged, or of another version of the agent ({error})") from error
+        raise StoreUnreadable(
+            f"store {path}: it is damaged, or of another version of the agent ({error}); {_SET_ASIDE}"
+        ) from error
     except PermissionError as error:
-        raise StoreUnreadable(f"store {path}: {refusal(error, path)}; {_READERS}") from error
+        raise StoreForbidden(f"store {path}: {refusal(error, path)}; {_READERS}") from error
     except sqlite3.Error as error:
-        raise StoreUnreadable(f"store {path}: {error}; {_remedy(error)}") from error
+        remedy = _remedy(error)
+        unreadable = StoreForbidden if remedy == _READERS else StoreUnreadable
+        raise unreadable(f"store {path}: {error}; {remedy}") from error
 
 
 def _remedy(error: sqlite3.Error) -> str:

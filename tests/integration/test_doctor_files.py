@@ -2,13 +2,18 @@
 
 import os
 import pwd
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from edge_agent import config
+from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, Level
+from edge_agent.store import schema
+from edge_agent.store.files import prepare
 from tests.support.agent_process import SETTINGS
 
 NOBODYS = 54_321
@@ -40,3 +45,34 @@ def test_root_hears_that_another_user_may_be_refused_what_it_may_read(config_pat
 
 def test_the_agents_user_hears_nothing_of_it(config_path: Path) -> None:
     assert said_of_the_user(config_path) == []
+
+
+@pytest.mark.parametrize(
+    ("done", "text", "remedy"),
+    [
+        ("", "the agent has not written a status yet", "try again in some seconds"),
+        (
+            "PRAGMA user_version=1",
+            f"version 1, this muster-agent reads {schema.VERSION}",
+            "the agent migrates it when it starts",
+        ),
+        (
+            f"PRAGMA user_version={schema.VERSION + 1}",
+            f"version {schema.VERSION + 1}, this muster-agent reads {schema.VERSION}",
+            "use a newer one",
+        ),
+        ("INSERT INTO status VALUES ('agent', '{')", "it is damaged", "the agent sets it aside when it starts"),
+    ],
+    ids=["new", "older", "newer", "damaged"],
+)
+def test_whoever_may_read_a_store_that_shows_nothing_is_not_sent_to_another_user(
+    config_path: Path, done: str, text: str, remedy: str
+) -> None:
+    settings = config.load(config_path)
+    prepare(Path(settings.store.path))
+    with closing(sqlite3.connect(settings.store.path, isolation_level=None)) as database:
+        database.execute(done)
+    (finding,) = check_agent(settings)
+    assert finding.level is Level.WARN
+    assert text in finding.text
+    assert finding.remedy == remedy
