@@ -41,9 +41,15 @@ CONTINUATIONS = Table(
         Column("observed_through", "TIMESTAMP", "the last watermark within known time; null: none"),
         Column("advisory_ordinal", "BIGINT", "the last ordinal that it counts"),
         Column(
+            "counted_from",
+            "BIGINT",
+            "the first ordinal that counts: of a store's first incarnation the first that the hub holds, else 1",
+        ),
+        Column(
             "missing_count",
             "BIGINT",
-            "how many ordinals up to advisory_ordinal the hub lacks: while there are any, no later watermark vouches",
+            "how many ordinals from counted_from up to advisory_ordinal the hub lacks, all where it holds none of them:"
+            " while there are any, no later watermark vouches",
         ),
         Column("last_observed_through", "TIMESTAMP", "the last watermark, also where known time ends before it"),
         Column("last_advisory_ordinal", "BIGINT", "the last ordinal that it counts"),

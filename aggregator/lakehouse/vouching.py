@@ -7,6 +7,9 @@ long as one is missing, no later watermark of that store vouches for anything, a
 store that took the place of a lost one begins anew. So neither an advisory on its way nor one that was lost makes
 silence look like life.
 
+What a store issued before the first that the hub holds of its first life is history before the archive's, and not
+missed: no state rests on it. Who was not heard of since is not there.
+
 What has been said is final as long as a block's records come in their order: each watermark is later than those of its
 store before, each ordinal beyond the last one counted. ``out_of_order`` names the blocks of which that is not so: that
 of a hole that is filled is among them.
@@ -38,6 +41,7 @@ def ledger(advisories: DataFrame) -> DataFrame:
         advisories.groupBy(*LIFE, _page(f.col("ordinal")).alias("page"))
         .agg(
             f.bit_or(_bit(f.col("ordinal"))).alias("held"),
+            f.min("ordinal").alias("first_held"),
             f.min(assumed_at).alias("assumed_from"),
             f.max(assumed_at).alias("assumed_to"),
             f.min(f.when(stale, f.col("last_seen_at")).otherwise(f.col("occurred_at"))).alias("first_word_at"),
@@ -61,6 +65,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         f.unix_micros("observed_through").alias("since"),
         f.unix_micros("observed_through").alias("through"),
         _held_before().alias("held_before"),
+        f.col("counted_from").alias("first_held"),
     )
     marks = watermarks.select(
         *LIFE,
@@ -70,6 +75,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         f.unix_micros("observed_since").alias("since"),
         f.unix_micros("observed_through").alias("through"),
         no_count.alias("held_before"),
+        no_count.alias("first_held"),
     )
     held = _held(pages, before).select(
         *LIFE,
@@ -79,6 +85,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         no_count.alias("since"),
         no_count.alias("through"),
         no_count.alias("held_before"),
+        "first_held",
         "page",
         "held",
     )
@@ -98,10 +105,13 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame) -> DataF
         .select("*", _page(f.col("reached")).alias("page"), f.lit(None).cast("bigint").alias("held"))
         .unionAll(held)
         .withColumn("held_count", held_count)
+        .withColumn("first_held", f.min("first_held").over(Window.partitionBy(*LIFE)))
         .where("through IS NOT NULL")
+        .withColumn("began_at", f.min("through").over(Window.partitionBy(*LIFE)))
+        .withColumn("counted_from", _counted_from(f.col("began_at"), f.col("store")))
         .withColumn("issued_meanwhile", f.col("reached") - f.lag("reached", 1, 0).over(in_time))
         .withColumn("vouched_before", f.lag("through").over(in_time))
-        .withColumn("missing", f.col("reached") - f.col("held_count"))
+        .withColumn("missing", _missing_count(f.col("reached"), f.col("held_count")))
         .withColumn("missing_more", f.col("missing") - f.lag("missing", 1, 0).over(in_time))
         .withColumn("missing_of_store", f.sum("missing_more").over(up_to_now))
         .where("speaks")
@@ -122,6 +132,7 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
         _mark("observed_through", "advisory_ordinal").alias("final"),
         _mark("last_observed_through", "last_advisory_ordinal").alias("last"),
         _held_before().alias("held_before"),
+        f.col("counted_from").alias("first_held"),
         "lost_at",
         "assumed_from",
         "assumed_to",
@@ -143,6 +154,7 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
             f.max("final").alias("final"),
             f.max("last").alias("last"),
             f.max("held_before").alias("held_before"),
+            f.min("first_held").alias("first_held_before"),
             f.array_sort(f.array_distinct(f.flatten(f.collect_set("lost_at")))).alias("lost_at"),
             f.min("assumed_from").alias("assumed_from"),
             f.max("assumed_to").alias("assumed_to"),
@@ -156,20 +168,27 @@ def continuations(watermarks: DataFrame, pages: DataFrame, before: DataFrame, kn
     counted = (
         _held(pages, before)
         .join(f.broadcast(lives.select(*LIFE, "final")), [*LIFE])
-        .select(*LIFE, "page", "held", beyond.otherwise(f.col("held")).alias("beyond"))
+        .select(*LIFE, "page", "held", "first_held", beyond.otherwise(f.col("held")).alias("beyond"))
         .groupBy(*LIFE)
         .agg(
             f.sum(f.bit_count("held") - f.bit_count("beyond")).alias("held_count"),
+            f.min("first_held").alias("first_held"),
             f.array_sort(f.flatten(f.collect_list(f.when(f.col("beyond") != 0, in_page)))).alias("held_ordinals"),
         )
     )
     held_count = f.coalesce("held_before", f.lit(0)) + f.coalesce("held_count", f.lit(0))
     # Plain advisories have no incarnation, and no ordinals.
-    return lives.join(counted, [*LIFE], "left").select(
+    ended = (
+        lives.join(counted, [*LIFE], "left")
+        .withColumn("first_held", f.least("first_held", "first_held_before"))
+        .withColumn("counted_from", f.when(reached.isNotNull(), _counted_from(f.col("final.through"), _store())))
+    )
+    return ended.select(
         *LIFE,
         f.col("final.through").alias("observed_through"),
         f.col("final.reached").alias("advisory_ordinal"),
-        (f.col("final.reached") - held_count).alias("missing_count"),
+        "counted_from",
+        _missing_count(reached, held_count).alias("missing_count"),
         f.col("last.through").alias("last_observed_through"),
         f.col("last.reached").alias("last_advisory_ordinal"),
         f.coalesce("held_ordinals", f.array().cast("array<bigint>")).alias("held_ordinals"),
@@ -240,14 +259,30 @@ def rebuilds(after: DataFrame) -> DataFrame:
 def _held(pages: DataFrame, before: DataFrame) -> DataFrame:
     """Give the ordinals that the hub holds: (life, ``page``, ``held``: a bit for each), a page's in one row."""
     kept = before.select(*LIFE, f.explode("held_ordinals").alias("ordinal"))
-    bits = kept.select(*LIFE, _page(f.col("ordinal")).alias("page"), _bit(f.col("ordinal")).alias("held"))
-    new = pages.where("page IS NOT NULL").select(*LIFE, "page", "held")
-    return new.unionAll(bits).groupBy(*LIFE, "page").agg(f.bit_or("held").alias("held"))
+    bits = kept.select(*LIFE, _page(f.col("ordinal")).alias("page"), _bit(f.col("ordinal")).alias("held"), "ordinal")
+    new = pages.where("page IS NOT NULL").select(*LIFE, "page", "held", "first_held")
+    held = f.bit_or("held").alias("held"), f.min("first_held").alias("first_held")
+    return new.unionAll(bits).groupBy(*LIFE, "page").agg(*held)
 
 
 def _held_before() -> Column:
     """Count the ordinals up to ``advisory_ordinal`` that the hub holds, of a row of the table ``continuations``."""
-    return f.col("advisory_ordinal") - f.col("missing_count")
+    return _issued(f.col("advisory_ordinal")) - f.col("missing_count")
+
+
+def _counted_from(through: Column, store: Column) -> Column:
+    """Give the first ordinal that counts: of a store's first life, which ends first, the first that the hub holds."""
+    is_first = through == f.min(through).over(Window.partitionBy(*BLOCK, store))
+    return f.when(is_first, f.col("first_held")).otherwise(1)
+
+
+def _missing_count(reached: Column, held_count: Column) -> Column:
+    """Count the ordinals up to ``reached`` that count, and that the hub lacks; all, where it holds none of them."""
+    return _issued(reached) - held_count
+
+
+def _issued(reached: Column) -> Column:
+    return f.when(f.col("counted_from") <= reached, reached - f.col("counted_from") + 1).otherwise(reached)
 
 
 def _store() -> Column:

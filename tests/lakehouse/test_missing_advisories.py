@@ -136,7 +136,10 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         Story("another-past", [before, after, [said(1, 2, 9), mark(9, 1, 2), mark(10, 1, 2)]]),
         Story("another-past-filled", [before, [*after, said(1, 2, 8), mark(8, 1, 2)], [said(3), mark(10, 1, 2)]]),
         Story("closed-late", [before, [mark(4, 0, 2), mark(8, 0, 2)], [mark(3, 3), mark(10, 0, 2)]]),
-        Story("first", [[said(2), mark(2, 2)], [mark(3, 2)], [said(3), mark(4, 3)]]),
+        # The archive begins later than the store; but what a later past of the stream lacks at its beginning is missed.
+        Story("later", [[mark(1, 3), said(5), said(6), mark(2, 6)], [mark(3, 6)], [said(7), mark(4, 7)]]),
+        Story("later-lacks", [before, [said(2, 2, 3), mark(3, 2, 2)], [mark(4, 2, 2)]]),
+        Story("later-comes", [[mark(1, 3), said(5), mark(2, 5)], [said(3), mark(3, 5)], [said(4), mark(4, 5)]]),
         Story("whole", [before, [said(3), *after], [mark(9, 4), mark(10, 4)]]),
         Story("on-its-way", [before, [mark(3, 3)], [said(3)]]),
     ]
@@ -158,7 +161,9 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         "another-past": [(0, 2, "observed"), (2, 10, missing)],
         "another-past-filled": [(0, 10, "observed")],
         "closed-late": [(0, 2, "observed"), (2, 10, missing)],
-        "first": [(0, 4, missing), (4, 10, "unobserved")],
+        "later": [(0, 1, missing), (1, 4, "observed"), (4, 10, "unobserved")],
+        "later-lacks": [(0, 2, "observed"), (2, 4, missing), (4, 10, "unobserved")],
+        "later-comes": [(0, 4, "observed"), (4, 10, "unobserved")],
         "whole": [(0, 10, "observed")],
         "on-its-way": [(0, 3, "observed"), (3, 10, "unobserved")],
     }
@@ -169,7 +174,7 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         ("another-past", "1-1", 1),
         ("closed-late", "1-1", 1),
         ("dark", "1-1", 1),
-        ("first", "1-1", 1),
+        ("later-lacks", "1-2", 1),
     ]
 
 

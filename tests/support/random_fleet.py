@@ -305,19 +305,29 @@ def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tu
     plain = [each.at for each in history.said if each.ordinal is None]
     if plain:
         spans.append((min(plain), max(plain), True))
+    held: dict[int, set[int]] = defaultdict(set)
+    for each in history.said:
+        if each.ordinal is not None:
+            held[each.incarnation].add(each.ordinal)
     for incarnation in {mark.incarnation for mark in history.marks}:
         until = 0
         for mark in sorted(mark for mark in history.marks if mark.incarnation == incarnation):
-            counted = {
-                (each.incarnation, ordinal)
-                for each in history.marks
-                if each.rebuilt_at == mark.rebuilt_at and each.through <= mark.through
-                for ordinal in range(1, each.ordinal + 1)
-            }
-            if counted <= {(each.incarnation, each.ordinal) for each in history.said}:
+            of_store = [each for each in history.marks if each.rebuilt_at == mark.rebuilt_at]
+            first_life = min(of_store, key=lambda each: each.through).incarnation
+            issued: dict[int, int] = defaultdict(int)
+            for other in of_store:
+                if other.through <= mark.through:
+                    issued[other.incarnation] = max(issued[other.incarnation], other.ordinal)
+            if all(_is_whole(held[life], reached, life == first_life) for life, reached in issued.items()):
                 spans.append((max(mark.since, until), mark.through, True))
             until = mark.through
     return spans
+
+
+def _is_whole(held: set[int], reached: int, is_first_life: bool) -> bool:
+    """Tell whether the hub holds what a life has issued: of a store's first one from the first that it holds."""
+    first = min(held, default=reached) if is_first_life else 1
+    return not reached or (first <= reached and set(range(first, reached + 1)) <= held)
 
 
 def is_known(spans: list[tuple[int, int, bool]], at: int) -> bool:
