@@ -23,7 +23,7 @@ from edge_agent.probe import Probe
 from edge_agent.pull_status import pull_status
 from edge_agent.source_api import SourceApi, delivery_numbers
 from shared.identifiers import SourcePosition
-from shared.nats_direct import DirectClient
+from shared.nats_client import EdgeClient
 
 PULL_MESSAGES = 1_000
 PULLS = 4
@@ -43,7 +43,7 @@ MUCH = 1_000
 class JetStreamSource:
     """One stream block's reader on an open connection. ``settle`` is in microseconds."""
 
-    def __init__(self, client: DirectClient, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
+    def __init__(self, client: EdgeClient, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
         self._probe = probe
         self._newest_stored_at = 0
         self._client = client
@@ -85,13 +85,13 @@ class JetStreamSource:
 
     async def comes_back(self, within: float) -> bool:
         """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
-        was_down = not self._client.is_connected
+        was_down = not self._client.is_settled
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                while not (was_down and self._client.is_connected):
+                while not (was_down and self._client.is_settled):
                     self._arrived.clear()
                     await self._arrived.wait()
-                    was_down = was_down or not self._client.is_connected
+                    was_down = was_down or not self._client.is_settled
                 return True
         return False
 
@@ -117,7 +117,7 @@ class JetStreamSource:
 
     async def open(self, position: SourcePosition, read_through: int, last_stored_at: int) -> Opened:
         """Point the consumer behind ``position``, checking that the past is still the same."""
-        if not self._client.is_connected:
+        if not self._client.is_settled:
             raise SourceUnavailable("the connection to the site's servers is down")
         await self.close()
         self._reset_state()

@@ -91,6 +91,14 @@ class EdgeClient(DirectClient):
             await self._flush_pending()
 
     @property
+    def is_settled(self) -> bool:
+        """Tell whether the connection stands, and has been told of if it is new.
+
+        nats-py calls it connected one round trip before that, and may still give it up then without a word.
+        """
+        return self.is_connected and (self._reconnection_task is None or self._reconnection_task.done())
+
+    @property
     def connection(self) -> Connection | None:
         """Give the socket of the connection, None where there is none."""
         writer = getattr(self._transport, "_io_writer", None)

@@ -16,8 +16,8 @@ from edge_agent.source_api import SourceAddress, SourceApi, resets_consumers
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import SourcePosition
+from shared.nats_client import EdgeClient
 from shared.nats_connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
-from shared.nats_direct import DirectClient
 from tests.support.linked_server import DEADLINE, LinkedServer
 from tests.support.waiting import until
 
@@ -134,7 +134,7 @@ class Reader:
     """Reads a site's stream, and keeps what it committed: every message of a batch that take() was called for."""
 
     def __init__(
-        self, client: DirectClient, address: SourceAddress, probe: ProbeSettings, *, resets: bool = True
+        self, client: EdgeClient, address: SourceAddress, probe: ProbeSettings, *, resets: bool = True
     ) -> None:
         self.client = client
         self.probe_reports: list[tuple[ProbePhase, str]] = []
