@@ -1,6 +1,5 @@
 """Copies pass the store by: each still comes once and in its order, whatever dies or fails between region and store."""
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -178,14 +177,14 @@ async def test_an_agent_killed_between_acknowledgement_and_commit_copies_nothing
 
 async def test_what_the_region_has_forgotten_when_the_agent_comes_back_is_stored_again_in_order(tmp_path: Path) -> None:
     """As a row that was stored: readers know copies by their origin."""
-    async with copying(tmp_path) as copies:
+    # Set while FLEET is empty: a server that shortens the window of ids it holds may first forget by the old one.
+    async with copying(tmp_path, duplicate_window=1_000_000_000) as copies:
         await begin(copies)
-        await copies.region.update_stream(duplicate_window=100_000_000)
         with copies.nothing_is_committed():
             await copies.publish(300)
             await copies.copied(301)
             copies.agent.kill()
-        await asyncio.sleep(0.5)
+        await copies.region.forgets_ids()
         copies.agent.start()
         await copies.copied(601)
         texts = [record.payload for record in await copies.region.stored()]
@@ -248,6 +247,8 @@ async def test_a_block_does_not_overtake_its_own_copies_that_were_being_stored_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 0.1)
+    # A busy machine is not to be taken for a link that answers nothing: what passes here could not be stored.
+    monkeypatch.setattr(passing, "PATIENCE", PATIENCE)
     link_is_up, ups = Passage.link_is_up, 0
 
     def noting(passage: Passage, wake: Callable[[], None]) -> None:

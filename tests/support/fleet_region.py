@@ -21,6 +21,7 @@ from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
 from tests.support.linked_server import DEADLINE, LinkedServer
+from tests.support.waiting import until
 
 STREAM = "FLEET"
 EMPTY = {lane: LaneDepth() for lane in Lane}
@@ -66,6 +67,18 @@ class Region(LinkedServer):
                 found.append(Stored(sequence, message.subject, message.data, message.headers or {}))
         await subscription.unsubscribe()
         return found
+
+    async def forgets_ids(self) -> None:
+        """Wait until FLEET has forgotten every message id it knows: it forgets them in the order they came."""
+        subject, headers = "fleet.probe", {"Nats-Msg-Id": "probe"}
+        publish = self.client.jetstream().publish
+
+        async def forgot() -> bool:
+            return not (await publish(subject, headers=headers)).duplicate
+
+        await publish(subject, headers=headers)
+        await until(forgot, "the last message id is forgotten", DEADLINE)
+        await self.api(f"STREAM.PURGE.{STREAM}", {"filter": subject})
 
 
 @asynccontextmanager
