@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes .venv, the environment of every make target, once for each content of the locks; quiet when it is there.
-# Needs Python 3.11 or newer and nothing else. PYTHON=/path/to/python3 chooses one.
+# Needs Python 3.11 or newer and nothing else: the distribution's where that will do, which is what the package runs on,
+# and faster than one that was built beside it without optimisation. PYTHON=/path/to/python3 chooses another.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly environment=.venv stamp=.venv/.made-from log=.cache/bootstrap.log
-readonly proven="3.11, 3.12 and 3.13"
+readonly proven="3.11, 3.12 and 3.13" distributions=/usr/bin/python3
 
 say() { printf 'muster: %s\n' "$*" >&2; }
 refuse() { say "$@"; exit 1; }
@@ -27,9 +28,14 @@ is_whole() {
 }
 
 is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+makes_environments() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 
 find_python() {
     local name
+    if [[ -z ${PYTHON:-} ]] && is_recent "$distributions" && makes_environments "$distributions"; then
+        echo "$distributions"
+        return
+    fi
     for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
         if is_recent "$name"; then
             command -v "$name"
@@ -43,7 +49,7 @@ find_python() {
 # Debian and Ubuntu ship Python without the part that makes environments.
 make_environment() {
     local python=$1 package
-    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    if ! makes_environments "$python"; then
         package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
         command -v apt-get >/dev/null ||
             refuse "$python cannot make environments: install its venv and ensurepip modules, then try again"

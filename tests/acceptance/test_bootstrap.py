@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+DISTRIBUTIONS_PYTHON = "/usr/bin/python3"
 PROJECT = """
 [project]
 name = "small"
@@ -54,9 +55,9 @@ def clone(tmp_path: Path) -> Path:
     return clone
 
 
-def bootstrapped(clone: Path) -> str:
+def bootstrapped(clone: Path, **environment: str) -> str:
     """Run the script; give what it said."""
-    environment = {**os.environ, "PYTHON": sys.executable}
+    environment = {**os.environ, "PYTHON": sys.executable, **environment}
     run = subprocess.run(
         [clone / "packaging" / "bootstrap.sh"],
         capture_output=True,
@@ -106,3 +107,22 @@ def test_an_environment_whose_python_was_replaced_is_made_anew(clone: Path) -> N
     assert "making .venv" in bootstrapped(clone)
     assert works(clone)
     assert bootstrapped(clone) == ""
+
+
+def test_the_distributions_python_is_preferred_to_what_stands_beside_it(clone: Path, tmp_path: Path) -> None:
+    if not can_make_environments(DISTRIBUTIONS_PYTHON):
+        pytest.skip(f"{DISTRIBUTIONS_PYTHON} is not there, older than 3.11, or cannot make environments")
+    beside, was_asked = tmp_path / "beside", tmp_path / "asked"
+    beside.mkdir()
+    (beside / "python3").write_text(f'#!/bin/sh\ntouch "{was_asked}"\nexec "{sys.executable}" "$@"\n')
+    (beside / "python3").chmod(0o755)
+    bootstrapped(clone, PYTHON="", PATH=f"{beside}:{os.environ['PATH']}")
+    assert works(clone)
+    assert not was_asked.exists()
+
+
+def can_make_environments(python: str) -> bool:
+    looks = "import ensurepip, sys, venv; assert sys.version_info >= (3, 11)"
+    return (
+        Path(python).exists() and not subprocess.run([python, "-c", looks], capture_output=True, check=False).returncode
+    )
