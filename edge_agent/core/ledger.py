@@ -70,5 +70,7 @@ class Ledger:
 
     def count(self, what: str, cause: str) -> None:
         """Count what happened, by its cause."""
-        causes = self.counts.setdefault(what, {})
+        causes = self.counts.get(what)
+        if causes is None:
+            causes = self.counts[what] = {}
         causes[cause] = causes.get(cause, 0) + 1

@@ -53,47 +53,44 @@ class DecisionLog:
 
         ``block`` is the block's number, ``incarnation`` that of the forwarded messages.
         """
-        advised: list[tuple[int, Advise]] = []
-        forwarded: list[tuple[int, Forward]] = []
-        for row_id, each in enumerate(decisions, first_row_id):
-            if isinstance(each, Advise):
-                advised.append((row_id, each))
-            elif isinstance(each, Forward) and each.sender_id:
-                forwarded.append((row_id, each))
-        named = [each.incarnation for _, each in advised] + [each.opening_incarnation for _, each in advised]
+        advised = [each for each in decisions if isinstance(each, Advise)]
+        named = [each.incarnation for each in advised] + [each.opening_incarnation for each in advised]
         number_of = self._incarnations.number_all(database, [incarnation, *named])
         number = number_of(incarnation)
-        advisories = [
-            (
-                row_id,
-                block,
-                each.sender_id,
-                str(each.kind),
-                each.at,
-                each.last_seen_at,
-                number_of(each.incarnation),
-                each.sequence,
-                number_of(each.opening_incarnation),
-                each.opening_sequence,
-                each.ordinal,
-                each.rebuilt,
-            )
-            for row_id, each in advised
-        ]
-        forwards = [
-            (
-                row_id,
-                block,
-                each.sender_id,
-                str(each.reason),
-                message.stored_at,
-                number,
-                message.sequence,
-                len(message.payload),
-            )
-            for row_id, each in forwarded
-            for message in (each.message,)
-        ]
+        advisories: list[Row] = []
+        forwards: list[Row] = []
+        for row_id, each in enumerate(decisions, first_row_id):
+            if isinstance(each, Advise):
+                advisories.append(
+                    (
+                        row_id,
+                        block,
+                        each.sender_id,
+                        each.kind,
+                        each.at,
+                        each.last_seen_at,
+                        number_of(each.incarnation),
+                        each.sequence,
+                        number_of(each.opening_incarnation),
+                        each.opening_sequence,
+                        each.ordinal,
+                        each.rebuilt,
+                    )
+                )
+            elif isinstance(each, Forward) and each.sender_id:
+                message = each.message
+                forwards.append(
+                    (
+                        row_id,
+                        block,
+                        each.sender_id,
+                        each.reason,
+                        message.stored_at,
+                        number,
+                        message.sequence,
+                        len(message.payload),
+                    )
+                )
         self._insert(database, log_statements.ADVISORY_LOG, log_statements.log_advisories, advisories)
         self._insert(database, log_statements.FORWARD_LOG, log_statements.log_forwards, forwards)
 
