@@ -1,6 +1,7 @@
 """A site's and a region's real servers, their streams, and the contenders between them, one at a time."""
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -23,6 +24,7 @@ DELIVERED = (("site", "PEERADV", "peeradv"), ("region", "FLEET", "fleet"), ("reg
 
 POLL = 0.02
 STALLED = 120.0
+REST = 3.0
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -114,6 +116,8 @@ class Stage:
             contender = Peer(self.directory, work, self.options.peer)
         else:
             contender = Ours(self.directory, work)
+        # What was filled in, and what the turn before left, would be written to the disk during this one.
+        await asyncio.to_thread(os.sync)
         try:
             yield contender
         finally:
@@ -189,3 +193,11 @@ async def stage(options: Options, *, sync_always: bool = False) -> AsyncIterator
         yield Stage(options, servers, clients)
         await stack.aclose()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+async def rested(contender: Contender) -> None:
+    """Wait until a store gives no more space back: that is work of the burst, not of an agent at rest."""
+    size, before = 0, -1
+    while size != before:
+        await asyncio.sleep(REST)
+        size, before = contender.store.stat().st_size if isinstance(contender, Ours) else 0, size

@@ -8,10 +8,8 @@ from tests.bench.contenders import Contender, Ours
 from tests.bench.measures.sampling import everything_arrived
 from tests.bench.registrations import registrations
 from tests.bench.report import RecordsLost, Row, Table
-from tests.bench.stage import POLL, STALLED, Options, Stage, stage
+from tests.bench.stage import POLL, REST, STALLED, Options, Stage, rested, stage
 from tests.bench.streams import acknowledged_through
-
-REST = 3.0
 
 
 async def million(options: Options) -> Table:
@@ -57,7 +55,7 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, held: int) 
         delivering = asyncio.create_task(_delivered(servers, contender, senders))
         reading = await servers.pace(child, read, held, f"{kind.name}, messages read")
         delivered_rate = await delivering
-        await _rested(contender)
+        await rested(contender)
         resident, peak = child.resident(), child.peak_resident()
         idle = await child.core_share(servers.options.size(60, 5))
         killed_at = time.perf_counter()
@@ -72,14 +70,6 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, held: int) 
         await asyncio.sleep(REST)
         figures = [reading.rate, delivered_rate, resident, peak, idle, ready_after, child.resident()]
         return [*figures, reading.processor, reading.servers], held
-
-
-async def _rested(contender: Contender) -> None:
-    """Wait until a store gives no more space back: that is work of the burst, not of an idle agent."""
-    size, before = 0, -1
-    while size != before:
-        await asyncio.sleep(REST)
-        size, before = contender.store.stat().st_size if isinstance(contender, Ours) else 0, size
 
 
 async def _delivered(servers: Stage, contender: Contender, senders: int) -> float | None:

@@ -8,7 +8,7 @@ from tests.bench.contenders import Contender, Ours
 from tests.bench.measures.sampling import everything_arrived
 from tests.bench.registrations import registrations
 from tests.bench.report import Row, Table
-from tests.bench.stage import Options, Stage, stage
+from tests.bench.stage import Options, Stage, rested, stage
 from tests.bench.streams import acknowledged_through
 
 SENDERS = 10_000
@@ -47,6 +47,7 @@ async def _turn(servers: Stage, kind: type[Contender], seconds: float) -> tuple[
         await servers.pace(contender.child, read, await servers.register(()), f"{kind.name}, messages read")
         if held:
             await everything_arrived(servers, contender, SENDERS)
+        await rested(contender)
         (share,) = await shares_while_registering(servers, [contender.child], seconds)
         return contender.child.resident(), share
 
