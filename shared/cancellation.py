@@ -1,7 +1,8 @@
-"""End tasks for sure: one cancellation is not always enough."""
+"""End tasks for sure: one cancellation is not always enough, and a task group passes on no more than one."""
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 CANCEL_AGAIN = 1.0
@@ -14,3 +15,15 @@ async def cancelled(parts: Iterable[asyncio.Task[Any]]) -> None:
         for part in left:
             part.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN)
+
+
+@contextlib.contextmanager
+def cancellation_kept() -> Iterator[None]:
+    """Raise what came meanwhile and was lost, around code of others that waits: see cancelled() for how."""
+    task = asyncio.current_task()
+    told = task.cancelling() if task else 0
+    try:
+        yield
+    finally:
+        if task and task.cancelling() > told:
+            raise asyncio.CancelledError

@@ -12,6 +12,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from shared.cancellation import cancellation_kept
+
 T = TypeVar("T")
 
 _NO_RESPONDERS = "503"
@@ -74,7 +76,8 @@ async def _request(client: Client, subject: str, payload: bytes, deadline: float
     answers = await client.subscribe(inbox)
     try:
         await client.publish(subject, payload, reply=inbox)
-        answer = await answers.next_msg(timeout=deadline)
+        with cancellation_kept():
+            answer = await answers.next_msg(timeout=deadline)
     finally:
         if client.is_connected:
             await answers.unsubscribe()

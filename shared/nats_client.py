@@ -15,6 +15,7 @@ from nats.aio.client import Server, Srv
 from nats.aio.msg import Msg
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
+from shared.cancellation import cancellation_kept
 from shared.link_progress import Connection, LinkProgress
 from shared.nats_direct import DirectClient
 from shared.nats_secrets import Login, sign, tls_context
@@ -109,20 +110,30 @@ class EdgeClient(DirectClient):
 
         Raise FlushTimeoutError where the link takes nothing for as long as a flush may last.
         """
-        task = asyncio.current_task()
-        cancellations = task.cancelling() if task else 0
         progress = LinkProgress()
         progress.goes_on(self.connection)
         while True:
             waiting = self._pending_data_size
             await self._flush_pending(force_flush=True)
-            if task and task.cancelling() > cancellations:
-                # nats-py keeps it to itself.
-                raise asyncio.CancelledError
             if not waiting or self._pending_data_size < waiting:
                 return
             if not progress.goes_on(self.connection):
                 raise nats.errors.FlushTimeoutError
+
+    async def request(self, *arguments: Any, **options: Any) -> Msg:
+        """Ask as nats-py does, and end when told to: before Python 3.12 an answer of that moment hides it for good."""
+        with cancellation_kept():
+            return await super().request(*arguments, **options)
+
+    async def flush(self, *arguments: Any, **options: Any) -> None:
+        """Flush as nats-py does, and end when told to, as request() does."""
+        with cancellation_kept():
+            await super().flush(*arguments, **options)
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:
+        """Let no publish keep to itself that its task is told to end: nats-py does, on any Python."""
+        with cancellation_kept():
+            return await super()._flush_pending(force_flush)
 
     async def _connect_to_server(self, s: Srv) -> None:
         """Drop what a failed attempt left behind, and note whom we try.
@@ -135,7 +146,7 @@ class EdgeClient(DirectClient):
             if task is not None:
                 task.cancel()
         self.attempted, self.reached = s.uri.netloc.rpartition("@")[2], False
-        with _tried_again():
+        with _tried_again(), cancellation_kept():
             try:
                 await super()._connect_to_server(s)
             except UnicodeError as error:
@@ -149,7 +160,7 @@ class EdgeClient(DirectClient):
         return super()._connect_command()
 
     async def _process_connect_init(self) -> None:
-        with _tried_again():
+        with _tried_again(), cancellation_kept():
             await super()._process_connect_init()
         self._connected_at = asyncio.get_running_loop().time()
 
