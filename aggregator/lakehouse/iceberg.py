@@ -8,7 +8,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.catalog_access import CATALOG
-from aggregator.lakehouse.java_class import java_class
+from aggregator.lakehouse.java_class import java_class, make_active
 from aggregator.lakehouse.table import NAMESPACE, Table
 
 _EPOCH = date(1970, 1, 1)
@@ -21,6 +21,8 @@ class Iceberg:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        # What a catalog is, Spark reads in the active session's settings, not in those of the session it is given.
+        make_active(spark)
         session = spark._jsparkSession  # noqa: SLF001 - the only way to Iceberg's Java interface
         self._catalog = self._class("spark.Spark3Util").loadIcebergCatalog(session, CATALOG)
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.lakehouse.catalog_access import CATALOG, spark_catalog, spark_secrets
-from aggregator.lakehouse.java_class import java_class
+from aggregator.lakehouse.java_class import make_active
 from aggregator.lakehouse.java_process import leave_its_end_to_python, tell_failed_calls_once
 from aggregator.lakehouse.jetstream_source import JetStreamSource
 from aggregator.lakehouse.local_files import make_files_quickly
@@ -81,8 +81,7 @@ def start(settings: SessionSettings) -> SparkSession:
             if spark.conf.isModifiable(key) or key.startswith(f"spark.sql.catalog.{CATALOG}"):
                 spark.conf.set(key, value)
         # A data source is registered with the new session, but looked for in the active one.
-        active = spark._jsparkSession  # noqa: SLF001 - Python has no name for it
-        java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(active)
+        make_active(spark)
     _name_what_pyspark_looks_up(spark)
     spark.dataSource.register(JetStreamSource)
     make_files_quickly(spark)

@@ -1,6 +1,7 @@
 """A table knows how far it has come, also when its snapshots are gone, and one job at a time writes it."""
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -34,6 +35,18 @@ def prepared(spark: SparkSession, tmp_path: Path) -> SparkSession:
     session = start_session(settings_for(ConnectionSettings(servers=("nats://127.0.0.1:1",)), tmp_path), say)
     provision.prepare(session)
     return session
+
+
+def test_tables_are_found_from_a_thread_in_which_spark_has_no_session(spark: SparkSession, tmp_path: Path) -> None:
+    """As py4j's own thread is when it had to connect anew."""
+    session = start_session(settings_for(ConnectionSettings(servers=("nats://127.0.0.1:1",)), tmp_path), say)
+
+    def names() -> set[str]:
+        Iceberg(session).make_namespaces()
+        return Iceberg(session).names()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        assert elsewhere.submit(names).result() == set()
 
 
 def test_a_position_outlives_the_snapshot_that_carried_it(prepared: SparkSession) -> None:
