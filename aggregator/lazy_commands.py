@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from shared.command_group import ANY_LENGTH, CommandGroup
+
 
 class LazyCommand(NamedTuple):
     """Where a command is, the line of help that is shown without loading it, and what others add ``below`` it."""
@@ -39,7 +41,7 @@ class LazyCommand(NamedTuple):
         )
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group whose commands are loaded one by one; one whose module is not installed is not shown."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **options: Any) -> None:
@@ -57,8 +59,5 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands without loading any."""
-        loaded = {name: command.get_short_help_str(limit=formatter.width) for name, command in self.commands.items()}
-        rows = loaded | {name: command.help for name, command in self._lazy.items()}
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(list(rows.items()))
+        loaded = {name: command.get_short_help_str(ANY_LENGTH) for name, command in self.commands.items()}
+        self.write_commands(formatter, loaded | {name: command.help for name, command in self._lazy.items()})

@@ -12,6 +12,7 @@ import msgspec
 
 from edge_agent import config
 from edge_agent.log_lines import LOG_FORMATS, LogFormat, log_to_standard_error
+from shared.command_group import CommandGroup
 from shared.settings import SettingsError
 
 LAZY_COMMANDS = {
@@ -33,7 +34,7 @@ config_option = click.option(
 )
 
 
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     """Load what operators rarely need only when it is asked for: the agent starts in a fraction of a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -12,6 +12,7 @@ from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.source_file import SEPARATORS
 from aggregator.lakehouse.imports.watch import said_of_watch, told_epoch, watch
+from shared.command_group import CommandGroup
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
 
@@ -40,7 +41,7 @@ def _separator(_context: click.Context, _parameter: click.Parameter, text: str) 
     return text
 
 
-@click.group("import")
+@click.group("import", cls=CommandGroup)
 def import_() -> None:
     """Take over what another monitoring system has kept."""
 
@@ -118,7 +119,7 @@ def import_() -> None:
     help="Read the files, say how they are understood, and change nothing. Overlaps are not looked for.",
 )
 def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bool, **given: Any) -> None:
-    """Import intervals in which senders were up or down, one to a row, from FILE...
+    """Import files of intervals in which senders were up or down, one to a row.
 
     \b
       muster-aggregator import intervals outages.csv.gz --source nagios --sender host --start begin --stop end \\

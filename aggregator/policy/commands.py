@@ -22,6 +22,7 @@ from aggregator.topology.commands import config_option, json_option, load
 from aggregator.topology.jetstream import CONNECT_DEADLINE
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place
+from shared.command_group import CommandGroup
 from shared.instants import InvalidInstant, parse_duration, parse_instant
 from shared.jetstream_api import ApiError, RequestFailed
 from shared.nats_connection import ConnectFailed, connect
@@ -75,7 +76,7 @@ def _to_somebody(command: _Command) -> _Command:
 _sender_option = click.option("--sender", "sender_id", required=True, help="The sender, as advisories name it.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def policy() -> None:
     """Tell regions, sites and blocks how to watch, and the tables what was planned."""
 

@@ -28,6 +28,7 @@ from aggregator.topology.report import report as make_report
 from aggregator.topology.report_text import format_report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import told
+from shared.command_group import CommandGroup
 from shared.settings import SettingsError, load_settings
 from shared.subjects import ROOT
 
@@ -103,7 +104,7 @@ def apply(config_path: Path, again: tuple[str, ...], force: bool, as_json: bool)
     _end(done.problems)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @config_option
 @json_option
 @click.option(

@@ -23,6 +23,7 @@ from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, r
 from edge_agent.status_board import now
 from edge_agent.store.reading import reading
 from edge_agent.terminal import width
+from shared.command_group import CommandGroup
 from shared.identifiers import AdvisoryKind
 from shared.sizes import format_size
 
@@ -133,6 +134,7 @@ def explain(config_path: Path, stream: str, sender: str, limit: int, as_json: bo
 
 
 @click.group(
+    cls=CommandGroup,
     invoke_without_command=True,
     epilog=f"{EXAMPLES}muster-agent outbox\n  muster-agent outbox --to waiting.jsonl"
     "\n  muster-agent outbox drop --lane registrations",

@@ -17,6 +17,7 @@ from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.script import EXAMPLE
 from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
 from edge_agent.simulator.truth_file import TruthExists, TruthFile
+from shared.command_group import CommandGroup
 from shared.instants import SECOND, format_duration
 from shared.nats_connection import ConnectFailed, connect
 from shared.system_errors import refusal
@@ -48,7 +49,9 @@ class LiveOptions(options.FleetOptions, frozen=True, kw_only=True):
 
 
 @click.group(
-    invoke_without_command=True, epilog=f"\b\nA script, all offsets from the fleet's start:\n\n\b\n{_SCRIPT_HELP}"
+    cls=CommandGroup,
+    invoke_without_command=True,
+    epilog=f"\b\nA script, all offsets from the fleet's start:\n\n\b\n{_SCRIPT_HELP}",
 )
 @click.option(
     "--site", callback=options.names, help="The site's name; senders are called <site>-r<rack>-n<nr>.example.net."
