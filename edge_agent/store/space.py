@@ -55,9 +55,17 @@ class DiskSpace:
         return disk.f_bavail * disk.f_frsize
 
     async def _write_log_back(self) -> None:
-        """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space."""
-        with contextlib.suppress(sqlite3.OperationalError):
-            await self._database.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space.
+
+        Not behind a reader of another process, who may take his time: nothing would be committed meanwhile.
+        """
+        ((patience,),) = await self._database.execute_fetchall("PRAGMA busy_timeout")
+        try:
+            await self._database.execute_fetchall("PRAGMA busy_timeout=0")
+            with contextlib.suppress(sqlite3.OperationalError):
+                await self._database.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            await self._database.execute_fetchall(f"PRAGMA busy_timeout={patience}")
 
     async def _free_pages(self) -> int:
         async with self._database.execute("PRAGMA freelist_count") as cursor:

@@ -13,7 +13,7 @@ import pytest
 
 from edge_agent.core.outgoing import Lane
 from edge_agent.ports import StoreFull, StoreLocked
-from edge_agent.store import space
+from edge_agent.store import space, sqlite_store
 from edge_agent.store.space import FREE_PAGES_KEPT, PAGE_SIZE
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import (
@@ -190,6 +190,31 @@ async def test_space_is_given_back_after_a_large_outbox_was_emptied(tmp_path: Pa
         kept = FREE_PAGES_KEPT * PAGE_SIZE
         await until(lambda: path.stat().st_size < kept + (1 << 20), "the file is small again")
     assert large > 2 * kept
+
+
+async def test_a_reader_who_takes_his_time_holds_up_no_commit_while_space_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 600.0)
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        for number in range(1, 13):
+            await store.commit(batch(number, [registration("", "r", size=20_000)] * 200))
+        with closing(sqlite3.connect(path)) as looking, closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT COUNT(*) FROM registration_outbox").fetchone()
+            rows = await store.pending(Lane.REGISTRATIONS, 0, ALL_ROWS)
+            store.delete_through(Lane.REGISTRATIONS, rows[-1].row_id)
+
+            def is_given_back() -> bool:
+                """Look by a connection of its own: a question beside it ends what the store does about its log."""
+                ((pages,),) = looking.execute("PRAGMA freelist_count")
+                return bool(0 < pages <= FREE_PAGES_KEPT)
+
+            await until(is_given_back, "the pages are given back")
+            async with asyncio.timeout(60):
+                await store.commit(batch(13, [advisory("a")]))
+            reader.execute("COMMIT")
 
 
 async def test_a_store_that_somebody_else_keeps_locked_for_a_while_deletes_later_and_says_so_once(
