@@ -163,13 +163,18 @@ def export_outbox(database: sqlite3.Connection, target: Path) -> int:
     try:
         if target.exists():
             raise StoreUnreadable(f"{target}: is there already; name a new file")
-        with closing(os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _SECRET), "wb")) as file:
-            count = write_records(database, file)
-            file.flush()
-            os.fsync(file.fileno())
+        # What lies there is of an export that was killed, or somebody's trap: its mode and its owner would stay.
+        made.unlink(missing_ok=True)
+        with closing(os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _SECRET), "wb")) as file:
+            try:
+                count = write_records(database, file)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                made.unlink(missing_ok=True)
+                raise
         made.replace(target)
     except OSError as error:
-        made.unlink(missing_ok=True)
         raise StoreUnreadable(f"{target}: {error.strerror or error}") from error
     return count
 

@@ -211,10 +211,13 @@ async def test_the_outbox_is_listed_exported_and_dropped_while_the_agent_runs(
         await until(lambda: waiting(agent, registrations=2, advisories=2), "what was decided waits")
         await until(lambda: is_explained(agent), "it is said why nothing leaves")
 
-        target = tmp_path / "outbox.jsonl"
+        target, precious = tmp_path / "outbox.jsonl", tmp_path / "precious"
+        precious.write_text("somebody's")
+        target.with_name(f"{target.name}.part").symlink_to(precious)
         code, output, _ = await agent.command("outbox", "--to", str(target))
         assert (code, output.startswith(tuple("123456789"))) == (0, True)
-        assert stat.S_IMODE(target.stat().st_mode) == 0o600
+        assert (stat.S_IMODE(target.lstat().st_mode), target.is_symlink()) == (0o600, False)
+        assert precious.read_text() == "somebody's", "what lies in the way of an export is not written through"
         records = [msgspec.json.decode(line) for line in target.read_bytes().splitlines()]
         sent = [each for each in records if each["lane"] == "registrations"]
         assert {each["sender_id"] for each in sent} == {"b", "c"}
