@@ -15,8 +15,9 @@ from shared.thresholds import Thresholds
 class Standing(msgspec.Struct, frozen=True):
     """Through which revision, and in which past of the hub's stream (0: nothing was said yet).
 
-    ``given_at`` is the hub's clock at that revision, before the first one the site's when the block's store began (0 in
-    one that an earlier version made); orders about senders that were given at ``floor`` or before are void.
+    ``given_at`` is the latest that the hub's clock was at any revision of that past, before the first one the site's
+    when the block's store began (0 in one that an earlier version made); orders about senders that were given at
+    ``floor`` or before are void.
     ``thresholds`` are the last for each scope, by its name. Instants are microseconds.
     """
 
@@ -27,20 +28,24 @@ class Standing(msgspec.Struct, frozen=True):
     thresholds: dict[str, Thresholds] = {}
 
     def has(self, revision: Revision) -> bool:
-        """Tell whether a revision has been taken."""
-        return revision.stream_created_us == self.stream_created_at and revision.revision <= self.revision
+        """Tell whether a revision has been taken.
+
+        A hub whose stream was restored from an older copy uses numbers again: later is what was given later.
+        """
+        is_of_this_past = revision.stream_created_us == self.stream_created_at
+        return is_of_this_past and revision.revision <= self.revision and revision.given_at_us <= self.given_at
 
     def after(self, scope: Scope, revision: Revision, began_at: int) -> "Standing":
         """Take the next revision; ``began_at`` is about when the block's store began, where nothing else says so."""
-        before = self
+        before, given_at = self, revision.given_at_us
         if revision.stream_created_us != self.stream_created_at:
             before = Standing(revision.stream_created_us, floor=self.given_at or began_at)
+        else:
+            given_at = max(given_at, self.given_at)
         thresholds = before.thresholds
         if isinstance(revision.order, SetThresholds):
             thresholds = {**thresholds, str(scope): revision.order.thresholds}
-        return msgspec.structs.replace(
-            before, revision=revision.revision, given_at=revision.given_at_us, thresholds=thresholds
-        )
+        return msgspec.structs.replace(before, revision=revision.revision, given_at=given_at, thresholds=thresholds)
 
     def said_of(self, block_id: BlockId) -> list[tuple[Scope, Thresholds]]:
         """List the thresholds that are said for a block, those of the larger scope first."""

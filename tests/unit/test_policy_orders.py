@@ -55,6 +55,10 @@ class Hub:
         )
         self._said.append(Said(scope, revision))
 
+    def is_restored(self, through: int) -> None:
+        """Go back to an older copy of the stream, in which revisions end at ``through``."""
+        del self._said[through:]
+
 
 class Site:
     """A tracked block that hears the hub."""
@@ -96,6 +100,35 @@ class Site:
             for each in self.decisions
             if isinstance(each, Advise | Forward)
         ]
+
+
+def test_what_a_hub_says_anew_under_numbers_that_a_restored_stream_uses_again_is_obeyed() -> None:
+    hub = Hub()
+    site = Site(hub)
+    for number, minutes in enumerate((60, 70, 80, 90)):
+        hub.says(DUB1, SetThresholds(Thresholds(stale_after=minutes * MINUTE)), BEGAN_AT + number * HOUR)
+    site.obeys()
+    hub.is_restored(2)
+    site.obeys()
+    assert site.tracker.state.policy.stale_after == 90 * MINUTE, "what was taken holds until something else is said"
+    hub.says(DUB1, SetThresholds(Thresholds(stale_after=33 * MINUTE)), BEGAN_AT + 100 * HOUR)
+    site.obeys()
+    assert (site.tracker.state.policy.stale_after, site.tracker.state.standing.revision) == (33 * MINUTE, 3)
+    said = site.recorded.copy()
+    site.obeys()
+    assert site.recorded == said, "once"
+
+
+def test_a_revision_given_while_the_hubs_clock_was_set_back_is_obeyed_once() -> None:
+    hub = Hub()
+    site = Site(hub)
+    hub.says(DUB1, SetThresholds(Thresholds(stale_after=60 * MINUTE)), BEGAN_AT + 9 * HOUR)
+    hub.says(DUB1, SetThresholds(Thresholds(stale_after=70 * MINUTE)), BEGAN_AT + 1 * HOUR)
+    site.obeys()
+    said = site.recorded.copy()
+    site.obeys()
+    assert site.recorded == said
+    assert site.tracker.state.policy.stale_after == 70 * MINUTE
 
 
 def test_the_smaller_scope_holds_and_blind_after_follows_stale_after() -> None:
