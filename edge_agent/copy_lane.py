@@ -6,7 +6,9 @@ where the one before will end, which holds while nobody else writes to the strea
 after the other for a while. A row that goes alone goes with nothing else in flight.
 
 On the same condition, large rows leave as chains where these are faster: each row on the condition that it comes to
-stand directly behind the one before. Of a chain that breaks, the first part may be stored.
+stand directly behind the one before. Of a chain that breaks, the first part may be stored. A chain leaves behind what
+was answered, or behind another chain: where a batch will end is a guess that others' messages before it make wrong, and
+then a row in the midst of the chain may find just what it expects, and be stored without those before it.
 
 A server keeps some batches open, for everybody together; who holds them all, holds up nobody for long: after some
 seconds rows go one by one, as where there are no batches, and a batch is tried now and then.
@@ -119,8 +121,11 @@ class CopyLane(UploadLane):
             # What has come by the time the one in flight is answered makes a fuller batch.
             return None
         assert self._end is not None
+        form = self._form_of(rows)
+        if form is Form.CHAIN and any(shipment.form is not Form.CHAIN for shipment, _ in self._in_flight.values()):
+            return None
         behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
-        return self._shipped(rows, self._form_of(rows), behind)
+        return self._shipped(rows, form, behind)
 
     async def settle(self, answer: Answer) -> None:
         """Take an answer to a shipment; one that is no longer in flight means nothing."""

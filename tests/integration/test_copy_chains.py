@@ -18,8 +18,9 @@ from edge_agent import upload_lane, uploader
 from edge_agent.copy_lane import WORTH_A_CHAIN, CopyLane
 from edge_agent.core import form_choice
 from edge_agent.core.form_choice import FormChoice
-from edge_agent.core.shipment import Form
+from edge_agent.core.shipment import Form, Shipment
 from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.upstream import JetStreamUpstream
 from shared import nats_client
 from shared.embedded_cluster import EmbeddedCluster, Member
 from shared.embedded_link import EmbeddedLink
@@ -120,6 +121,30 @@ async def test_chains_that_break_since_others_write_to_the_stream_lose_double_an
         await asyncio.gather(writing, return_exceptions=True)
         assert await copies_in(region) == bodies
     assert forms.broken, "no chain was broken"
+
+
+async def test_a_chain_that_another_site_writes_before_loses_none_of_its_rows_behind_a_batch_still_under_way(
+    tmp_path: Path, store: SqliteStore, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written comes before the batch, which ends further on than it was to: a chain may not count on that."""
+    monkeypatch.setattr(form_choice, "MEASURED", 3)
+    monkeypatch.setattr(form_choice, "FIRST_PAUSE", 1)
+    bodies = await large_copies(store, 3_000)
+    async with running_region(tmp_path, round_trip=0.05, bandwidth=6_000_000) as region:
+        await region.make_stream(allow_atomic=True)
+        send = JetStreamUpstream.send
+
+        async def sent_behind_another_sites(upstream: JetStreamUpstream, shipment: Shipment) -> None:
+            if shipment.form is Form.CHAIN and forms.count(Form.CHAIN) < 3:
+                for _ in range(2):
+                    await region.client.jetstream().publish("fleet.eu-west.other.nodes.registration", b"")
+            await send(upstream, shipment)
+
+        monkeypatch.setattr(JetStreamUpstream, "send", sent_behind_another_sites)
+        async with uploading(region, store):
+            await until(lambda: store.depths() == EMPTY, "the region has acknowledged everything", PATIENCE)
+        assert await copies_in(region) == bodies
+    assert forms.count(Form.CHAIN) >= 3
 
 
 async def write_under_chains(region: Region, forms: Forms) -> None:
