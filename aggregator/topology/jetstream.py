@@ -27,7 +27,7 @@ from aggregator.topology.plan import Action, Change, Plan
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.sourcing import OURS, copier_of, named_copier
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
-from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, domain_of
+from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_MESSAGE, NO_SUCH_STREAM, domain_of
 from shared.nats_connection import ApiError, ConnectFailed, RequestFailed, connect, request_json
 
 CONNECT_DEADLINE = 5.0
@@ -35,7 +35,6 @@ REQUEST_DEADLINE = 5.0
 _SCAN_DEADLINE = 60.0
 _FIRST_DEADLINE = 2.0
 _AT_ONCE = 32
-NO_SUCH_MESSAGE = 10037
 
 T = TypeVar("T")
 Connections = dict[str, Client | str]

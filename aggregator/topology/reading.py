@@ -12,9 +12,9 @@ import nats.errors
 from nats.aio.client import Client
 
 from aggregator.topology.found import StreamKey
-from aggregator.topology.jetstream import NO_SUCH_MESSAGE, REQUEST_DEADLINE
+from aggregator.topology.jetstream import REQUEST_DEADLINE
 from shared.instants import format_instant
-from shared.jetstream_api import ApiError, RequestFailed, request_json
+from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request_json
 
 _BATCH = 1_000
 _FORGOTTEN_AFTER = 60_000_000_000
