@@ -13,8 +13,10 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from aggregator.scenarios.telling import DEADLINE
+from aggregator.topology.applying import ApplyFailed, apply
+from aggregator.topology.connections import connections
 from aggregator.topology.desired import desired
-from aggregator.topology.jetstream import ApplyFailed, apply, connections, observe
+from aggregator.topology.observing import observe
 from aggregator.topology.plan import Change, Plan, plan
 from aggregator.topology.plan_text import change_lines
 from aggregator.topology.report import Report, report

@@ -11,8 +11,8 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
+from aggregator.topology.connections import REQUEST_DEADLINE
 from aggregator.topology.found import StreamKey
-from aggregator.topology.jetstream import REQUEST_DEADLINE
 from shared.instants import format_instant
 from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request_json
 
