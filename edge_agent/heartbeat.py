@@ -8,34 +8,18 @@ copies carry it on, so it cannot go round through relays.
 import asyncio
 import time
 from collections.abc import Callable
-from enum import StrEnum
 
 import msgspec
 import nats.errors
 from nats.aio.client import Client
 
 from edge_agent.core.observation import HEARTBEAT_HEADER
+from edge_agent.storing import StoringPhase, is_denied
 from shared.instants import SECOND
+from shared.jetstream_api import PubAck
 
 ANSWER_DEADLINE = 5.0
 SUBJECT_HEADER = "Choria-SR-Subject"
-
-
-class HeartbeatPhase(StrEnum):
-    """What has become of heartbeats, as people are told."""
-
-    STORED = "stored"
-    NOT_STORED = "not stored"
-    OFF = "off"
-
-
-class _Error(msgspec.Struct):
-    description: str = ""
-
-
-class _Answer(msgspec.Struct):
-    stream: str = ""
-    error: _Error | None = None
 
 
 class Heartbeat:
@@ -50,7 +34,7 @@ class Heartbeat:
         subject: str,
         interval: int,
         agent: str,
-        report: Callable[[HeartbeatPhase, str], None],
+        report: Callable[[StoringPhase, str], None],
     ) -> None:
         self._client = client
         self._subject = subject
@@ -79,18 +63,18 @@ class Heartbeat:
 
     def takes_denial(self, reason: str) -> bool:
         """Take a permission violation, where a heartbeat has caused it."""
-        if f'publish to "{self._subject}"'.lower() not in reason.lower():
+        if not is_denied(self._subject, reason):
             return False
         self._is_off = True
         remedy = f"not permitted: publish on {self._subject}; allow it, or take [stream.heartbeat] out"
-        self._report(HeartbeatPhase.OFF, remedy)
+        self._report(StoringPhase.OFF, remedy)
         return True
 
     async def _send(self) -> None:
         body = str(int(time.time())).encode()
         try:
             answer = await self._client.request(self._subject, body, timeout=ANSWER_DEADLINE, headers=self._headers)
-            stored = msgspec.json.decode(answer.data, type=_Answer)
+            stored = msgspec.json.decode(answer.data, type=PubAck)
         except nats.errors.NoRespondersError:
             problem = "no stream listens there"
         except nats.errors.TimeoutError:
@@ -101,6 +85,6 @@ class Heartbeat:
             problem = stored.error.description if stored.error else "" if stored.stream else "it was not stored"
         if not self._is_off:
             self._report(
-                HeartbeatPhase.NOT_STORED if problem else HeartbeatPhase.STORED,
+                StoringPhase.NOT_STORED if problem else StoringPhase.STORED,
                 problem and f"{self._subject}: {problem}",
             )

@@ -50,7 +50,9 @@ COUNTED = {
     "withheld": Counted(
         "muster_agent_withheld_total", "cause", ("max_age",), "Messages that were not forwarded though they were due."
     ),
-    "skipped": Counted("muster_agent_skipped_total", "cause", _SKIPPED, "Messages that a relay does not pass on."),
+    "skipped": Counted(
+        "muster_agent_skipped_total", "cause", _SKIPPED, "Messages that a relay or a copy does not pass on."
+    ),
     "probes": Counted(
         "muster_agent_probes_total",
         "sender",

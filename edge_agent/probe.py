@@ -8,7 +8,6 @@ count as they do without one. A probe that the stream refuses is what it is for:
 
 import asyncio
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -19,27 +18,13 @@ from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import PROBE_HEADER
 from edge_agent.core.resume import StreamFacts
+from edge_agent.storing import StoringPhase, is_denied
 from shared.instants import SECOND
+from shared.jetstream_api import PubAck
 
 PATIENCE = 5.0
 _PROTOCOL: Final = "muster:probe:1"
 _NOBODY_LISTENS = "503"
-
-
-class ProbePhase(StrEnum):
-    """What has become of probes, as people are told."""
-
-    STORED = "stored"
-    NOT_STORED = "not stored"
-    OFF = "off"
-
-
-class _Error(msgspec.Struct):
-    description: str = ""
-
-
-class _Answer(msgspec.Struct):
-    error: _Error | None = None
 
 
 class Probe:
@@ -49,7 +34,7 @@ class Probe:
     """
 
     def __init__(
-        self, client: Client, subject: str, origin: str, interval: int, report: Callable[[ProbePhase, str], None]
+        self, client: Client, subject: str, origin: str, interval: int, report: Callable[[StoringPhase, str], None]
     ) -> None:
         self.subject = subject
         self._client = client
@@ -66,7 +51,7 @@ class Probe:
         """Try anew what was in vain on an older connection; ``listens``: the stream stores what is sent there."""
         self._sent_at, self._is_unanswered, self._is_off = 0.0, False, not listens
         if not listens:
-            self._report(ProbePhase.OFF, f"the stream does not listen on {self.subject}: add it to its subjects")
+            self._report(StoringPhase.OFF, f"the stream does not listen on {self.subject}: add it to its subjects")
         elif self._subscription is None:
             self._subscription = await self._client.subscribe(self._client.new_inbox(), cb=self._take_answer)
 
@@ -102,11 +87,10 @@ class Probe:
 
     def takes_denial(self, reason: str) -> bool:
         """Take a permission violation, where a probe has caused it: checks count without probes then."""
-        # nats-py gives it in small letters.
-        if f'publish to "{self.subject}"'.lower() not in reason.lower():
+        if not is_denied(self.subject, reason):
             return False
         self._is_off, self._is_unanswered = True, False
-        self._report(ProbePhase.OFF, f"not permitted: publish on {self.subject}; allow it, or take probe_subject out")
+        self._report(StoringPhase.OFF, f"not permitted: publish on {self.subject}; allow it, or take probe_subject out")
         return True
 
     async def _take_answer(self, message: Msg) -> None:
@@ -115,14 +99,14 @@ class Probe:
             self._say_not_stored("nobody listens there")
             return
         try:
-            error = msgspec.json.decode(message.data, type=_Answer).error
+            error = msgspec.json.decode(message.data, type=PubAck).error
         except msgspec.MsgspecError:
             self._say_not_stored("the answer is not JetStream's")
             return
         if error is None:
-            self._report(ProbePhase.STORED, "")
+            self._report(StoringPhase.STORED, "")
         else:
             self._say_not_stored(error.description)
 
     def _say_not_stored(self, why: str) -> None:
-        self._report(ProbePhase.NOT_STORED, f"{self.subject}: {why}; silence proves nothing meanwhile")
+        self._report(StoringPhase.NOT_STORED, f"{self.subject}: {why}; silence proves nothing meanwhile")

@@ -14,14 +14,13 @@ from nats.aio.client import Client
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.ports import SourceUnavailable
 from shared.instants import format_instant, parse_instant
-from shared.jetstream_api import NO_SUCH_CONSUMER, ApiError, RequestFailed, api_prefix, request_json
+from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
 from shared.subjects import covers
 
 T = TypeVar("T")
 
 REQUEST_DEADLINE = 5.0
 ACK_WAIT = 3_600 * 1_000_000_000
-NO_MESSAGE_FOUND = 10037
 FIRST_THAT_RESETS = (2, 14)
 WORK_QUEUE = "workqueue"
 LARGE_REGISTRATION = 256 << 10
@@ -313,7 +312,7 @@ class SourceApi:
         try:
             reply = await self._ask(f"STREAM.MSG.GET.{self._stream}", {"start_time": format_instant(at)}, _MessageReply)
         except ApiError as error:
-            if error.err_code == NO_MESSAGE_FOUND:
+            if error.err_code == NO_SUCH_MESSAGE:
                 return facts.last_sequence
             raise self._unavailable(error) from error
         return reply.message.seq - 1

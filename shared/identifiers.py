@@ -1,7 +1,7 @@
 """Name the things that records speak of, and derive the ids that must come out the same everywhere.
 
 Nothing here draws a random number: an id that is derived is the same after a crash, on the other agent of a
-pair, and in a reader that checks it (DESIGN: ids are derived, never drawn).
+pair, and in a reader that checks it.
 """
 
 import hashlib

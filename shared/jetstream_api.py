@@ -19,6 +19,7 @@ T = TypeVar("T")
 _NO_RESPONDERS = "503"
 NO_SUCH_STREAM = 10059
 NO_SUCH_CONSUMER = 10014
+NO_SUCH_MESSAGE = 10037
 
 
 class RequestFailed(Exception):
@@ -35,14 +36,24 @@ class ApiError(Exception):
         self.description = description
 
 
-class _Error(msgspec.Struct):
+class Failure(msgspec.Struct):
+    """Why a server refused, in its own words. ``err_code`` is finer than ``code``, which is HTTP's."""
+
     code: int = 0
     err_code: int = 0
     description: str = ""
 
 
+class PubAck(msgspec.Struct):
+    """What a stream answers to a publish. One that refuses names itself, too, and 0 for the sequence."""
+
+    stream: str = ""
+    seq: int = 0
+    error: Failure | None = None
+
+
 class _Envelope(msgspec.Struct):
-    error: _Error | None = None
+    error: Failure | None = None
 
 
 _DOMAIN_API = re.compile(r"\$JS\.([^.]+)\.API")

@@ -15,13 +15,13 @@ import numpy as np
 
 from aggregator.lakehouse.stream_consumer import NOTHING_LEFT, Messages, StreamConsumer
 from shared.instants import parse_instant
+from shared.jetstream_api import NO_SUCH_MESSAGE
 from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, api_prefix, connect, request_json
 from shared.nats_direct import DirectClient
 
 CONNECT_DEADLINE = 20.0
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts: a cluster that elects a leader refuses at once, and needs some seconds."""
-_NO_MESSAGE = 10037
 _UNAVAILABLE = 503
 """The code of "JetStream system temporarily unavailable", which is what servers say where there is no leader."""
 _LAGGING = "whoever answers lags behind the leader"
@@ -162,7 +162,7 @@ class StreamReader:
         try:
             found = await self._ask(f"STREAM.MSG.GET.{stream}", body, _Found, PAUSES)
         except ApiError as error:
-            if error.err_code == _NO_MESSAGE:
+            if error.err_code == NO_SUCH_MESSAGE:
                 return None
             raise ReadFailed(f"stream {stream}: {error}") from error
         except RequestFailed as error:

@@ -19,7 +19,7 @@ from aggregator.policy.runs import Run, runs
 from aggregator.policy.scopes import scope_of
 from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
 from aggregator.topology.commands import config_option, json_option, load
-from aggregator.topology.jetstream import CONNECT_DEADLINE
+from aggregator.topology.connections import CONNECT_DEADLINE
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place
 from shared.command_group import CommandGroup

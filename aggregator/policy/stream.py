@@ -12,7 +12,7 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from aggregator.policy.book import Book
-from aggregator.topology.jetstream import REQUEST_DEADLINE
+from aggregator.topology.connections import REQUEST_DEADLINE
 from aggregator.topology.reading import read_messages
 from aggregator.topology.words import Place
 from shared.instants import parse_instant

@@ -13,7 +13,7 @@ import click
 from aggregator.demo.processes import CommandFailed
 from aggregator.scenarios import edge, fleet_streams, regions, replication, semantics
 from aggregator.scenarios.telling import Telling
-from aggregator.topology.jetstream import ApplyFailed
+from aggregator.topology.applying import ApplyFailed
 from shared.embedded_nats import ServerFailed
 from shared.nats_connection import ApiError, ConnectFailed, RequestFailed
 

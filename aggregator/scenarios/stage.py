@@ -13,19 +13,20 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from aggregator.scenarios.telling import DEADLINE
+from aggregator.topology.applying import ApplyFailed, apply
+from aggregator.topology.connections import connections
 from aggregator.topology.desired import desired
-from aggregator.topology.jetstream import ApplyFailed, apply, connections, observe
+from aggregator.topology.observing import observe
 from aggregator.topology.plan import Change, Plan, plan
 from aggregator.topology.plan_text import change_lines
 from aggregator.topology.report import Report, report
 from aggregator.topology.settings import TopologySettings
-from shared.jetstream_api import ApiError, RequestFailed, api_prefix, request_json
+from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
 from shared.nats_connection import LinkEvent, LinkState, connect
 from shared.nats_settings import AuthSettings, ConnectionSettings
 from shared.settings import load_settings
 
 ACCEPTED = "accepted"
-NO_SUCH_MESSAGE = 10037
 REQUEST_DEADLINE = 20.0
 CONNECT_DEADLINE = 20.0
 _STORE_DEADLINE = 5.0

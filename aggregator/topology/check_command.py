@@ -10,9 +10,10 @@ import msgspec
 
 from aggregator.topology.checks import Finding, Limits, Severity, check, summary
 from aggregator.topology.commands import config_option, json_option
+from aggregator.topology.connections import connections
 from aggregator.topology.desired import desired
 from aggregator.topology.evidence import gather
-from aggregator.topology.jetstream import connections, observe
+from aggregator.topology.observing import observe
 from aggregator.topology.report import report
 from aggregator.topology.settings import TopologySettings
 from shared.instants import DAY, parse_duration

@@ -8,11 +8,13 @@ from typing import TypeVar
 import click
 import msgspec
 
+from aggregator.topology.applying import ApplyFailed
+from aggregator.topology.applying import apply as apply_plan
+from aggregator.topology.connections import Connections, connections
 from aggregator.topology.desired import archiving_of, desired, is_beside_the_archive
 from aggregator.topology.found import Found
 from aggregator.topology.graph import replication_graph
-from aggregator.topology.jetstream import ApplyFailed, Connections, connections, observe
-from aggregator.topology.jetstream import apply as apply_plan
+from aggregator.topology.observing import observe
 from aggregator.topology.plan import Change, Plan
 from aggregator.topology.plan import plan as make_plan
 from aggregator.topology.plan_text import (

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.topology.connections import REQUEST_DEADLINE, Connections
 from aggregator.topology.found import Found, FoundStream, StreamKey
 from aggregator.topology.holes import holes
-from aggregator.topology.jetstream import REQUEST_DEADLINE, Connections
 from aggregator.topology.reading import get_message, read_messages
 from aggregator.topology.report import CopyKey, ReplicationRow, Report
 from aggregator.topology.settings import TopologySettings

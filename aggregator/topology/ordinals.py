@@ -7,8 +7,8 @@ is only counted; where the two do not add up, the block is looked through from t
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.topology.connections import REQUEST_DEADLINE
 from aggregator.topology.found import FoundStream, StreamKey
-from aggregator.topology.jetstream import REQUEST_DEADLINE
 from aggregator.topology.reading import read_messages
 from shared import wire
 from shared.identifiers import BlockId

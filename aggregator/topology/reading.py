@@ -11,10 +11,10 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
+from aggregator.topology.connections import REQUEST_DEADLINE
 from aggregator.topology.found import StreamKey
-from aggregator.topology.jetstream import NO_SUCH_MESSAGE, REQUEST_DEADLINE
 from shared.instants import format_instant
-from shared.jetstream_api import ApiError, RequestFailed, request_json
+from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request_json
 
 _BATCH = 1_000
 _FORGOTTEN_AFTER = 60_000_000_000

@@ -60,7 +60,7 @@ class CopyDraft(ProgressDraft):
 
 
 class Copier:
-    """A block that copies, as last committed."""
+    """A block that copies: the state that drafts go on from."""
 
     def __init__(self, state: BlockState) -> None:
         self.state = state
@@ -70,7 +70,7 @@ class Copier:
         return CopyDraft(self.state)
 
     def adopt(self, draft: CopyDraft) -> None:
-        """Make a committed draft the state."""
+        """Make a draft of the present state the state."""
         self.state = draft.state()
 
     def sender_counts(self) -> dict[str, int]:

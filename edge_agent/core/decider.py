@@ -1,6 +1,6 @@
 """Say what the ingest loop needs of a block's mode: something that reads messages, decides, and writes records.
 
-The loop knows no modes. In every mode inputs go to a draft, the draft is committed, and only then adopted.
+The loop knows no modes. In every mode inputs go to a draft, which is adopted as its commit begins.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class BlockDraft(Protocol):
 
 
 class Decider(Protocol):
-    """A block as last committed."""
+    """A block as decisions go on from it."""
 
     state: BlockState
 
@@ -73,7 +73,7 @@ class Decider(Protocol):
         """Begin to apply inputs to copies: a BlockDraft that this block's intake knows how to fill."""
 
     def adopt(self, draft: Any) -> None:
-        """Make a committed draft the state."""
+        """Make a draft of the present state the state."""
 
     def sender_counts(self) -> dict[str, int]:
         """Count the senders by phase, as watermarks and people are told."""

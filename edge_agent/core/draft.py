@@ -1,6 +1,6 @@
 """Apply inputs to copies of what they touch, and collect the decisions that follow from them, in order.
 
-The rules stand in ``edge_agent.core.tracker``. A draft reads the committed table and never changes it.
+The rules stand in ``edge_agent.core.tracker``. A draft reads the table and never changes it.
 """
 
 from itertools import islice

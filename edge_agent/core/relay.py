@@ -105,7 +105,7 @@ class RelayDraft(ProgressDraft):
 
 
 class Relay:
-    """A block that relays, as last committed."""
+    """A block that relays: the state that drafts go on from."""
 
     def __init__(self, state: BlockState, origins: SenderTable | None = None) -> None:
         self.state = state
@@ -116,7 +116,7 @@ class Relay:
         return RelayDraft(self.state, self.origins)
 
     def adopt(self, draft: RelayDraft) -> None:
-        """Make a committed draft the state."""
+        """Make a draft of the present state the state."""
         changes = draft.changes()
         self.origins.adopt(changes.heard, changes.stale, changes.retired)
         self.state = draft.state()

@@ -98,7 +98,7 @@ class SenderPage(msgspec.Struct, frozen=True):
 
 
 class SenderTable:
-    """All senders of one block. Only adopt() changes it, and only by what has been committed."""
+    """All senders of one block. Only adopt() changes it, by what a whole draft has touched."""
 
     def __init__(self) -> None:
         self.slots: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """Learn from sightings how often senders register, and hold the thresholds against it. Pure.
 
-Source: the promise of DESIGN that no sender is stale without having been silent for ``stale_after``: it is worth
+No sender is stale without having been silent for ``stale_after`` (``edge_agent.core.tracker``, rule 3). That is worth
 something only if ``stale_after`` is longer than what a living sender may be silent.
 """
 

@@ -10,6 +10,7 @@ from edge_agent.doctor.visit import Visit
 from edge_agent.stream_settings import StreamSettings
 from shared import subjects
 from shared.identifiers import AdvisoryKind
+from shared.jetstream_api import PubAck
 
 # No stream has this name (a full stop is not allowed in one): whichever listens refuses to store, and says who it is.
 NOWHERE = {"Nats-Expected-Stream": "muster.doctor"}
@@ -22,10 +23,6 @@ class Heard(msgspec.Struct, frozen=True):
     subject: str
     streams: frozenset[str]
     is_denied: bool
-
-
-class _Answer(msgspec.Struct):
-    stream: str = ""
 
 
 def subjects_of(settings: AgentSettings, block: StreamSettings) -> tuple[list[str], str]:
@@ -64,6 +61,6 @@ async def heard_on(visit: Visit, wanted: Sequence[str]) -> list[Heard]:
 
 def _stream_of(body: bytes) -> str:
     try:
-        return msgspec.json.decode(body, type=_Answer).stream
+        return msgspec.json.decode(body, type=PubAck).stream
     except msgspec.MsgspecError:
         return ""

@@ -11,13 +11,21 @@ from nats.aio.msg import Msg
 
 from edge_agent.pair.entry import Entry, Logged, decode_entry, encode_entry
 from shared.instants import parse_instant
-from shared.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
+from shared.jetstream_api import (
+    NO_SUCH_MESSAGE,
+    NO_SUCH_STREAM,
+    ApiError,
+    Failure,
+    PubAck,
+    RequestFailed,
+    api_prefix,
+    request_json,
+)
 
 DEADLINE = 2.0
 MAX_BYTES = 64 << 20
 """Hours of a busy site, days of a quiet one: a member that was away for longer copies the other's store."""
 
-_NO_MESSAGE_FOUND = 10037
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 _BEHIND_HEADER = "Nats-Expected-Last-Subject-Sequence"
 _STREAM_HEADER = "Nats-Expected-Stream"
@@ -55,16 +63,6 @@ class _Config(msgspec.Struct):
 
 class _Info(msgspec.Struct):
     config: _Config
-
-
-class _Error(msgspec.Struct):
-    err_code: int = 0
-    description: str = ""
-
-
-class _Stored(msgspec.Struct):
-    seq: int = 0
-    error: _Error | None = None
 
 
 class LogAddress(msgspec.Struct, frozen=True):
@@ -160,7 +158,7 @@ class PairLog:
         subject = self._address.subject()
         try:
             answer = await self._client.request(subject, encode_entry(entry), timeout=DEADLINE, headers=headers)
-            stored = msgspec.json.decode(answer.data, type=_Stored)
+            stored = msgspec.json.decode(answer.data, type=PubAck)
         except nats.errors.NoRespondersError as error:
             raise LogUnavailable(f"no stream listens on {subject}") from error
         except (nats.errors.Error, TimeoutError, msgspec.MsgspecError) as error:
@@ -168,7 +166,7 @@ class PairLog:
         # What is refused has a sequence, too: 0.
         if stored.error is None and stored.seq > 0:
             return stored.seq
-        refusal = stored.error or _Error(description="not an answer of a stream")
+        refusal = stored.error or Failure(description="not an answer of a stream")
         if refusal.err_code in _WRONG_LAST_SEQUENCE:
             raise Outrun(refusal.description)
         raise LogUnavailable(f"{subject}: {refusal.description}")
@@ -181,7 +179,7 @@ class PairLog:
         try:
             found = (await self._ask(f"STREAM.MSG.GET.{self._address.stream}", what, _Found)).message
         except ApiError as error:
-            if error.err_code == _NO_MESSAGE_FOUND:
+            if error.err_code == NO_SUCH_MESSAGE:
                 return None
             kind = NoLog if error.err_code == NO_SUCH_STREAM else LogUnavailable
             raise kind(f"stream {self._address.stream}: {error}") from error

@@ -108,7 +108,7 @@ async def run_live(told: LiveOptions) -> None:
                     await live.run(ended, told.duration)
                 finally:
                     progress.cancel()
-                told.say(f"ended after {format_duration(live.now)}: {live.tally}")
+                told.say(f"ended after {format_duration(live.now)}: {live.counts}")
     finally:
         await client.close()
 
@@ -116,4 +116,4 @@ async def run_live(told: LiveOptions) -> None:
 async def _show_progress(live: LiveFleet, told: LiveOptions) -> None:
     while True:
         await asyncio.sleep(_PROGRESS_INTERVAL)
-        told.say(f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.tally}")
+        told.say(f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.counts}")

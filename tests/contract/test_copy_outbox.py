@@ -17,6 +17,8 @@ SMALL = 100_000
 ROW = 10_000
 """About the size of a row of which ten reach that limit."""
 
+A_MOMENT = 0.1
+
 
 @pytest.fixture
 async def small(tmp_path: Path) -> AsyncIterator[SqliteStore]:
@@ -48,6 +50,8 @@ async def test_the_store_pauses_while_advisories_and_copies_reach_the_limit_and_
     await commit(small, copy("the last straw", size=ROW // 2 - 256))
     assert small.is_paused()
     waiter = asyncio.create_task(small.wait_for_room())
+    await small.write_status({})
+    assert not waiter.done()
 
     rows = await small.pending(Lane.COPIES, 0, ALL_ROWS)
     small.delete_through(Lane.COPIES, rows[1].row_id)
@@ -90,10 +94,13 @@ async def test_who_reads_waits_until_the_copies_have_left_but_not_for_an_uploade
 async def test_an_uploader_that_is_slow_is_waited_for_no_longer_than_a_moment(
     small: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", 0.01)
+    monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", A_MOMENT)
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await small.pending(Lane.COPIES, 0, 1)
-    await asyncio.wait_for(small.let_uploads_follow(), 30)
+    began_at = asyncio.get_running_loop().time()
+    await asyncio.wait_for(small.let_uploads_follow(), 60)
+    assert asyncio.get_running_loop().time() - began_at >= A_MOMENT
+    assert small.copies_wait()
 
 
 async def test_reading_out_of_the_file_stops_behind_the_row_that_reaches_the_limit_of_bytes(tmp_path: Path) -> None:

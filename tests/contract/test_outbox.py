@@ -94,7 +94,7 @@ async def test_whoever_waits_for_rows_is_woken_by_the_commit_that_brings_some(st
     await store.write_status({"agent": 1})
     assert not waiter.done()
     await commit(store, advisory("a"))
-    assert await asyncio.wait_for(waiter, 5) == 1
+    assert await asyncio.wait_for(waiter, 60) == 1
 
 
 # Compaction
@@ -187,7 +187,7 @@ async def test_the_store_pauses_while_advisories_alone_reach_the_limit(small: Sq
     await commit(small, *(advisory(f"{number}", size=ROW - 256) for number in range(9)))
     await commit(small, *(sized(f"r{number}") for number in range(20)))
     assert not small.is_paused()
-    await asyncio.wait_for(small.wait_for_room(), 5)
+    await asyncio.wait_for(small.wait_for_room(), 60)
 
     await commit(small, advisory("the last straw", size=ROW - 256))
     assert small.is_paused()
@@ -197,7 +197,7 @@ async def test_the_store_pauses_while_advisories_alone_reach_the_limit(small: Sq
 
     rows = await taken(small, Lane.ADVISORIES, 1)
     small.delete_through(Lane.ADVISORIES, rows[-1].row_id)
-    await asyncio.wait_for(waiter, 5)
+    await asyncio.wait_for(waiter, 60)
     assert not small.is_paused()
     assert small.depths()[Lane.ADVISORIES].rows == 9
 

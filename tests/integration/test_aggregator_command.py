@@ -107,8 +107,8 @@ async def test_an_interrupt_ends_it_quietly(tmp_path: Path, command: str) -> Non
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, command, "--config", str(path), stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    await asyncio.wait_for(dialled.wait(), 20)
+    await asyncio.wait_for(dialled.wait(), 60)
     process.send_signal(signal.SIGINT)
-    shown, complained = await asyncio.wait_for(process.communicate(), 20)
+    shown, complained = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, shown, complained.strip()) == (130, b"", b"")
     server.close()

@@ -11,6 +11,8 @@ import pytest
 from shared.embedded_link import EmbeddedLink
 from tests.support.waiting import until
 
+DEADLINE = 60.0
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -42,7 +44,7 @@ async def opened(link: EmbeddedLink) -> Streams:
     return await asyncio.open_connection("127.0.0.1", link.port)
 
 
-async def answer(streams: Streams, question: bytes, deadline: float = 5.0) -> bytes:
+async def answer(streams: Streams, question: bytes, deadline: float = DEADLINE) -> bytes:
     reader, writer = streams
     writer.write(question)
     async with asyncio.timeout(deadline):
@@ -68,7 +70,7 @@ async def test_the_end_of_a_connection_passes_after_its_bytes(link: EmbeddedLink
     reader, writer = await opened(link)
     writer.write(b"last words")
     writer.write_eof()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         assert await reader.read() == b"last words"
     await closed((reader, writer))
 
@@ -101,7 +103,7 @@ async def test_a_stalled_link_accepts_and_says_nothing_then_delivers_what_it_hel
             await answer(streams, b"anybody there?", deadline=0.3)
     await link.restore()
     for streams in (before, during):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE):
             assert await streams[0].readexactly(14) == b"anybody there?"
         await closed(streams)
 
@@ -126,7 +128,7 @@ async def test_a_connection_closed_during_a_stall_is_seen_to_end_after_it(echo_p
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(ended.wait()), 0.3)
         await link.restore()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), DEADLINE)
         assert seen == [b"before during"]
     server.close()
 
@@ -142,10 +144,10 @@ async def test_the_delay_is_a_round_trip_and_does_not_limit_throughput(link: Emb
     started_at = time.monotonic()
     reader, writer = streams
     writer.write(sent)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         assert await reader.readexactly(len(sent)) == sent
     # A link that waited for each 64 KiB to arrive would take 256 round trips, which is 51 s.
-    assert time.monotonic() - started_at < 20
+    assert time.monotonic() - started_at < 40
     await closed(streams)
 
 
@@ -154,7 +156,7 @@ async def test_the_bandwidth_limits_and_pushes_back(link: EmbeddedLink) -> None:
     streams = await opened(link)
     started_at = time.monotonic()
     sent = bytes(500_000)
-    assert await answer(streams, sent, deadline=20) == sent
+    assert await answer(streams, sent) == sent
     assert time.monotonic() - started_at >= 0.5
     await closed(streams)
 

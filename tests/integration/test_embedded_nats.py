@@ -144,8 +144,8 @@ asyncio.run(main())
 """
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
     assert parent.stdout is not None
-    server_pid = int(await asyncio.wait_for(parent.stdout.readline(), 20))
+    server_pid = int(await asyncio.wait_for(parent.stdout.readline(), 60))
     assert is_alive(server_pid)
     parent.kill()
-    await asyncio.wait_for(parent.wait(), 20)
+    await asyncio.wait_for(parent.wait(), 60)
     await until(lambda: not is_alive(server_pid), "the server is gone")

@@ -48,7 +48,8 @@ async def test_a_password_from_a_file_opens_the_door_and_a_wrong_one_ends_at_onc
         assert line == (
             f"cannot connect to 127.0.0.1:{server.port}: it refuses our credentials (auth): Authorization Violation"
         )
-        assert time.monotonic() - started_at < 10
+        # Not only when the deadline is over.
+        assert time.monotonic() - started_at < 25
 
 
 async def test_a_token_from_a_file_opens_the_door(tmp_path: Path) -> None:

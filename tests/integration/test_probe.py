@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from edge_agent import probe as probe_module
-from edge_agent.probe import ProbePhase
 from edge_agent.source_api import SourceAddress
+from edge_agent.storing import StoringPhase
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats_connection import AuthSettings
@@ -51,7 +51,7 @@ async def test_a_quiet_stream_is_probed_and_the_probe_is_read_back(site: Site) -
             "protocol": "muster:probe:1",
             "origin": "eu-west.dub1.nodes",
         }
-        assert reader.probe_reports == [(ProbePhase.STORED, "")]
+        assert reader.probe_reports == [(StoringPhase.STORED, "")]
 
 
 async def test_probes_go_on_while_nobody_registers(site: Site) -> None:
@@ -90,7 +90,7 @@ async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_p
 
         async def is_told() -> bool:
             assert not await proves(reader)
-            return bool(reader.probe_reports) and reader.probe_reports[-1][0] is ProbePhase.NOT_STORED
+            return bool(reader.probe_reports) and reader.probe_reports[-1][0] is StoringPhase.NOT_STORED
 
         await until(is_told, "it is said")
         assert reader.probe_reports[-1][1] == (
@@ -109,13 +109,13 @@ async def test_a_probe_that_the_stream_refuses_proves_nothing_until_one_is_store
 
         async def is_told() -> bool:
             proven = await proves(reader)
-            return not proven and reader.probe_reports[-1][0] is ProbePhase.NOT_STORED
+            return not proven and reader.probe_reports[-1][0] is StoringPhase.NOT_STORED
 
         await until(is_told, "the next is refused and checks do not count")
         assert "maximum messages per subject exceeded" in reader.probe_reports[-1][1]
         await site.api(f"STREAM.PURGE.{STREAM}")
         await until(lambda: proves(reader), "a probe is stored again")
-        assert reader.probe_reports[-1] == (ProbePhase.STORED, "")
+        assert reader.probe_reports[-1] == (StoringPhase.STORED, "")
 
 
 async def test_a_probe_without_an_answer_is_said_and_sent_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ async def test_a_probe_without_an_answer_is_said_and_sent_again(site: Site, monk
 
         await until(is_told, "it is said")
         assert reader.probe_reports[0] == (
-            ProbePhase.NOT_STORED,
+            StoringPhase.NOT_STORED,
             "registration.probe: no answer within 0.5 s; silence proves nothing meanwhile",
         )
         # What comes back proves all the same: it was stored.
@@ -185,7 +185,7 @@ async def test_a_subject_that_the_stream_does_not_take_is_said_and_checks_count_
     async with reading(site, probe=ProbeSettings("probes.dub1")) as reader:
         assert await proves(reader)
         assert reader.probe_reports == [
-            (ProbePhase.OFF, "the stream does not listen on probes.dub1: add it to its subjects")
+            (StoringPhase.OFF, "the stream does not listen on probes.dub1: add it to its subjects")
         ]
 
 
@@ -211,7 +211,7 @@ async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tm
             await until(is_told, "it is said")
             assert reader.probe_reports == [
                 (
-                    ProbePhase.OFF,
+                    StoringPhase.OFF,
                     f"not permitted: publish on {subject}; allow it, or take probe_subject out",
                 )
             ]

@@ -201,7 +201,7 @@ async def test_a_stopped_server_stops_nobody(server: EmbeddedNats, tmp_path: Pat
         await server.start()
         await until(lambda: heard_after(server, up_again), "every sender is heard again")
         process.send_signal(signal.SIGTERM)
-        _, said = await asyncio.wait_for(process.communicate(), 20)
+        _, said = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0
     assert b"no connection" in said
 
@@ -297,7 +297,7 @@ async def test_history_arrives_whole_through_a_server_that_is_killed(server: Emb
         await server.kill()
         await server.start()
         before = await last_sequence(server, "FLEET")
-        _, said = await asyncio.wait_for(process.communicate(), 120)
+        _, said = await asyncio.wait_for(process.communicate(), 300)
     finally:
         if process.returncode is None:
             process.kill()

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.topology.connections import connections
 from aggregator.topology.desired import desired
 from aggregator.topology.evidence import gather
-from aggregator.topology.jetstream import connections, observe
+from aggregator.topology.observing import observe
 from aggregator.topology.report import report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place

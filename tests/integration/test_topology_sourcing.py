@@ -12,8 +12,10 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
+from aggregator.topology.applying import ApplyFailed, apply
+from aggregator.topology.connections import connections
 from aggregator.topology.desired import desired
-from aggregator.topology.jetstream import ApplyFailed, apply, connections, observe
+from aggregator.topology.observing import observe
 from aggregator.topology.plan import Action, Plan, plan
 from aggregator.topology.settings import TopologySettings
 from shared.nats_connection import request_json

@@ -275,7 +275,7 @@ async def test_a_bandwidth_limit_is_kept(region: Region, store: SqliteStore) -> 
             stored = await region.stored_bytes()
             samples.append((time.monotonic() - began, stored))
             await asyncio.sleep(0.05)
-            assert time.monotonic() - began < 30
+            assert time.monotonic() - began < 180, "it has not all arrived"
     for elapsed, stored in samples:
         assert stored <= rate * elapsed + uploader.BURST_BYTES + size
     assert await region.stored_count() == 80

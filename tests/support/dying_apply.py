@@ -11,7 +11,8 @@ from typing import Any
 from nats.aio.client import Client
 
 from aggregator.cli import main
-from aggregator.topology import jetstream
+from aggregator.topology import applying
+from aggregator.topology.connections import REQUEST_DEADLINE
 
 DEATH = "MUSTER_TEST_DEATH"
 
@@ -19,10 +20,10 @@ DEATH = "MUSTER_TEST_DEATH"
 def mortal() -> None:
     """Have the requests that change something counted, and the process end at its time."""
     number, when = os.environ[DEATH].split()
-    asked, request = 0, jetstream._request
+    asked, request = 0, applying._request
 
     async def dying(
-        client: Client, subject: str, body: dict[str, Any] | None, deadline: float = jetstream.REQUEST_DEADLINE
+        client: Client, subject: str, body: dict[str, Any] | None, deadline: float = REQUEST_DEADLINE
     ) -> None:
         nonlocal asked
         asked += 1
@@ -33,7 +34,7 @@ def mortal() -> None:
         if is_time:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    jetstream._request = dying
+    applying._request = dying
 
 
 if __name__ == "__main__":

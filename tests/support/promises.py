@@ -1,4 +1,4 @@
-"""Assert, of a straight run, what DESIGN.md promises of any run; each check is its own slow and obvious reading."""
+"""Assert, of a straight run, what holds of any run; each check is its own slow and obvious reading of a promise."""
 
 from collections import defaultdict
 

@@ -10,9 +10,10 @@ import msgspec
 
 from edge_agent.core.observation import SourceMessage
 from edge_agent.ports import Opened, SourceUnavailable
-from edge_agent.probe import Probe, ProbePhase
+from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
 from edge_agent.source_api import SourceAddress, SourceApi, resets_consumers
+from edge_agent.storing import StoringPhase
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import SourcePosition
@@ -137,7 +138,7 @@ class Reader:
         self, client: EdgeClient, address: SourceAddress, probe: ProbeSettings, *, resets: bool = True
     ) -> None:
         self.client = client
-        self.probe_reports: list[tuple[ProbePhase, str]] = []
+        self.probe_reports: list[tuple[StoringPhase, str]] = []
         api = SourceApi(client, address, resets_consumers if resets else lambda _client: False)
         self.source = JetStreamSource(client, api, SETTLE, self._probe(probe))
         self.received: list[SourceMessage] = []
@@ -150,7 +151,7 @@ class Reader:
         if not probe.subject:
             return None
 
-        def report(phase: ProbePhase, reason: str) -> None:
+        def report(phase: StoringPhase, reason: str) -> None:
             self.probe_reports.append((phase, reason))
 
         return Probe(self.client, probe.subject, probe.origin, probe.interval, report)

@@ -73,6 +73,9 @@ def test_another_secret_or_another_sender_is_told_with_the_remedy() -> None:
     other = SMALLEST.replace('json_path = "sender"', 'header = "Sender"')
     ours = writer_of(member("dub1-b", other), KEY, "")
     assert difference(ours, theirs, PATH).startswith("stream block nodes is set otherwise than at dub1-a: ")
+    elsewhere = SMALLEST.replace('stream = "REGISTRATION"', 'stream = "REGISTRATION"\ndomain = "site"')
+    ours = writer_of(member("dub1-b", elsewhere), KEY, "")
+    assert "dub1-a: stream, domain, filter, " in difference(ours, theirs, PATH)
     # Thresholds are taken from who leads, and links are each host's own.
     same = SMALLEST.replace("4222", "4223") + '[stream.policy]\nstale_after = "13m"\n'
     assert difference(writer_of(member("dub1-b", same), KEY, ""), theirs, PATH) == ""

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology import jetstream
+from aggregator.topology import observing
 from aggregator.topology.desired import desired
 from aggregator.topology.found import AckFloor, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan import plan
@@ -78,9 +78,9 @@ async def test_an_origin_that_moves_on_while_an_old_consumer_is_asked_for_is_not
 ) -> None:
     """Before 2.15 only the consumer says how much was taken; all of it would come twice."""
     hub = RenamedHub(*sizes, acknowledged=1005)
-    monkeypatch.setattr(jetstream, "request_json", hub.answer)
+    monkeypatch.setattr(observing, "request_json", hub.answer)
     renamed = TWO_REGIONS.replace('domain = "hub"', 'domain = "main"') + GATHERED
     wanted = desired(parse_settings(renamed, TopologySettings, Path("t")))
-    found = await jetstream.observe(wanted, {HUB: Client()}, with_strays=True)
+    found = await observing.observe(wanted, {HUB: Client()}, with_strays=True)
     (made,) = [each for each in plan(wanted, found).changes if each.consumer == "muster-ALL@main"]
     assert made.config.get("opt_start_seq") == start
