@@ -161,7 +161,9 @@ class Uploader:
         now = asyncio.get_running_loop().time()
         patience = IDLE_PATIENCE
         if in_flight:
-            patience = min(progressed_at + ACKNOWLEDGEMENT_PATIENCE - now, LOOK_AT_LINK_EVERY)
+            left = progressed_at + ACKNOWLEDGEMENT_PATIENCE - now
+            # None is left where a thin link still takes what was sent: it is looked at now and then, and waited for.
+            patience = min(left, LOOK_AT_LINK_EVERY) if left > 0 else LOOK_AT_LINK_EVERY
         resting = [lane.rests_until - now for lane in self._lanes if lane.rests_until > now]
         return max(min([patience, *resting]), 0.0)
 

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from edge_agent import uploader
 from edge_agent.core import flight_limit
 from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.core.shipment import Form
+from edge_agent.core.shipment import Answer, Form
 from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.upstream import JetStreamUpstream
 from shared import embedded_link, nats_client, nats_connection
 from tests.support.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
 from tests.support.store_batches import BLOCK, advisory, batch, registration, watermark
@@ -296,7 +297,15 @@ async def test_a_row_that_the_bandwidth_limit_keeps_back_for_longer_than_answers
 async def test_a_row_that_a_thin_link_takes_for_longer_than_answers_are_waited_for_arrives(
     tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is answered only when the link has taken all of it, and so is every ping behind it."""
+    """It is answered only when the link has taken all of it, as is every ping behind it; nobody asks all the while."""
+    asked, answers = 0, JetStreamUpstream.answers
+
+    async def counted(upstream: JetStreamUpstream, patience: float) -> Sequence[Answer]:
+        nonlocal asked
+        asked += 1
+        return await answers(upstream, patience)
+
+    monkeypatch.setattr(JetStreamUpstream, "answers", counted)
     monkeypatch.setattr(uploader, "ACKNOWLEDGEMENT_PATIENCE", 2.0)
     monkeypatch.setattr(uploader, "LANE_PATIENCE", 2.0)
     monkeypatch.setattr(uploader, "LOOK_AT_LINK_EVERY", 0.2)
@@ -309,6 +318,7 @@ async def test_a_row_that_a_thin_link_takes_for_longer_than_answers_are_waited_f
             await emptied(store)
         assert words(await region.stored(), Lane.REGISTRATIONS) == ["large"]
         assert set(told) == {""}
+    assert asked < 200, "a look every 0.2 s for some six seconds, and not one after the other"
 
 
 async def test_rows_that_come_while_the_uploader_waits_leave_at_once(
