@@ -14,9 +14,10 @@ import nats.errors
 from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import SourceMessage
+from edge_agent.delivery import delivery_numbers
 from edge_agent.ports import SourceUnavailable
 from edge_agent.pull_status import pull_status
-from edge_agent.source_api import SourceApi, delivery_numbers
+from edge_agent.source_api import SourceApi
 from shared.nats_client import EdgeClient
 
 PULL_MESSAGES = 1_000
@@ -69,8 +70,7 @@ class Pulls:
         Holes are looked for behind ``continuous_through``, and not at all where that is 0.
         """
         self._first_sequence, self.delivered_sequence = first_sequence, first_sequence - 1
-        self._continuous_through = continuous_through
-        self._acknowledges_each = acknowledges_each
+        self._continuous_through, self._acknowledges_each = continuous_through, acknowledges_each
         try:
             self._subscription = await self._client.subscribe_directly(self._inbox, self._receive)
         except nats.errors.Error as error:

@@ -11,7 +11,7 @@ import pytest
 
 from edge_agent import probe as probe_module
 from edge_agent.probe import ProbePhase
-from edge_agent.source_api import SourceAddress
+from edge_agent.source_consumer import SourceAddress
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats_connection import AuthSettings

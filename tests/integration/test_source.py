@@ -10,7 +10,7 @@ import pytest
 
 from edge_agent import source_pulls
 from edge_agent.ports import SourceUnavailable
-from edge_agent.source_api import SourceAddress, StartRule
+from edge_agent.source_consumer import SourceAddress, StartRule
 from shared import nats_client
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, parse_instant
