@@ -58,6 +58,14 @@ class _MessageReply(msgspec.Struct):
     message: _Message
 
 
+def can_store(config: _StreamConfig, state: _StreamState) -> bool:
+    """Tell whether a stream would store a registration: it is not sealed, nor full and refusing what is new."""
+    is_full = config.discard == "new" and (
+        (0 < config.max_msgs <= state.messages) or (0 < config.max_bytes < state.bytes + _headroom(config.max_bytes))
+    )
+    return not (config.sealed or is_full)
+
+
 def _headroom(max_bytes: int) -> int:
     """Give the bytes that must be free in a stream for a registration to be sure of its place."""
     return min(LARGE_REGISTRATION, max_bytes // 10)
@@ -89,17 +97,12 @@ class SourceApi:
     async def facts(self) -> StreamFacts:
         """Ask for the stream's facts."""
         info = await self._request(f"STREAM.INFO.{self._stream}", None, _StreamInfo)
-        config, state = info.config, info.state
-        is_full = config.discard == "new" and (
-            (0 < config.max_msgs <= state.messages)
-            or (0 < config.max_bytes < state.bytes + _headroom(config.max_bytes))
-        )
         return StreamFacts(
             created_at=parse_instant(info.created),
-            first_sequence=state.first_seq,
-            last_sequence=state.last_seq,
+            first_sequence=info.state.first_seq,
+            last_sequence=info.state.last_seq,
             server_at=parse_instant(info.ts),
-            stores=not (config.sealed or is_full),
+            stores=can_store(info.config, info.state),
         )
 
     async def consumer_info(self) -> ConsumerInfo:
