@@ -17,7 +17,8 @@ from nats.aio.msg import Msg
 
 from edge_agent.cancellation import is_cancelled
 from edge_agent.core.standing import Standing
-from edge_agent.source_api import delivery_of, resets_consumers
+from edge_agent.delivery import delivery_of
+from edge_agent.source_api import resets_consumers
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
 from shared.policy import STREAM, Said, consumer_config, consumer_name, read_said
 

@@ -20,7 +20,8 @@ from edge_agent.policy_orders import PolicyOrders
 from edge_agent.ports import Journal
 from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
-from edge_agent.source_api import SourceAddress, SourceApi
+from edge_agent.source_api import SourceApi
+from edge_agent.source_consumer import SourceAddress
 from edge_agent.status_board import source_part, stream_part
 from edge_agent.stream_settings import StreamSettings
 from shared.nats_client import EdgeClient

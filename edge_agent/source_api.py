@@ -13,6 +13,7 @@ from nats.aio.client import Client
 
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.ports import SourceUnavailable
+from edge_agent.source_consumer import WORK_QUEUE, ConsumerInfo, SourceAddress, creation, unsuitable
 from shared.instants import format_instant, parse_instant
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
 from shared.subjects import covers
@@ -20,55 +21,9 @@ from shared.subjects import covers
 T = TypeVar("T")
 
 REQUEST_DEADLINE = 5.0
-ACK_WAIT = 3_600 * 1_000_000_000
 FIRST_THAT_RESETS = (2, 14)
-WORK_QUEUE = "workqueue"
 LARGE_REGISTRATION = 256 << 10
 _NANOSECONDS = 1_000_000_000
-
-
-class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """What a delivered message's reply subject says: ``stored_at`` in microseconds, ``pending`` behind it."""
-
-    consumer_sequence: int
-    sequence: int
-    stored_at: int
-    pending: int
-
-
-def delivery_of(reply: str) -> Delivery:
-    """Read the reply subject of a delivery; raise ValueError where it is none."""
-    return Delivery(*delivery_numbers(reply))
-
-
-def delivery_numbers(reply: str) -> tuple[int, int, int, int]:
-    """Read the reply subject of a delivery, as plain numbers: what a name for each costs shows.
-
-    ``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.<ns>.<pending>``
-    """
-    tokens = reply.split(".")
-    sequence, consumer_sequence, stored_at, pending = tokens[5:] if len(tokens) == 9 else tokens[7:11]
-    return int(consumer_sequence), int(sequence), int(stored_at) // 1000, int(pending)
-
-
-class StartRule(msgspec.Struct, frozen=True):
-    """Where the first read begins: ``all``, ``new``, ``sequence``, ``time`` or ``delta`` (both in microseconds)."""
-
-    kind: str = "all"
-    value: int = 0
-
-
-class SourceAddress(msgspec.Struct, frozen=True):
-    """Which stream is read, through which durable consumer, from where on."""
-
-    stream: str
-    consumer: str
-    domain: str = ""
-    creates_consumer: bool = True
-    filter_subject: str = ""
-    start: StartRule = StartRule()
-    is_shared: bool = False
-    """Whether the other member of a pair reads it too."""
 
 
 class _StreamState(msgspec.Struct):
@@ -94,74 +49,20 @@ class _StreamInfo(msgspec.Struct):
     ts: str
 
 
-class _Delivered(msgspec.Struct):
-    consumer_seq: int = 0
-    stream_seq: int = 0
-
-
-class _ConsumerConfig(msgspec.Struct):
-    ack_policy: str = "none"
-    filter_subject: str = ""
-    deliver_subject: str = ""
-
-
-class ConsumerInfo(msgspec.Struct):
-    """The part of CONSUMER.INFO that tells whether we are caught up."""
-
-    config: _ConsumerConfig
-    delivered: _Delivered
-    num_pending: int
-    ts: str
-
-    @property
-    def acknowledges_each(self) -> bool:
-        """Tell whether every message is acknowledged by itself, as a work queue wants it."""
-        return self.config.ack_policy == "explicit"
-
-    @property
-    def at(self) -> int:
-        """Give the server's clock when it answered, in microseconds."""
-        return parse_instant(self.ts)
-
-
-def creation(address: SourceAddress, retention: str, **start: object) -> dict[str, object]:
-    """Give the body of CONSUMER.CREATE for a stream of that retention."""
-    config = {
-        "durable_name": address.consumer,
-        "ack_policy": "explicit" if retention == WORK_QUEUE else "all",
-        "ack_wait": ACK_WAIT,
-        "max_ack_pending": -1,
-        "max_deliver": -1,
-        "deliver_policy": "all",
-        **({"filter_subject": address.filter_subject} if address.filter_subject else {}),
-        **start,
-    }
-    return {"stream_name": address.stream, "config": config}
-
-
-def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
-    """Say why a consumer that is there cannot serve, and what to do; "" where it can."""
-    name, config = f"consumer {address.consumer} of stream {address.stream}", info.config
-    if config.ack_policy not in ("all", "explicit") or config.deliver_subject:
-        return (
-            f"{name} must be a pull consumer with ack policy all or explicit, and is "
-            f"{'a push consumer' if config.deliver_subject else f'one with {config.ack_policy}'}: delete it, or name "
-            "another in stream.source.consumer"
-        )
-    if config.filter_subject != address.filter_subject:
-        return (
-            f"{name} filters {config.filter_subject!r}, the settings say {address.filter_subject!r}: delete it, or "
-            "name another consumer"
-        )
-    return ""
-
-
 class _Message(msgspec.Struct):
     seq: int
 
 
 class _MessageReply(msgspec.Struct):
     message: _Message
+
+
+def can_store(config: _StreamConfig, state: _StreamState) -> bool:
+    """Tell whether a stream would store a registration: it is not sealed, nor full and refusing what is new."""
+    is_full = config.discard == "new" and (
+        (0 < config.max_msgs <= state.messages) or (0 < config.max_bytes < state.bytes + _headroom(config.max_bytes))
+    )
+    return not (config.sealed or is_full)
 
 
 def _headroom(max_bytes: int) -> int:
@@ -195,17 +96,12 @@ class SourceApi:
     async def facts(self) -> StreamFacts:
         """Ask for the stream's facts."""
         info = await self._request(f"STREAM.INFO.{self._stream}", None, _StreamInfo)
-        config, state = info.config, info.state
-        is_full = config.discard == "new" and (
-            (0 < config.max_msgs <= state.messages)
-            or (0 < config.max_bytes < state.bytes + _headroom(config.max_bytes))
-        )
         return StreamFacts(
             created_at=parse_instant(info.created),
-            first_sequence=state.first_seq,
-            last_sequence=state.last_seq,
+            first_sequence=info.state.first_seq,
+            last_sequence=info.state.last_seq,
             server_at=parse_instant(info.ts),
-            stores=not (config.sealed or is_full),
+            stores=can_store(info.config, info.state),
         )
 
     async def consumer_info(self) -> ConsumerInfo:

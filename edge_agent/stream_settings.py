@@ -15,7 +15,7 @@ from edge_agent.core.intake import (
     SenderRule,
 )
 from edge_agent.core.policy import Policy
-from edge_agent.source_api import StartRule
+from edge_agent.source_consumer import StartRule
 from shared.identifiers import validated_token
 from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, format_duration, parse_duration, parse_instant
 from shared.nats_settings import ConnectionSettings

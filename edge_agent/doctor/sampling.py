@@ -9,8 +9,9 @@ from nats.js.errors import Error as JetStreamError
 
 from edge_agent.core.intake import DigestRule, Intake
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.delivery import delivery_of
 from edge_agent.doctor.visit import Visit
-from edge_agent.source_api import ConsumerInfo, delivery_of
+from edge_agent.source_consumer import ConsumerInfo
 from edge_agent.stream_settings import StreamSettings
 from shared.jetstream_api import ApiError, RequestFailed, api_prefix
 

@@ -11,7 +11,8 @@ from edge_agent.doctor.registrations import check_registrations
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo, clock_finding
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.ports import SourceUnavailable
-from edge_agent.source_api import ConsumerInfo, SourceAddress, SourceApi, creation, unsuitable
+from edge_agent.source_api import SourceApi
+from edge_agent.source_consumer import ConsumerInfo, SourceAddress, creation, unsuitable
 from edge_agent.status_board import now
 from edge_agent.stream_settings import StreamSettings
 from shared.instants import format_duration, parse_instant

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from edge_agent import probe as probe_module
-from edge_agent.source_api import SourceAddress
+from edge_agent.source_consumer import SourceAddress
 from edge_agent.storing import StoringPhase
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND

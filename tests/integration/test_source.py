@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import source as source_module
+from edge_agent import source_pulls
 from edge_agent.ports import SourceUnavailable
-from edge_agent.source_api import SourceAddress, StartRule
+from edge_agent.source_consumer import SourceAddress, StartRule
 from shared import nats_client
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, parse_instant
@@ -74,8 +74,8 @@ async def acknowledged(site: Site, sequence: int) -> bool:
 
 
 async def test_a_link_that_falls_silent_is_noticed_within_seconds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module, "HEARTBEAT", 0.5)
-    monkeypatch.setattr(source_module, "SILENCE_LIMIT", 1.5)
+    monkeypatch.setattr(source_pulls, "HEARTBEAT", 0.5)
+    monkeypatch.setattr(source_pulls, "SILENCE_LIMIT", 1.5)
     await site.make_stream()
     await site.publish(*bodies(50))
     async with reading(site) as reader:
@@ -92,9 +92,9 @@ async def test_a_link_that_falls_silent_is_noticed_within_seconds(site: Site, mo
 
 
 async def test_a_quiet_stream_is_not_taken_for_a_silent_link(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module, "HEARTBEAT", 0.5)
-    monkeypatch.setattr(source_module, "SILENCE_LIMIT", 4.0)
-    monkeypatch.setattr(source_module, "PULL_EXPIRES", 4.5)
+    monkeypatch.setattr(source_pulls, "HEARTBEAT", 0.5)
+    monkeypatch.setattr(source_pulls, "SILENCE_LIMIT", 4.0)
+    monkeypatch.setattr(source_pulls, "PULL_EXPIRES", 4.5)
     await site.make_stream()
     async with reading(site) as reader:
         assert await reader.source.read(6) == []
@@ -311,7 +311,7 @@ async def test_a_large_message_with_headers_arrives_as_it_was_stored(site: Site)
 async def test_a_message_larger_than_a_pull_does_not_stop_the_reader(tmp_path: Path) -> None:
     async with running_site(tmp_path, "max_payload: 8MB") as site:
         await site.make_stream()
-        large = random.randbytes(source_module.PULL_BYTES + 1_000)
+        large = random.randbytes(source_pulls.PULL_BYTES + 1_000)
         await site.publish(b"before", large, b"after")
         async with reading(site) as reader:
             await reader.read_on(3)

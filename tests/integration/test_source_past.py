@@ -9,7 +9,7 @@ import pytest
 
 from edge_agent.core.resume import PastChange, is_gap
 from edge_agent.ports import SourceUnavailable
-from edge_agent.source_api import SourceAddress
+from edge_agent.source_consumer import SourceAddress
 from shared import nats_client
 from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
 

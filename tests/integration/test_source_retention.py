@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent.core.resume import PastChange
 from edge_agent.ports import SourceUnavailable
-from edge_agent.source_api import SourceAddress
+from edge_agent.source_consumer import SourceAddress
 from shared import nats_client
 from shared.nats_connection import AuthSettings
 from tests.support.one_server import written

@@ -19,8 +19,8 @@ from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.outgoing import Emitter, WatermarkContext
 from edge_agent.core.policy import Policy
 from edge_agent.core.replay import replay
+from edge_agent.delivery import delivery_of
 from edge_agent.pair.entry import EntryKind, decode_entry
-from edge_agent.source_api import delivery_of
 from edge_agent.store.log_statements import LOGGED_FORWARDS
 from shared import wire
 from shared.embedded_nats import EmbeddedNats

@@ -12,7 +12,8 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.ports import Opened, SourceUnavailable
 from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
-from edge_agent.source_api import SourceAddress, SourceApi, resets_consumers
+from edge_agent.source_api import SourceApi, resets_consumers
+from edge_agent.source_consumer import SourceAddress
 from edge_agent.storing import StoringPhase
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings

@@ -8,7 +8,7 @@ import pytest
 from edge_agent.config import AgentSettings, MonitorSettings, StoreSettings, UpstreamSettings, WatermarkSettings
 from edge_agent.core.intake import DigestRule, SenderByHeader, SenderByPath, SenderBySubject, SenderBySubjectToken
 from edge_agent.core.policy import Policy
-from edge_agent.source_api import StartRule
+from edge_agent.source_consumer import StartRule
 from edge_agent.stream_settings import (
     HeartbeatSettings,
     PolicySettings,

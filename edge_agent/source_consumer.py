@@ -1,0 +1,93 @@
+"""Say through which consumer a stream is read, from where on, how it is made, and why one that is there cannot serve.
+
+Pure: to ask for it, and to make it, is SourceApi's.
+"""
+
+import msgspec
+
+from shared.instants import parse_instant
+
+ACK_WAIT = 3_600 * 1_000_000_000
+WORK_QUEUE = "workqueue"
+
+
+class StartRule(msgspec.Struct, frozen=True):
+    """Where the first read begins: ``all``, ``new``, ``sequence``, ``time`` or ``delta`` (both in microseconds)."""
+
+    kind: str = "all"
+    value: int = 0
+
+
+class SourceAddress(msgspec.Struct, frozen=True):
+    """Which stream is read, through which durable consumer, from where on."""
+
+    stream: str
+    consumer: str
+    domain: str = ""
+    creates_consumer: bool = True
+    filter_subject: str = ""
+    start: StartRule = StartRule()
+    is_shared: bool = False
+    """Whether the other member of a pair reads it too."""
+
+
+class _Delivered(msgspec.Struct):
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
+class _ConsumerConfig(msgspec.Struct):
+    ack_policy: str = "none"
+    filter_subject: str = ""
+    deliver_subject: str = ""
+
+
+class ConsumerInfo(msgspec.Struct):
+    """The part of CONSUMER.INFO that tells whether we are caught up."""
+
+    config: _ConsumerConfig
+    delivered: _Delivered
+    num_pending: int
+    ts: str
+
+    @property
+    def acknowledges_each(self) -> bool:
+        """Tell whether every message is acknowledged by itself, as a work queue wants it."""
+        return self.config.ack_policy == "explicit"
+
+    @property
+    def at(self) -> int:
+        """Give the server's clock when it answered, in microseconds."""
+        return parse_instant(self.ts)
+
+
+def creation(address: SourceAddress, retention: str, **start: object) -> dict[str, object]:
+    """Give the body of CONSUMER.CREATE for a stream of that retention."""
+    config = {
+        "durable_name": address.consumer,
+        "ack_policy": "explicit" if retention == WORK_QUEUE else "all",
+        "ack_wait": ACK_WAIT,
+        "max_ack_pending": -1,
+        "max_deliver": -1,
+        "deliver_policy": "all",
+        **({"filter_subject": address.filter_subject} if address.filter_subject else {}),
+        **start,
+    }
+    return {"stream_name": address.stream, "config": config}
+
+
+def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
+    """Say why a consumer that is there cannot serve, and what to do; "" where it can."""
+    name, config = f"consumer {address.consumer} of stream {address.stream}", info.config
+    if config.ack_policy not in ("all", "explicit") or config.deliver_subject:
+        return (
+            f"{name} must be a pull consumer with ack policy all or explicit, and is "
+            f"{'a push consumer' if config.deliver_subject else f'one with {config.ack_policy}'}: delete it, or name "
+            "another in stream.source.consumer"
+        )
+    if config.filter_subject != address.filter_subject:
+        return (
+            f"{name} filters {config.filter_subject!r}, the settings say {address.filter_subject!r}: delete it, or "
+            "name another consumer"
+        )
+    return ""
