@@ -146,7 +146,7 @@ class EdgeClient(DirectClient):
             if task is not None:
                 task.cancel()
         self.attempted, self.reached = s.uri.netloc.rpartition("@")[2], False
-        with _tried_again(), cancellation_kept():
+        with _tried_again():
             try:
                 await super()._connect_to_server(s)
             except UnicodeError as error:
@@ -160,7 +160,7 @@ class EdgeClient(DirectClient):
         return super()._connect_command()
 
     async def _process_connect_init(self) -> None:
-        with _tried_again(), cancellation_kept():
+        with _tried_again():
             await super()._process_connect_init()
         self._connected_at = asyncio.get_running_loop().time()
 
