@@ -20,7 +20,8 @@ from edge_agent.ports import LaneDepth
 from edge_agent.store import chunks, log_statements, schema
 from edge_agent.store.bulk import put_rows
 from edge_agent.store.chunks import Chunk
-from edge_agent.store.outbox_books import LastWatermark, OutboxBooks
+from edge_agent.store.merging import merged
+from edge_agent.store.outbox_books import OutboxBooks
 
 NEWER_SAMPLE = "newer_sample"
 OUTBOX_FULL = "outbox_full"
@@ -99,7 +100,7 @@ class OutboxChange:
         self._unpack_replaced(registrations)
         self._delete_replaced(registrations)
         self._append(Lane.REGISTRATIONS, registrations)
-        self._append(Lane.ADVISORIES, self._merged(advisories))
+        self._append(Lane.ADVISORIES, self._without_superfluous(advisories))
         self._append(Lane.COPIES, copies)
         return first
 
@@ -261,29 +262,14 @@ class OutboxChange:
         self._count(block, "compacted", NEWER_SAMPLE)
         self._fates.append((NEWER_SAMPLE, row_id))
 
-    def _merged(self, rows: list[OutboxRow]) -> list[OutboxRow]:
-        """Leave out watermarks that the next row of their block makes superfluous; delete such that are unsent.
-
-        Where others' records lie between, a block's first keeps its place: behind a lane that never becomes empty, one
-        that moved to the end each time would never leave.
-        """
-        unsent_after, end = self._unsent_after[Lane.ADVISORIES], self._last_row_ids[Lane.ADVISORIES]
-        superfluous = {}
-        for row in rows:
-            last = self._last_watermarks.pop(row.block, None)
-            if since := row.watermark_since:
-                behind = 0
-                if last and last.since == since and last.row_id > unsent_after:
-                    behind = last.row_id
-                    if last.row_id == end or last.behind > unsent_after:
-                        behind, superfluous[last.row_id] = last.behind, last.size
-                self._last_watermarks[row.block] = LastWatermark(row.row_id, since, row.size, behind)
-            end = row.row_id
-        kept = [row for row in rows if superfluous.pop(row.row_id, None) is None] if superfluous else rows
+    def _without_superfluous(self, rows: list[OutboxRow]) -> list[OutboxRow]:
+        """Leave out watermarks that the next ones merge with; delete such that stand in the lane."""
+        lane = Lane.ADVISORIES
+        kept, superfluous = merged(rows, self._last_watermarks, self._last_row_ids[lane], self._unsent_after[lane])
         for row_id, size in superfluous.items():
             self._database.execute(schema.DELETE_ADVISORY, (row_id,))
-            self._removed[Lane.ADVISORIES].append(row_id)
-            self._resize(Lane.ADVISORIES, -1, -size)
+            self._removed[lane].append(row_id)
+            self._resize(lane, -1, -size)
         return kept
 
     def _append(self, lane: Lane, rows: list[OutboxRow]) -> None:
