@@ -16,7 +16,8 @@ from edge_agent.core.outgoing import Lane
 from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import flusher
 from edge_agent.store.damage import StoreDamaged
-from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before, site_key
+from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before
+from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import (
     BLOCK,
