@@ -22,6 +22,7 @@ from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.core.upload_window import UploadWindow
 from edge_agent.lane_reader import LaneReader
 from edge_agent.ports import LaneRows
+from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
 
 WINDOW_MESSAGES = 4_096
@@ -37,54 +38,6 @@ YIELDING_ROWS = {Lane.ADVISORIES: 5 * BATCH_ROWS, Lane.REGISTRATIONS: BATCH_ROWS
 """How many leave each second while reading goes first; 0: copies go as ever."""
 
 LOOK_AGAIN_AFTER = 0.1
-
-
-class Terms:
-    """What the region takes, as far as this connection has shown; and numbers for shipments.
-
-    Whether batches are taken is known by block, since blocks may go into different streams; and only when it was asked:
-    a trial with rows would have them arrive behind later ones.
-    """
-
-    def __init__(self) -> None:
-        self._takes_batches: dict[str, bool] = {}
-        self._asked: set[str] = set()
-        self._number = 0
-
-    def forget(self) -> None:
-        """Expect nothing of another connection."""
-        self._takes_batches.clear()
-        self._asked.clear()
-
-    def takes_batches(self, block: str) -> bool | None:
-        """Tell whether batches of a block are taken, None where nobody knows."""
-        return self._takes_batches.get(block)
-
-    def is_asked(self, block: str) -> bool:
-        """Tell whether that is known, or a question under way."""
-        return block in self._asked or block in self._takes_batches
-
-    def ask(self, block: str) -> None:
-        """Note that a question is under way."""
-        self._asked.add(block)
-
-    def unanswered(self, block: str) -> None:
-        """Note that nobody waits for the answer any more."""
-        self._asked.discard(block)
-
-    def learn(self, block: str, outcome: Outcome) -> None:
-        """Take what the answer to a question or to a batch says."""
-        self._asked.discard(block)
-        match outcome:
-            case Outcome.NO_BATCHES:
-                self._takes_batches[block] = False
-            case Outcome.STORED | Outcome.DUPLICATE | Outcome.MISPLACED:
-                self._takes_batches.setdefault(block, True)
-
-    def next_number(self) -> int:
-        """Give a number that no shipment had."""
-        self._number += 1
-        return self._number
 
 
 class UploadLane:

@@ -14,8 +14,9 @@ from edge_agent.core.outgoing import Lane
 from edge_agent.pass_lane import PassLane
 from edge_agent.passage import Passage
 from edge_agent.ports import OutboxStore, StoreUnwritable, Upstream, UpstreamUnavailable
+from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import FIRST_RETRY, LONGEST_RETRY, Terms, UploadLane, jitter
+from edge_agent.upload_lane import FIRST_RETRY, LONGEST_RETRY, UploadLane, jitter
 
 SEND_ROWS = 256
 ACKNOWLEDGEMENT_PATIENCE = 10.0

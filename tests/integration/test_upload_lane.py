@@ -7,9 +7,10 @@ from pathlib import Path
 from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.shipment import Answer, Form, Outcome
+from edge_agent.region_terms import Terms
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import YIELDING_ROWS, Terms, UploadLane
+from edge_agent.upload_lane import YIELDING_ROWS, UploadLane
 from tests.support.asked_lane import next_of, woken
 from tests.support.store_batches import advisory, batch, opened, registration, watermark
 from tests.support.waiting import until
