@@ -23,10 +23,11 @@ from edge_agent.core.form_choice import FormChoice
 from edge_agent.core.known_prefix import KnownPrefix
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
+from edge_agent.pacing import jitter, loop_time
 from edge_agent.ports import LaneRows
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import BATCH_ROWS, UploadLane, jitter, loop_time
+from edge_agent.upload_lane import BATCH_ROWS, UploadLane
 from shared.subjects import RecordType, parse_subject
 
 BUSY_PAUSE = 0.25

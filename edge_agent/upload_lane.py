@@ -11,8 +11,6 @@ Rows may pass each other when a publish fails. A watermark may not: it leaves on
 lane is acknowledged, or stands before it in the same batch, which is stored in its order or not at all.
 """
 
-import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -21,6 +19,7 @@ from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.core.upload_window import UploadWindow
 from edge_agent.lane_reader import LaneReader
+from edge_agent.pacing import FIRST_RETRY, LONGEST_RETRY, jitter, loop_time
 from edge_agent.ports import LaneRows
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
@@ -31,8 +30,6 @@ WORTH_A_BATCH = 100
 """From how many rows on: a server makes files for every batch, which takes as long as to store some dozens of rows."""
 
 TOO_LARGE = "too_large"
-FIRST_RETRY = 0.25
-LONGEST_RETRY = 5.0
 BUSY_PAUSE = 2.0
 YIELDING_ROWS = {Lane.ADVISORIES: 5 * BATCH_ROWS, Lane.REGISTRATIONS: BATCH_ROWS, Lane.COPIES: 0}
 """How many leave each second while reading goes first; 0: copies go as ever."""
@@ -256,13 +253,3 @@ class UploadLane:
 
     def _shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
         return Shipment(self._terms.next_number(), self.lane, rows, form, behind)
-
-
-def loop_time() -> float:
-    """Read the loop's clock, in seconds."""
-    return asyncio.get_running_loop().time()
-
-
-def jitter() -> float:
-    """Give a part of a wait, between its half and its whole, so that many agents do not come back in step."""
-    return random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret

@@ -27,6 +27,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
 from edge_agent.ingest import NO_CHANGES
+from edge_agent.pacing import loop_time
 from edge_agent.pair.copying import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
@@ -281,7 +282,7 @@ class Member:
         while not is_cancelled():
             await asyncio.sleep(LOOK_AT_BOTH_EVERY)
             ours, theirs = self._hands.fitness.troubles(), self._other.troubles
-            if handover.is_due(_loop_time(), ours, theirs):
+            if handover.is_due(loop_time(), ours, theirs):
                 assert theirs is not None
                 self._say(PairPhase.HANDING_OVER, f"it cannot {unlike(ours, theirs)}, and {self._other.name} can")
                 self._has_handed_over = True
@@ -291,8 +292,8 @@ class Member:
 
     async def _copy(self, reason: str) -> None:
         """Ask the leader for its store, and raise CopyArrived when it is there; after a while look at the log again."""
-        other, give_up_at = self._other.name, _loop_time() + LOOK_AGAIN_AFTER
-        while _loop_time() < give_up_at and not is_cancelled():
+        other, give_up_at = self._other.name, loop_time() + LOOK_AGAIN_AFTER
+        while loop_time() < give_up_at and not is_cancelled():
             if copied_lately(self._store_path):
                 self._say(PairPhase.WAITING, f"{reason}, again; the store of {other} was copied less than a minute ago")
                 await asyncio.sleep(RETRY_AFTER)
@@ -312,7 +313,3 @@ class Member:
         if phase is not self._phase:
             self._phase, self._since = phase, now()
         self._report(phase, reason)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
