@@ -124,12 +124,12 @@ class CopyLane(UploadLane):
         behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
         return self._shipped(rows, self._form_of(rows), behind)
 
-    async def settle(self, answer: Answer) -> None:
+    async def take_answer(self, answer: Answer) -> None:
         """Take an answer to a shipment; one that is no longer in flight means nothing."""
         _, self._left_at = self._in_flight.get(answer.number, (None, 0.0))
-        await super().settle(answer)
+        await super().take_answer(answer)
 
-    async def _settle(self, shipment: Shipment, answer: Answer) -> None:
+    async def _answered(self, shipment: Shipment, answer: Answer) -> None:
         rows = shipment.rows
         if shipment.form in (Form.BATCH, Form.QUESTION) and answer.outcome is not Outcome.BUSY:
             self._busy_since = 0.0

@@ -1,4 +1,4 @@
-"""Take one lane's rows to the region: read ahead, ship, settle the answers, and let the acknowledged prefix go.
+"""Take one lane's rows to the region: read ahead, ship, take the answers, and let the acknowledged prefix go.
 
 Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
 which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on.
@@ -129,7 +129,7 @@ class UploadLane:
             self._waits_since = now
         self._in_flight[shipment.number] = (shipment, now)
 
-    async def settle(self, answer: Answer) -> None:
+    async def take_answer(self, answer: Answer) -> None:
         """Take an answer to a shipment; one that is no longer in flight means nothing."""
         shipment, sent_at = self._in_flight.pop(answer.number, (None, 0.0))
         if shipment is None:
@@ -141,7 +141,7 @@ class UploadLane:
             self._retry_after = FIRST_RETRY
         if shipment.form is not Form.SINGLE:
             self._terms.learn(shipment.rows[0].block, answer.outcome)
-        await self._settle(shipment, answer)
+        await self._answered(shipment, answer)
 
     def give_back(self) -> int:
         """Forget what was read and has not left; give the last row that may have."""
@@ -189,7 +189,7 @@ class UploadLane:
             return None
         return self._shipment((self._again.popleft(),))
 
-    async def _settle(self, shipment: Shipment, answer: Answer) -> None:
+    async def _answered(self, shipment: Shipment, answer: Answer) -> None:
         rows = shipment.rows
         if shipment.form is Form.QUESTION:
             return

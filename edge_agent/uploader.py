@@ -118,7 +118,7 @@ class Uploader:
             for answer in answers:
                 lane = self._lane_of.pop(answer.number, None)
                 if lane is not None:
-                    await lane.settle(answer)
+                    await lane.take_answer(answer)
             if answers:
                 progressed_at = loop.time()
                 self._retry_after = FIRST_RETRY
