@@ -25,9 +25,11 @@ from edge_agent.core.form_choice import FormChoice
 from edge_agent.core.known_prefix import KnownPrefix
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
+from edge_agent.pacing import jitter, loop_time
 from edge_agent.ports import LaneRows
+from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import BATCH_ROWS, Terms, UploadLane, jitter, loop_time
+from edge_agent.upload_lane import BATCH_ROWS, UploadLane
 from shared.subjects import RecordType, parse_subject
 
 BUSY_PAUSE = 0.25
@@ -127,12 +129,12 @@ class CopyLane(UploadLane):
         behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
         return self._shipped(rows, form, behind)
 
-    async def settle(self, answer: Answer) -> None:
+    async def take_answer(self, answer: Answer) -> None:
         """Take an answer to a shipment; one that is no longer in flight means nothing."""
         _, self._left_at = self._in_flight.get(answer.number, (None, 0.0))
-        await super().settle(answer)
+        await super().take_answer(answer)
 
-    async def _settle(self, shipment: Shipment, answer: Answer) -> None:
+    async def _answered(self, shipment: Shipment, answer: Answer) -> None:
         rows = shipment.rows
         if shipment.form in (Form.BATCH, Form.QUESTION) and answer.outcome is not Outcome.BUSY:
             self._busy_since = 0.0

@@ -27,7 +27,8 @@ from edge_agent.private_files import keep_private
 from edge_agent.seats import Seats
 from edge_agent.status_board import StatusBoard
 from edge_agent.store.damage import StoreDamaged
-from edge_agent.store.files import Prepared, held, prepare, site_key
+from edge_agent.store.files import Prepared, held, prepare
+from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
 from edge_agent.supervisor import announce_stopping, keep_supervisor_informed, watchdog_kept

@@ -11,8 +11,8 @@ from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import Answer, Shipment
 from edge_agent.passage import Passage
+from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import Terms
 
 
 class PassLane(CopyLane):

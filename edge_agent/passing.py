@@ -5,7 +5,6 @@ they are committed in their order, several at once where several are delivered; 
 stored with the state that it leads to.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.outgoing import OutboxRow
+from edge_agent.pacing import loop_time
 from edge_agent.passage import Passage
 
 PATIENCE = 2.0
@@ -56,7 +56,7 @@ class Passing:
         if not self._passage.opens():
             return False
         through = self._passage.hand_over(rows)
-        self._pieces.append(_Piece(state, rows, through, _loop_time()))
+        self._pieces.append(_Piece(state, rows, through, loop_time()))
         return True
 
     def settle(self) -> Settled | None:
@@ -66,7 +66,7 @@ class Passing:
         settled = None
         while pieces and pieces[0].through <= delivered:
             settled = Settled(pieces.popleft().state)
-        if pieces and _loop_time() - pieces[0].handed_at >= PATIENCE:
+        if pieces and loop_time() - pieces[0].handed_at >= PATIENCE:
             passage.close()
         if pieces and not passage.is_open:
             rows = [row for piece in pieces for row in piece.rows if row.row_id > delivered]
@@ -78,7 +78,3 @@ class Passing:
     async def change(self, within: float) -> None:
         """Wait until there may be something to settle, for so many seconds at most."""
         await self._passage.change(within)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Take one lane's rows to the region: read ahead, ship, settle the answers, and let the acknowledged prefix go.
+"""Take one lane's rows to the region: read ahead, ship, take the answers, and let the acknowledged prefix go.
 
 Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
 which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on.
@@ -11,8 +11,6 @@ Rows may pass each other when a publish fails. A watermark may not: it leaves on
 lane is acknowledged, or stands before it in the same batch, which is stored in its order or not at all.
 """
 
-import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -21,7 +19,9 @@ from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.core.upload_window import UploadWindow
 from edge_agent.lane_reader import LaneReader
+from edge_agent.pacing import FIRST_RETRY, LONGEST_RETRY, jitter, loop_time
 from edge_agent.ports import LaneRows
+from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
 
 WINDOW_MESSAGES = 4_096
@@ -30,61 +30,11 @@ WORTH_A_BATCH = 100
 """From how many rows on: a server makes files for every batch, which takes as long as to store some dozens of rows."""
 
 TOO_LARGE = "too_large"
-FIRST_RETRY = 0.25
-LONGEST_RETRY = 5.0
 BUSY_PAUSE = 2.0
 YIELDING_ROWS = {Lane.ADVISORIES: 5 * BATCH_ROWS, Lane.REGISTRATIONS: BATCH_ROWS, Lane.COPIES: 0}
 """How many leave each second while reading goes first; 0: copies go as ever."""
 
 LOOK_AGAIN_AFTER = 0.1
-
-
-class Terms:
-    """What the region takes, as far as this connection has shown; and numbers for shipments.
-
-    Whether batches are taken is known by block, since blocks may go into different streams; and only when it was asked:
-    a trial with rows would have them arrive behind later ones.
-    """
-
-    def __init__(self) -> None:
-        self._takes_batches: dict[str, bool] = {}
-        self._asked: set[str] = set()
-        self._number = 0
-
-    def forget(self) -> None:
-        """Expect nothing of another connection."""
-        self._takes_batches.clear()
-        self._asked.clear()
-
-    def takes_batches(self, block: str) -> bool | None:
-        """Tell whether batches of a block are taken, None where nobody knows."""
-        return self._takes_batches.get(block)
-
-    def is_asked(self, block: str) -> bool:
-        """Tell whether that is known, or a question under way."""
-        return block in self._asked or block in self._takes_batches
-
-    def ask(self, block: str) -> None:
-        """Note that a question is under way."""
-        self._asked.add(block)
-
-    def unanswered(self, block: str) -> None:
-        """Note that nobody waits for the answer any more."""
-        self._asked.discard(block)
-
-    def learn(self, block: str, outcome: Outcome) -> None:
-        """Take what the answer to a question or to a batch says."""
-        self._asked.discard(block)
-        match outcome:
-            case Outcome.NO_BATCHES:
-                self._takes_batches[block] = False
-            case Outcome.STORED | Outcome.DUPLICATE | Outcome.MISPLACED:
-                self._takes_batches.setdefault(block, True)
-
-    def next_number(self) -> int:
-        """Give a number that no shipment had."""
-        self._number += 1
-        return self._number
 
 
 class UploadLane:
@@ -179,7 +129,7 @@ class UploadLane:
             self._waits_since = now
         self._in_flight[shipment.number] = (shipment, now)
 
-    async def settle(self, answer: Answer) -> None:
+    async def take_answer(self, answer: Answer) -> None:
         """Take an answer to a shipment; one that is no longer in flight means nothing."""
         shipment, sent_at = self._in_flight.pop(answer.number, (None, 0.0))
         if shipment is None:
@@ -191,7 +141,7 @@ class UploadLane:
             self._retry_after = FIRST_RETRY
         if shipment.form is not Form.SINGLE:
             self._terms.learn(shipment.rows[0].block, answer.outcome)
-        await self._settle(shipment, answer)
+        await self._answered(shipment, answer)
 
     def give_back(self) -> int:
         """Forget what was read and has not left; give the last row that may have."""
@@ -239,7 +189,7 @@ class UploadLane:
             return None
         return self._shipment((self._again.popleft(),))
 
-    async def _settle(self, shipment: Shipment, answer: Answer) -> None:
+    async def _answered(self, shipment: Shipment, answer: Answer) -> None:
         rows = shipment.rows
         if shipment.form is Form.QUESTION:
             return
@@ -303,13 +253,3 @@ class UploadLane:
 
     def _shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
         return Shipment(self._terms.next_number(), self.lane, rows, form, behind)
-
-
-def loop_time() -> float:
-    """Read the loop's clock, in seconds."""
-    return asyncio.get_running_loop().time()
-
-
-def jitter() -> float:
-    """Give a part of a wait, between its half and its whole, so that many agents do not come back in step."""
-    return random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret

@@ -11,35 +11,19 @@ from edge_agent.cancellation import is_cancelled
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.outgoing import Lane
+from edge_agent.pacing import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
 from edge_agent.pass_lane import PassLane
 from edge_agent.passage import Passage
 from edge_agent.ports import OutboxStore, StoreUnwritable, Upstream, UpstreamUnavailable
+from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import FIRST_RETRY, LONGEST_RETRY, Terms, UploadLane, jitter
+from edge_agent.upload_lane import UploadLane
 
 SEND_ROWS = 256
 ACKNOWLEDGEMENT_PATIENCE = 10.0
 LANE_PATIENCE = 60.0
 IDLE_PATIENCE = 5.0
 LOOK_AT_LINK_EVERY = 1.0
-BURST_BYTES = 64 << 10
-
-
-class Pace:
-    """Keep to a number of bytes per second (0: no limit), bursts of 64 KiB allowed."""
-
-    def __init__(self, bytes_per_second: int) -> None:
-        self._rate = bytes_per_second
-        self._free_at = 0.0
-
-    async def wait(self, size: int) -> None:
-        """Wait until ``size`` bytes may go."""
-        if not self._rate:
-            return
-        now = asyncio.get_running_loop().time()
-        self._free_at = max(self._free_at, now - BURST_BYTES / self._rate) + size / self._rate
-        if self._free_at > now:
-            await asyncio.sleep(self._free_at - now)
 
 
 class Uploader:
@@ -134,7 +118,7 @@ class Uploader:
             for answer in answers:
                 lane = self._lane_of.pop(answer.number, None)
                 if lane is not None:
-                    await lane.settle(answer)
+                    await lane.take_answer(answer)
             if answers:
                 progressed_at = loop.time()
                 self._retry_after = FIRST_RETRY
@@ -147,7 +131,7 @@ class Uploader:
 
     def _has_waited(self, since: float, patience: float) -> bool:
         """Tell whether it is too long since an answer, and since the link took what was sent."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         if now - self._looked_at >= LOOK_AT_LINK_EVERY:
             self._looked_at = now
             if self._upstream.takes_more():
@@ -158,7 +142,7 @@ class Uploader:
         return sum([lane.in_flight for lane in self._lanes])
 
     def _patience(self, progressed_at: float, in_flight: int) -> float:
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         patience = IDLE_PATIENCE
         if in_flight:
             left = progressed_at + ACKNOWLEDGEMENT_PATIENCE - now

@@ -10,7 +10,8 @@ from edge_agent.pair.entry import Logged
 from edge_agent.pair.log import LogUnavailable, NoLog, OtherKey, PairLog
 from edge_agent.pair.refusal import PairRefused, check_key_file, difference, log_address, other_key, writer_of
 from edge_agent.status_board import now
-from edge_agent.store.files import StoreUnusable, is_missing, site_key
+from edge_agent.store.files import StoreUnusable
+from edge_agent.store.site_key import is_missing, site_key
 from shared.nats_connection import ConnectFailed
 
 SUBJECT = "pair"

@@ -20,6 +20,7 @@ from edge_agent.core.outgoing import Lane, WatermarkContext
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest import FIRST_RETRY, LONGEST_RETRY, NO_CHANGES
 from edge_agent.ingest_block import Block, IngestPhase
+from edge_agent.pacing import loop_time
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged
 from edge_agent.ports import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
@@ -68,7 +69,7 @@ class Follower:
         if self.decider is None or self._newest is None:
             return None
         state = self.decider.state
-        ago = int((_loop_time() - self._newest_at) * SECOND)
+        ago = int((loop_time() - self._newest_at) * SECOND)
         return Progress(
             pending=self._entries.qsize(),
             server_at=self._newest.stored_at + ago,
@@ -83,7 +84,7 @@ class Follower:
         """Take an entry of this block, in the log's order; wait while too many are to be followed."""
         if self.decider is not None and logged.sequence <= self._mark:
             return
-        self._newest, self._newest_at = logged, _loop_time()
+        self._newest, self._newest_at = logged, loop_time()
         await self._entries.put(logged)
 
     async def run(self) -> None:
@@ -160,7 +161,7 @@ class Follower:
             return
         if self._read_past != position.incarnation:
             raise OutOfStep(f"the past of stream {position.stream} changed before it was read up to {last}")
-        reached, silent_since = 0, _loop_time()
+        reached, silent_since = 0, loop_time()
         while True:
             taken = []
             while self._ahead and self._ahead[0].sequence <= last:
@@ -170,12 +171,12 @@ class Follower:
                 yield taken
             if reached == last:
                 return
-            if self._ahead or _loop_time() - silent_since > MISSING_AFTER:
+            if self._ahead or loop_time() - silent_since > MISSING_AFTER:
                 raise OutOfStep(f"message {last} of stream {position.stream}, which the other has read, is gone")
             messages = await self._source.read(READ_PATIENCE)
             self._ahead.extend(messages)
             if messages or (await self._source.check()).pending:
-                silent_since = _loop_time()
+                silent_since = loop_time()
 
     async def _commit(self, logged: Logged, batch: BatchCommit) -> None:
         block = batch.block_id.block
@@ -206,7 +207,3 @@ def _marked(logged: Logged) -> BlockState:
     entry: Entry = logged.entry
     assert entry.state is not None, f"entry {logged.sequence} has no state"
     return msgspec.structs.replace(entry.state, mark=PairMark(entry.generation, logged.sequence))
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

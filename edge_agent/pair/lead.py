@@ -12,6 +12,7 @@ import msgspec
 from edge_agent.cancellation import is_cancelled, to_its_end
 from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decision import RecordedInput
+from edge_agent.pacing import loop_time
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Writer
 from edge_agent.pair.log import LogUnavailable, Outrun, PairLog
@@ -46,7 +47,7 @@ class Lead:
         self._deliveries = deliveries
         self._renew_every = renew_every
         self._lock = asyncio.Lock()
-        self._appended_at = _loop_time()
+        self._appended_at = loop_time()
         self._proved_at: dict[str, float] = {}
         self._lost = ""
 
@@ -66,16 +67,16 @@ class Lead:
 
     async def prove(self, block_id: BlockId, state: BlockState) -> None:
         """Write down, as often as the lead is renewed, that only time has gone on; raise LeadLost."""
-        if _loop_time() - self._proved_at.get(block_id.block, 0.0) >= self._renew_every:
-            self._proved_at[block_id.block] = _loop_time()
+        if loop_time() - self._proved_at.get(block_id.block, 0.0) >= self._renew_every:
+            self._proved_at[block_id.block] = loop_time()
             await self._append(EntryKind.PROVED, block_id.block, state)
 
     async def keep(self) -> None:
         """Renew the lead until it is lost: raise LeadLost."""
         while not is_cancelled():
             due_at = self._appended_at + self._renew_every
-            await asyncio.sleep(max(due_at - _loop_time(), 0.0))
-            if _loop_time() >= self._appended_at + self._renew_every:
+            await asyncio.sleep(max(due_at - loop_time(), 0.0))
+            if loop_time() >= self._appended_at + self._renew_every:
                 await self._append(EntryKind.RENEWED)
 
     async def hand_over(self) -> None:
@@ -120,11 +121,7 @@ class Lead:
             except (LogUnavailable, Outrun) as error:
                 self._lost = str(error)
                 raise LeadLost(self._lost) from error
-            self._appended_at = _loop_time()
+            self._appended_at = loop_time()
             if entry.kind is EntryKind.RESIGNED:
                 self._lost = "this member has resigned"
             return self._sequence
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

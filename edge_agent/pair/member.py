@@ -5,7 +5,7 @@ Rules:
 1. Whoever appends to the log, behind its last entry, that it leads, leads until somebody else does. A member that
    leads appends something every ``takeover_after`` / 3; one that cannot append leads no more.
 2. A member that follows takes the lead as ``edge_agent.pair.standby`` says.
-3. The log is begun by the member named first; after its loss, by who led, or else by one whose store was in it.
+3. Who begins the log, also after its loss, and where in it a store stands, ``edge_agent.pair.founding`` says.
 4. A member whose store cannot follow the log (it is empty, or older than the log's beginning, or a message is gone
    that the leader has read) copies the leader's store. Until it has, it does not take the lead.
 5. A member uploads from when it leads until it hears that the other does: what it sends twice is known by its id.
@@ -14,40 +14,37 @@ Rules:
 """
 
 import asyncio
-import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 from nats.aio.client import Client
 
 from edge_agent.cancellation import is_cancelled
 from edge_agent.config import AgentSettings
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
-from edge_agent.ingest import NO_CHANGES
+from edge_agent.pacing import loop_time
 from edge_agent.pair.copying import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
 from edge_agent.pair.deliveries import Deliveries
-from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
+from edge_agent.pair.entry import Logged, Writer
 from edge_agent.pair.fitness import Fitness, Handover, unlike
 from edge_agent.pair.follower import Follower
+from edge_agent.pair.founding import Founding, NotYet
 from edge_agent.pair.lead import Lead, LeadLost
-from edge_agent.pair.log import LogAddress, LogUnavailable, OtherKey, Outrun, PairLog
+from edge_agent.pair.log import LogAddress, LogUnavailable, OtherKey, PairLog
 from edge_agent.pair.neighbour import Neighbour
 from edge_agent.pair.refusal import PairRefused, other_key
 from edge_agent.pair.standby import RETRY_AFTER, Standby
 from edge_agent.pair.status import PairPhase, PairStatus
-from edge_agent.ports import BatchCommit, Journal, StoreUnwritable
+from edge_agent.ports import Journal, StoreUnwritable
 from edge_agent.status_board import StatusBoard, now
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.cancellation import cancelled
 from shared.instants import SECOND
 
-BEGIN_AGAIN_AFTER = 10.0
 LOOK_AGAIN_AFTER = 30.0
 LOOK_AT_BOTH_EVERY = 0.5
-EMPTY, HISTORY = "empty", "history"
 
 
 class Hands(Protocol):
@@ -69,10 +66,6 @@ class Hands(Protocol):
         """Take back what was said of it: the other sends from now on."""
 
 
-class _NotYet(Exception):
-    """The pair cannot begin yet; the text says what it waits for."""
-
-
 class Member:
     """One member."""
 
@@ -90,7 +83,6 @@ class Member:
         self._log = PairLog(client, address)
         self._writer = writer
         self._settings = settings
-        self._is_first = settings.pair.members[0] == writer.member
         self._other = Neighbour(settings, writer, board.reporter("other member"))
         self._takeover_after = settings.pair.takeover_after / SECOND
         self._hand_over_after = settings.pair.hand_over_after / SECOND
@@ -100,6 +92,8 @@ class Member:
         self._blocks = [block.name for block in settings.stream]
         self._board = board
         self._report = board.reporter("pair")
+        is_first = settings.pair.members[0] == writer.member
+        self._founding = Founding(self._log, writer, self._store, self._blocks, is_first, self._other.name, self._say)
         self._followers: dict[str, Follower] = {}
         self._beside = asyncio.TaskGroup()
         self._upload: asyncio.Task[None] | None = None
@@ -135,8 +129,8 @@ class Member:
             lead = await self._follow()
         except OtherKey as error:
             raise PairRefused(other_key(self._other.name, self._settings.id_key_path)) from error
-        except (LogUnavailable, _NotYet, StoreUnwritable) as error:
-            self._say(PairPhase.WAITING if isinstance(error, _NotYet) else PairPhase.UNREACHABLE, str(error))
+        except (LogUnavailable, NotYet, StoreUnwritable) as error:
+            self._say(PairPhase.WAITING if isinstance(error, NotYet) else PairPhase.UNREACHABLE, str(error))
             await asyncio.sleep(RETRY_AFTER)
         except OutOfStep as error:
             await self._copy(str(error))
@@ -149,12 +143,12 @@ class Member:
         """Follow until the lead is taken; raise OutOfStep where that cannot be done."""
         last = await self._log.last()
         if last is None:
-            return await self._begin_log(behind=0)
+            return self._new_lead(*await self._founding.begin(0, self._last_leader))
         await self._hear(last, is_live=False)
-        marks = await self._marks()
-        if self._may_begin_anew(last, marks):
-            return await self._begin_log(behind=last.sequence)
-        cursor = await self._begins_after(last, marks)
+        marks = await self._founding.marks()
+        if self._founding.may_begin_anew(last, marks):
+            return self._new_lead(*await self._founding.begin(last.sequence, self._last_leader))
+        cursor = await self._founding.begins_after(last, marks)
         reached = {name: mark.sequence for name, mark in marks.items() if mark is not None}
         deliveries = Deliveries(reached, self._store.last_row_ids())
         for block in self._blocks:
@@ -183,61 +177,6 @@ class Member:
             await cancelled([self._upload])
             self._upload = None
             self._hands.leave_uploading()
-
-    async def _marks(self) -> dict[str, PairMark | None]:
-        """Name for every block of the settings that the store knows where it stands in the log."""
-        known = {block_id.block: state.mark for block_id, state in await self._store.known_blocks()}
-        return {name: mark for name, mark in known.items() if name in self._blocks}
-
-    def _may_begin_anew(self, last: Logged, marks: Mapping[str, PairMark | None]) -> bool:
-        """Tell whether the log has lost its end (its server was restored, say), or ends where this member began it."""
-        if last.entry.founds and last.entry.writer.member == self._writer.member:
-            return True
-        return any(
-            mark is not None and mark.generation == last.entry.generation and mark.sequence > last.sequence
-            for mark in marks.values()
-        )
-
-    async def _begins_after(self, last: Logged, marks: Mapping[str, PairMark | None]) -> int:
-        """Give the entry behind which following begins; raise OutOfStep."""
-        if not marks:
-            first = await self._log.next_after(0)
-            if first is None or first.entry.founds != EMPTY or first.entry.generation != last.entry.generation:
-                raise OutOfStep("this member's store is empty")
-            return first.sequence
-        sequences = []
-        for name, mark in marks.items():
-            if mark is None or mark.generation != last.entry.generation:
-                raise OutOfStep(f"block {name} of this member's store has another past than the pair")
-            sequences.append(mark.sequence)
-        return min(sequences)
-
-    # Beginning the log
-
-    async def _begin_log(self, behind: int) -> Lead:
-        """Begin the log with this member's store as it is."""
-        states = await self._store.known_blocks()
-        if not self._is_first and not any(state.mark is not None for _, state in states):
-            raise _NotYet(f"{self._other.name} begins the pair, as it is named first: start it")
-        if self._last_leader == self._other.name or not (self._is_first or self._last_leader):
-            # The other knows more, or as much.
-            self._say(PairPhase.WAITING, f"the log is lost: {self._other.name} may begin it anew, or else this member")
-            await asyncio.sleep(BEGIN_AGAIN_AFTER)
-        entry = Entry(
-            kind=EntryKind.LEADS,
-            generation=uuid.uuid4().hex[:12],
-            writer=self._writer,
-            founds=HISTORY if states else EMPTY,
-        )
-        try:
-            mark = PairMark(entry.generation, await self._log.append(entry, behind))
-        except Outrun as error:
-            raise LogUnavailable(f"{self._other.name} has begun the pair") from error
-        for block_id, state in states:
-            marked = msgspec.structs.replace(state, mark=mark)
-            await self._store.commit(BatchCommit(block_id, marked, NO_CHANGES, []))
-        reached = {block_id.block: mark.sequence for block_id, _ in states}
-        return self._new_lead(mark, Deliveries(reached, self._store.last_row_ids()))
 
     def _new_lead(self, mark: PairMark, deliveries: Deliveries) -> Lead:
         renew_every = self._takeover_after / 3
@@ -281,7 +220,7 @@ class Member:
         while not is_cancelled():
             await asyncio.sleep(LOOK_AT_BOTH_EVERY)
             ours, theirs = self._hands.fitness.troubles(), self._other.troubles
-            if handover.is_due(_loop_time(), ours, theirs):
+            if handover.is_due(loop_time(), ours, theirs):
                 assert theirs is not None
                 self._say(PairPhase.HANDING_OVER, f"it cannot {unlike(ours, theirs)}, and {self._other.name} can")
                 self._has_handed_over = True
@@ -291,8 +230,8 @@ class Member:
 
     async def _copy(self, reason: str) -> None:
         """Ask the leader for its store, and raise CopyArrived when it is there; after a while look at the log again."""
-        other, give_up_at = self._other.name, _loop_time() + LOOK_AGAIN_AFTER
-        while _loop_time() < give_up_at and not is_cancelled():
+        other, give_up_at = self._other.name, loop_time() + LOOK_AGAIN_AFTER
+        while loop_time() < give_up_at and not is_cancelled():
             if copied_lately(self._store_path):
                 self._say(PairPhase.WAITING, f"{reason}, again; the store of {other} was copied less than a minute ago")
                 await asyncio.sleep(RETRY_AFTER)
@@ -312,7 +251,3 @@ class Member:
         if phase is not self._phase:
             self._phase, self._since = phase, now()
         self._report(phase, reason)
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

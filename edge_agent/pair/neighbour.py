@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 
 from edge_agent.cancellation import is_cancelled
 from edge_agent.config import AgentSettings
+from edge_agent.pacing import loop_time
 from edge_agent.pair.entry import Logged, Writer
 from edge_agent.pair.fitness import Fitness, Trouble
 from edge_agent.pair.refusal import PairRefused, difference
@@ -47,7 +48,7 @@ class Neighbour:
         self._writer = writer
         self._key_path: Path = settings.id_key_path
         self._report = report
-        self._started_at = self._heard_at = _loop_time()
+        self._started_at = self._heard_at = loop_time()
 
     def hear_entry(self, logged: Logged, *, is_live: bool) -> None:
         """Take an entry of the log, written just now or before we looked; raise PairRefused."""
@@ -58,7 +59,7 @@ class Neighbour:
                 raise PairRefused(problem)
             if is_live:
                 self._hear(PairPhase.LEADING)
-        elif is_live and theirs.boot_id != ours.boot_id and _loop_time() - self._started_at > OWN_ECHO:
+        elif is_live and theirs.boot_id != ours.boot_id and loop_time() - self._started_at > OWN_ECHO:
             raise PairRefused(
                 f"another agent runs as {ours.member}: give each member a name of its own (name, pair.members)"
             )
@@ -77,7 +78,7 @@ class Neighbour:
     @property
     def troubles(self) -> frozenset[Trouble] | None:
         """Say what it cannot do; None where it does not stand by, or has not said so lately."""
-        is_ready = self.phase == PairPhase.STANDING_BY and _loop_time() - self._heard_at < HEARD_LATELY
+        is_ready = self.phase == PairPhase.STANDING_BY and loop_time() - self._heard_at < HEARD_LATELY
         return self._troubles if is_ready else None
 
     async def announce(self, client: Client, subject: str, phase: Callable[[], PairPhase], fitness: Fitness) -> None:
@@ -87,16 +88,12 @@ class Neighbour:
                 body = msgspec.json.encode(_Announcement(self._writer.member, phase(), fitness.troubles()))
                 with contextlib.suppress(nats.errors.Error):
                     await client.publish(subject, body)
-            silence = _loop_time() - self._heard_at
+            silence = loop_time() - self._heard_at
             if silence * SECOND > MISSED_AFTER and client.is_connected:
                 self._report("not heard", f"{self.name} does not stand by: start it, or nobody takes over")
             await asyncio.sleep(ANNOUNCE_EVERY)
 
     def _hear(self, phase: str, troubles: frozenset[Trouble] | None = None) -> None:
         self._troubles = troubles
-        self.phase, self.heard_at, self._heard_at = phase, now(), _loop_time()
+        self.phase, self.heard_at, self._heard_at = phase, now(), loop_time()
         self._report(phase, "")
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

@@ -8,7 +8,7 @@ import msgspec
 from edge_agent.config import AgentSettings
 from edge_agent.pair.entry import Writer
 from edge_agent.pair.log import LogAddress
-from edge_agent.store.files import is_missing
+from edge_agent.store.site_key import is_missing
 from edge_agent.stream_settings import StreamSettings
 
 _FINGERPRINT, _LOG_SECRET = b"muster pair", b"muster pair log"

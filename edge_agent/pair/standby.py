@@ -13,6 +13,7 @@ import msgspec
 from edge_agent.cancellation import is_cancelled
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
+from edge_agent.pacing import loop_time
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
 from edge_agent.pair.follower import Follower
@@ -60,7 +61,7 @@ class Standby(msgspec.Struct, frozen=True):
             await cancelled((reading, *following))
 
     async def _read_log(self, cursor: int, last: Logged) -> PairMark:
-        heard_at = in_step_at = _loop_time()
+        heard_at = in_step_at = loop_time()
         newest = last
         while not is_cancelled():
             try:
@@ -69,20 +70,20 @@ class Standby(msgspec.Struct, frozen=True):
                 self.say(PairPhase.UNREACHABLE, str(error))
                 await self._comes_back(cursor)
                 # While nobody could be heard, nobody was silent.
-                heard_at = _loop_time()
+                heard_at = loop_time()
                 continue
             if logged is not None:
                 self._check_order(logged, cursor, last)
-                cursor, newest, heard_at = logged.sequence, logged, _loop_time()
+                cursor, newest, heard_at = logged.sequence, logged, loop_time()
                 await self._take(logged, is_live=cursor > last.sequence)
                 continue
             in_step = all(follower.is_in_step for follower in self.followers.values())
             if in_step:
-                in_step_at = _loop_time()
+                in_step_at = loop_time()
                 self.say(PairPhase.STANDING_BY, "")
-            elif _loop_time() - in_step_at > LAG_UNSAID:
+            elif loop_time() - in_step_at > LAG_UNSAID:
                 self.say(PairPhase.CATCHING_UP, "")
-            if in_step and cursor == newest.sequence and self._may_lead(newest, _loop_time() - heard_at):
+            if in_step and cursor == newest.sequence and self._may_lead(newest, loop_time() - heard_at):
                 mark = await self._take_lead(newest)
                 if mark is not None:
                     return mark
@@ -131,7 +132,3 @@ class Standby(msgspec.Struct, frozen=True):
             return PairMark(generation, await self.log.append(entry, behind=newest.sequence))
         except Outrun:
             return None
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

@@ -7,8 +7,6 @@ the disk does not let us read: nothing is proven of what it holds.
 
 import errno
 import fcntl
-import os
-import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -23,12 +21,11 @@ from edge_agent.store.damage import StoreDamaged, may_be_the_disk
 from edge_agent.store.disk_reading import read_through, wait_until_readable
 from shared.system_errors import refusal
 
-KEY_BYTES = 32
 FULL = 1 << 20
 KEPT_ASIDE = 3
 _LOOKS = 2
 _LOGS = ("-wal", "-shm")
-_OWNER = "the agent needs to write there"
+OWNER = "the agent needs to write there"
 _FULL = "the disk is full, make room there"
 _DISK = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
 _OF_THE_DISK = (errno.EIO, errno.ENXIO, errno.EUCLEAN)
@@ -69,7 +66,7 @@ def held(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("a")
     except OSError as error:
-        raise StoreUnusable(f"store {path}: {refusal(error, path)}; {_OWNER}") from error
+        raise StoreUnusable(f"store {path}: {refusal(error, path)}; {OWNER}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +115,7 @@ def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
         # Whoever comes here has found the file sound, or its bytes readable, a moment ago.
         reason = str(error)
         fails = may_be_the_disk(error) or _code(error) in _UNREADABLE
-    otherwise = _FULL if _is_full(path.parent) else _OWNER
+    otherwise = _FULL if _is_full(path.parent) else OWNER
     return StoreUnusable(f"store {path}: {reason}; {_DISK if fails else otherwise}")
 
 
@@ -132,49 +129,6 @@ def _is_full(directory: Path) -> bool:
         return shutil.disk_usage(directory).free < FULL
     except OSError:
         return False
-
-
-def is_missing(path: Path) -> bool:
-    """Tell whether there surely is no file: in a directory that does not let us look, there may be one."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except PermissionError:
-        return False
-    return False
-
-
-def site_key(path: Path) -> bytes:
-    """Read the site's secret for message ids, made at the first start; raise StoreUnusable where it cannot be."""
-    try:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _make_key(path)
-        key = bytes.fromhex(path.read_text().strip())
-    except OSError as error:
-        raise StoreUnusable(f"id key file {path}: {refusal(error, path)}; {_OWNER}") from error
-    except ValueError as error:
-        raise StoreUnusable(f"id key file {path}: that is no key; it must hold {KEY_BYTES} bytes in hex") from error
-    if len(key) != KEY_BYTES:
-        raise StoreUnusable(f"id key file {path}: {len(key)} bytes, it must hold {KEY_BYTES} in hex")
-    return key
-
-
-def _make_key(path: Path) -> None:
-    """Put a new key onto the disk before anybody uses it: after a power loss a store must not be without its own."""
-    made = path.with_name(path.name + ".new")
-    made.unlink(missing_ok=True)
-    with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_hex(KEY_BYTES) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    made.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _drop_logs(path: Path) -> None:

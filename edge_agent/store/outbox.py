@@ -1,4 +1,4 @@
-"""Change the outbox within a transaction: compaction, merging of watermarks, the byte limit, and counts by cause.
+"""Change the outbox within a transaction: compaction, watermarks that merge, and the byte limit.
 
 Advisories, watermarks and copies are never dropped. A newer registration of a sender replaces an older one that has not
 been sent; over the byte limit the oldest registrations go, counted, and the log of decisions says of each what became
@@ -14,15 +14,15 @@ from functools import partial
 
 import msgspec
 
-from edge_agent.core.block_state import Counters
 from edge_agent.core.outgoing import Lane, OutboxRow, size_of
 from edge_agent.ports import LaneDepth
 from edge_agent.store import chunks, log_statements, schema
 from edge_agent.store.bulk import put_rows
 from edge_agent.store.chunks import Chunk
-from edge_agent.store.outbox_books import LastWatermark, OutboxBooks
+from edge_agent.store.merging import merged
+from edge_agent.store.outbox_account import OutboxAccount
+from edge_agent.store.outbox_books import OutboxBooks
 
-NEWER_SAMPLE = "newer_sample"
 OUTBOX_FULL = "outbox_full"
 
 _encode = msgspec.json.Encoder().encode
@@ -38,23 +38,27 @@ class OutboxChange:
         # As it is now: what the uploader does goes on while the transaction is written.
         self._deletable_through = dict(books.deletable_through)
         self._unsent_after = {lane: books.unsent_after(lane) for lane in Lane}
-        self._depths = dict(books.depths)
-        self._chunked = dict(books.chunked)
+        self._account = OutboxAccount(books)
         self._placed: list[Sequence[OutboxRow]] = []
         self._last_row_ids = dict(books.last_row_ids)
         self._last_watermarks = dict(books.last_watermarks)
         self._deleted_through = dict(books.deleted_through)
-        self._additions: dict[str, Counters] = {}
         self._appended: dict[Lane, tuple[list[OutboxRow], int]] = {}
         self._removed: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         self._has_dropped_unsent = False
-        self.dropped = LaneDepth()
-        self._fates: list[tuple[str, int]] = []
+
+    @property
+    def dropped(self) -> LaneDepth:
+        """Measure what an operator had dropped."""
+        return self._account.dropped
 
     def adopt(self) -> None:
         """Let the books say what the transaction made durable."""
-        self._books.adopt(self._depths, self._chunked, self._last_row_ids, self._deleted_through, self._last_watermarks)
-        self._books.add_counts(self._additions)
+        account = self._account
+        self._books.adopt(
+            account.depths, account.chunked, self._last_row_ids, self._deleted_through, self._last_watermarks
+        )
+        self._books.add_counts(account.additions)
         for rows in self._placed:
             self._books.chunked_senders.add(rows)
         for lane, (appended, size) in self._appended.items():
@@ -74,15 +78,14 @@ class OutboxChange:
         for lane, row_id in self._deletable_through.items():
             if row_id == self._deleted_through[lane]:
                 continue
-            if self._depths[lane].size > self._chunked[lane]:
+            if self._account.has_single_rows(lane):
                 ((rows, size),) = self._database.execute(schema.rows_through(lane), (row_id,))
                 self._database.execute(schema.delete_through(lane), (row_id,))
-                self._resize(lane, -rows, -size)
-            if self._chunked[lane]:
+                self._account.resize(lane, -rows, -size)
+            if self._account.chunked[lane]:
                 ((rows, size),) = self._database.execute(schema.chunks_through(lane), (row_id,))
                 self._database.execute(schema.delete_chunks_through(lane), (row_id,))
-                self._resize(lane, -rows, -size)
-                self._chunked[lane] -= size
+                self._account.resize_chunked(lane, -rows, -size)
             self._deleted_through[lane] = row_id
 
     def append(self, rows: Sequence[OutboxRow]) -> int:
@@ -99,14 +102,14 @@ class OutboxChange:
         self._unpack_replaced(registrations)
         self._delete_replaced(registrations)
         self._append(Lane.REGISTRATIONS, registrations)
-        self._append(Lane.ADVISORIES, self._merged(advisories))
+        self._append(Lane.ADVISORIES, self._without_superfluous(advisories))
         self._append(Lane.COPIES, copies)
         return first
 
     def trim(self) -> None:
         """Drop the oldest unsent registrations while the outbox is over its limit, counted."""
         after = self._unsent_after[Lane.REGISTRATIONS]
-        while self._excess > 0:
+        while (excess := self._account.excess) > 0:
             chunk = self._first_chunk(Lane.REGISTRATIONS)
             behind = chunk.first_row_id if chunk else schema.EVERY_ROW
             rows = list(self._database.execute(schema.OLDEST_REGISTRATIONS, (after, behind)))
@@ -116,12 +119,11 @@ class OutboxChange:
                 self._unpack(Lane.REGISTRATIONS, chunk)
             dropped = []
             for row_id, size, block in rows:
-                if self._excess <= 0:
+                if excess <= 0:
                     break
+                excess -= size
                 dropped.append((row_id,))
-                self._count(block, "dropped", OUTBOX_FULL)
-                self._fates.append((OUTBOX_FULL, row_id))
-                self._resize(Lane.REGISTRATIONS, -1, -size)
+                self._account.drop(block, OUTBOX_FULL, row_id, size)
             self._database.executemany(schema.DELETE_REGISTRATION, dropped)
             self._removed[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
 
@@ -131,9 +133,7 @@ class OutboxChange:
         if chunk and chunk.first_row_id <= row.row_id:
             self._unpack(Lane.REGISTRATIONS, chunk)
         if self._database.execute(schema.DELETE_REGISTRATION, (row.row_id,)).rowcount:
-            self._count(row.block, "dropped", cause)
-            self._fates.append((cause, row.row_id))
-            self._resize(Lane.REGISTRATIONS, -1, -row.size)
+            self._account.drop(row.block, cause, row.row_id, row.size)
 
     def drop_unsent(self, blocks: str, cause: str) -> None:
         """Drop every registration that is not in flight, of the blocks that match a GLOB."""
@@ -143,14 +143,14 @@ class OutboxChange:
             self._unpack(Lane.REGISTRATIONS, chunk)
         which = (after, blocks)
         for chunk in [Chunk(*row) for row in self._database.execute(schema.UNSENT_CHUNKS, which)]:
-            self._drop(chunk.block, cause, chunk.count, chunk.size)
-            self._chunked[Lane.REGISTRATIONS] -= chunk.size
+            self._account.drop_together(chunk.block, cause, chunk.count, chunk.size)
+            self._account.chunked[Lane.REGISTRATIONS] -= chunk.size
             within = (cause, chunk.first_row_id, chunk.last_row_id)
             self._database.execute(log_statements.SET_FATES_WITHIN, within)
             self._database.execute(log_statements.SET_FATES_WITHIN_CHUNKS, within)
             self._database.execute(schema.delete_chunk(Lane.REGISTRATIONS), (chunk.last_row_id,))
         for block, rows, size in self._database.execute(schema.UNSENT_REGISTRATIONS, which):
-            self._drop(block, cause, rows, size)
+            self._account.drop_together(block, cause, rows, size)
         self._database.execute(log_statements.SET_FATE_OF_UNSENT, (cause, *which))
         self._database.execute(log_statements.SET_FATE_OF_UNSENT_IN_CHUNK, (cause, *which))
         self._database.execute(schema.DELETE_UNSENT, which)
@@ -166,125 +166,9 @@ class OutboxChange:
 
     def finish(self) -> None:
         """Write what this transaction counted, and what became of the registrations that it let go."""
-        if self._fates:
-            self._database.executemany(log_statements.SET_FATE, self._fates)
-            self._database.executemany(log_statements.SET_FATE_IN_CHUNK, self._fates)
-        counts = [
-            (block, what, cause, count)
-            for block, additions in self._additions.items()
-            for what, causes in additions.items()
-            for cause, count in causes.items()
-        ]
-        if counts:
-            self._database.executemany(schema.ADD_COUNT, counts)
+        self._account.write(self._database)
 
-    # Chunks
-
-    @property
-    def _excess(self) -> int:
-        return sum(depth.size for depth in self._depths.values()) - self._books.max_outbox
-
-    def _first_chunk(self, lane: Lane) -> Chunk | None:
-        """Find the first chunk with rows that are not in flight."""
-        return (
-            chunks.first_chunk_behind(self._database, lane, self._unsent_after[lane]) if self._chunked[lane] else None
-        )
-
-    def _unpack_replaced(self, rows: Iterable[OutboxRow]) -> None:
-        """Unpack the chunks in which older registrations of the same senders wait."""
-        if self._chunked[Lane.REGISTRATIONS]:
-            unsent_after = self._unsent_after[Lane.REGISTRATIONS]
-            for last_row_id in self._books.chunked_senders.chunks_with(rows, unsent_after):
-                chunk = chunks.first_chunk_behind(self._database, Lane.REGISTRATIONS, last_row_id - 1)
-                if chunk and chunk.last_row_id == last_row_id:
-                    self._unpack(Lane.REGISTRATIONS, chunk)
-
-    def _unpack(self, lane: Lane, chunk: Chunk) -> None:
-        """Make rows of a chunk's, less those that were acknowledged or that a newer sample replaces."""
-        acknowledged, unsent = self._deletable_through[lane], self._unsent_after[lane]
-        rows = chunks.rows_of(self._database, lane, chunk)
-        self._database.execute(schema.delete_chunk(lane), (chunk.last_row_id,))
-        self._chunked[lane] -= chunk.size
-        self._resize(lane, -chunk.count, -chunk.size)
-        newer = self._delete_replaced([row for row in rows if row.row_id > unsent], chunk.last_row_id)
-        for row in rows:
-            if row.row_id > unsent and row.sender_id in newer:
-                self._replace(row.block, row.row_id)
-                self._removed[lane].append(row.row_id)
-        self._insert(
-            lane,
-            [
-                row
-                for row in rows
-                if acknowledged < row.row_id <= unsent or (row.row_id > unsent and row.sender_id not in newer)
-            ],
-        )
-
-    # Compaction
-
-    def _newest_by_sender(self, rows: list[OutboxRow]) -> list[OutboxRow]:
-        newest = {row.sender_id: row.row_id for row in rows}
-        if len(newest) == len(rows):
-            return rows
-        kept = []
-        for row in rows:
-            if not row.sender_id or newest[row.sender_id] == row.row_id:
-                kept.append(row)
-            else:
-                self._replace(row.block, row.row_id)
-        return kept
-
-    def _delete_replaced(self, rows: Iterable[OutboxRow], through: int = schema.EVERY_ROW) -> set[str]:
-        """Delete unsent rows of the same senders up to one; give the senders of those behind it."""
-        after = self._unsent_after[Lane.REGISTRATIONS]
-        newer: set[str] = set()
-        depth = self._depths[Lane.REGISTRATIONS]
-        if self._last_row_ids[Lane.REGISTRATIONS] <= after or depth.size <= self._chunked[Lane.REGISTRATIONS]:
-            return newer
-        senders: dict[str, list[str]] = {}
-        for row in rows:
-            if row.sender_id:
-                senders.setdefault(row.block, []).append(row.sender_id)
-        for block, sender_ids in senders.items():
-            wanted = (msgspec.json.encode(sender_ids).decode(), block, after)
-            found = list(self._database.execute(schema.REPLACED_REGISTRATIONS, wanted))
-            newer.update(sender_id for row_id, _, sender_id in found if row_id > through)
-            replaced = [(row_id, size) for row_id, size, _ in found if row_id <= through]
-            self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
-            self._removed[Lane.REGISTRATIONS].extend(row_id for row_id, _ in replaced)
-            for row_id, size in replaced:
-                self._replace(block, row_id)
-                self._resize(Lane.REGISTRATIONS, -1, -size)
-        return newer
-
-    def _replace(self, block: str, row_id: int) -> None:
-        self._count(block, "compacted", NEWER_SAMPLE)
-        self._fates.append((NEWER_SAMPLE, row_id))
-
-    def _merged(self, rows: list[OutboxRow]) -> list[OutboxRow]:
-        """Leave out watermarks that the next row of their block makes superfluous; delete such that are unsent.
-
-        Where others' records lie between, a block's first keeps its place: behind a lane that never becomes empty, one
-        that moved to the end each time would never leave.
-        """
-        unsent_after, end = self._unsent_after[Lane.ADVISORIES], self._last_row_ids[Lane.ADVISORIES]
-        superfluous = {}
-        for row in rows:
-            last = self._last_watermarks.pop(row.block, None)
-            if since := row.watermark_since:
-                behind = 0
-                if last and last.since == since and last.row_id > unsent_after:
-                    behind = last.row_id
-                    if last.row_id == end or last.behind > unsent_after:
-                        behind, superfluous[last.row_id] = last.behind, last.size
-                self._last_watermarks[row.block] = LastWatermark(row.row_id, since, row.size, behind)
-            end = row.row_id
-        kept = [row for row in rows if superfluous.pop(row.row_id, None) is None] if superfluous else rows
-        for row_id, size in superfluous.items():
-            self._database.execute(schema.DELETE_ADVISORY, (row_id,))
-            self._removed[Lane.ADVISORIES].append(row_id)
-            self._resize(Lane.ADVISORIES, -1, -size)
-        return kept
+    # Appending
 
     def _append(self, lane: Lane, rows: list[OutboxRow]) -> None:
         if not rows:
@@ -292,22 +176,6 @@ class OutboxChange:
         self._last_row_ids[lane] = rows[-1].row_id
         put = self._put_chunks if self._is_worth_chunks(lane, rows) else self._insert
         self._appended[lane] = rows, put(lane, rows)
-
-    def _put_chunks(self, lane: Lane, rows: list[OutboxRow]) -> int:
-        pieces = chunks.put_chunks(self._database, lane, rows)
-        if lane is Lane.REGISTRATIONS:
-            self._placed += [piece for piece, _ in pieces]
-        size = sum(size for _, size in pieces)
-        self._resize(lane, len(rows), size)
-        self._chunked[lane] += size
-        return size
-
-    def _is_worth_chunks(self, lane: Lane, rows: list[OutboxRow]) -> bool:
-        if len(rows) < chunks.WORTH_A_CHUNK or lane is Lane.COPIES:
-            return False
-        # A watermark may be replaced by the next, and people are told how many wait.
-        is_small = lane is not Lane.REGISTRATIONS or self._chunked[lane] <= self._books.max_chunked
-        return is_small and not any(row.watermark_since for row in rows)
 
     def _insert(self, lane: Lane, rows: list[OutboxRow]) -> int:
         values = [
@@ -325,21 +193,107 @@ class OutboxChange:
         ]
         put_rows(self._database, partial(schema.put_in_outbox, lane), values)
         size = size_of(rows)
-        self._resize(lane, len(rows), size)
+        self._account.resize(lane, len(rows), size)
         return size
 
-    def _drop(self, block: str, cause: str, rows: int, size: int) -> None:
-        self._count(block, "dropped", cause, rows)
-        self._resize(Lane.REGISTRATIONS, -rows, -size)
-        self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
+    def _without_superfluous(self, rows: list[OutboxRow]) -> list[OutboxRow]:
+        """Leave out watermarks that the next ones merge with; delete such that stand in the lane."""
+        lane = Lane.ADVISORIES
+        kept, superfluous = merged(rows, self._last_watermarks, self._last_row_ids[lane], self._unsent_after[lane])
+        for row_id, size in superfluous.items():
+            self._database.execute(schema.DELETE_ADVISORY, (row_id,))
+            self._removed[lane].append(row_id)
+            self._account.resize(lane, -1, -size)
+        return kept
 
-    def _resize(self, lane: Lane, rows: int, size: int) -> None:
-        depth = self._depths[lane]
-        self._depths[lane] = LaneDepth(depth.rows + rows, depth.size + size)
+    # Compaction
 
-    def _count(self, block: str, what: str, cause: str, count: int = 1) -> None:
-        causes = self._additions.setdefault(block, {}).setdefault(what, {})
-        causes[cause] = causes.get(cause, 0) + count
+    def _newest_by_sender(self, rows: list[OutboxRow]) -> list[OutboxRow]:
+        newest = {row.sender_id: row.row_id for row in rows}
+        if len(newest) == len(rows):
+            return rows
+        kept = []
+        for row in rows:
+            if not row.sender_id or newest[row.sender_id] == row.row_id:
+                kept.append(row)
+            else:
+                self._account.replace(row.block, row.row_id)
+        return kept
+
+    def _delete_replaced(self, rows: Iterable[OutboxRow], through: int = schema.EVERY_ROW) -> set[str]:
+        """Delete unsent rows of the same senders up to one; give the senders of those behind it."""
+        lane = Lane.REGISTRATIONS
+        after = self._unsent_after[lane]
+        newer: set[str] = set()
+        if self._last_row_ids[lane] <= after or not self._account.has_single_rows(lane):
+            return newer
+        senders: dict[str, list[str]] = {}
+        for row in rows:
+            if row.sender_id:
+                senders.setdefault(row.block, []).append(row.sender_id)
+        for block, sender_ids in senders.items():
+            wanted = (msgspec.json.encode(sender_ids).decode(), block, after)
+            found = list(self._database.execute(schema.REPLACED_REGISTRATIONS, wanted))
+            newer.update(sender_id for row_id, _, sender_id in found if row_id > through)
+            replaced = [(row_id, size) for row_id, size, _ in found if row_id <= through]
+            self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
+            self._removed[lane].extend(row_id for row_id, _ in replaced)
+            self._account.resize(lane, -len(replaced), -sum(size for _, size in replaced))
+            for row_id, _ in replaced:
+                self._account.replace(block, row_id)
+        return newer
+
+    # Chunks
+
+    def _is_worth_chunks(self, lane: Lane, rows: list[OutboxRow]) -> bool:
+        if len(rows) < chunks.WORTH_A_CHUNK or lane is Lane.COPIES:
+            return False
+        # A watermark may be replaced by the next, and people are told how many wait.
+        is_small = lane is not Lane.REGISTRATIONS or self._account.chunked[lane] <= self._books.max_chunked
+        return is_small and not any(row.watermark_since for row in rows)
+
+    def _put_chunks(self, lane: Lane, rows: list[OutboxRow]) -> int:
+        pieces = chunks.put_chunks(self._database, lane, rows)
+        if lane is Lane.REGISTRATIONS:
+            self._placed += [piece for piece, _ in pieces]
+        size = sum(size for _, size in pieces)
+        self._account.resize_chunked(lane, len(rows), size)
+        return size
+
+    def _first_chunk(self, lane: Lane) -> Chunk | None:
+        """Find the first chunk with rows that are not in flight."""
+        if not self._account.chunked[lane]:
+            return None
+        return chunks.first_chunk_behind(self._database, lane, self._unsent_after[lane])
+
+    def _unpack_replaced(self, rows: Iterable[OutboxRow]) -> None:
+        """Unpack the chunks in which older registrations of the same senders wait."""
+        if self._account.chunked[Lane.REGISTRATIONS]:
+            unsent_after = self._unsent_after[Lane.REGISTRATIONS]
+            for last_row_id in self._books.chunked_senders.chunks_with(rows, unsent_after):
+                chunk = chunks.first_chunk_behind(self._database, Lane.REGISTRATIONS, last_row_id - 1)
+                if chunk and chunk.last_row_id == last_row_id:
+                    self._unpack(Lane.REGISTRATIONS, chunk)
+
+    def _unpack(self, lane: Lane, chunk: Chunk) -> None:
+        """Make rows of a chunk's, less those that were acknowledged or that a newer sample replaces."""
+        acknowledged, unsent = self._deletable_through[lane], self._unsent_after[lane]
+        rows = chunks.rows_of(self._database, lane, chunk)
+        self._database.execute(schema.delete_chunk(lane), (chunk.last_row_id,))
+        self._account.resize_chunked(lane, -chunk.count, -chunk.size)
+        newer = self._delete_replaced([row for row in rows if row.row_id > unsent], chunk.last_row_id)
+        for row in rows:
+            if row.row_id > unsent and row.sender_id in newer:
+                self._account.replace(row.block, row.row_id)
+                self._removed[lane].append(row.row_id)
+        self._insert(
+            lane,
+            [
+                row
+                for row in rows
+                if acknowledged < row.row_id <= unsent or (row.row_id > unsent and row.sender_id not in newer)
+            ],
+        )
 
 
 def _numbered(row: OutboxRow, row_id: int) -> OutboxRow:

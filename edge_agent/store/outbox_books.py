@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import aiosqlite
-import msgspec
 
 from edge_agent.core.block_state import Counters, counted
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.ports import LaneDepth
 from edge_agent.store import schema
 from edge_agent.store.chunked_senders import ChunkedSenders
+from edge_agent.store.merging import LastWatermark
 from edge_agent.store.outbox_tail import OutboxTail
 from edge_agent.store.schema import EVERY_ROW
 from edge_agent.store.transaction import in_thread
@@ -30,18 +30,6 @@ FILLS_UP_TO = 0.5
 BATCHES_UNDER_WAY = 32 << 20
 """How full an outbox may be that is to take them in, as a part of its limit; and what must fit in beside that, in
 bytes: what is being committed and what is read meanwhile."""
-
-
-class LastWatermark(msgspec.Struct, frozen=True):
-    """A block's last record but registrations: the next watermark of its coverage may replace it while it is unsent.
-
-    ``behind`` is the row of an earlier one of the coverage that keeps its place, 0 where none does.
-    """
-
-    row_id: int
-    since: int
-    size: int
-    behind: int
 
 
 class OutboxBooks:

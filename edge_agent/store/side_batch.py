@@ -13,7 +13,8 @@ OPERATOR = "operator"
 
 
 class SideBatch(msgspec.Struct, frozen=True):
-    """What one transaction writes. ``discarded`` is a row and the cause, ``dropped_blocks`` a GLOB.
+    """What one transaction writes. ``discarded`` is a row and the cause, ``dropped_blocks`` a GLOB;
+    ``request`` is the row that asked for that, if one did, and gets the answer.
 
     ``status`` takes the place of all that stood there, None leaves it: what an earlier run said, or one with other
     settings, must not be taken for this one's.

@@ -6,7 +6,6 @@ changed only after the transaction was durable.
 
 import asyncio
 import contextlib
-import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,26 +19,22 @@ from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.senders import SenderTable
 from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFailing, StoreFull, StoreLocked, StoreUnwritable
-from edge_agent.store import schema
+from edge_agent.store.block_batch import write_block_batch
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.damage import noticing_damage
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import LOCKED, StoreUnusable, unusable
+from edge_agent.store.flusher import Flusher
 from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
-from edge_agent.store.senders import load_senders, write_senders
+from edge_agent.store.senders import load_senders
 from edge_agent.store.side_batch import SideBatch, write_beside_blocks
 from edge_agent.store.space import DiskSpace
 from edge_agent.store.transaction import in_thread, transact
 from edge_agent.tallies import Tally
 from shared.identifiers import BlockId
 
-log = logging.getLogger("muster.agent")
-
-FLUSH_INTERVAL = 0.5
-STANDS_STILL = 4
-"""So many of these intervals without an acknowledgement, and what was acknowledged of a chunk goes, too."""
 LOCK_PATIENCE = 10.0
 """How long a transaction waits for another process that has the file locked, in seconds."""
 
@@ -64,7 +59,8 @@ class SqliteStore:
         self._lock = asyncio.Lock()
         self.commits = Tally()
         self._block_counters: dict[str, Counters] = {}
-        self._flusher = asyncio.create_task(self._flush_deletions(), name="store flusher")
+        flusher = Flusher(path, database, self._lock, books, self._space, self._transact)
+        self._flusher = asyncio.create_task(flusher.run(), name="store flusher")
 
     @classmethod
     async def open(cls, path: Path, max_outbox: int) -> Self:
@@ -240,12 +236,12 @@ class SqliteStore:
         """Drop a registration that can never be delivered, counted by cause."""
         await self._transact(SideBatch(discarded=(row, cause)))
 
-    async def drop_registrations(self, blocks: str, request: int = 0) -> LaneDepth:
+    async def drop_registrations(self, blocks: str) -> LaneDepth:
         """Drop the registrations that have not left, of the blocks that match a GLOB, because an operator asks.
 
-        ``request`` is the row that asked, if one did; it gets the answer. Raise StoreUnwritable.
+        Raise StoreUnwritable.
         """
-        return (await self._transact(SideBatch(dropped_blocks=blocks, request=request))).dropped
+        return (await self._transact(SideBatch(dropped_blocks=blocks))).dropped
 
     # Transactions
 
@@ -266,7 +262,7 @@ class SqliteStore:
         def write(database: sqlite3.Connection) -> None:
             outbox.begin(database)
             if isinstance(batch, BatchCommit):
-                self._write_block_batch(database, batch, outbox)
+                write_block_batch(database, batch, outbox, self._incarnations, self._log)
             else:
                 write_beside_blocks(database, batch, outbox)
             outbox.finish()
@@ -294,56 +290,3 @@ class SqliteStore:
             raise StoreFailing(f"{error} ({error.sqlite_errorname}): the kernel's log says more") from error
         if cause in LOCKED:
             raise StoreLocked(f"another process keeps {self._path} locked; end that one") from error
-
-    def _write_block_batch(self, database: sqlite3.Connection, batch: BatchCommit, outbox: OutboxChange) -> None:
-        self._incarnations.make_room(database)
-        number = _write_block(database, batch)
-        write_senders(database, number, batch.changes, self._incarnations)
-        first_row_id = outbox.append(batch.rows)
-        if batch.decisions:
-            assert len(batch.decisions) == len(batch.rows), "a decision without its record"
-            incarnation = batch.state.position.incarnation
-            self._log.append(database, number, batch.decisions, incarnation, first_row_id)
-        outbox.trim()
-        if batch.recorded:
-            inputs = [(batch.block_id.block, msgspec.json.encode(item).decode()) for item in batch.recorded]
-            database.executemany(schema.RECORD_INPUT, inputs)
-            database.execute(schema.FORGET_INPUTS)
-
-    async def _flush_deletions(self) -> None:
-        told, through, still = "", dict(self._books.deletable_through), 0
-        while True:
-            deleted = self._books.deleted_through
-            await asyncio.sleep(FLUSH_INTERVAL)
-            still = still + 1 if self._books.deletable_through == through else 0
-            through = dict(self._books.deletable_through)
-            try:
-                with contextlib.suppress(StoreFull):
-                    unpacks = still == STANDS_STILL and any(self._books.chunked.values())
-                    # Where batches are committed, they delete: another transaction would wait for the disk in vain.
-                    is_left = self._books.has_deletions and self._books.deleted_through == deleted
-                    if unpacks or is_left:
-                        await self._transact(SideBatch(unpacks=unpacks))
-                    await self._answer_operator()
-                async with self._lock:
-                    with noticing_damage():
-                        await self._space.give_back()
-                told = ""
-            except (StoreUnwritable, sqlite3.OperationalError) as error:
-                if told != (told := str(error)):
-                    log.warning("store %s: what was delivered cannot be deleted: %s; trying again", self._path, told)
-
-    async def _answer_operator(self) -> None:
-        async with self._lock:
-            with noticing_damage():
-                requests = await self._database.execute_fetchall(schema.OPEN_REQUESTS)
-        for row_id, blocks in requests:
-            await self.drop_registrations(blocks, row_id)
-
-
-def _write_block(database: sqlite3.Connection, batch: BatchCommit) -> int:
-    block_id = batch.block_id
-    state = msgspec.json.encode(batch.state).decode()
-    database.execute(schema.PUT_BLOCK, (block_id.block, block_id.region, block_id.site, state))
-    ((number,),) = database.execute(schema.BLOCK_NUMBER, (block_id.block,))
-    return int(number)

@@ -18,7 +18,7 @@ from edge_agent.core.senders import SenderChanges
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
 from edge_agent.inspection.outbox import WAITING, write_records
 from edge_agent.ports import BatchCommit, LaneDepth
-from edge_agent.store import chunks, decision_log, outbox_tail, schema, sqlite_store
+from edge_agent.store import chunks, decision_log, flusher, outbox_tail, schema
 from edge_agent.store.files import prepare
 from edge_agent.store.reading import reading
 from edge_agent.store.sqlite_store import SqliteStore
@@ -303,7 +303,7 @@ async def test_what_was_acknowledged_of_a_chunk_is_not_sent_again_by_who_opens_t
 async def test_what_was_acknowledged_of_a_chunk_goes_where_the_link_fails_in_its_middle(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "FLUSH_INTERVAL", 0.01)
+    monkeypatch.setattr(flusher, "FLUSH_INTERVAL", 0.01)
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store.commit(batch_of(1, [advisory_row(str(number)) for number in range(8)]))

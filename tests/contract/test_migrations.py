@@ -10,7 +10,7 @@ import pytest
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.ports import LaneDepth
-from edge_agent.store import files, migrations, schema
+from edge_agent.store import migrations, schema
 from edge_agent.store.files import Prepared, StoreUnusable, prepare
 from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
@@ -18,6 +18,7 @@ from tests.support.old_stores import STATEMENTS, make_old_store
 from tests.support.store_batches import (
     ALL_ROWS,
     BLOCK,
+    ROOM,
     advisory,
     batch,
     copy,
@@ -144,5 +145,5 @@ async def test_a_store_that_no_agent_made_is_set_aside(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE something (n INTEGER)")
     assert prepare(path).set_aside == path.with_name("agent.db.corrupt-1")
-    store = await SqliteStore.open(path, files.KEY_BYTES)
+    store = await SqliteStore.open(path, ROOM)
     await store.close()

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from edge_agent.private_files import keep_private, open_to_others
-from edge_agent.store.files import prepare, site_key
+from edge_agent.store.files import prepare
+from edge_agent.store.site_key import site_key
 from tests.support.operated_agent import COMMAND
 from tests.support.store_batches import advisory, batch, opened
 

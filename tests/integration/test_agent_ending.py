@@ -10,7 +10,8 @@ import pytest
 from edge_agent import config as agent_config
 from edge_agent.daemon import Agent
 from edge_agent.links import Links
-from edge_agent.store.files import prepare, site_key
+from edge_agent.store.files import prepare
+from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded_link import EmbeddedLink
 from shared.nats_connection import ConnectionSettings

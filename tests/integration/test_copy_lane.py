@@ -11,9 +11,9 @@ from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.lane_reader import READ_BYTES
+from edge_agent.region_terms import Terms
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import Terms
 from tests.support.asked_lane import next_of, woken
 from tests.support.fleet_region import EMPTY, running_region, uploading
 from tests.support.store_batches import batch, copy, opened
@@ -33,7 +33,7 @@ async def sent(lane: CopyLane) -> Shipment:
 
 
 async def answer(lane: CopyLane, shipment: Shipment, outcome: Outcome, sequence: int = 0, reason: str = "") -> None:
-    await lane.settle(Answer(shipment.number, outcome, sequence, reason))
+    await lane.take_answer(Answer(shipment.number, outcome, sequence, reason))
 
 
 async def test_copies_of_a_block_are_sent_though_those_of_another_around_them_are_known(

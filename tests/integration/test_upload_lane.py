@@ -9,10 +9,11 @@ import pytest
 from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.shipment import Answer, Form, Outcome
+from edge_agent.region_terms import Terms
 from edge_agent.store import outbox_books
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import YIELDING_ROWS, Terms, UploadLane
+from edge_agent.upload_lane import YIELDING_ROWS, UploadLane
 from tests.support.asked_lane import next_of, woken
 from tests.support.store_batches import advisory, batch, opened, registration, watermark
 from tests.support.waiting import until
@@ -41,7 +42,7 @@ async def leaves(lane: UploadLane, appends: int = 1) -> int:
     row_ids: set[int] = set()
     while (shipment := await next_of(lane, appends)) is not None:
         row_ids.update(row.row_id for row in shipment.rows)
-        await lane.settle(Answer(shipment.number, Outcome.STORED))
+        await lane.take_answer(Answer(shipment.number, Outcome.STORED))
     return len(row_ids)
 
 
@@ -72,7 +73,7 @@ async def test_advisories_leave_while_a_transaction_is_under_way(tmp_path: Path)
             left = 0
             while (shipment := lane.next_shipment(1)) is not None:
                 left += len(shipment.rows)
-                await lane.settle(Answer(shipment.number, Outcome.STORED))
+                await lane.take_answer(Answer(shipment.number, Outcome.STORED))
             # The watermark at the end may be replaced by what is being committed.
             assert left == 10
             assert lane.is_reading
@@ -126,7 +127,7 @@ async def test_whether_batches_are_taken_is_asked_for_each_block(tmp_path: Path)
             block = shipment.rows[0].block
             forms[block].add(shipment.form)
             is_question = shipment.form is Form.QUESTION
-            await lane.settle(Answer(shipment.number, outcomes[block] if is_question else Outcome.STORED))
+            await lane.take_answer(Answer(shipment.number, outcomes[block] if is_question else Outcome.STORED))
         assert forms == {"a": {Form.QUESTION, Form.SINGLE}, "b": {Form.QUESTION, Form.BATCH}}
 
 
@@ -138,13 +139,13 @@ async def test_a_lane_that_is_refused_while_its_question_is_under_way_asks_again
         assert question is not None
         assert refused is not None
         assert (question.form, refused.form) == (Form.QUESTION, Form.SINGLE)
-        await lane.settle(Answer(refused.number, Outcome.REFUSED, reason="maximum messages exceeded"))
-        await lane.settle(Answer(question.number, Outcome.MISPLACED))
+        await lane.take_answer(Answer(refused.number, Outcome.REFUSED, reason="maximum messages exceeded"))
+        await lane.take_answer(Answer(question.number, Outcome.MISPLACED))
         await until(partial(has_rested, lane), "the lane has rested")
         question = await next_of(lane)
         assert question is not None
         assert question.form is Form.QUESTION
-        await lane.settle(Answer(question.number, Outcome.MISPLACED))
+        await lane.take_answer(Answer(question.number, Outcome.MISPLACED))
         shipment = await next_of(lane)
         assert shipment is not None
         assert shipment.form is Form.BATCH

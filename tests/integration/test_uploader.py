@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from edge_agent import uploader
+from edge_agent import pacing, uploader
 from edge_agent.core import flight_limit
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form
@@ -278,7 +278,7 @@ async def test_a_bandwidth_limit_is_kept(region: Region, store: SqliteStore) -> 
             await asyncio.sleep(0.05)
             assert time.monotonic() - began < 180, "it has not all arrived"
     for elapsed, stored in samples:
-        assert stored <= rate * elapsed + uploader.BURST_BYTES + size
+        assert stored <= rate * elapsed + pacing.BURST_BYTES + size
     assert await region.stored_count() == 80
 
 

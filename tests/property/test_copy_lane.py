@@ -13,8 +13,8 @@ from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Shipment
 from edge_agent.ports import EVERYTHING
+from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
-from edge_agent.upload_lane import Terms
 from tests.support.region_model import RegionModel, drawn_copies
 
 HISTORIES = 1_500
@@ -107,7 +107,7 @@ class History:
         if self._sent and draw.random() < 0.5:
             self._answers.append(self.region.take(self._sent.popleft()))
         if self._answers and draw.random() < 0.5:
-            await self._lane.settle(self._answers.popleft())
+            await self._lane.take_answer(self._answers.popleft())
         if draw.random() < 0.01:
             self._lose_the_link()
         if draw.random() < 0.003:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from edge_agent import config as agent_config
 from edge_agent.daemon import Agent
-from edge_agent.store.files import held, prepare, site_key
+from edge_agent.store.files import held, prepare
+from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 
 

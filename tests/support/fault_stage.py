@@ -11,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_agent.store.files import site_key
+from edge_agent.store.site_key import site_key
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.jetstream_api import request_json

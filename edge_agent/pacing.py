@@ -1,0 +1,38 @@
+"""Say how fast records leave, and how soon again what has failed: by the loop's clock, which nobody sets.
+
+Uploads that fail are tried again after a while that doubles, from ``FIRST_RETRY`` to ``LONGEST_RETRY`` seconds.
+"""
+
+import asyncio
+import random
+
+FIRST_RETRY = 0.25
+LONGEST_RETRY = 5.0
+BURST_BYTES = 64 << 10
+
+
+class Pace:
+    """Keep to a number of bytes per second (0: no limit), bursts of 64 KiB allowed."""
+
+    def __init__(self, bytes_per_second: int) -> None:
+        self._rate = bytes_per_second
+        self._free_at = 0.0
+
+    async def wait(self, size: int) -> None:
+        """Wait until ``size`` bytes may go."""
+        if not self._rate:
+            return
+        now = loop_time()
+        self._free_at = max(self._free_at, now - BURST_BYTES / self._rate) + size / self._rate
+        if self._free_at > now:
+            await asyncio.sleep(self._free_at - now)
+
+
+def jitter() -> float:
+    """Give a part of a wait, between its half and its whole, so that many agents do not come back in step."""
+    return random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
+
+
+def loop_time() -> float:
+    """Read the loop's clock, in seconds."""
+    return asyncio.get_running_loop().time()
