@@ -72,9 +72,9 @@ class Probe:
             or waited < min(PATIENCE, self._interval / SECOND)
         ):
             return
-        if not facts.stores:
+        if facts.doubt:
             # A probe is small: it might find a place that no registration would.
-            self._say_not_stored("the stream is full, or sealed")
+            self._say_not_stored(f"the stream {facts.doubt}")
             return
         assert self._subscription is not None
         self._sent_at, self._is_unanswered = now, True

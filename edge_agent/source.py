@@ -13,6 +13,7 @@ from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, p
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from edge_agent.probe import Probe
 from edge_agent.source_api import SourceApi
+from edge_agent.source_consumer import ConsumerInfo
 from edge_agent.source_pulls import Pulls
 from shared.identifiers import SourcePosition
 from shared.nats_client import EdgeClient
@@ -80,14 +81,15 @@ class JetStreamSource:
         facts = await self._api.facts()
         change = past_change(position, facts)
         if change is None:
-            acknowledges_each = (await self._api.ensure_consumer()).acknowledges_each
+            consumer = await self._api.ensure_consumer()
             verifies = position.sequence > 0 and last_stored_at > 0
             first = position.sequence if verifies else position.next_sequence
-            # What a work queue still holds of what was committed goes only when it is acknowledged.
-            pending = await self._api.reset(max(facts.first_sequence, 1) if acknowledges_each else first)
+            pending = await self._api.reset(_beginning(facts, consumer, first))
             facts = await self._api.facts()
             continuous_through = 0 if is_gap(read_through, facts) else read_through
-            await pulls.begin(first, continuous_through, acknowledges_each=acknowledges_each)
+            await pulls.begin(
+                first, continuous_through, acknowledges_each=consumer.acknowledges_each, committed_at=last_stored_at
+            )
             if verifies and await self._is_rewritten(position, pending, last_stored_at):
                 change = PastChange.REWRITTEN
         if change is None:
@@ -105,6 +107,8 @@ class JetStreamSource:
             raise SourceUnavailable(f"nothing was delivered within {OPEN_DEADLINE:g} s of a reset") from None
         if pulls.broken:
             raise SourceUnavailable(pulls.broken)
+        if pulls.is_rewritten:
+            return True
         first = pulls.first
         if first is None or first.sequence > position.sequence:
             return False
@@ -156,15 +160,26 @@ class JetStreamSource:
             under_way = max(delivered - pulls.consumer_sequence, 0)
             return Checked(facts, pending=consumer.num_pending + under_way + pulls.buffered_count)
         pulls.note_examined(facts.last_sequence)
-        return Checked(facts, consumer.at - self._settle, facts.last_sequence)
+        return Checked(facts, consumer.at - self._settle - facts.unheard_for, facts.last_sequence)
 
     async def _could_store(self, facts: StreamFacts) -> bool:
         """Tell whether the stream would have stored what was sent to it lately, and probe it where it is quiet."""
         if self._probe is None:
-            return facts.stores
+            return not (facts.doubt or facts.refuses_by_subject)
         await self._probe.send_if_due(facts, self._newest_stored_at)
-        return facts.stores and self._probe.proves_storing(facts, self._newest_stored_at)
+        return not facts.doubt and self._probe.proves_storing(facts, self._newest_stored_at)
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""
         await self._pulls.acknowledge(through)
+
+
+def _beginning(facts: StreamFacts, consumer: ConsumerInfo, first: int) -> int:
+    """Give from where on the consumer delivers so that ``first`` comes, and that nothing unread is let go before it.
+
+    What a work queue still holds of what was committed goes only when it is acknowledged. And a stream that awaits its
+    consumers lets go of what lies before a reset: where another past has used the sequences again, that is unread.
+    """
+    if consumer.acknowledges_each:
+        return max(facts.first_sequence, 1)
+    return min(first, consumer.ack_floor.stream_seq + 1) if facts.awaits_consumers else first

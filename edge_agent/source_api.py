@@ -14,7 +14,8 @@ from nats.aio.client import Client
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.ports import SourceUnavailable
 from edge_agent.source_consumer import WORK_QUEUE, ConsumerInfo, SourceAddress, creation, unsuitable
-from shared.instants import format_instant, parse_instant
+from edge_agent.source_stream import INTEREST, StreamInfo
+from shared.instants import format_instant
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
 from shared.subjects import covers
 
@@ -22,31 +23,7 @@ T = TypeVar("T")
 
 REQUEST_DEADLINE = 5.0
 FIRST_THAT_RESETS = (2, 14)
-LARGE_REGISTRATION = 256 << 10
 _NANOSECONDS = 1_000_000_000
-
-
-class _StreamState(msgspec.Struct):
-    messages: int
-    bytes: int
-    first_seq: int
-    last_seq: int
-
-
-class _StreamConfig(msgspec.Struct):
-    subjects: tuple[str, ...] = ()
-    retention: str = "limits"
-    sealed: bool = False
-    discard: str = "old"
-    max_msgs: int = -1
-    max_bytes: int = -1
-
-
-class _StreamInfo(msgspec.Struct):
-    config: _StreamConfig
-    state: _StreamState
-    created: str
-    ts: str
 
 
 class _Message(msgspec.Struct):
@@ -55,19 +32,6 @@ class _Message(msgspec.Struct):
 
 class _MessageReply(msgspec.Struct):
     message: _Message
-
-
-def can_store(config: _StreamConfig, state: _StreamState) -> bool:
-    """Tell whether a stream would store a registration: it is not sealed, nor full and refusing what is new."""
-    is_full = config.discard == "new" and (
-        (0 < config.max_msgs <= state.messages) or (0 < config.max_bytes < state.bytes + _headroom(config.max_bytes))
-    )
-    return not (config.sealed or is_full)
-
-
-def _headroom(max_bytes: int) -> int:
-    """Give the bytes that must be free in a stream for a registration to be sure of its place."""
-    return min(LARGE_REGISTRATION, max_bytes // 10)
 
 
 def resets_consumers(client: Client) -> bool:
@@ -95,14 +59,7 @@ class SourceApi:
 
     async def facts(self) -> StreamFacts:
         """Ask for the stream's facts."""
-        info = await self._request(f"STREAM.INFO.{self._stream}", None, _StreamInfo)
-        return StreamFacts(
-            created_at=parse_instant(info.created),
-            first_sequence=info.state.first_seq,
-            last_sequence=info.state.last_seq,
-            server_at=parse_instant(info.ts),
-            stores=can_store(info.config, info.state),
-        )
+        return (await self._info()).facts
 
     async def consumer_info(self) -> ConsumerInfo:
         """Ask for the consumer's progress."""
@@ -120,9 +77,9 @@ class SourceApi:
                     f"consumer {self._consumer} of stream {self._stream} does not exist and create_consumer is false: "
                     "create it (durable, pull, ack policy all) or let the agent"
                 ) from error
-            info = await self._create_consumer((await self._config()).retention)
+            info = await self._create_consumer((await self._info()).config.retention)
         problem = unsuitable(info, self._address)
-        if self._address.is_shared and (await self._config()).retention == WORK_QUEUE:
+        if self._address.is_shared and (await self._info()).config.retention == WORK_QUEUE:
             problem = (
                 f"stream {self._stream} is a work queue: a message read by one member of a pair is gone for the other; "
                 "take [pair] out of the settings, or give the stream another retention"
@@ -133,7 +90,7 @@ class SourceApi:
 
     async def listens(self, subject: str) -> bool:
         """Tell whether the stream stores what is published on a subject."""
-        return any(covers(pattern, subject) for pattern in (await self._config()).subjects)
+        return any(covers(pattern, subject) for pattern in (await self._info()).config.subjects)
 
     async def reset(self, sequence: int) -> int:
         """Let the consumer deliver from ``sequence`` on, its own sequence from 1; give how many messages wait."""
@@ -147,16 +104,16 @@ class SourceApi:
         why = f"this server cannot reset consumer {self._consumer} of stream {self._stream}, 2.14 can"
         if not self._address.creates_consumer:
             raise SourceUnavailable(f"{why}: upgrade it, or let create_consumer be true")
-        retention = (await self._config()).retention
-        if retention == "interest":
+        retention = (await self._info()).config.retention
+        if retention == INTEREST:
             raise SourceUnavailable(f"{why}; without the consumer, the stream would drop what was not read: upgrade it")
         await self._request(f"CONSUMER.DELETE.{self._stream}.{self._consumer}", None, Any)
         # A work queue takes no other start than its first message.
         start = {} if retention == WORK_QUEUE else {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
         return (await self._create_consumer(retention, **start)).num_pending
 
-    async def _config(self) -> _StreamConfig:
-        return (await self._request(f"STREAM.INFO.{self._stream}", None, _StreamInfo)).config
+    async def _info(self) -> StreamInfo:
+        return await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)
 
     async def pull(self, inbox: str, messages: int, size: int, expires: float, heartbeat: float) -> None:
         """Ask for the next messages on ``inbox``; seconds, bytes."""
@@ -198,11 +155,15 @@ class SourceApi:
         """Give the last sequence not to be read of a stream whose past has changed.
 
         A restored copy still holds what was read before: reading goes on at the first message stored later than the
-        last one read. A stream made anew holds nothing that was read.
+        last one read. A stream made anew holds nothing that was read, unless it is a mirror, which keeps times.
         """
-        if change is PastChange.RECREATED or not last_stored_at:
+        is_anew = change is PastChange.RECREATED and not 0 < facts.first_stored_at < facts.created_at
+        if is_anew or not last_stored_at:
             return max(facts.first_sequence - 1, 0)
-        return await self._sequence_before(last_stored_at + 1, facts)
+        unread_at = last_stored_at + 1
+        return await self._sequence_before(
+            min(unread_at, facts.created_at) if change is PastChange.RECREATED else unread_at, facts
+        )
 
     async def _sequence_before(self, at: int, facts: StreamFacts) -> int:
         try:

@@ -31,7 +31,7 @@ class SourceAddress(msgspec.Struct, frozen=True):
     """Whether the other member of a pair reads it too."""
 
 
-class _Delivered(msgspec.Struct):
+class _Progress(msgspec.Struct, frozen=True):
     consumer_seq: int = 0
     stream_seq: int = 0
 
@@ -46,9 +46,10 @@ class ConsumerInfo(msgspec.Struct):
     """The part of CONSUMER.INFO that tells whether we are caught up."""
 
     config: _ConsumerConfig
-    delivered: _Delivered
+    delivered: _Progress
     num_pending: int
     ts: str
+    ack_floor: _Progress = _Progress()
 
     @property
     def acknowledges_each(self) -> bool:

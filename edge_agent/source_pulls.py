@@ -60,16 +60,21 @@ class Pulls:
         self._unacknowledged: deque[tuple[int, str]] = deque()
         self._committed: list[str] = []
         self._acknowledges_each = False
-        self._first_sequence = 0
+        self._first_sequence = self._committed_at = 0
+        self.is_rewritten = False
         self._time = asyncio.get_running_loop().time
         self._heard_at = self._time()
 
-    async def begin(self, first_sequence: int, continuous_through: int, *, acknowledges_each: bool) -> None:
+    async def begin(
+        self, first_sequence: int, continuous_through: int, *, acknowledges_each: bool, committed_at: int
+    ) -> None:
         """Ask for what the consumer delivers since its reset; what lies before ``first_sequence`` was committed.
 
-        Holes are looked for behind ``continuous_through``, and not at all where that is 0.
+        Unless it was stored later than ``committed_at``: then it is another past's, unread, and ``is_rewritten`` says
+        so. Holes are looked for behind ``continuous_through``, and not at all where that is 0.
         """
         self._first_sequence, self.delivered_sequence = first_sequence, first_sequence - 1
+        self._committed_at = committed_at
         self._continuous_through, self._acknowledges_each = continuous_through, acknowledges_each
         try:
             self._subscription = await self._client.subscribe_directly(self._inbox, self._receive)
@@ -105,7 +110,7 @@ class Pulls:
 
     async def await_first(self, pending: int) -> None:
         """Wait for a message that was not committed, unless all ``pending`` ones were delivered and none is."""
-        while not self._buffer and not self.broken and self.consumer_sequence < pending:
+        while not (self._buffer or self.broken or self.is_rewritten) and self.consumer_sequence < pending:
             await self._next_arrival()
 
     async def gather(self, patience: float) -> None:
@@ -227,10 +232,16 @@ class Pulls:
             self._buffered_bytes += len(payload)
         else:
             self._heard_at = self._time()
-            if self._acknowledges_each and sequence < self._first_sequence:
-                self._committed.append(reply)
+            if sequence < self._first_sequence:
+                self._take_committed(stored_at, reply)
         if self._awaited == 1 or len(self._buffer) >= self._awaited or self._committed:
             self._arrived.set()
+
+    def _take_committed(self, stored_at: int, reply: str) -> None:
+        if stored_at > self._committed_at > 0:
+            self.is_rewritten = True
+        elif self._acknowledges_each:
+            self._committed.append(reply)
 
     def _note_hole(self, sequence: int) -> None:
         through = self._continuous_through

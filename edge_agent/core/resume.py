@@ -16,14 +16,24 @@ from shared.identifiers import Incarnation, SourcePosition
 class StreamFacts(msgspec.Struct, frozen=True):
     """What STREAM.INFO shows. Instants in microseconds; ``server_at`` is the server's clock when it answered.
 
-    ``stores`` is False while the stream is sealed, or full and refusing new messages: silence then proves nothing.
+    ``doubt`` says why what a sender has sent may not be in the stream, "" where it would be: it is sealed, or full, or
+    lacks what it copies from another. Silence then proves nothing, nor does it without a probe where the stream
+    ``refuses_by_subject``, which nothing shows, nor of the last ``unheard_for`` microseconds, in which the streams that
+    it copies from were not heard.
+
+    ``first_stored_at`` is that of its first message, 0 where it is empty. One that ``awaits_consumers`` lets go of a
+    message when no consumer needs it any more.
     """
 
     created_at: int
     first_sequence: int
     last_sequence: int
     server_at: int
-    stores: bool = True
+    doubt: str = ""
+    refuses_by_subject: bool = False
+    unheard_for: int = 0
+    first_stored_at: int = 0
+    awaits_consumers: bool = False
 
     def incarnation(self, previous: Incarnation | None = None) -> Incarnation:
         """Name the past that begins now by the server's clock; never as ``previous`` was named."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 import msgspec
 
 from edge_agent.config import AgentSettings
+from edge_agent.core.resume import StreamFacts
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.doctor.publishing import heard_on
 from edge_agent.doctor.registrations import check_registrations
@@ -20,6 +21,7 @@ from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, Req
 from shared.nats_connection import ConnectFailed
 from shared.sizes import format_size
 
+_LOOK_AT_LINK = "look at the server that holds what it copies from, and at the link there: nats stream info shows both"
 _REFUSED_FOR_ITS_FORM = b'{"batch":"none","seq":"none","config":"none"}'
 
 
@@ -41,12 +43,12 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
             try:
                 info = await visit.ask(subject, None, StreamInfo)
                 answered_at = now()
-                stores = (await SourceApi(visit.client, address).facts()).stores
+                facts = await SourceApi(visit.client, address).facts()
             except (ApiError, RequestFailed, SourceUnavailable) as error:
                 yield _no_stream(name, source.stream, subject, error, is_denied=visit.is_denied(subject))
                 return
             yield clock_finding(name, parse_instant(info.ts), asked_at, answered_at)
-            yield _stream(name, source.stream, info, stores=stores)
+            yield _stream(name, source.stream, info, facts)
             async for finding in _consumer(visit, name, address, info.config.retention):
                 yield finding
             for finding in await _own_messages(visit, name, block):
@@ -65,14 +67,17 @@ def _no_stream(name: str, stream: str, subject: str, error: Exception, *, is_den
     return bad(name, f"stream {stream}: {error}", "is JetStream enabled there, and source.domain right?")
 
 
-def _stream(name: str, stream: str, info: StreamInfo, *, stores: bool) -> Finding:
+def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Finding:
     config, state = info.config, info.state
     proves = "while it cannot store, silence proves nothing: nobody is called stale, the time is unknown"
-    if config.sealed:
-        return bad(name, f"stream {stream} is sealed; {proves}", "senders need another stream")
-    if not stores:
-        return bad(
-            name, f"stream {stream} is full and refuses what is new; {proves}", "raise its limits, or discard old"
+    if facts.doubt:
+        full = "raise its limits, or discard old"
+        remedy = "senders need another stream" if config.sealed else full if config.discard == "new" else _LOOK_AT_LINK
+        return bad(name, f"stream {stream} {facts.doubt}; {proves}", remedy)
+    if facts.refuses_by_subject:
+        text = f"stream {stream} refuses what is new on a subject that is full, and does not show which; {proves}"
+        return doubtful(
+            name, text, "let it discard what is old, or set source.probe_subject: without it no check counts"
         )
     if info.fullness >= NEARLY_FULL:
         text = f"stream {stream} is {info.fullness:.0%} full, and will then refuse what is new; {proves}"

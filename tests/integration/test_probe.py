@@ -93,9 +93,9 @@ async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_p
             return bool(reader.probe_reports) and reader.probe_reports[-1][0] is StoringPhase.NOT_STORED
 
         await until(is_told, "it is said")
-        assert reader.probe_reports[-1][1] == (
-            "registration.probe: the stream is full, or sealed; silence proves nothing meanwhile"
-        )
+        why = "is full and refuses what is new" if refusal == "full" else "is sealed"
+        said = f"registration.probe: the stream {why}; silence proves nothing meanwhile"
+        assert reader.probe_reports[-1][1] == said
         last = await site.last_sequence()
         assert not await proves(reader)
         assert await site.last_sequence() == last

@@ -276,10 +276,19 @@ async def test_a_stream_that_is_full_and_refuses_new_messages_proves_nothing(sit
         assert last < 15
         await reader.read_on(last)
         assert (await reader.source.check()).caught_up_through == 0
-        assert not (await reader.source.check()).facts.stores
+        assert (await reader.source.check()).facts.doubt
 
         await site.api(f"STREAM.PURGE.{STREAM}")
         assert (await reader.source.check()).caught_up_through > 0
+
+
+async def test_a_stream_that_refuses_what_is_new_on_a_full_subject_proves_nothing(site: Site) -> None:
+    await site.make_stream(discard="new", discard_new_per_subject=True, max_msgs_per_subject=1)
+    await site.publish(b"1")
+    async with reading(site) as reader:
+        await reader.read_on(1)
+        assert b"maximum messages per subject exceeded" in (await site.client.request(SUBJECT, b"2")).data
+        assert (await reader.source.check()).caught_up_through == 0
 
 
 async def test_a_sealed_stream_proves_nothing(site: Site) -> None:

@@ -103,6 +103,34 @@ async def test_a_work_queue_restored_from_a_copy_is_read_on_and_emptied(site: Si
         await until_empty(site)
 
 
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+async def test_a_stream_restored_from_a_copy_that_stored_more_than_was_read_loses_nothing_unread(
+    site: Site, tmp_path: Path, retention: str
+) -> None:
+    """Its sequences are used again, up to behind the position: what lies before that has not been read."""
+    await site.make_stream(retention=retention)
+    async with reading(site) as reader:
+        await site.publish(*large("before", 100))
+        await reader.read_on(100, deadline=30)
+        await site.copy_store(tmp_path / "copy")
+        await site.publish(*large("lost", 100))
+        await reader.read_on(200, deadline=30)
+        await site.link.cut()
+        await site.restore_store(tmp_path / "copy")
+        await site.publish(*large("after", 150))
+        await site.link.restore()
+        opened = await reader.open_again(deadline=30)
+        assert (opened.change, opened.sequence) == (PastChange.REWRITTEN, 100)
+        await reader.read_on(250, deadline=30)
+        assert [message.payload for message in reader.received][200:] == large("after", 150)
+        await until_empty(site)
+
+
+def large(what: str, count: int) -> list[bytes]:
+    """Give more than one pull carries: what it asks for next depends on what was looked at."""
+    return [body.ljust(13_000) for body in bodies(what, count)]
+
+
 async def test_a_work_queue_is_acknowledged_message_by_message_and_other_streams_all_at_once(site: Site) -> None:
     await site.make_stream(retention="workqueue")
     async with reading(site):

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from shared import wire
 from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.jetstream_api import request_json
 from shared.nats_connection import ConnectionSettings, connect
@@ -126,10 +126,11 @@ blind_after = "1500ms"
 
 
 @asynccontextmanager
-async def agent_stage(directory: Path) -> AsyncIterator[Stage]:
-    """Start a site's and a region's servers, with their streams."""
+async def agent_stage(directory: Path, leaf_remote: LeafRemote | None = None) -> AsyncIterator[Stage]:
+    """Start a site's and a region's servers, with their streams; the site, with a domain of its own, as a leaf node."""
     async with AsyncExitStack() as stack:
-        site = await stack.enter_async_context(running_site(directory))
+        domain, remotes = ("site", (leaf_remote,)) if leaf_remote else ("", ())
+        site = await stack.enter_async_context(running_site(directory, domain=domain, leaf_remotes=remotes))
         await site.make_stream()
         settings = ServerSettings(name="region", store_dir=directory / "region", domain="eu-west")
         server = await stack.enter_async_context(EmbeddedNats(settings))

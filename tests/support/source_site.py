@@ -16,7 +16,7 @@ from edge_agent.source_api import SourceApi, resets_consumers
 from edge_agent.source_consumer import SourceAddress
 from edge_agent.storing import StoringPhase
 from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import SourcePosition
 from shared.nats_client import EdgeClient
 from shared.nats_connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
@@ -110,10 +110,18 @@ class Site(LinkedServer):
 
 
 @asynccontextmanager
-async def running_site(directory: Path, extra_config: str = "") -> AsyncIterator[Site]:
+async def running_site(
+    directory: Path, extra_config: str = "", *, domain: str = "", leaf_remotes: tuple[LeafRemote, ...] = ()
+) -> AsyncIterator[Site]:
     """Start a site; ``extra_config`` are further lines of the server's configuration."""
     async with AsyncExitStack() as stack:
-        settings = ServerSettings(name="site", store_dir=directory / "site", extra_config=extra_config)
+        settings = ServerSettings(
+            name="site",
+            store_dir=directory / "site",
+            extra_config=extra_config,
+            domain=domain,
+            leaf_remotes=leaf_remotes,
+        )
         server = await stack.enter_async_context(EmbeddedNats(settings))
         link = await stack.enter_async_context(EmbeddedLink(server.port))
         client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=DEADLINE)

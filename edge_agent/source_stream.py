@@ -1,0 +1,88 @@
+"""Read from STREAM.INFO what a stream proves by its silence, and whether it may hold what was read before. No I/O."""
+
+import msgspec
+
+from edge_agent.core.resume import StreamFacts
+from shared.instants import parse_instant
+
+LARGE_REGISTRATION = 256 << 10
+INTEREST = "interest"
+HEARD_WITHIN = 15_000_000_000
+"""Nanoseconds: a server hears a stream that it copies from every second or so, also where nothing is new."""
+
+
+class _State(msgspec.Struct):
+    messages: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+    first_ts: str
+
+
+class _Config(msgspec.Struct):
+    subjects: tuple[str, ...] = ()
+    retention: str = "limits"
+    sealed: bool = False
+    discard: str = "old"
+    discard_new_per_subject: bool = False
+    max_msgs: int = -1
+    max_bytes: int = -1
+
+
+class Origin(msgspec.Struct):
+    """A stream that this one copies from: heard ``active`` nanoseconds ago (-1: never), ``lag`` messages to come."""
+
+    name: str
+    active: int
+    lag: int = 0
+
+
+class StreamInfo(msgspec.Struct):
+    """The part of STREAM.INFO that reading needs; ``mirror`` and ``sources`` are what the stream copies from."""
+
+    config: _Config
+    state: _State
+    created: str
+    ts: str
+    mirror: Origin | None = None
+    sources: tuple[Origin, ...] = ()
+
+    @property
+    def facts(self) -> StreamFacts:
+        """Give what matters of it."""
+        origins = self.origins
+        return StreamFacts(
+            created_at=parse_instant(self.created),
+            first_sequence=self.state.first_seq,
+            last_sequence=self.state.last_seq,
+            server_at=parse_instant(self.ts),
+            doubt=self._doubt,
+            refuses_by_subject=self.config.discard == "new" and self.config.discard_new_per_subject,
+            unheard_for=max((max(origin.active, 0) // 1_000 for origin in origins), default=0),
+            first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
+            awaits_consumers=self.config.retention == INTEREST,
+        )
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Give the streams that it copies from."""
+        return (self.mirror, *self.sources) if self.mirror else self.sources
+
+    @property
+    def _doubt(self) -> str:
+        """Say why a registration might not be in it though its sender has sent it; "" where it would be."""
+        if self.config.sealed:
+            return "is sealed"
+        if self.config.discard == "new" and self._is_full:
+            return "is full and refuses what is new"
+        unheard = [origin.name for origin in self.origins if not 0 <= origin.active <= HEARD_WITHIN]
+        if unheard:
+            return f"does not hear {', '.join(unheard)}, which it copies from"
+        behind = [origin.name for origin in self.origins if origin.lag]
+        return f"is behind {', '.join(behind)}, which it copies from" if behind else ""
+
+    @property
+    def _is_full(self) -> bool:
+        config, state = self.config, self.state
+        headroom = min(LARGE_REGISTRATION, config.max_bytes // 10)
+        return 0 < config.max_msgs <= state.messages or 0 < config.max_bytes < state.bytes + headroom

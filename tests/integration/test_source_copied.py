@@ -1,0 +1,107 @@
+"""A stream that copies from another proves by its silence only what it has heard of that one."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from edge_agent.core.resume import PastChange
+from edge_agent.ports import SourceUnavailable
+from shared import nats_client
+from shared.embedded_link import EmbeddedLink
+from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
+from shared.identifiers import AdvisoryKind
+from shared.instants import parse_instant
+from shared.nats_connection import ConnectionSettings, connect
+from tests.support.agent_stage import DEADLINE, Stage, agent_stage, registering
+from tests.support.agent_within import agent_within
+from tests.support.source_site import STREAM, Site, reading, running_site
+from tests.support.waiting import until
+
+ORIGIN = {"name": "ORIGIN", "subjects": ["registration.>"]}
+FROM_HUB = {"name": "ORIGIN", "external": {"api": "$JS.hub.API"}}
+STALE_AFTER = 4_000_000
+"""As in the stage's settings."""
+
+
+@pytest.fixture(autouse=True)
+def connections_come_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Site]:
+    """Start a server at which nodes register; its link is the one that leaf nodes come over."""
+    async with AsyncExitStack() as stack:
+        settings = ServerSettings(name="hub", store_dir=tmp_path / "hub", domain="hub", leaf_port=0)
+        server = await stack.enter_async_context(EmbeddedNats(settings))
+        link = await stack.enter_async_context(EmbeddedLink(server.leaf_port))
+        client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=DEADLINE)
+        stack.push_async_callback(client.close)
+        hub = Site(server, client, link)
+        await hub.api("STREAM.CREATE.ORIGIN", ORIGIN)
+        yield hub
+
+
+@pytest.mark.parametrize("copies", [{"mirror": FROM_HUB}, {"sources": [FROM_HUB]}], ids=["mirror", "sources"])
+async def test_a_cut_between_a_copy_and_its_origin_accuses_nobody(
+    tmp_path: Path, hub: Site, copies: dict[str, object]
+) -> None:
+    leaf = LeafRemote(f"nats-leaf://127.0.0.1:{hub.link.port}")
+    async with agent_stage(tmp_path, leaf) as stage, registering(hub, "a", "b") as nodes:
+        await stage.site.delete_stream()
+        await stage.site.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, **copies})
+        async with agent_within(stage.config_path):
+            await until(lambda: are_new(stage, {"a", "b"}), "both are known")
+            await hub.link.cut()
+            seen_through = await stage.region.observed_through()
+            await until(lambda: passed(stage.site, seen_through + 3 * STALE_AFTER), "they were long unheard")
+            vouched = await stage.region.observed_through()
+            assert vouched - seen_through < STALE_AFTER, "nothing vouches for what was not heard"
+            assert not await stage.region.told(AdvisoryKind.STALE)
+            await hub.link.restore()
+            await until(lambda: vouches(stage, seen_through + 4 * STALE_AFTER), "what was missed is read")
+            nodes.fall_silent("b")
+            await until(lambda: are_stale(stage, ["b"]), "who is silent is told")
+        assert not await stage.region.told(AdvisoryKind.RECOVERED)
+
+
+async def are_new(stage: Stage, senders: set[str]) -> bool:
+    return set(await stage.region.told(AdvisoryKind.NEW)) == senders
+
+
+async def are_stale(stage: Stage, senders: list[str]) -> bool:
+    return await stage.region.told(AdvisoryKind.STALE) == senders
+
+
+async def vouches(stage: Stage, instant: int) -> bool:
+    return await stage.region.observed_through() > instant
+
+
+async def passed(site: Site, instant: int) -> bool:
+    return parse_instant((await site.api(f"STREAM.INFO.{STREAM}"))["ts"]) > instant
+
+
+async def test_a_mirror_that_is_made_anew_is_read_on_behind_what_was_read(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await site.api("STREAM.CREATE.ORIGIN", ORIGIN)
+        mirror = {"name": STREAM, "mirror": {"name": "ORIGIN"}}
+        await site.api(f"STREAM.CREATE.{STREAM}", mirror)
+        await site.publish(*(b"%d" % number for number in range(20)))
+        async with reading(site) as reader:
+            await reader.read_on(20)
+            await site.delete_stream()
+            with pytest.raises(SourceUnavailable):
+                await reader.source.read(5)
+            await site.api(f"STREAM.CREATE.{STREAM}", mirror)
+            await until(lambda: holds(site, 20), "the mirror is whole again")
+            opened = await reader.open_again()
+            assert (opened.change, opened.sequence) == (PastChange.RECREATED, 20)
+            await site.publish(b"20")
+            await reader.read_on(21)
+            assert [message.payload for message in reader.received] == [b"%d" % number for number in range(21)]
+
+
+async def holds(site: Site, sequence: int) -> bool:
+    return await site.last_sequence() == sequence

@@ -1,0 +1,80 @@
+"""What a stream's STREAM.INFO says of its silence."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge_agent.source_stream import HEARD_WITHIN, StreamInfo
+
+ORIGIN = {"name": "ORIGIN", "active": 400_000_000, "lag": 0}
+
+
+def info(*, config: dict[str, Any] | None = None, state: dict[str, Any] | None = None, **others: Any) -> StreamInfo:
+    """Give what a server says of a stream that has room and copies from nobody, less what differs."""
+    says = {
+        "config": {"retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1} | (config or {}),
+        "state": {
+            "messages": 10,
+            "bytes": 5_000,
+            "first_seq": 1,
+            "last_seq": 10,
+            "first_ts": "2026-01-01T00:00:00.000002Z",
+        }
+        | (state or {}),
+        "created": "2026-01-01T00:00:00Z",
+        "ts": "2026-01-01T00:01:00Z",
+    }
+    return msgspec.json.decode(msgspec.json.encode(says | others), type=StreamInfo)
+
+
+def test_a_stream_with_room_leaves_no_doubt() -> None:
+    facts = info(config={"max_msgs": 10}).facts
+    assert (facts.doubt, facts.unheard_for, facts.first_stored_at - facts.created_at) == ("", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "doubt"),
+    [
+        ({"sealed": True}, "is sealed"),
+        ({"discard": "new", "max_msgs": 10}, "is full and refuses what is new"),
+        ({"discard": "new", "max_bytes": 5_400}, "is full and refuses what is new"),
+        ({"discard": "new", "max_bytes": 50_000}, ""),
+        ({"discard": "new", "max_msgs": 11}, ""),
+    ],
+)
+def test_a_stream_that_may_refuse_a_registration_is_doubted(config: dict[str, Any], doubt: str) -> None:
+    assert info(config=config).facts.doubt == doubt
+
+
+@pytest.mark.parametrize("discard", ["new", "old"])
+def test_a_stream_that_refuses_by_subject_does_so_where_it_discards_what_is_new(discard: str) -> None:
+    facts = info(config={"discard": discard, "discard_new_per_subject": True, "max_msgs_per_subject": 5}).facts
+    assert (facts.refuses_by_subject, facts.doubt) == (discard == "new", "")
+
+
+@pytest.mark.parametrize(
+    ("active", "lag", "doubt"),
+    [
+        (0, 0, ""),
+        (HEARD_WITHIN, 0, ""),
+        (HEARD_WITHIN + 1, 0, "does not hear ORIGIN, which it copies from"),
+        (-1, 0, "does not hear ORIGIN, which it copies from"),
+        (0, 3, "is behind ORIGIN, which it copies from"),
+    ],
+)
+def test_a_stream_that_lacks_what_it_copies_from_is_doubted(active: int, lag: int, doubt: str) -> None:
+    origin = {"name": "ORIGIN", "active": active, "lag": lag}
+    assert info(mirror=origin).facts.doubt == info(sources=[ORIGIN, origin]).facts.doubt == doubt
+
+
+def test_the_time_since_an_origin_was_heard_proves_nothing() -> None:
+    assert info(sources=[ORIGIN, ORIGIN | {"active": 2_000_000_000}]).facts.unheard_for == 2_000_000
+
+
+def test_an_empty_stream_has_no_first_message() -> None:
+    assert info(state={"messages": 0, "first_ts": "0001-01-01T00:00:00Z"}).facts.first_stored_at == 0
+
+
+def test_a_stream_with_interest_retention_awaits_its_consumers() -> None:
+    assert info(config={"retention": "interest"}).facts.awaits_consumers
