@@ -1,4 +1,4 @@
-"""Find what falls due next among the committed senders and those that a draft has touched.
+"""Say when a sender falls due, and find what falls due next among the committed senders and those touched since.
 
 The committed senders that a draft has not touched were all seen (or fell silent) before those it has touched, so each
 queue is the committed list, less the touched, followed by the draft's own; its head is what falls due next.
@@ -7,10 +7,23 @@ queue is the committed list, less the touched, followed by the draft's own; its 
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
+from edge_agent.core.policy import Policy
 from edge_agent.core.sender_list import NOBODY, DueOrder, SenderList
 from edge_agent.core.senders import SenderState, SenderTable
 
 NEVER = 1 << 62
+
+
+def stale_at(last_seen_at: int, since: int, policy: Policy, policy_at: int) -> int:
+    """Say when a sender that is not heard again falls stale; ``since``: from when on the stream has been watched."""
+    return max(max(last_seen_at, since) + policy.stale_after, policy_at)
+
+
+def retired_at(stale_observed_at: int, blind_total: int, since: int, policy: Policy, policy_at: int) -> int:
+    """Say when a stale sender that is not heard again is retired; ``stale_observed_at`` is by the observed clock."""
+    due = stale_observed_at + blind_total + policy.retired_after_stale
+    # What other thresholds moved to before a blind span falls at its end: nothing is decided within it.
+    return max(due, policy_at, since)
 
 
 class DeadlineQueue:

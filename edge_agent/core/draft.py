@@ -6,7 +6,7 @@ The rules stand in ``edge_agent.core.tracker``. A draft reads the committed tabl
 from itertools import islice
 
 from edge_agent.core.block_state import BlockState, counted
-from edge_agent.core.deadlines import DeadlineQueue
+from edge_agent.core.deadlines import DeadlineQueue, retired_at, stale_at
 from edge_agent.core.decision import (
     BlindCause,
     BlindSpan,
@@ -276,12 +276,10 @@ class Draft:
         return at
 
     def _heard_due(self, last_seen_at: int) -> int:
-        return max(max(last_seen_at, self._since) + self._policy.stale_after, self._policy_at)
+        return stale_at(last_seen_at, self._since, self._policy, self._policy_at)
 
     def _stale_due(self, stale_observed_at: int) -> int:
-        due = stale_observed_at + self._blind_total + self._policy.retired_after_stale
-        # What other thresholds moved to before a blind span falls at its end: nothing is decided within it.
-        return max(due, self._policy_at, self._since)
+        return retired_at(stale_observed_at, self._blind_total, self._since, self._policy, self._policy_at)
 
     def _settle(self, at: int) -> bool:
         """Decide everything that falls due strictly before ``at``; False where the decision limit came first."""

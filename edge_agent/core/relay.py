@@ -90,8 +90,7 @@ class RelayDraft(ProgressDraft):
         if state.opening_incarnation == incarnation and sequence <= state.last_sequence:
             self._count("skipped", "repeated")
             return None
-        policy = self._policy
-        interval = policy.first_interval(state.sender_id) if state.first_interval else policy.sample_interval
+        interval = self._policy.interval_of(state.sender_id, is_first=state.first_interval)
         if at - state.last_forwarded_at >= interval:
             return ForwardReason.INTERVAL
         self._count("skipped", "sampled")
