@@ -7,7 +7,7 @@ from edge_agent.core.block_state import BlockState, Counters, counted
 from edge_agent.core.decision import BlindCause, Decision, EpochBegun, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.senders import SenderChanges
+from edge_agent.core.senders import NO_CHANGES, SenderChanges
 from edge_agent.core.standing import Standing
 from shared.identifiers import Incarnation, SourcePosition
 
@@ -109,7 +109,7 @@ class ProgressDraft:
 
     def changes(self) -> SenderChanges:
         """Give no senders: none are tracked."""
-        return SenderChanges([], [], [])
+        return NO_CHANGES
 
     # Rules
 

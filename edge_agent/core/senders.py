@@ -62,6 +62,9 @@ class SenderChanges(msgspec.Struct, frozen=True):
     retired: list[SenderState]
 
 
+NO_CHANGES = SenderChanges([], [], [])
+
+
 class SenderPage(msgspec.Struct, frozen=True):
     """Senders as a store gives them back, column by column: slots rise, from page to page, too."""
 

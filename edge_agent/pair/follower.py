@@ -16,14 +16,15 @@ from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decision import EpochBegun
 from edge_agent.core.following import Following, OtherCommit, OutOfStep
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import Lane, WatermarkContext
+from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest import FIRST_RETRY, LONGEST_RETRY, NO_CHANGES
 from edge_agent.ingest_block import Block, IngestPhase
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged
 from edge_agent.ports import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
+from edge_agent.reopening import Reopening
 from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.watermarks import watermark_context
 from shared.identifiers import Incarnation
 from shared.instants import SECOND
 
@@ -90,19 +91,18 @@ class Follower:
         """Follow until cancelled; raise OutOfStep."""
         self._report(IngestPhase.STARTING, "")
         logged = await self._entries.get()
-        retry_after = FIRST_RETRY
+        reopening = Reopening(self._source)
         while not is_cancelled():
             try:
                 await self._open()
                 self._report(IngestPhase.FOLLOWING, "")
                 while not is_cancelled():
                     await self._take(logged)
-                    retry_after = FIRST_RETRY
+                    reopening.went_well()
                     logged = await self._entries.get()
             except SourceUnavailable as error:
                 self._report(IngestPhase.UNAVAILABLE, str(error))
-                is_back = await self._source.comes_back(retry_after)
-                retry_after = FIRST_RETRY if is_back else min(retry_after * 2, LONGEST_RETRY)
+                await reopening.wait()
 
     @property
     def _mark(self) -> int:
@@ -138,12 +138,12 @@ class Follower:
             following.give(messages)
         draft = following.finish()
         if entry.kind is not EntryKind.PROVED:
-            rows = self._block.emitter.rows(draft.decisions, state, self._watermark_context())
+            emitter = self._block.emitter
+            watermark = watermark_context(self.decider, self._store, emitter.block_id.block)
+            rows = emitter.rows(draft.decisions, state, watermark)
             await self._commit(
                 logged,
-                BatchCommit(
-                    self._block.emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions
-                ),
+                BatchCommit(emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions),
             )
         self.decider.adopt(draft)
         self.decider.state = state
@@ -191,15 +191,6 @@ class Follower:
                 self._report(IngestPhase.FOLLOWING, "")
                 self._deliveries.committed(block, self._store.last_row_ids())
                 return
-
-    def _watermark_context(self) -> WatermarkContext:
-        assert self.decider is not None
-        depths = self._store.depths()
-        return WatermarkContext(
-            senders=self.decider.sender_counts(),
-            outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
-            outbox_counters=self._store.outbox_counters(self._block.emitter.block_id.block),
-        )
 
 
 def _marked(logged: Logged) -> BlockState:

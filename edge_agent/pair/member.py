@@ -26,7 +26,7 @@ from edge_agent.cancellation import is_cancelled
 from edge_agent.config import AgentSettings
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
-from edge_agent.ingest import NO_CHANGES
+from edge_agent.core.senders import NO_CHANGES
 from edge_agent.pair.copying import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
