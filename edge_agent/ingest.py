@@ -17,7 +17,7 @@ from edge_agent.core.outgoing import OutboxRow, WatermarkContext
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.standing import Standing
-from edge_agent.ingest_block import Block, IngestPhase
+from edge_agent.ingest_block import BlockRules, IngestPhase
 from edge_agent.passage import Passage
 from edge_agent.passing import Passing
 from edge_agent.ports import (
@@ -51,24 +51,24 @@ class Ingest:
 
     def __init__(
         self,
-        block: Block,
+        rules: BlockRules,
         source: Source,
         store: BatchStore,
         decider: Decider | None,
         report: Callable[[IngestPhase, str], None],
         passing: Passing | None = None,
     ) -> None:
-        self._block = block
-        self._intake = block.intake
-        self._emitter = block.emitter
+        self._rules = rules
+        self._intake = rules.intake
+        self._emitter = rules.emitter
         self._source = source
         self._store = store
-        self._commits = Committing(store, source, self._tell_pause, block.journal)
+        self._commits = Committing(store, source, self._tell_pause, rules.journal)
         self._decider = decider
-        self._passing = passing or Passing(Passage(copies_wait=lambda: True), block.emitter.block_id.block)
-        self._journal = block.journal
+        self._passing = passing or Passing(Passage(copies_wait=lambda: True), rules.emitter.block_id.block)
+        self._journal = rules.journal
         self._oldest_forwarded = 0
-        self._watermarks = Watermarks(block.watermark_interval)
+        self._watermarks = Watermarks(rules.watermark_interval)
         self._report = report
         self._server_at = 0
         self.read_at = 0.0
@@ -128,20 +128,20 @@ class Ingest:
     async def _open(self) -> None:
         if self._decider is None:
             facts, sequence = await self._source.resolve_start()
-            position = SourcePosition(self._block.stream, facts.incarnation(), sequence)
+            position = SourcePosition(self._rules.stream, facts.incarnation(), sequence)
             # Orders about senders that were given before are void, whatever the stream's past is called later.
             standing = Standing(given_at=facts.server_at)
             state = BlockState(
                 position,
-                self._block.policy_after(standing),
+                self._rules.policy_after(standing),
                 standing=standing,
-                rebuilding=self._block.rebuilding,
-                mode=self._block.mode,
+                rebuilding=self._rules.rebuilding,
+                mode=self._rules.mode,
             )
             await self._commit(state)
-            self._decider = self._block.decides(state)
+            self._decider = self._rules.decides(state)
         else:
-            policy = self._block.policy_after(self._decider.state.standing)
+            policy = self._rules.policy_after(self._decider.state.standing)
             if policy != self._decider.state.policy:
                 await self._apply(lambda draft: draft.change_policy(policy))
         opened = await self._open_source()
@@ -198,7 +198,7 @@ class Ingest:
 
     async def _give(self, draft: BlockDraft, messages: Sequence[SourceMessage]) -> BlockDraft:
         """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
-        max_age = self._block.policy.max_age
+        max_age = self._rules.policy.max_age
         self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
         give, before = self._intake.give, FOREVER
         for message in messages:
@@ -236,10 +236,10 @@ class Ingest:
 
     async def _obey(self) -> None:
         """Do what the hub's policy has said since, in one commit where that can hold it."""
-        if self._block.orders is None:
+        if self._rules.orders is None:
             return
         draft = None
-        for give in self._block.orders.inputs(self.decider.state):
+        for give in self._rules.orders.inputs(self.decider.state):
             draft = await self._fill(draft or self.decider.draft(), give)
         if draft is not None:
             await self._adopt(draft)

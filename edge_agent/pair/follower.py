@@ -18,7 +18,7 @@ from edge_agent.core.following import Following, OtherCommit, OutOfStep
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest_block import Block, IngestPhase
+from edge_agent.ingest_block import BlockRules, IngestPhase
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged
 from edge_agent.ports import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
@@ -39,14 +39,14 @@ class Follower:
 
     def __init__(
         self,
-        block: Block,
+        rules: BlockRules,
         source: Source,
         store: SqliteStore,
         decider: Tracker | None,
         deliveries: Deliveries,
         report: Callable[[IngestPhase, str], None],
     ) -> None:
-        self._block = block
+        self._rules = rules
         self._source = source
         self._store = store
         self.decider = decider
@@ -126,19 +126,19 @@ class Follower:
         if self.decider is None:
             if entry.kind is not EntryKind.BEGUN:
                 raise OutOfStep(f"block {entry.block} began before this member knew of it")
-            await self._commit(logged, BatchCommit(self._block.emitter.block_id, state, NO_CHANGES, []))
+            await self._commit(logged, BatchCommit(self._rules.emitter.block_id, state, NO_CHANGES, []))
             self.decider = Tracker(state)
             await self._open()
             return
         # Given up, where the source fails, following begins again behind what was committed.
         following = Following(
-            self.decider, self._block.intake, OtherCommit(state, entry.recorded, entry.oldest_forwarded)
+            self.decider, self._rules.intake, OtherCommit(state, entry.recorded, entry.oldest_forwarded)
         )
         async for messages in self._messages_through(state):
             following.give(messages)
         draft = following.finish()
         if entry.kind is not EntryKind.PROVED:
-            emitter = self._block.emitter
+            emitter = self._rules.emitter
             watermark = watermark_context(self.decider, self._store, emitter.block_id.block)
             rows = emitter.rows(draft.decisions, state, watermark)
             await self._commit(
