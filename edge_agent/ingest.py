@@ -171,10 +171,10 @@ class Ingest:
                 await self._take(messages)
                 if not self._passing.is_under_way:
                     await self._store.let_uploads_follow()
-            await self._settle_passing()
+            await self._conclude_passing()
             while not self._passing.has_room:
                 await self._passing.change(PASSING)
-                await self._settle_passing()
+                await self._conclude_passing()
             if loop.time() >= check_at:
                 await self._commits.finish()
                 check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 4)
@@ -293,18 +293,18 @@ class Ingest:
             await self._journal.prove(self._emitter.block_id, draft.state())
         self.decider.adopt(draft)
 
-    async def _settle_passing(self) -> None:
+    async def _conclude_passing(self) -> None:
         """Commit what passed the store by and was delivered; store what was not, where it takes too long."""
-        settled = self._passing.settle()
-        if settled is not None:
-            await self._commit(settled.state, settled.rows)
+        concluded = self._passing.conclude()
+        if concluded is not None:
+            await self._commit(concluded.state, concluded.rows)
 
     async def _finish_passing(self) -> None:
         """Let nothing be under way past the store: the state in memory is the committed one then."""
-        await self._settle_passing()
+        await self._conclude_passing()
         while self._passing.is_under_way:
             await self._passing.change(PASSING)
-            await self._settle_passing()
+            await self._conclude_passing()
 
     async def _emit_watermark(self) -> None:
         state = self.decider.state
