@@ -9,7 +9,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Copy, Decision
 from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
-from edge_agent.core.progress import ProgressDraft
+from edge_agent.core.position_draft import PositionDraft
 from shared import wire
 from shared.identifiers import BlockId, message_ids
 from shared.wire import ForwardReason
@@ -43,7 +43,7 @@ class CopySubject(msgspec.Struct, frozen=True):
         return target
 
 
-class CopyDraft(ProgressDraft):
+class CopyDraft(PositionDraft):
     """Messages to be copied, not yet committed."""
 
     def copy(self, message: SourceMessage, subject: str) -> bool:

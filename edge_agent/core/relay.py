@@ -18,7 +18,7 @@ from itertools import islice, takewhile
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Forward
 from edge_agent.core.observation import Rejected, SourceMessage
-from edge_agent.core.progress import ProgressDraft
+from edge_agent.core.position_draft import PositionDraft
 from edge_agent.core.sender_list import NOBODY
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
 from shared.identifiers import Incarnation
@@ -27,7 +27,7 @@ from shared.wire import ForwardReason
 FORGOTTEN_PER_DRAFT = 10_000
 
 
-class RelayDraft(ProgressDraft):
+class RelayDraft(PositionDraft):
     """Registrations relayed, not yet committed.
 
     An origin stands in a sender's columns: the position there is that of the site's own record that went on last.

@@ -12,7 +12,7 @@ from edge_agent.core.standing import Standing
 from shared.identifiers import Incarnation, SourcePosition
 
 
-class ProgressDraft:
+class PositionDraft:
     """Inputs applied, not yet committed. The source's batches bound a draft, so it takes every input."""
 
     def __init__(self, state: BlockState) -> None:
