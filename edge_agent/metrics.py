@@ -50,7 +50,12 @@ COUNTED = {
     "withheld": Counted(
         "muster_agent_withheld_total", "cause", ("max_age",), "Messages that were not forwarded though they were due."
     ),
-    "skipped": Counted("muster_agent_skipped_total", "cause", _SKIPPED, "Messages that a relay does not pass on."),
+    "skipped": Counted(
+        "muster_agent_skipped_total",
+        "cause",
+        _SKIPPED,
+        "Messages that a block that copies or relays does not pass on.",
+    ),
     "probes": Counted(
         "muster_agent_probes_total",
         "sender",
@@ -76,13 +81,13 @@ COUNTED = {
         "Orders of the hub's policy that were taken; unknown_sender: those that name nobody known.",
     ),
     "compacted": Counted(
-        "muster_agent_compacted_total", "cause", ("newer_sample",), "Unsent samples replaced by a newer one."
+        "muster_agent_compacted_total", "cause", ("newer_sample",), "Unsent registrations that a newer one replaced."
     ),
     "dropped": Counted(
         "muster_agent_dropped_total",
         "cause",
         ("outbox_full", "too_large", "operator"),
-        "Samples given up before they reached the region.",
+        "Registrations given up before they reached the region.",
     ),
 }
 

@@ -44,7 +44,7 @@ class CopySubject(msgspec.Struct, frozen=True):
 
 
 class CopyDraft(PositionDraft):
-    """Messages to be copied, not yet committed."""
+    """Messages to be copied, not yet adopted."""
 
     def copy(self, message: SourceMessage, subject: str) -> bool:
         """Copy a message to ``subject``."""
@@ -60,7 +60,7 @@ class CopyDraft(PositionDraft):
 
 
 class Copier:
-    """A block that copies, as last committed."""
+    """A block that copies, as of the last draft that was adopted."""
 
     def __init__(self, state: BlockState) -> None:
         self.state = state
@@ -70,7 +70,7 @@ class Copier:
         return CopyDraft(self.state)
 
     def adopt(self, draft: CopyDraft) -> None:
-        """Make a committed draft the state."""
+        """Make a draft the state, its commit having begun, or its copies being on their way."""
         self.state = draft.state()
 
     def sender_counts(self) -> dict[str, int]:

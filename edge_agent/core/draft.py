@@ -1,6 +1,6 @@
 """Apply inputs to copies of what they touch, and collect the decisions that follow from them, in order.
 
-The rules stand in ``edge_agent.core.tracker``. A draft reads the committed table and never changes it.
+The rules stand in ``edge_agent.core.tracker``. A draft reads the table and never changes it.
 """
 
 from itertools import islice
@@ -29,10 +29,10 @@ DECISIONS_PER_DRAFT = 10_000
 
 
 class Draft:
-    """Inputs applied, not yet committed.
+    """Inputs applied, not yet adopted.
 
-    Inputs that return a bool return False where the draft holds as many decisions as one commit should carry: commit
-    it, adopt it, and give the same input to the next draft.
+    Inputs that return a bool return False where the draft holds as many decisions as one commit should carry: begin to
+    commit it, adopt it, and give the same input to the next draft.
     """
 
     def __init__(self, state: BlockState, senders: SenderTable, decision_limit: int, detect_blind_spans: bool) -> None:

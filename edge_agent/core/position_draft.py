@@ -13,7 +13,7 @@ from shared.identifiers import Incarnation, SourcePosition
 
 
 class PositionDraft:
-    """Inputs applied, not yet committed. The source's batches bound a draft, so it takes every input."""
+    """Inputs applied, not yet adopted. The source's batches bound a draft, so it takes every input."""
 
     def __init__(self, state: BlockState) -> None:
         self._before = state

@@ -28,7 +28,7 @@ FORGOTTEN_PER_DRAFT = 10_000
 
 
 class RelayDraft(PositionDraft):
-    """Registrations relayed, not yet committed.
+    """Registrations relayed, not yet adopted.
 
     An origin stands in a sender's columns: the position there is that of the site's own record that went on last.
     """
@@ -104,7 +104,7 @@ class RelayDraft(PositionDraft):
 
 
 class Relay:
-    """A block that relays, as last committed."""
+    """A block that relays, as of the last draft that was adopted."""
 
     def __init__(self, state: BlockState, origins: SenderTable | None = None) -> None:
         self.state = state
@@ -115,7 +115,7 @@ class Relay:
         return RelayDraft(self.state, self.origins)
 
     def adopt(self, draft: RelayDraft) -> None:
-        """Make a committed draft the state."""
+        """Make a draft the state, its commit having begun."""
         changes = draft.changes()
         self.origins.adopt(changes.heard, changes.stale, changes.retired)
         self.state = draft.state()

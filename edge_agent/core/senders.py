@@ -101,7 +101,7 @@ class SenderPage(msgspec.Struct, frozen=True):
 
 
 class SenderTable:
-    """All senders of one block. Only adopt() changes it, and only by what has been committed."""
+    """All senders of one block. Once it is loaded only adopt() changes it, by drafts whose commits have begun."""
 
     def __init__(self) -> None:
         self.slots: dict[str, int] = {}
@@ -173,7 +173,7 @@ class SenderTable:
         yield from count(len(self.sender_ids))
 
     def adopt(self, heard: Sequence[SenderState], stale: Sequence[SenderState], retired: Sequence[SenderState]) -> None:
-        """Replace what a committed draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
+        """Replace what a draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
         if len(self._incarnations) >= self._most_incarnations:
             self._forget_incarnations()
         known = len(self.sender_ids)

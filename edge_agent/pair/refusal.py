@@ -52,8 +52,8 @@ def difference(ours: Writer, theirs: Writer, path: Path) -> str:
     if not different:
         return ""
     return (
-        f"stream block {different[0]} is set otherwise than at {theirs.member}: stream, filter, sender, force_path, "
-        "digest_paths and target must be the same in both files"
+        f"stream block {different[0]} is set otherwise than at {theirs.member}: stream, domain, filter, sender, "
+        "force_path, digest_paths, digest_ignore and target must be the same in both files"
     )
 
 
