@@ -275,21 +275,24 @@ class Draft:
         self._last = message
         return at
 
-    def _heard_due(self, last_seen_at: int) -> int:
-        return stale_at(last_seen_at, self._since, self._policy, self._policy_at)
-
-    def _stale_due(self, stale_observed_at: int) -> int:
-        return retired_at(stale_observed_at, self._blind_total, self._since, self._policy, self._policy_at)
-
     def _settle(self, at: int) -> bool:
         """Decide everything that falls due strictly before ``at``; False where the decision limit came first."""
+        # Looked up once: settling changes none of them, and a whole fleet may fall silent.
+        since, policy, policy_at, blind_total = self._since, self._policy, self._policy_at, self._blind_total
+
+        def falls_stale_at(last_seen_at: int) -> int:
+            return stale_at(last_seen_at, since, policy, policy_at)
+
+        def is_retired_at(stale_observed_at: int) -> int:
+            return retired_at(stale_observed_at, blind_total, since, policy, policy_at)
+
         while True:
-            heard_due = self._heard_due(self._heard.first_instant())
-            stale_due = self._stale_due(self._stale.first_instant())
+            heard_due = falls_stale_at(self._heard.first_instant())
+            stale_due = is_retired_at(self._stale.first_instant())
             due = min(heard_due, stale_due)
             if due >= at:
                 # Nor can anybody who is heard from now on fall silent sooner.
-                self._next_deadline = min(due, self._heard_due(self.observed_through))
+                self._next_deadline = min(due, falls_stale_at(self.observed_through))
                 return True
             room = self._decision_limit - len(self.decisions)
             if room <= 0:
@@ -297,10 +300,10 @@ class Draft:
                 self._settling_at = due
                 return False
             if heard_due == due:
-                for sender_id in self._heard.due_together(self._heard_due, due, room):
+                for sender_id in self._heard.due_together(falls_stale_at, due, room):
                     self._fall_stale(sender_id, due)
             else:
-                for sender_id in self._stale.due_together(self._stale_due, due, room):
+                for sender_id in self._stale.due_together(is_retired_at, due, room):
                     self._retire(sender_id, due)
 
     def _finish_settling(self) -> bool:
