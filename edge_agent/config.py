@@ -29,9 +29,9 @@ class StoreSettings(Settings, frozen=True):
     """``[store]``: the agent's file."""
 
     path: Annotated[FilePath, Meta(description="the agent's SQLite file")] = FilePath("/var/lib/muster-agent/agent.db")
-    max_outbox: Annotated[Size, Meta(description="how much may wait for the link; then the oldest samples go")] = Size(
-        2 << 30
-    )
+    max_outbox: Annotated[
+        Size, Meta(description="how much may wait for the link; then the oldest registrations go")
+    ] = Size(2 << 30)
 
     def __post_init__(self) -> None:
         if self.max_outbox < 1 << 20:

@@ -13,11 +13,11 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decider import BlockDraft, Decider
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import Lane, WatermarkContext
+from edge_agent.core.outgoing import OutboxRow, WatermarkContext
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
-from edge_agent.core.senders import SenderChanges
+from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.standing import Standing
-from edge_agent.ingest_block import Block, IngestPhase
+from edge_agent.ingest_block import BlockRules, IngestPhase
 from edge_agent.passage import Passage
 from edge_agent.passing import Passing
 from edge_agent.ports import (
@@ -30,16 +30,15 @@ from edge_agent.ports import (
     SourceUnavailable,
     StoreUnwritable,
 )
+from edge_agent.reopening import LONGEST_RETRY, Reopening
+from edge_agent.watermarks import Watermarks, watermark_context
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND
 
 PASSING = 0.05
 """How often, in seconds, what passes the store by is looked at while nothing is read."""
 
-FIRST_RETRY = 0.1
-LONGEST_RETRY = 5.0
 LONGEST_CHECK_INTERVAL = 1 * SECOND
-NO_CHANGES = SenderChanges([], [], [])
 FOREVER = (1 << 63) - 1
 
 
@@ -52,27 +51,25 @@ class Ingest:
 
     def __init__(
         self,
-        block: Block,
+        rules: BlockRules,
         source: Source,
         store: BatchStore,
         decider: Decider | None,
         report: Callable[[IngestPhase, str], None],
         passing: Passing | None = None,
     ) -> None:
-        self._block = block
-        self._intake = block.intake
-        self._emitter = block.emitter
+        self._rules = rules
+        self._intake = rules.intake
+        self._emitter = rules.emitter
         self._source = source
         self._store = store
-        self._commits = Committing(store, source, self._tell_pause, block.journal)
+        self._commits = Committing(store, source, self._tell_pause, rules.journal)
         self._decider = decider
-        self._passing = passing or Passing(Passage(copies_wait=lambda: True), block.emitter.block_id.block)
-        self._journal = block.journal
+        self._passing = passing or Passing(Passage(copies_wait=lambda: True), rules.emitter.block_id.block)
+        self._journal = rules.journal
         self._oldest_forwarded = 0
-        self._watermark_interval = block.watermark_interval / SECOND
+        self._watermarks = Watermarks(rules.watermark_interval)
         self._report = report
-        self._watermark_due_at = 0.0
-        self._watermark_through = 0
         self._server_at = 0
         self.read_at = 0.0
         self._checked: Checked | None = None
@@ -110,7 +107,7 @@ class Ingest:
             await self._commits.stop()
 
     async def _read_for_ever(self) -> None:
-        loop, retry_after = asyncio.get_running_loop(), FIRST_RETRY
+        loop, reopening = asyncio.get_running_loop(), Reopening(self._source)
         while not is_cancelled():
             try:
                 await self._open()
@@ -121,31 +118,30 @@ class Ingest:
                 finally:
                     # To have opened is not enough: that may go well each time, and reading fail at once.
                     if self.decider.state.position != opened_behind or loop.time() - opened_at >= LONGEST_RETRY:
-                        retry_after = FIRST_RETRY
+                        reopening.went_well()
             except SourceUnavailable as error:
                 await self._commits.finish()
                 self._report(IngestPhase.UNAVAILABLE, str(error))
                 await self._finish_passing()
-                is_back = await self._source.comes_back(retry_after)
-                retry_after = FIRST_RETRY if is_back else min(retry_after * 2, LONGEST_RETRY)
+                await reopening.wait()
 
     async def _open(self) -> None:
         if self._decider is None:
             facts, sequence = await self._source.resolve_start()
-            position = SourcePosition(self._block.stream, facts.incarnation(), sequence)
+            position = SourcePosition(self._rules.stream, facts.incarnation(), sequence)
             # Orders about senders that were given before are void, whatever the stream's past is called later.
             standing = Standing(given_at=facts.server_at)
             state = BlockState(
                 position,
-                self._block.policy_after(standing),
+                self._rules.policy_after(standing),
                 standing=standing,
-                rebuilding=self._block.rebuilding,
-                mode=self._block.mode,
+                rebuilding=self._rules.rebuilding,
+                mode=self._rules.mode,
             )
-            await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, []))
-            self._decider = self._block.decides(state)
+            await self._commit(state)
+            self._decider = self._rules.decides(state)
         else:
-            policy = self._block.policy_after(self._decider.state.standing)
+            policy = self._rules.policy_after(self._decider.state.standing)
             if policy != self._decider.state.policy:
                 await self._apply(lambda draft: draft.change_policy(policy))
         opened = await self._open_source()
@@ -175,10 +171,10 @@ class Ingest:
                 await self._take(messages)
                 if not self._passing.is_under_way:
                     await self._store.let_uploads_follow()
-            await self._settle_passing()
+            await self._conclude_passing()
             while not self._passing.has_room:
                 await self._passing.change(PASSING)
-                await self._settle_passing()
+                await self._conclude_passing()
             if loop.time() >= check_at:
                 await self._commits.finish()
                 check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 4)
@@ -187,8 +183,8 @@ class Ingest:
                 await self._take_check(checked)
                 # Not before: what a check shows is behind until the check has been taken.
                 self._checked, self._checked_at = checked, loop.time()
-            if loop.time() >= self._watermark_due_at and await self._emit_watermark():
-                self._watermark_due_at = loop.time() + self._watermark_interval
+            if self._watermarks.are_due(loop.time()):
+                await self._emit_watermark()
 
     async def _take(self, messages: Sequence[SourceMessage]) -> None:
         """Decide and commit; behind the stream, what follows goes into the same batch while few decisions are made."""
@@ -202,7 +198,7 @@ class Ingest:
 
     async def _give(self, draft: BlockDraft, messages: Sequence[SourceMessage]) -> BlockDraft:
         """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
-        max_age = self._block.policy.max_age
+        max_age = self._rules.policy.max_age
         self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
         give, before = self._intake.give, FOREVER
         for message in messages:
@@ -214,8 +210,7 @@ class Ingest:
             before = message.stored_at
             too_old = before < oldest_forwarded
             while not give(draft, message, too_old=too_old):
-                await self._adopt(draft)
-                draft = self.decider.draft()
+                draft = await self._next_after(draft)
         return draft
 
     async def _take_check(self, checked: Checked) -> None:
@@ -241,14 +236,11 @@ class Ingest:
 
     async def _obey(self) -> None:
         """Do what the hub's policy has said since, in one commit where that can hold it."""
-        if self._block.orders is None:
+        if self._rules.orders is None:
             return
         draft = None
-        for give in self._block.orders.inputs(self.decider.state):
-            draft = draft or self.decider.draft()
-            while not give(draft):
-                await self._adopt(draft)
-                draft = self.decider.draft()
+        for give in self._rules.orders.inputs(self.decider.state):
+            draft = await self._fill(draft or self.decider.draft(), give)
         if draft is not None:
             await self._adopt(draft)
 
@@ -258,12 +250,19 @@ class Ingest:
         await self._adopt(draft)
 
     async def _apply(self, give: Callable[[BlockDraft], bool]) -> None:
-        """Give one input to as many drafts as it takes."""
-        draft = self.decider.draft()
+        await self._adopt(await self._fill(self.decider.draft(), give))
+
+    async def _fill(self, draft: BlockDraft, give: Callable[[BlockDraft], bool]) -> BlockDraft:
+        """Give one input to as many drafts as it takes, and give the last one, not yet adopted."""
         while not give(draft):
-            await self._adopt(draft)
-            draft = self.decider.draft()
+            draft = await self._next_after(draft)
+        return draft
+
+    async def _next_after(self, draft: BlockDraft) -> BlockDraft:
+        """Adopt a draft that is full, and begin the next one."""
         await self._adopt(draft)
+        following: BlockDraft = self.decider.draft()
+        return following
 
     async def _adopt(self, draft: BlockDraft) -> None:
         """Make a draft the state, and begin to commit it. What only advanced time needs none: a crash proves it again.
@@ -294,43 +293,34 @@ class Ingest:
             await self._journal.prove(self._emitter.block_id, draft.state())
         self.decider.adopt(draft)
 
-    async def _settle_passing(self) -> None:
+    async def _conclude_passing(self) -> None:
         """Commit what passed the store by and was delivered; store what was not, where it takes too long."""
-        settled = self._passing.settle()
-        if settled is not None:
-            await self._commit(BatchCommit(self._emitter.block_id, settled.state, NO_CHANGES, settled.rows))
+        concluded = self._passing.conclude()
+        if concluded is not None:
+            await self._commit(concluded.state, concluded.rows)
 
     async def _finish_passing(self) -> None:
         """Let nothing be under way past the store: the state in memory is the committed one then."""
-        await self._settle_passing()
+        await self._conclude_passing()
         while self._passing.is_under_way:
             await self._passing.change(PASSING)
-            await self._settle_passing()
+            await self._conclude_passing()
 
-    async def _emit_watermark(self) -> bool:
+    async def _emit_watermark(self) -> None:
         state = self.decider.state
-        if state.observed_through == self._watermark_through or state.pending_blind is not None:
-            # Coverage that is about to be closed is vouched for by the watermark that closes it.
-            return False
-        if self._passing.is_under_way:
-            return False
+        if not self._watermarks.may_vouch_for(state) or self._passing.is_under_way:
+            return
         row = self._emitter.watermark(state, self._watermark_context())
         # Also without one: with a filter, only what was examined tells a gap from what others' messages left behind.
-        rows = [] if row is None else [row]
-        await self._commit(BatchCommit(self._emitter.block_id, state, NO_CHANGES, rows))
-        self._watermark_through = state.observed_through
-        return True
+        await self._commit(state, [] if row is None else [row])
+        self._watermarks.made(state, asyncio.get_running_loop().time())
 
     def _watermark_context(self) -> WatermarkContext:
-        depths = self._store.depths()
-        return WatermarkContext(
-            senders=self.decider.sender_counts(),
-            outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
-            outbox_counters=self._store.outbox_counters(self._emitter.block_id.block),
-        )
+        return watermark_context(self.decider, self._store, self._emitter.block_id.block)
 
-    async def _commit(self, batch: BatchCommit) -> None:
-        await self._commits.begin(batch)
+    async def _commit(self, state: BlockState, rows: Sequence[OutboxRow] = ()) -> None:
+        """Commit a state that touches no sender, and wait until that is done."""
+        await self._commits.begin(BatchCommit(self._emitter.block_id, state, NO_CHANGES, rows))
         await self._commits.finish()
 
     def _tell_pause(self, error: StoreUnwritable | None) -> None:

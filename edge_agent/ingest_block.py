@@ -26,7 +26,7 @@ class IngestPhase(StrEnum):
     OUTBOX_FULL = "paused, outbox full"
 
 
-class Block(msgspec.Struct, frozen=True):
+class BlockRules(msgspec.Struct, frozen=True):
     """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
 
     ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy

@@ -78,13 +78,13 @@ COUNTED = {
         "Orders of the hub's policy that were taken; unknown_sender: those that name nobody known.",
     ),
     "compacted": Counted(
-        "muster_agent_compacted_total", "cause", ("newer_sample",), "Unsent samples replaced by a newer one."
+        "muster_agent_compacted_total", "cause", ("newer_sample",), "Unsent registrations that a newer one replaced."
     ),
     "dropped": Counted(
         "muster_agent_dropped_total",
         "cause",
         ("outbox_full", "too_large", "operator"),
-        "Samples given up before they reached the region.",
+        "Registrations given up before they reached the region.",
     ),
 }
 

@@ -19,7 +19,7 @@ PATIENCE = 2.0
 """How long the region may take to acknowledge a copy before it is stored, in seconds."""
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Concluded(msgspec.Struct, frozen=True):
     """A state to be committed, with rows that have to be stored with it."""
 
     state: BlockState
@@ -43,12 +43,12 @@ class Passing:
 
     @property
     def is_under_way(self) -> bool:
-        """Tell whether anything was handed over and is not settled."""
+        """Tell whether anything was handed over and is not concluded."""
         return bool(self._pieces)
 
     @property
     def has_room(self) -> bool:
-        """Tell whether more can be handed over before something is settled."""
+        """Tell whether more can be handed over before something is concluded."""
         return not (self._pieces and self._passage.is_full)
 
     def hand_over(self, state: BlockState, rows: Sequence[OutboxRow]) -> bool:
@@ -59,22 +59,22 @@ class Passing:
         self._pieces.append(_Piece(state, rows, through, loop_time()))
         return True
 
-    def settle(self) -> Settled | None:
+    def conclude(self) -> Concluded | None:
         """Give what is to be committed now, which is then no longer under way; None where there is nothing."""
         passage, pieces = self._passage, self._pieces
         delivered = passage.acknowledged_through
-        settled = None
+        concluded = None
         while pieces and pieces[0].through <= delivered:
-            settled = Settled(pieces.popleft().state)
+            concluded = Concluded(pieces.popleft().state)
         if pieces and loop_time() - pieces[0].handed_at >= PATIENCE:
             passage.close()
         if pieces and not passage.is_open:
             rows = [row for piece in pieces for row in piece.rows if row.row_id > delivered]
-            settled = Settled(pieces[-1].state, rows)
+            concluded = Concluded(pieces[-1].state, rows)
             pieces.clear()
             passage.take_back(self._block)
-        return settled
+        return concluded
 
     async def change(self, within: float) -> None:
-        """Wait until there may be something to settle, for so many seconds at most."""
+        """Wait until there may be something to conclude, for so many seconds at most."""
         await self._passage.change(within)

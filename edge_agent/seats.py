@@ -12,7 +12,7 @@ from edge_agent.core.decider import Decider
 from edge_agent.core.senders import SenderTable
 from edge_agent.heartbeat import Heartbeat
 from edge_agent.ingest import Ingest
-from edge_agent.ingest_block import Block, IngestPhase
+from edge_agent.ingest_block import BlockRules, IngestPhase
 from edge_agent.links import Adapter
 from edge_agent.modes import Mode, mode_of
 from edge_agent.passing import Passing
@@ -96,10 +96,10 @@ class Seats:
         finally:
             seat.adapters.remove(heartbeat)
 
-    def rules(self, seat: Seat) -> Block:
+    def rules(self, seat: Seat) -> BlockRules:
         """Say what a block's loop goes by."""
         block, mode = seat.block, seat.mode
-        return Block(
+        return BlockRules(
             stream=block.source.stream,
             policy=block.policy.policy(),
             intake=mode.intake,

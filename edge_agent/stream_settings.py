@@ -5,9 +5,9 @@ from typing import Annotated, Literal, Self
 import msgspec
 from msgspec import Meta
 
+from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.copier import CopySubject
 from edge_agent.core.intake import (
-    DigestRule,
     SenderByHeader,
     SenderByPath,
     SenderBySubject,

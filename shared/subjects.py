@@ -53,11 +53,6 @@ def copy_prefix(block_id: BlockId) -> str:
     return f"{_own(block_id)}.copy"
 
 
-def copy_subject(block_id: BlockId, copied_subject: str) -> str:
-    """``fleet.<region>.<site>.<block>.copy.<the subject it had at the site>``"""
-    return f"{copy_prefix(block_id)}.{copied_subject}"
-
-
 def _own(block_id: BlockId) -> str:
     return f"{ROOT}.{block_id}"
 

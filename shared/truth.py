@@ -110,14 +110,6 @@ class Truth:
             if down_from < down_to
         ]
 
-    def up_time(self, site: str, sender: str, started_at: int, ended_at: int) -> int:
-        """Add up how long the sender was up in ``[started_at, ended_at)``."""
-        return sum(up_to - up_from for up_from, up_to in self.up_spans(site, sender, started_at, ended_at))
-
-    def was_up_throughout(self, site: str, sender: str, started_at: int, ended_at: int) -> bool:
-        """Tell whether the sender was up in all of ``[started_at, ended_at)``."""
-        return self.up_time(site, sender, started_at, ended_at) == ended_at - started_at
-
 
 def encode_line(line: TruthLine) -> bytes:
     """Write one line, its end included."""

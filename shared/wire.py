@@ -10,7 +10,7 @@ from typing import Final, Literal, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, advisory_event_id, parse_number
+from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, parse_number
 from shared.instants import SECOND
 
 ADVISORY_PROTOCOL: Final = "io.choria.sr.v2.age_advisory"
@@ -103,28 +103,6 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ordinal: int
     rebuilt: bool = False
     by_operator: bool | UnsetType = UNSET
-
-    @classmethod
-    def of(
-        cls,
-        block_id: BlockId,
-        kind: AdvisoryKind,
-        *,
-        sender_id: str,
-        inspect_field: str,
-        at: int,
-        last_seen_at: int,
-        stream: str,
-        incarnation: Incarnation,
-        sequence: int,
-        opening: tuple[Incarnation, int],
-        ordinal: int,
-        rebuilt: bool = False,
-    ) -> Self:
-        """Fill in what follows from the rest: the id and Choria's fields."""
-        event_id = advisory_event_id(block_id, opening, sender_id, kind, at)
-        blank = cls.blank(block_id, kind, inspect_field, stream, incarnation, rebuilt)
-        return blank.filled(event_id, sender_id, (at, last_seen_at), (sequence, opening[1]), ordinal)
 
     def filled(
         self, event_id: str, sender_id: str, instants: tuple[int, int], sequences: tuple[int, int], ordinal: int

@@ -9,7 +9,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Copy, Decision
 from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
-from edge_agent.core.progress import ProgressDraft
+from edge_agent.core.position_draft import PositionDraft
 from shared import wire
 from shared.identifiers import BlockId, message_ids
 from shared.wire import ForwardReason
@@ -43,8 +43,8 @@ class CopySubject(msgspec.Struct, frozen=True):
         return target
 
 
-class CopyDraft(ProgressDraft):
-    """Messages to be copied, not yet committed."""
+class CopyDraft(PositionDraft):
+    """Messages to be copied, not yet adopted."""
 
     def copy(self, message: SourceMessage, subject: str) -> bool:
         """Copy a message to ``subject``."""
@@ -60,7 +60,7 @@ class CopyDraft(ProgressDraft):
 
 
 class Copier:
-    """A block that copies: the state that drafts go on from."""
+    """A block that copies, as of the last draft that was adopted."""
 
     def __init__(self, state: BlockState) -> None:
         self.state = state
@@ -70,7 +70,7 @@ class Copier:
         return CopyDraft(self.state)
 
     def adopt(self, draft: CopyDraft) -> None:
-        """Make a draft of the present state the state."""
+        """Make a draft the state, its commit having begun, or its copies being on their way."""
         self.state = draft.state()
 
     def sender_counts(self) -> dict[str, int]:

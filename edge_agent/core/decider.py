@@ -1,6 +1,8 @@
 """Say what the ingest loop needs of a block's mode: something that reads messages, decides, and writes records.
 
-The loop knows no modes. In every mode inputs go to a draft, which is adopted as its commit begins.
+The loop knows no modes. In every mode inputs go to a draft, whose commit is begun, and which is then adopted at once:
+what is decided next builds on it (``edge_agent.committing``). A commit that the store cannot take now is tried until it
+can; any other failure ends the loop, and what is in memory with it.
 """
 
 from collections.abc import Sequence
@@ -17,10 +19,10 @@ from shared.identifiers import BlockId, Incarnation
 
 
 class BlockDraft(Protocol):
-    """Inputs applied, not yet committed.
+    """Inputs applied, not yet adopted.
 
-    Inputs that return a bool return False where the draft is full: commit it, adopt it, and give the same input to the
-    next one.
+    Inputs that return a bool return False where the draft is full: begin to commit it, adopt it, and give the same
+    input to the next one.
     """
 
     decisions: list[Decision]
@@ -65,7 +67,7 @@ class BlockDraft(Protocol):
 
 
 class Decider(Protocol):
-    """A block as decisions go on from it."""
+    """A block as of the last draft that was adopted."""
 
     state: BlockState
 
@@ -73,7 +75,7 @@ class Decider(Protocol):
         """Begin to apply inputs to copies: a BlockDraft that this block's intake knows how to fill."""
 
     def adopt(self, draft: Any) -> None:
-        """Make a draft of the present state the state."""
+        """Make a draft the state, its commit having begun."""
 
     def sender_counts(self) -> dict[str, int]:
         """Count the senders by phase, as watermarks and people are told."""

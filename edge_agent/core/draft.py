@@ -6,7 +6,7 @@ The rules stand in ``edge_agent.core.tracker``. A draft reads the table and neve
 from itertools import islice
 
 from edge_agent.core.block_state import BlockState, counted
-from edge_agent.core.deadlines import DeadlineQueue
+from edge_agent.core.deadlines import DeadlineQueue, retired_at, stale_at
 from edge_agent.core.decision import (
     BlindCause,
     BlindSpan,
@@ -29,10 +29,10 @@ DECISIONS_PER_DRAFT = 10_000
 
 
 class Draft:
-    """Inputs applied, not yet committed.
+    """Inputs applied, not yet adopted.
 
-    Inputs that return a bool return False where the draft holds as many decisions as one commit should carry: commit
-    it, adopt it, and give the same input to the next draft.
+    Inputs that return a bool return False where the draft holds as many decisions as one commit should carry: begin to
+    commit it, adopt it, and give the same input to the next draft.
     """
 
     def __init__(self, state: BlockState, senders: SenderTable, decision_limit: int, detect_blind_spans: bool) -> None:
@@ -275,23 +275,24 @@ class Draft:
         self._last = message
         return at
 
-    def _heard_due(self, last_seen_at: int) -> int:
-        return max(max(last_seen_at, self._since) + self._policy.stale_after, self._policy_at)
-
-    def _stale_due(self, stale_observed_at: int) -> int:
-        due = stale_observed_at + self._blind_total + self._policy.retired_after_stale
-        # What other thresholds moved to before a blind span falls at its end: nothing is decided within it.
-        return max(due, self._policy_at, self._since)
-
     def _settle(self, at: int) -> bool:
         """Decide everything that falls due strictly before ``at``; False where the decision limit came first."""
+        # Looked up once: settling changes none of them, and a whole fleet may fall silent.
+        since, policy, policy_at, blind_total = self._since, self._policy, self._policy_at, self._blind_total
+
+        def falls_stale_at(last_seen_at: int) -> int:
+            return stale_at(last_seen_at, since, policy, policy_at)
+
+        def is_retired_at(stale_observed_at: int) -> int:
+            return retired_at(stale_observed_at, blind_total, since, policy, policy_at)
+
         while True:
-            heard_due = self._heard_due(self._heard.first_instant())
-            stale_due = self._stale_due(self._stale.first_instant())
+            heard_due = falls_stale_at(self._heard.first_instant())
+            stale_due = is_retired_at(self._stale.first_instant())
             due = min(heard_due, stale_due)
             if due >= at:
                 # Nor can anybody who is heard from now on fall silent sooner.
-                self._next_deadline = min(due, self._heard_due(self.observed_through))
+                self._next_deadline = min(due, falls_stale_at(self.observed_through))
                 return True
             room = self._decision_limit - len(self.decisions)
             if room <= 0:
@@ -299,10 +300,10 @@ class Draft:
                 self._settling_at = due
                 return False
             if heard_due == due:
-                for sender_id in self._heard.due_together(self._heard_due, due, room):
+                for sender_id in self._heard.due_together(falls_stale_at, due, room):
                     self._fall_stale(sender_id, due)
             else:
-                for sender_id in self._stale.due_together(self._stale_due, due, room):
+                for sender_id in self._stale.due_together(is_retired_at, due, room):
                     self._retire(sender_id, due)
 
     def _finish_settling(self) -> bool:

@@ -4,16 +4,13 @@ Only what is needed is decoded, in one pass. A message without a sender is a val
 is forwarded unsampled, counted, and cannot stop the site.
 """
 
-import base64
-import hashlib
-import zlib
-from collections.abc import Iterable
-from functools import reduce
 from typing import Any
 
 import msgspec
 
+from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.draft import Draft
+from edge_agent.core.json_path import UNREADABLE, keys_of, value_at
 from edge_agent.core.observation import (
     HEARTBEAT_HEADER,
     PROBE_HEADER,
@@ -25,17 +22,7 @@ from edge_agent.core.observation import (
     Taken,
 )
 
-EVERY_PATH = "*"
 SENDER_LIMIT = 1024
-
-# Whoever registers may send a few bytes that become gigabytes.
-UNZIPPED_LIMIT = 16 << 20
-_GZIP_OR_ZLIB = 47
-# In base64, what gzip begins with, and zlib at its levels.
-_ZIPPED = ("H4", "eA", "eF", "eJ", "eN")
-
-# Nesting deeper than Python's stack ends in a RecursionError; nobody who registers may end the agent by it.
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class SenderByPath(msgspec.Struct, frozen=True):
@@ -83,13 +70,6 @@ class SenderBySubject(msgspec.Struct, frozen=True):
 SenderRule = SenderByPath | SenderByHeader | SenderBySubjectToken | SenderBySubject
 
 
-class DigestRule(msgspec.Struct, frozen=True):
-    """Which JSON paths make up the content whose change is worth forwarding; ``*`` is all but the ignored ones."""
-
-    paths: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-
-
 class Intake:
     """Turn messages into observations by one block's rules. ``probe_origin`` is what the block's own probes carry."""
 
@@ -99,7 +79,7 @@ class Intake:
         self._sender = sender
         self._probe_origin = probe_origin
         sender_path = sender.path if isinstance(sender, SenderByPath) else ""
-        shape, (self._sender_field, self._force_field) = _shape(_keys(sender_path), _keys(force_path))
+        shape, (self._sender_field, self._force_field) = _shape(keys_of(sender_path), keys_of(force_path))
         self._decoder = msgspec.json.Decoder(shape)
         self._reads_body = bool(self._sender_field or self._force_field)
         self._digest = digest if digest and digest.paths else None
@@ -114,7 +94,7 @@ class Intake:
         if self._reads_body:
             try:
                 body = self._decoder.decode(message.payload)
-            except _UNREADABLE:
+            except UNREADABLE:
                 if self._sender_field:
                     return Rejected(message, RejectReason.NOT_AN_OBJECT)
         sender_id = self._sender_of(message, body)
@@ -147,25 +127,6 @@ class Intake:
         return message.subject
 
 
-def content_digest(payload: bytes, rule: DigestRule) -> int:
-    """Give a 64-bit BLAKE2b of the chosen content, whatever the order of its keys; 0 where it cannot be read as JSON.
-
-    Adapters carry a registration as JSON text inside JSON, and nodes zip it: a path goes on into either.
-    """
-    try:
-        body = msgspec.json.decode(payload)
-        if EVERY_PATH in rule.paths:
-            chosen: Any = reduce(_without, (_keys(path) for path in rule.ignored), body)
-        else:
-            chosen = [
-                reduce(_without, _below(path, rule.ignored), _opened(_at(body, _keys(path)))) for path in rule.paths
-            ]
-        canonical = msgspec.json.encode(chosen, order="deterministic")
-    except _UNREADABLE:
-        return 0
-    return int.from_bytes(hashlib.blake2b(canonical, digest_size=8).digest(), "big")
-
-
 def _is_encodable(text: str) -> bool:
     """Tell whether a text has bytes in UTF-8: half a letter, as a wrong byte in a header becomes, has none."""
     if text.isascii():
@@ -177,56 +138,6 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _keys(path: str) -> tuple[str, ...]:
-    return tuple(path.split(".")) if path else ()
-
-
-def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:
-    return [_keys(inner.removeprefix(f"{path}.")) for inner in ignored if inner.startswith(f"{path}.")]
-
-
-def _opened(value: Any) -> Any:
-    """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not."""
-    if not isinstance(value, str):
-        return value
-    body: str | bytes = value if value[:1] in ("{", "[") else _unzipped(value) if value[:2] in _ZIPPED else ""
-    try:
-        return msgspec.json.decode(body) if body else value
-    except _UNREADABLE:
-        return value
-
-
-def _unzipped(text: str) -> bytes:
-    try:
-        stream = zlib.decompressobj(_GZIP_OR_ZLIB)
-        content = stream.decompress(base64.b64decode(text, validate=True), UNZIPPED_LIMIT)
-    except (ValueError, zlib.error):
-        return b""
-    return content if stream.eof else b""
-
-
-def _at(value: Any, keys: tuple[str, ...]) -> Any:
-    """Give what stands at a path, None where nothing does."""
-    for key in keys:
-        value = _opened(value)
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _without(value: Any, keys: tuple[str, ...]) -> Any:
-    """Copy a JSON value, less what stands at a path."""
-    opened = _opened(value)
-    if not keys or not isinstance(opened, dict):
-        return value
-    if keys[0] not in opened:
-        # Opened all the same: whether the ignored path is there must not show in the digest.
-        return opened
-    kept = {key: inner for key, inner in opened.items() if key != keys[0]}
-    if len(keys) > 1:
-        kept[keys[0]] = _without(opened[keys[0]], keys[1:])
-    return kept
-
-
 class _Field(msgspec.Struct, frozen=True):
     """Where a path's value is found in a decoded body: an attribute, and the keys below it."""
 
@@ -235,7 +146,7 @@ class _Field(msgspec.Struct, frozen=True):
 
     def of(self, body: Any) -> Any:
         value = getattr(body, self.attribute, None)
-        return _at(value, self.keys) if self.keys else value
+        return value_at(value, self.keys) if self.keys else value
 
 
 def _shape(*paths: tuple[str, ...]) -> tuple[Any, list[_Field | None]]:

@@ -30,7 +30,10 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
 class Lane(IntEnum):
-    """Advisories and watermarks leave first, copies last. Registrations alone may be replaced or dropped."""
+    """Advisories and watermarks leave first, copies last.
+
+    Registrations alone may be replaced by a newer one, or dropped; unsent watermarks merge.
+    """
 
     ADVISORIES = 0
     REGISTRATIONS = 1

@@ -26,6 +26,10 @@ class Policy(msgspec.Struct, frozen=True):
         """Give the observed time between a sender's stale instant and its retirement."""
         return self.retire_after - self.stale_after
 
+    def interval_of(self, sender_id: str, *, is_first: bool) -> int:
+        """Give how long after a sender was forwarded its next sighting is due; the first time that is sooner."""
+        return self.first_interval(sender_id) if is_first else self.sample_interval
+
     def first_interval(self, sender_id: str) -> int:
         """Shorten a sender's first interval by a stable hash, so that a fleet does not forward in step."""
         step = zlib.crc32(sender_id.encode()) % SPREAD_STEPS + 1

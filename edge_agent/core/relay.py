@@ -18,7 +18,7 @@ from itertools import islice, takewhile
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Forward
 from edge_agent.core.observation import Rejected, SourceMessage
-from edge_agent.core.progress import ProgressDraft
+from edge_agent.core.position_draft import PositionDraft
 from edge_agent.core.sender_list import NOBODY
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
 from shared.identifiers import Incarnation
@@ -27,8 +27,8 @@ from shared.wire import ForwardReason
 FORGOTTEN_PER_DRAFT = 10_000
 
 
-class RelayDraft(ProgressDraft):
-    """Registrations relayed, not yet committed.
+class RelayDraft(PositionDraft):
+    """Registrations relayed, not yet adopted.
 
     An origin stands in a sender's columns: the position there is that of the site's own record that went on last.
     """
@@ -90,8 +90,7 @@ class RelayDraft(ProgressDraft):
         if state.opening_incarnation == incarnation and sequence <= state.last_sequence:
             self._count("skipped", "repeated")
             return None
-        policy = self._policy
-        interval = policy.first_interval(state.sender_id) if state.first_interval else policy.sample_interval
+        interval = self._policy.interval_of(state.sender_id, is_first=state.first_interval)
         if at - state.last_forwarded_at >= interval:
             return ForwardReason.INTERVAL
         self._count("skipped", "sampled")
@@ -105,7 +104,7 @@ class RelayDraft(ProgressDraft):
 
 
 class Relay:
-    """A block that relays: the state that drafts go on from."""
+    """A block that relays, as of the last draft that was adopted."""
 
     def __init__(self, state: BlockState, origins: SenderTable | None = None) -> None:
         self.state = state
@@ -116,7 +115,7 @@ class Relay:
         return RelayDraft(self.state, self.origins)
 
     def adopt(self, draft: RelayDraft) -> None:
-        """Make a draft of the present state the state."""
+        """Make a draft the state, its commit having begun."""
         changes = draft.changes()
         self.origins.adopt(changes.heard, changes.stale, changes.retired)
         self.state = draft.state()

@@ -53,7 +53,6 @@ class PastChange(StrEnum):
     RESTORED = "restored"
     SHORTENED = "shortened"
     REWRITTEN = "rewritten"
-    STEPPED_BACK = "stepped_back"
 
 
 def past_change(position: SourcePosition, facts: StreamFacts) -> PastChange | None:

@@ -62,6 +62,9 @@ class SenderChanges(msgspec.Struct, frozen=True):
     retired: list[SenderState]
 
 
+NO_CHANGES = SenderChanges([], [], [])
+
+
 class SenderPage(msgspec.Struct, frozen=True):
     """Senders as a store gives them back, column by column: slots rise, from page to page, too."""
 
@@ -98,7 +101,7 @@ class SenderPage(msgspec.Struct, frozen=True):
 
 
 class SenderTable:
-    """All senders of one block. Only adopt() changes it, by what a whole draft has touched."""
+    """All senders of one block. Once it is loaded only adopt() changes it, by drafts whose commits have begun."""
 
     def __init__(self) -> None:
         self.slots: dict[str, int] = {}
@@ -170,7 +173,7 @@ class SenderTable:
         yield from count(len(self.sender_ids))
 
     def adopt(self, heard: Sequence[SenderState], stale: Sequence[SenderState], retired: Sequence[SenderState]) -> None:
-        """Replace what a committed draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
+        """Replace what a draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
         if len(self._incarnations) >= self._most_incarnations:
             self._forget_incarnations()
         known = len(self.sender_ids)

@@ -16,8 +16,8 @@ The rules, in this order:
    that began there. What an operator says of a sender takes effect at ``observed_through``: its next sighting is
    forwarded, or it is ``retired``, where it was heard at that very instant a microsecond later.
 
-A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table, and the draft is committed
-meanwhile (``edge_agent.committing``). One that is dropped leaves nothing to undo.
+A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table when the draft's commit has
+begun (``edge_agent.committing``). A draft that is given up leaves nothing to undo.
 """
 
 from edge_agent.core.block_state import BlockState
@@ -27,7 +27,7 @@ from edge_agent.core.senders import SenderTable
 
 
 class Tracker:
-    """The senders and the state of one block that decisions go on from."""
+    """The senders and the state of one block, as of the last draft that was adopted."""
 
     def __init__(self, state: BlockState, senders: SenderTable | None = None) -> None:
         self.state = state
@@ -42,7 +42,7 @@ class Tracker:
         return PolicyDraft(self.state, self.senders, decision_limit, detect_blind_spans)
 
     def adopt(self, draft: Draft) -> None:
-        """Make a draft the state. Only a draft of the present state may be adopted, once."""
+        """Make a draft the state, its commit having begun. Only a draft of the present state may be adopted, once."""
         changes = draft.changes()
         self.senders.adopt(changes.heard, changes.stale, changes.retired)
         self.state = draft.state()

@@ -7,7 +7,8 @@ import msgspec
 import nats.errors
 from nats.js.errors import Error as JetStreamError
 
-from edge_agent.core.intake import DigestRule, Intake
+from edge_agent.core.content_digest import DigestRule
+from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
 from edge_agent.delivery import delivery_of
 from edge_agent.doctor.visit import Visit

@@ -4,6 +4,7 @@ import sqlite3
 
 import msgspec
 
+from edge_agent.core import deadlines
 from edge_agent.core.block_state import BlockState
 from edge_agent.ingest_block import IngestPhase
 from edge_agent.status_report import read_phases, read_progress
@@ -49,13 +50,14 @@ class KnownBlock(msgspec.Struct, frozen=True):
     def stale_at(self, last_seen_at: int) -> int:
         """Say when a sender that is not heard again falls stale, if the stream is watched until then."""
         state = self.state
-        return max(max(last_seen_at, state.observed_since) + state.policy.stale_after, state.policy_at)
+        return deadlines.stale_at(last_seen_at, state.observed_since, state.policy, state.policy_at)
 
     def retired_at(self, stale_observed_at: int) -> int:
         """Say when a stale sender that is not heard again is retired, if the stream is watched until then."""
         state = self.state
-        due = stale_observed_at + state.blind_total + state.policy.retired_after_stale
-        return max(due, state.policy_at, state.observed_since)
+        return deadlines.retired_at(
+            stale_observed_at, state.blind_total, state.observed_since, state.policy, state.policy_at
+        )
 
     def forgotten_at(self, last_seen_at: int) -> int:
         """Say when a relay forgets an origin that is not heard again."""
@@ -63,9 +65,7 @@ class KnownBlock(msgspec.Struct, frozen=True):
 
     def forwarded_again_at(self, sender_id: str, last_forwarded_at: int, is_first_interval: bool) -> int:
         """Say from when on the next sighting is forwarded because its interval has passed."""
-        policy = self.state.policy
-        interval = policy.first_interval(sender_id) if is_first_interval else policy.sample_interval
-        return last_forwarded_at + interval
+        return last_forwarded_at + self.state.policy.interval_of(sender_id, is_first=is_first_interval)
 
 
 def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, KnownBlock]:

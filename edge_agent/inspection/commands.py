@@ -98,7 +98,7 @@ def senders(config_path: Path, newest_first: bool, limit: int, as_json: bool, **
 def advisories(config_path: Path, follows: bool, limit: int, as_json: bool, **chosen: Any) -> None:
     """Show what was decided lately, the newest last, and whether its record was sent.
 
-    RECORD: waiting in the outbox; sent and acknowledged; replaced by a newer sample before it left; or dropped.
+    RECORD: waiting in the outbox; sent and acknowledged; replaced by a newer registration before it left; or dropped.
     """
     path, wanted = _store_of(config_path), DecisionFilter(**chosen)
     with reading(path) as database:

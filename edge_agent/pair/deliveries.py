@@ -29,7 +29,7 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 class Deliveries:
-    """Both lanes' rows that wait, in order.
+    """The rows of advisories and of registrations that wait, in order: a pair copies nothing.
 
     ``reached`` names for every block the last entry that its rows in the store may be of, ``last_row_ids`` the last
     rows of the lanes: what is there when the agent starts.

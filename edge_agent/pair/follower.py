@@ -16,15 +16,16 @@ from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decision import EpochBegun
 from edge_agent.core.following import Following, OtherCommit, OutOfStep
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import Lane, WatermarkContext
+from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest import FIRST_RETRY, LONGEST_RETRY, NO_CHANGES
-from edge_agent.ingest_block import Block, IngestPhase
+from edge_agent.ingest_block import BlockRules, IngestPhase
 from edge_agent.pacing import loop_time
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged
 from edge_agent.ports import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
+from edge_agent.reopening import Reopening
 from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.watermarks import watermark_context
 from shared.identifiers import Incarnation
 from shared.instants import SECOND
 
@@ -39,14 +40,14 @@ class Follower:
 
     def __init__(
         self,
-        block: Block,
+        rules: BlockRules,
         source: Source,
         store: SqliteStore,
         decider: Tracker | None,
         deliveries: Deliveries,
         report: Callable[[IngestPhase, str], None],
     ) -> None:
-        self._block = block
+        self._rules = rules
         self._source = source
         self._store = store
         self.decider = decider
@@ -91,19 +92,18 @@ class Follower:
         """Follow until cancelled; raise OutOfStep."""
         self._report(IngestPhase.STARTING, "")
         logged = await self._entries.get()
-        retry_after = FIRST_RETRY
+        reopening = Reopening(self._source)
         while not is_cancelled():
             try:
                 await self._open()
                 self._report(IngestPhase.FOLLOWING, "")
                 while not is_cancelled():
                     await self._take(logged)
-                    retry_after = FIRST_RETRY
+                    reopening.went_well()
                     logged = await self._entries.get()
             except SourceUnavailable as error:
                 self._report(IngestPhase.UNAVAILABLE, str(error))
-                is_back = await self._source.comes_back(retry_after)
-                retry_after = FIRST_RETRY if is_back else min(retry_after * 2, LONGEST_RETRY)
+                await reopening.wait()
 
     @property
     def _mark(self) -> int:
@@ -127,24 +127,24 @@ class Follower:
         if self.decider is None:
             if entry.kind is not EntryKind.BEGUN:
                 raise OutOfStep(f"block {entry.block} began before this member knew of it")
-            await self._commit(logged, BatchCommit(self._block.emitter.block_id, state, NO_CHANGES, []))
+            await self._commit(logged, BatchCommit(self._rules.emitter.block_id, state, NO_CHANGES, []))
             self.decider = Tracker(state)
             await self._open()
             return
         # Given up, where the source fails, following begins again behind what was committed.
         following = Following(
-            self.decider, self._block.intake, OtherCommit(state, entry.recorded, entry.oldest_forwarded)
+            self.decider, self._rules.intake, OtherCommit(state, entry.recorded, entry.oldest_forwarded)
         )
         async for messages in self._messages_through(state):
             following.give(messages)
         draft = following.finish()
         if entry.kind is not EntryKind.PROVED:
-            rows = self._block.emitter.rows(draft.decisions, state, self._watermark_context())
+            emitter = self._rules.emitter
+            watermark = watermark_context(self.decider, self._store, emitter.block_id.block)
+            rows = emitter.rows(draft.decisions, state, watermark)
             await self._commit(
                 logged,
-                BatchCommit(
-                    self._block.emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions
-                ),
+                BatchCommit(emitter.block_id, state, draft.changes(), rows, draft.recorded, draft.decisions),
             )
         self.decider.adopt(draft)
         self.decider.state = state
@@ -192,15 +192,6 @@ class Follower:
                 self._report(IngestPhase.FOLLOWING, "")
                 self._deliveries.committed(block, self._store.last_row_ids())
                 return
-
-    def _watermark_context(self) -> WatermarkContext:
-        assert self.decider is not None
-        depths = self._store.depths()
-        return WatermarkContext(
-            senders=self.decider.sender_counts(),
-            outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
-            outbox_counters=self._store.outbox_counters(self._block.emitter.block_id.block),
-        )
 
 
 def _marked(logged: Logged) -> BlockState:

@@ -13,7 +13,7 @@ import msgspec
 
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
-from edge_agent.ingest import NO_CHANGES
+from edge_agent.core.senders import NO_CHANGES
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
 from edge_agent.pair.log import LogUnavailable, Outrun, PairLog

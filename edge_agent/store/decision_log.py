@@ -44,14 +44,14 @@ class DecisionLog:
     def append(
         self,
         database: sqlite3.Connection,
-        block: int,
+        block_number: int,
         decisions: Sequence[Decision],
         incarnation: Incarnation,
         first_row_id: int,
     ) -> None:
         """Write decisions whose records have the row ids from ``first_row_id`` on, and forget the oldest.
 
-        ``block`` is the block's number, ``incarnation`` that of the forwarded messages.
+        ``incarnation`` is that of the forwarded messages.
         """
         advised = [each for each in decisions if isinstance(each, Advise)]
         named = [each.incarnation for each in advised] + [each.opening_incarnation for each in advised]
@@ -64,7 +64,7 @@ class DecisionLog:
                 advisories.append(
                     (
                         row_id,
-                        block,
+                        block_number,
                         each.sender_id,
                         each.kind,
                         each.at,
@@ -82,7 +82,7 @@ class DecisionLog:
                 forwards.append(
                     (
                         row_id,
-                        block,
+                        block_number,
                         each.sender_id,
                         each.reason,
                         message.stored_at,

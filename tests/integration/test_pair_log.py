@@ -14,7 +14,7 @@ from nats.errors import NoRespondersError
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
-from edge_agent.ingest import NO_CHANGES
+from edge_agent.core.senders import NO_CHANGES
 from edge_agent.pair.copying import CopyDesk, NoCopy, adopt_copy, copied_lately, fetch_copy
 from edge_agent.pair.entry import Entry, EntryKind, Writer
 from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, OtherKey, Outrun, PairLog

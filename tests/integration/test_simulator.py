@@ -181,10 +181,10 @@ async def test_what_is_stored_is_what_the_truth_says(
     left_out = re.search(r"([\d,]+) left out, because this machine", capsys.readouterr().err)
     missing = 0
     for (sender, number), at in planned_at.items():
-        assert truth.was_up_throughout("dub1", sender, at, at + 1)
+        assert not truth.down_spans("dub1", sender, at, at + 1)
         if (sender, number) in stored_at:
             assert at <= stored_at[sender, number] < at + LATENESS
-        elif truth.was_up_throughout("dub1", sender, at, min(at + LATENESS, truth.through)):
+        elif not truth.down_spans("dub1", sender, at, min(at + LATENESS, truth.through)):
             missing += 1
     assert missing <= (int(left_out[1].replace(",", "")) if left_out else 0)
     assert {key for key in stored_at if key[1] < 12} <= planned_at.keys()
@@ -208,7 +208,7 @@ async def test_a_stopped_server_stops_nobody(server: EmbeddedNats, tmp_path: Pat
     truth = truth_in(tmp_path / "truth.jsonl")
     assert truth.header.ended_at_us is not None
     for site, sender in truth.senders:
-        assert truth.was_up_throughout(site, sender, truth.header.started_at_us, truth.through)
+        assert not truth.down_spans(site, sender, truth.header.started_at_us, truth.through)
     # What was said to nobody is not said later on somebody's behalf: two turns of each are missing for good.
     numbers: dict[str, list[int]] = {}
     for message in await stored_messages(server):
@@ -276,7 +276,7 @@ async def test_history_reaches_the_regions_stream_once_however_often_it_is_publi
         if subject.endswith(".advisory.stale"):
             advisory = decode_advisory(body)
             assert isinstance(advisory, Advisory)
-            assert not truth.was_up_throughout(
+            assert truth.down_spans(
                 advisory.site, advisory.value, advisory.last_seen_us, advisory.at_us - 5 * 60 * SECOND
             )
             stale += 1

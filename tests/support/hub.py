@@ -18,12 +18,12 @@ from shared.wire import (
     ORIGIN_HEADER,
     REASON_HEADER,
     SOURCE_HEADER,
-    Advisory,
     Watermark,
     encode,
     origin_header,
     source_header,
 )
+from tests.support.advisories import advisory_of
 
 ARCHIVE, REPORT = "ARCHIVE", "REPORT"
 STALE_AFTER = 12 * MINUTE
@@ -122,7 +122,7 @@ class Block:
         self.ordinal += 1
         if kind is AdvisoryKind.NEW:
             self._openings[sender_id] = (self.incarnation, at)
-        record = Advisory.of(
+        record = advisory_of(
             self.id,
             kind,
             sender_id=sender_id,

@@ -18,7 +18,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest import Ingest
-from edge_agent.ingest_block import Block
+from edge_agent.ingest_block import BlockRules
 from edge_agent.ports import BatchCommit
 from edge_agent.store.files import prepare
 from edge_agent.store.sqlite_store import SqliteStore
@@ -118,8 +118,8 @@ class MortalAgent:
         self.store.commits_to_live, self.store.dies_after_commit = commits_to_live, dies_after_commit
         known = await self.store.load_block(BLOCK_ID.block)
         tracker = HastyTracker(*known) if known else None
-        block = Block("REGISTRATION", self.policy, self._intake, self.emitter(), SECOND, rebuilding=rebuilding)
-        self.ingest = Ingest(block, self.stream, self.store, tracker, lambda _phase, _reason: None)
+        rules = BlockRules("REGISTRATION", self.policy, self._intake, self.emitter(), SECOND, rebuilding=rebuilding)
+        self.ingest = Ingest(rules, self.stream, self.store, tracker, lambda _phase, _reason: None)
         self._taken = []
         await self.ingest._open()
         await self.ingest._commits.finish()

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config import AgentSettings, MonitorSettings, StoreSettings, UpstreamSettings, WatermarkSettings
-from edge_agent.core.intake import DigestRule, SenderByHeader, SenderByPath, SenderBySubject, SenderBySubjectToken
+from edge_agent.core.content_digest import DigestRule
+from edge_agent.core.intake import SenderByHeader, SenderByPath, SenderBySubject, SenderBySubjectToken
 from edge_agent.core.policy import Policy
 from edge_agent.source_consumer import StartRule
 from edge_agent.stream_settings import (

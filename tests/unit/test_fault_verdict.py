@@ -15,7 +15,7 @@ from edge_agent.core.replay import replay
 from shared import wire
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.instants import SECOND
-from shared.subjects import copy_subject
+from shared.subjects import copy_prefix
 from tests.support.fault_evidence import Evidence, FleetRecord
 from tests.support.fault_schedule import FaultKind, counts, draw_schedule
 from tests.support.fault_stage import Down
@@ -264,7 +264,7 @@ def copied() -> Evidence:
     known.copies_id = COPIES
     known.fleet += [
         FleetRecord(
-            copy_subject(COPIES, message.subject),
+            f"{copy_prefix(COPIES)}.{message.subject}",
             message.payload,
             {wire.ORIGIN_HEADER: wire.origin_header(COPIES, PAST, message.sequence)},
         )

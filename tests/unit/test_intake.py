@@ -5,16 +5,15 @@ import hashlib
 import msgspec
 import pytest
 
+from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.intake import (
     SENDER_LIMIT,
-    DigestRule,
     Intake,
     SenderByHeader,
     SenderByPath,
     SenderBySubject,
     SenderBySubjectToken,
     SenderRule,
-    content_digest,
 )
 from edge_agent.core.observation import (
     Observation,

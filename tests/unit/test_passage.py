@@ -5,7 +5,7 @@ import pytest
 from edge_agent import passing
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.passage import ROOM, Passage
-from edge_agent.passing import Passing, Settled
+from edge_agent.passing import Concluded, Passing
 from tests.support.store_batches import copy, state_at
 
 
@@ -48,11 +48,11 @@ async def test_what_is_delivered_is_committed_in_order_and_several_pieces_at_onc
     assert await situation.leaving() == ["a1.1", "a1.2", "a2.1", "a2.2", "a3.1", "a3.2"]
     assert await situation.leaving(after=4) == ["a3.1", "a3.2"]
     situation.acknowledge(1)
-    assert situation.a.settle() is None
+    assert situation.a.conclude() is None
     situation.acknowledge(5)
-    assert situation.a.settle() == Settled(state_at(2))
+    assert situation.a.conclude() == Concluded(state_at(2))
     situation.acknowledge(6)
-    assert situation.a.settle() == Settled(state_at(3))
+    assert situation.a.conclude() == Concluded(state_at(3))
     assert not situation.a.is_under_way
 
 
@@ -73,7 +73,7 @@ async def test_a_block_whose_copies_were_being_stored_while_another_opened_the_p
     assert not situation.a.hand_over(state_at(2), rows("a2"))
     assert await situation.leaving() == ["b1"]
     situation.acknowledge(1)
-    assert situation.b.settle() == Settled(state_at(1))
+    assert situation.b.conclude() == Concluded(state_at(1))
     situation.copies_wait = False
     assert situation.a.hand_over(state_at(2), rows("a2"))
 
@@ -85,10 +85,10 @@ async def test_what_is_not_delivered_when_the_link_fails_is_stored_from_the_firs
     situation.a.hand_over(state_at(2), rows("a4"))
     situation.acknowledge(2)
     situation.passage.link_is_down()
-    settled = situation.a.settle()
-    assert settled is not None
-    assert settled.state == state_at(2)
-    assert [row.payload for row in settled.rows] == [b"a3", b"a4"]
+    concluded = situation.a.conclude()
+    assert concluded is not None
+    assert concluded.state == state_at(2)
+    assert [row.payload for row in concluded.rows] == [b"a3", b"a4"]
     assert not situation.a.is_under_way
 
 
@@ -100,9 +100,9 @@ async def test_a_closed_passage_lets_nothing_leave_and_stays_closed_until_every_
     situation.passage.link_is_down()
     situation.passage.link_is_up(lambda: None)
     assert await situation.leaving() == []
-    assert situation.a.settle() is not None
+    assert situation.a.conclude() is not None
     assert not situation.a.hand_over(state_at(2), rows("a2"))
-    assert situation.b.settle() is not None
+    assert situation.b.conclude() is not None
     assert situation.a.hand_over(state_at(2), rows("a2"))
     assert await situation.leaving() == ["a2"]
 
@@ -111,38 +111,38 @@ async def test_what_waits_too_long_for_its_acknowledgement_is_stored(
     situation: Situation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     situation.a.hand_over(state_at(1), rows("a1"))
-    assert situation.a.settle() is None
+    assert situation.a.conclude() is None
     monkeypatch.setattr(passing, "PATIENCE", 0.0)
-    settled = situation.a.settle()
-    assert settled is not None
-    assert [row.payload for row in settled.rows] == [b"a1"]
+    concluded = situation.a.conclude()
+    assert concluded is not None
+    assert [row.payload for row in concluded.rows] == [b"a1"]
 
 
 async def test_an_acknowledgement_that_comes_after_a_row_was_taken_back_means_nothing(situation: Situation) -> None:
     situation.a.hand_over(state_at(1), rows("a1"))
     situation.passage.close()
-    assert situation.a.settle() is not None
+    assert situation.a.conclude() is not None
     situation.acknowledge(1)
-    assert situation.a.settle() is None
+    assert situation.a.conclude() is None
     situation.a.hand_over(state_at(2), rows("a2"))
-    assert situation.a.settle() is None
+    assert situation.a.conclude() is None
     situation.acknowledge(2)
-    assert situation.a.settle() == Settled(state_at(2))
+    assert situation.a.conclude() == Concluded(state_at(2))
 
 
 async def test_messages_of_which_nothing_is_copied_are_committed_behind_those_before_them(situation: Situation) -> None:
     situation.a.hand_over(state_at(1), rows("a1"))
     situation.a.hand_over(state_at(2), [])
-    assert situation.a.settle() is None
+    assert situation.a.conclude() is None
     situation.acknowledge(1)
-    assert situation.a.settle() == Settled(state_at(2))
+    assert situation.a.conclude() == Concluded(state_at(2))
 
 
 async def test_who_has_nothing_under_way_may_hand_over_a_row_of_any_size(situation: Situation) -> None:
     situation.a.hand_over(state_at(1), [copy("a1", "a", size=ROOM)])
     assert (situation.a.has_room, situation.b.has_room) == (False, True)
     situation.acknowledge(1)
-    assert situation.a.settle() == Settled(state_at(1))
+    assert situation.a.conclude() == Concluded(state_at(1))
     assert situation.a.hand_over(state_at(2), rows("a2"))
     assert (situation.a.has_room, situation.b.has_room) == (True, True)
 
@@ -150,6 +150,6 @@ async def test_who_has_nothing_under_way_may_hand_over_a_row_of_any_size(situati
 async def test_a_passage_that_opens_again_does_not_wait_for_what_was_taken_back(situation: Situation) -> None:
     situation.a.hand_over(state_at(1), rows("a1"))
     situation.passage.close()
-    assert situation.a.settle() is not None
+    assert situation.a.conclude() is not None
     situation.a.hand_over(state_at(2), [])
-    assert situation.a.settle() == Settled(state_at(2))
+    assert situation.a.conclude() == Concluded(state_at(2))

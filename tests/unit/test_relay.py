@@ -12,7 +12,7 @@ from edge_agent.core.relay import Relay
 from edge_agent.core.relaying import RelayEmitter, RelayIntake
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
 from shared.instants import DAY, MINUTE, SECOND
-from shared.subjects import advisory_subject, copy_subject, registration_subject, watermark_subject
+from shared.subjects import advisory_subject, copy_prefix, registration_subject, watermark_subject
 from shared.wire import origin_header
 
 START = 1_700_000_000 * SECOND
@@ -121,7 +121,7 @@ def test_slots_of_the_forgotten_are_used_again() -> None:
     [
         (advisory_subject(DUB1, AdvisoryKind.STALE), "advisory"),
         (watermark_subject(DUB1), "watermark"),
-        (copy_subject(DUB1, "registration.a"), "copy"),
+        (f"{copy_prefix(DUB1)}.registration.a", "copy"),
         ("nodes.registration", "other_record"),
     ],
 )

@@ -7,7 +7,7 @@ from shared.subjects import (
     FleetSubject,
     RecordType,
     advisory_subject,
-    copy_subject,
+    copy_prefix,
     covers,
     is_publishable,
     is_readable,
@@ -22,7 +22,7 @@ BLOCK = BlockId("eu-west", "dub1", "nodes")
 def test_subjects_are_golden() -> None:
     assert registration_subject(BLOCK) == "fleet.eu-west.dub1.nodes.registration"
     assert watermark_subject(BLOCK) == "fleet.eu-west.dub1.nodes.watermark"
-    assert copy_subject(BLOCK, "choria.node.n1") == "fleet.eu-west.dub1.nodes.copy.choria.node.n1"
+    assert copy_prefix(BLOCK) == "fleet.eu-west.dub1.nodes.copy"
     assert [advisory_subject(BLOCK, kind) for kind in AdvisoryKind] == [
         "fleet.eu-west.dub1.nodes.advisory.stale",
         "fleet.eu-west.dub1.nodes.advisory.retired",
@@ -70,7 +70,7 @@ def test_subject_with_blanks_holes_or_more_behind_the_rest_cannot_be_read_on(pat
 def test_every_subject_reads_back() -> None:
     assert parse_subject(registration_subject(BLOCK)) == FleetSubject(BLOCK, RecordType.REGISTRATION)
     assert parse_subject(watermark_subject(BLOCK)) == FleetSubject(BLOCK, RecordType.WATERMARK)
-    assert parse_subject(copy_subject(BLOCK, "a.b")) == FleetSubject(BLOCK, RecordType.COPY, copied_subject="a.b")
+    assert parse_subject(f"{copy_prefix(BLOCK)}.a.b") == FleetSubject(BLOCK, RecordType.COPY, copied_subject="a.b")
     for kind in AdvisoryKind:
         assert parse_subject(advisory_subject(BLOCK, kind)) == FleetSubject(BLOCK, RecordType.ADVISORY, kind)
 

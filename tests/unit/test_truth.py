@@ -67,14 +67,13 @@ def test_an_orderly_end_is_where_knowledge_ends() -> None:
 def test_without_an_orderly_end_knowledge_ends_at_the_last_mark() -> None:
     assert read_truth(GOLDEN.splitlines()).through == 2_500
     with pytest.raises(ValueError, match="known through 2500 only"):
-        read_truth(GOLDEN.splitlines()).up_time("dub1", "n1", 1_000, 2_501)
+        read_truth(GOLDEN.splitlines()).up_spans("dub1", "n1", 1_000, 2_501)
 
 
 def test_up_and_down_spans_add_up_to_the_window() -> None:
     truth = truth_through(10_000, up("n1", 1_000, 2_000), up("n1", 3_000, 4_000), up("n1", 5_000, None))
     assert truth.up_spans("dub1", "n1", 1_500, 8_000) == [(1_500, 2_000), (3_000, 4_000), (5_000, 8_000)]
     assert truth.down_spans("dub1", "n1", 1_500, 8_000) == [(2_000, 3_000), (4_000, 5_000)]
-    assert truth.up_time("dub1", "n1", 1_500, 8_000) == 4_500
 
 
 def test_time_before_the_first_word_and_after_the_last_is_down() -> None:
@@ -83,8 +82,8 @@ def test_time_before_the_first_word_and_after_the_last_is_down() -> None:
     assert truth.down_spans("dub1", "stranger", 1_000, 10_000) == [(1_000, 10_000)]
 
 
-def test_a_sender_was_up_throughout_only_without_any_break() -> None:
+def test_a_break_is_time_down_however_short() -> None:
     truth = truth_through(10_000, up("n1", 1_000, 2_000), up("n1", 2_001, None))
-    assert truth.was_up_throughout("dub1", "n1", 1_000, 2_000)
-    assert truth.was_up_throughout("dub1", "n1", 2_001, 10_000)
-    assert not truth.was_up_throughout("dub1", "n1", 1_999, 2_002)
+    assert truth.down_spans("dub1", "n1", 1_000, 2_000) == []
+    assert truth.down_spans("dub1", "n1", 2_001, 10_000) == []
+    assert truth.down_spans("dub1", "n1", 1_999, 2_002) == [(2_000, 2_001)]

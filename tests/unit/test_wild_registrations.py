@@ -11,16 +11,15 @@ from collections.abc import Callable
 
 import pytest
 
+from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.intake import (
-    UNZIPPED_LIMIT,
-    DigestRule,
     Intake,
     SenderByHeader,
     SenderByPath,
     SenderBySubjectToken,
     SenderRule,
-    content_digest,
 )
+from edge_agent.core.json_path import UNZIPPED_LIMIT
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 
 NODE = "web1.example.net"

@@ -17,6 +17,7 @@ from shared.wire import (
     parse_origin_header,
     source_header,
 )
+from tests.support.advisories import advisory_of
 
 BLOCK = BlockId("eu-west", "dub1", "nodes")
 INCARNATION = Incarnation(created_at=1_769_817_600_000_000, epoch_ms=1_769_817_700_123)
@@ -109,7 +110,7 @@ def age_advisory_schema() -> dict[str, object]:
 
 def advisory(kind: AdvisoryKind) -> Advisory:
     """Build one advisory of each kind; a new one is seen at the instant it speaks of."""
-    return Advisory.of(
+    return advisory_of(
         BLOCK,
         kind,
         sender_id="n1.example.net",

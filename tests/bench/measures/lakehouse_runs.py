@@ -20,12 +20,13 @@ from shared.instants import SECOND, parse_instant
 from shared.jetstream_api import request_json
 from shared.nats_connection import ConnectionSettings
 from shared.subjects import advisory_subject
-from shared.wire import Advisory, encode
+from shared.wire import encode
 from tests.bench.memory import PeakMemory, Resident
 from tests.bench.report import Row, Table
 from tests.bench.stage import Options
 from tests.bench.streams import FILL_DEADLINE, connected, stream_state
 from tests.bench.warehouses import MASTER, say, settings_for
+from tests.support.advisories import advisory_of
 from tests.support.waiting import until
 
 MESSAGES, FEW_MESSAGES = 4_000_000, 40_000
@@ -133,7 +134,7 @@ def _advisories(count: int) -> Iterator[tuple[str, bytes]]:
     subject = advisory_subject(block, AdvisoryKind.NEW)
     for number in range(count):
         at = START + number * SECOND // 20
-        record = Advisory.of(
+        record = advisory_of(
             block,
             AdvisoryKind.NEW,
             sender_id=f"node{number}.example",

@@ -7,13 +7,13 @@ from edge_agent.core.block_state import BlockState, Counters, counted
 from edge_agent.core.decision import BlindCause, Decision, EpochBegun, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.senders import SenderChanges
+from edge_agent.core.senders import NO_CHANGES, SenderChanges
 from edge_agent.core.standing import Standing
 from shared.identifiers import Incarnation, SourcePosition
 
 
-class ProgressDraft:
-    """Inputs applied, not yet committed. The source's batches bound a draft, so it takes every input."""
+class PositionDraft:
+    """Inputs applied, not yet adopted. The source's batches bound a draft, so it takes every input."""
 
     def __init__(self, state: BlockState) -> None:
         self._before = state
@@ -109,7 +109,7 @@ class ProgressDraft:
 
     def changes(self) -> SenderChanges:
         """Give no senders: none are tracked."""
-        return SenderChanges([], [], [])
+        return NO_CHANGES
 
     # Rules
 

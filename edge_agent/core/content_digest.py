@@ -1,0 +1,57 @@
+"""Digest what a registration says, so that a change shows that its size cannot show; what is ignored never does."""
+
+import hashlib
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any
+
+import msgspec
+
+from edge_agent.core.json_path import UNREADABLE, keys_of, opened, value_at
+
+EVERY_PATH = "*"
+
+
+class DigestRule(msgspec.Struct, frozen=True):
+    """Which JSON paths make up the content whose change is worth forwarding; ``*`` is all but the ignored ones."""
+
+    paths: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+def content_digest(payload: bytes, rule: DigestRule) -> int:
+    """Give a 64-bit BLAKE2b of the chosen content, whatever the order of its keys; 0 where it cannot be read as JSON.
+
+    Paths go on into JSON that stands as text inside JSON, as ``edge_agent.core.json_path`` says.
+    """
+    try:
+        body = msgspec.json.decode(payload)
+        if EVERY_PATH in rule.paths:
+            chosen: Any = reduce(_without, (keys_of(path) for path in rule.ignored), body)
+        else:
+            chosen = [
+                reduce(_without, _below(path, rule.ignored), opened(value_at(body, keys_of(path))))
+                for path in rule.paths
+            ]
+        canonical = msgspec.json.encode(chosen, order="deterministic")
+    except UNREADABLE:
+        return 0
+    return int.from_bytes(hashlib.blake2b(canonical, digest_size=8).digest(), "big")
+
+
+def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:
+    return [keys_of(inner.removeprefix(f"{path}.")) for inner in ignored if inner.startswith(f"{path}.")]
+
+
+def _without(value: Any, keys: tuple[str, ...]) -> Any:
+    """Copy a JSON value, less what stands at a path."""
+    inside = opened(value)
+    if not keys or not isinstance(inside, dict):
+        return value
+    if keys[0] not in inside:
+        # Opened all the same: whether the ignored path is there must not show in the digest.
+        return inside
+    kept = {key: inner for key, inner in inside.items() if key != keys[0]}
+    if len(keys) > 1:
+        kept[keys[0]] = _without(inside[keys[0]], keys[1:])
+    return kept
