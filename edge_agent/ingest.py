@@ -218,7 +218,8 @@ class Ingest:
         self._server_at = facts.server_at
         if past_change(state.position, facts) is not None:
             raise SourceUnavailable("the stream's past has changed")
-        if is_gap(max(state.read_through, self._source.delivered_sequence), facts):
+        # Of what was delivered and is still to be read, a hole behind it tells.
+        if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
             await self._note_gap()
         if not checked.caught_up_through:
             return

@@ -11,7 +11,7 @@ import msgspec
 from edge_agent.core.block_state import Counters
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.obeying import TOO_OLD
-from edge_agent.core.observation import RejectReason
+from edge_agent.core.observation import ProofCause, RejectReason
 from edge_agent.exposition import Kind, Metric, Sample
 from edge_agent.host import Usage
 from edge_agent.pair.status import PairPhase, PairStatus
@@ -56,8 +56,8 @@ COUNTED = {
     "probes": Counted(
         "muster_agent_probes_total",
         "sender",
-        ("own", "others", "heartbeat"),
-        "Probes, and heartbeats, read back from the stream.",
+        tuple(ProofCause),
+        "Messages read that are nobody's: probes, heartbeats, and markers of what was deleted.",
     ),
     "advisories": Counted(
         "muster_agent_advisories_total", "kind", tuple(AdvisoryKind), "Advisories issued about senders."

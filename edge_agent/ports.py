@@ -217,6 +217,10 @@ class Source(Protocol):
         """Give the last sequence that was delivered, read or not."""
 
     @property
+    def holds_unread(self) -> bool:
+        """Tell whether something was delivered that has not been read."""
+
+    @property
     def is_behind(self) -> bool:
         """Tell whether much waits behind what was read."""
 

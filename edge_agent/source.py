@@ -60,6 +60,11 @@ class JetStreamSource:
         return self._pulls.delivered_sequence
 
     @property
+    def holds_unread(self) -> bool:
+        """Tell whether something was delivered that has not been read."""
+        return bool(self._pulls.buffered_count)
+
+    @property
     def is_behind(self) -> bool:
         """Tell whether much waits behind what was read."""
         return self._pulls.is_behind

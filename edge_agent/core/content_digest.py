@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from edge_agent.core.deep_json import decoded, encoded
 from edge_agent.core.json_path import UNREADABLE, keys_of, opened, value_at
 
 EVERY_PATH = "*"
@@ -25,7 +26,7 @@ def content_digest(payload: bytes, rule: DigestRule) -> int:
     Paths go on into JSON that stands as text inside JSON, as ``edge_agent.core.json_path`` says.
     """
     try:
-        body = msgspec.json.decode(payload)
+        body = decoded(msgspec.json.decode, payload)
         if EVERY_PATH in rule.paths:
             chosen: Any = reduce(_without, (keys_of(path) for path in rule.ignored), body)
         else:
@@ -33,7 +34,7 @@ def content_digest(payload: bytes, rule: DigestRule) -> int:
                 reduce(_without, _below(path, rule.ignored), opened(value_at(body, keys_of(path))))
                 for path in rule.paths
             ]
-        canonical = msgspec.json.encode(chosen, order="deterministic")
+        canonical = encoded(chosen)
     except UNREADABLE:
         return 0
     return int.from_bytes(hashlib.blake2b(canonical, digest_size=8).digest(), "big")

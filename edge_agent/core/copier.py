@@ -7,7 +7,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Copy, Decision
-from edge_agent.core.observation import PROBE_HEADER, SourceMessage
+from edge_agent.core.observation import MARKER_HEADER, PROBE_HEADER, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
 from edge_agent.core.position_draft import PositionDraft
 from shared import wire
@@ -88,6 +88,9 @@ class CopyIntake:
         """Give a message to a draft, which takes it always."""
         if message.headers and PROBE_HEADER in message.headers:
             return draft.skip(message, "skipped", "probe")
+        if message.headers and MARKER_HEADER in message.headers:
+            # Without its headers, which go no further, it would be an empty message.
+            return draft.skip(message, "skipped", "delete_marker")
         if too_old:
             return draft.skip(message, "withheld", "max_age")
         subject = self._target.of(message.subject)

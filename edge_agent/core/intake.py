@@ -4,18 +4,22 @@ Only what is needed is decoded, in one pass. A message without a sender is a val
 is forwarded unsampled, counted, and cannot stop the site.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from edge_agent.core.content_digest import DigestRule, content_digest
+from edge_agent.core.deep_json import decoded
 from edge_agent.core.draft import Draft
 from edge_agent.core.json_path import UNREADABLE, keys_of, value_at
 from edge_agent.core.observation import (
+    DELETE_HEADERS,
     HEARTBEAT_HEADER,
     PROBE_HEADER,
     Observation,
     ProbeSighting,
+    ProofCause,
     Rejected,
     RejectReason,
     SourceMessage,
@@ -86,14 +90,12 @@ class Intake:
 
     def read(self, message: SourceMessage) -> Taken:
         """Identify the sender and what else decides about forwarding; the payload itself is left as it is."""
-        if message.headers and PROBE_HEADER in message.headers:
-            return ProbeSighting(message, message.headers[PROBE_HEADER] == self._probe_origin)
-        if message.headers and HEARTBEAT_HEADER in message.headers:
-            return ProbeSighting(message, is_own=False, is_heartbeat=True)
+        if message.headers and (cause := self._what_else(message.headers)):
+            return ProbeSighting(message, cause)
         body: Any = None
         if self._reads_body:
             try:
-                body = self._decoder.decode(message.payload)
+                body = decoded(self._decoder.decode, message.payload)
             except UNREADABLE:
                 if self._sender_field:
                     return Rejected(message, RejectReason.NOT_AN_OBJECT)
@@ -114,6 +116,14 @@ class Intake:
         if isinstance(taken, Observation):
             return draft.observe(taken, too_old=too_old)
         return draft.reject(taken, too_old=too_old) if isinstance(taken, Rejected) else draft.pass_over(taken)
+
+    def _what_else(self, headers: Mapping[str, str]) -> ProofCause | None:
+        """Tell what a message is that nobody has registered with; None where somebody has."""
+        if PROBE_HEADER in headers:
+            return ProofCause.OWN if headers[PROBE_HEADER] == self._probe_origin else ProofCause.OTHERS
+        if HEARTBEAT_HEADER in headers:
+            return ProofCause.HEARTBEAT
+        return ProofCause.DELETE_MARKER if not DELETE_HEADERS.isdisjoint(headers) else None
 
     def _sender_of(self, message: SourceMessage, body: Any) -> Any:
         if self._sender_field is not None:

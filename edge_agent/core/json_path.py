@@ -10,13 +10,15 @@ from typing import Any
 
 import msgspec
 
-# Whoever registers may send a few bytes that become gigabytes.
-UNZIPPED_LIMIT = 16 << 20
+from edge_agent.core.deep_json import decoded
+
+# Whoever registers may send a few bytes that become gigabytes, and JSON that takes forty times more as objects.
+UNZIPPED_LIMIT = 2 << 20
 _GZIP_OR_ZLIB = 47
 # In base64, what gzip begins with, and zlib at its levels.
 _ZIPPED = ("H4", "eA", "eF", "eJ", "eN")
 
-# Nesting deeper than Python's stack ends in a RecursionError; nobody who registers may end the agent by it.
+# Nobody who registers may end the agent, by however deep a nesting.
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
@@ -39,7 +41,7 @@ def opened(value: Any) -> Any:
         return value
     body: str | bytes = value if value[:1] in ("{", "[") else _unzipped(value) if value[:2] in _ZIPPED else ""
     try:
-        return msgspec.json.decode(body) if body else value
+        return decoded(msgspec.json.decode, body) if body else value
     except UNREADABLE:
         return value
 

@@ -8,6 +8,11 @@ import msgspec
 PROBE_HEADER = "Muster-Probe"
 # What the peer's heartbeats carry, and ours.
 HEARTBEAT_HEADER = "Choria-SR-Originator"
+MARKER_HEADER = "Nats-Marker-Reason"
+"""What a server's own messages carry that stand for one it let go (ADR-43): the sender has said nothing."""
+
+DELETE_HEADERS = frozenset((MARKER_HEADER, "KV-Operation"))
+"""That, and what a key-value store's client writes when a key is deleted."""
 
 
 class SourceMessage(msgspec.Struct, frozen=True, gc=False):
@@ -32,20 +37,20 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     forced: bool = False
 
 
-class ProbeSighting(msgspec.Struct, frozen=True, gc=False):
-    """A message that an agent stored to see that the stream stores: a proof of time, nobody's registration.
+class ProofCause(StrEnum):
+    """What a message is that proves time and is nobody's registration. Probes of others prove as much as our own."""
 
-    ``is_own`` tells whether our own block sent it; others' prove as much, and so do heartbeats.
-    """
+    OWN = "own"
+    OTHERS = "others"
+    HEARTBEAT = "heartbeat"
+    DELETE_MARKER = "delete_marker"
+
+
+class ProbeSighting(msgspec.Struct, frozen=True, gc=False):
+    """A message that says no more than that the stream stores: a proof of time, nobody's registration."""
 
     message: SourceMessage
-    is_own: bool
-    is_heartbeat: bool = False
-
-    @property
-    def cause(self) -> str:
-        """Name what it is, as counters do."""
-        return "heartbeat" if self.is_heartbeat else "own" if self.is_own else "others"
+    cause: ProofCause
 
 
 class RejectReason(StrEnum):

@@ -43,9 +43,11 @@ class RelayDraft(PositionDraft):
         self._read(message)
         at = self._through
         state = self._touched.pop(origin, None) or self._load(origin)
-        if state is None:
+        if state is None or at - state.last_seen_at > self._policy.retire_after:
+            # Forgotten at this instant, whether or not a draft was adopted since that gave its place back.
+            slot = state.slot if state else NOBODY
             reason: ForwardReason | None = ForwardReason.NEW
-            state = SenderState(origin, NOBODY, SenderPhase.HEARD, at, sequence, incarnation, sequence)
+            state = SenderState(origin, slot, SenderPhase.HEARD, at, sequence, incarnation, sequence)
         else:
             reason = self._reason(state, incarnation, sequence, at)
         state.last_seen_at = at

@@ -2,7 +2,7 @@
 
 A row for each record, with its place in an index, is most of what storing costs, and records that come by the thousand
 leave by the thousand, moments later, all of them. Nothing in a chunk is ever changed: whatever concerns one of its
-records alone (a newer sample, the limit, an operator) unpacks it first, into rows like any others.
+records alone (a newer registration, the limit, an operator) unpacks it first, into rows like any others.
 """
 
 import sqlite3

@@ -276,7 +276,7 @@ class OutboxChange:
                     self._unpack(Lane.REGISTRATIONS, chunk)
 
     def _unpack(self, lane: Lane, chunk: Chunk) -> None:
-        """Make rows of a chunk's, less those that were acknowledged or that a newer sample replaces."""
+        """Make rows of a chunk's, less those that were acknowledged or that a newer registration replaces."""
         acknowledged, unsent = self._deletable_through[lane], self._unsent_after[lane]
         rows = chunks.rows_of(self._database, lane, chunk)
         self._database.execute(schema.delete_chunk(lane), (chunk.last_row_id,))

@@ -76,6 +76,21 @@ async def test_messages_lost_to_retention_are_a_blind_span_and_counted(agent: Mo
     assert agent.tracker.state.observed_since == START + 3 * SECOND
 
 
+async def test_a_gap_behind_messages_that_are_still_to_be_read_is_not_counted_before_them(
+    agent: MortalAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hole behind them tells of it, at its place."""
+    publish(agent, "a", "b", "c", "d")
+    await agent.read(1)
+    agent.stream.let_go(3)
+    monkeypatch.setattr(ScriptedStream, "holds_unread", True)
+    await agent.ingest._take_check(await agent.stream.check())
+    assert "blind" not in agent.tracker.state.counters
+    monkeypatch.setattr(ScriptedStream, "holds_unread", False)
+    await agent.ingest._take_check(await agent.stream.check())
+    assert agent.tracker.state.counters["blind"] == {"gap": 1}
+
+
 async def test_messages_that_retention_takes_after_they_were_read_are_no_gap(agent: MortalAgent) -> None:
     publish(agent, "a", "b", "c")
     await agent.read(2)

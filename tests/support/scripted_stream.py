@@ -75,6 +75,10 @@ class ScriptedStream:
         return self._read_through
 
     @property
+    def holds_unread(self) -> bool:
+        return False
+
+    @property
     def is_behind(self) -> bool:
         return self._read_through < self._facts().last_sequence
 

@@ -18,6 +18,7 @@ from edge_agent.core.intake import (
 from edge_agent.core.observation import (
     Observation,
     ProbeSighting,
+    ProofCause,
     Rejected,
     RejectReason,
     SourceMessage,
@@ -175,15 +176,24 @@ def test_sender_that_has_no_bytes_in_utf8_is_rejected(rule: SenderRule, half: st
 @pytest.mark.parametrize(
     "rule", [SenderByPath("sender"), SenderByHeader("X-Sender"), SenderBySubject(), SenderBySubjectToken(1)]
 )
-@pytest.mark.parametrize(("origin", "is_own"), [("eu-west.dub1.nodes", True), ("eu-west.dub1.other", False)])
-def test_probe_is_nobodys_registration_whatever_it_says(rule: SenderRule, origin: str, is_own: bool) -> None:
+@pytest.mark.parametrize(
+    ("origin", "cause"), [("eu-west.dub1.nodes", ProofCause.OWN), ("eu-west.dub1.other", ProofCause.OTHERS)]
+)
+def test_probe_is_nobodys_registration_whatever_it_says(rule: SenderRule, origin: str, cause: ProofCause) -> None:
     probe = message(b'{"sender":"n1"}', headers={"Muster-Probe": origin, "X-Sender": "n1"})
-    assert Intake(rule, probe_origin="eu-west.dub1.nodes").read(probe) == ProbeSighting(probe, is_own)
+    assert Intake(rule, probe_origin="eu-west.dub1.nodes").read(probe) == ProbeSighting(probe, cause)
 
 
 def test_heartbeat_is_nobodys_registration_whoever_sends_it() -> None:
     heartbeat = message(b'{"sender":"n1"}', headers={"Choria-SR-Originator": "n1", "Choria-SR-Subject": "a.b"})
-    assert Intake(SenderByPath("sender")).read(heartbeat) == ProbeSighting(heartbeat, is_own=False, is_heartbeat=True)
+    assert Intake(SenderByPath("sender")).read(heartbeat) == ProbeSighting(heartbeat, ProofCause.HEARTBEAT)
+
+
+@pytest.mark.parametrize("headers", [{"Nats-Marker-Reason": "MaxAge"}, {"KV-Operation": "DEL"}])
+@pytest.mark.parametrize("rule", [SenderByPath("sender"), SenderBySubject()])
+def test_what_stands_for_a_deleted_message_is_no_sign_of_its_sender(rule: SenderRule, headers: dict[str, str]) -> None:
+    marker = message(b"", headers=headers)
+    assert Intake(rule).read(marker) == ProbeSighting(marker, ProofCause.DELETE_MARKER)
 
 
 # Whether it is urgent

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from edge_agent.core.decision import BlindCause
-from edge_agent.core.observation import ProbeSighting, RejectReason, SourceMessage
+from edge_agent.core.observation import ProofCause, RejectReason
 from edge_agent.exposition import Metric, Sample, expose
 from edge_agent.host import Usage, usage
 from edge_agent.metrics import COUNTED, LaneNumbers, Numbers, counted_causes, metrics_of
@@ -43,12 +43,6 @@ NUMBERS = Numbers(
     commit_seconds=0.25,
     usage=Usage(40 << 20, 1.5),
     is_useful=False,
-)
-PROBE = SourceMessage("registration.probe", b"", None, 1, NOW)
-PROBE_CAUSES = (
-    ProbeSighting(PROBE, is_own=True).cause,
-    ProbeSighting(PROBE, is_own=False).cause,
-    ProbeSighting(PROBE, is_own=False, is_heartbeat=True).cause,
 )
 
 
@@ -110,7 +104,7 @@ def test_every_cause_that_the_core_knows_is_foreseen() -> None:
         "forwarded": ForwardReason,
         "advisories": AdvisoryKind,
         "blind": BlindCause,
-        "probes": PROBE_CAUSES,
+        "probes": ProofCause,
     }.items():
         assert {(what, str(cause)) for cause in causes} <= foreseen
 

@@ -1,0 +1,60 @@
+"""Decode and encode JSON as deep as it is, however deep the stack already is where that is done.
+
+Each level takes one of Python's. Two agents that read the same registration at different depths of their stacks would
+otherwise judge it differently; a member of a pair then stands by in vain.
+"""
+
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+NESTED_LIMIT = 1_000
+"""Levels beyond which nothing is read: more than any registration has, and not too many for the stack."""
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_LEVELS = re.compile(rb"[\[{\]}]")
+
+
+def decoded(decode: Callable[[bytes | str], T], body: bytes | str) -> T:
+    """Decode; raise what ``decode`` raises, and DecodeError for what is nested deeper than NESTED_LIMIT."""
+    try:
+        return decode(body)
+    except RecursionError:
+        # Counted only now: it takes a hundred times as long as decoding.
+        if _nesting(body.encode() if isinstance(body, str) else body) > NESTED_LIMIT:
+            raise msgspec.DecodeError(f"nested deeper than {NESTED_LIMIT} levels") from None
+    with _room():
+        return decode(body)
+
+
+def encoded(value: Any) -> bytes:
+    """Encode what decoded() gave, in the same way whatever the order of its keys."""
+    try:
+        return msgspec.json.encode(value, order="deterministic")
+    except RecursionError:
+        with _room():
+            return msgspec.json.encode(value, order="deterministic")
+
+
+@contextlib.contextmanager
+def _room() -> Iterator[None]:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + 2 * NESTED_LIMIT)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _nesting(body: bytes) -> int:
+    level = deepest = 0
+    for bracket in _LEVELS.findall(_TEXT.sub(b"", body)):
+        level += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, level)
+    return deepest

@@ -1,0 +1,55 @@
+"""Whoever reads a registration, at whatever depth of the stack, reads as much of it."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from edge_agent.core.content_digest import DigestRule, content_digest
+from edge_agent.core.deep_json import NESTED_LIMIT, decoded, encoded
+from edge_agent.core.intake import Intake, SenderByPath
+from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+
+T = TypeVar("T")
+
+DEPTHS = (0, 40, 500)
+"""Of the stack, beyond that of a test."""
+
+BRACKETS_IN_TEXT = b'"' + b'[{\\"' * NESTED_LIMIT + b'"'
+
+
+def at_depth(depth: int, work: Callable[[], T]) -> T:
+    return work() if not depth else at_depth(depth - 1, work)
+
+
+def nested(levels: int, *, inside: bytes = b"") -> bytes:
+    """Give JSON of so many levels, the outermost an object that names a sender."""
+    return b'{"sender":"n1","x":' + b"[" * (levels - 1) + inside + b"]" * (levels - 1) + b"}"
+
+
+def read(body: bytes) -> object:
+    return type(Intake(SenderByPath("sender")).read(SourceMessage("s", body, None, 1, 1)))
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_registration_is_read_or_not_by_its_own_depth_alone(depth: int) -> None:
+    assert at_depth(depth, lambda: read(nested(NESTED_LIMIT, inside=BRACKETS_IN_TEXT))) is Observation
+
+
+@pytest.mark.parametrize("rule", [DigestRule(("*",)), DigestRule(("x",)), DigestRule(("*",), ignored=("y",))])
+def test_its_digest_is_the_same_at_every_depth(rule: DigestRule) -> None:
+    body = nested(NESTED_LIMIT)
+    digests = {at_depth(depth, lambda: content_digest(body, rule)) for depth in DEPTHS}
+    assert len(digests) == 1
+    assert digests != {0}
+
+
+def test_what_is_nested_without_end_is_rejected() -> None:
+    message = SourceMessage("s", nested(100_000), None, 1, 1)
+    assert Intake(SenderByPath("sender")).read(message) == Rejected(message, RejectReason.NOT_AN_OBJECT)
+
+
+def test_what_was_decoded_is_encoded_again() -> None:
+    body = b"[" * NESTED_LIMIT + b"]" * NESTED_LIMIT
+    assert at_depth(500, lambda: encoded(decoded(msgspec.json.decode, body))) == body
