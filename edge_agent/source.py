@@ -19,6 +19,8 @@ from shared.identifiers import SourcePosition
 from shared.nats_client import EdgeClient
 
 OPEN_DEADLINE = 10.0
+SECOND_LOOK = 1.0
+"""Seconds after which a stream that is shorter than what was read is believed to be."""
 
 
 class JetStreamSource:
@@ -85,6 +87,11 @@ class JetStreamSource:
             await self._probe.open(listens=await self._api.listens(self._probe.subject))
         facts = await self._api.facts()
         change = past_change(position, facts)
+        if change is PastChange.SHORTENED:
+            # A server that has just come to lead a replicated stream may not have applied the last messages yet.
+            await asyncio.sleep(SECOND_LOOK)
+            facts = await self._api.facts()
+            change = past_change(position, facts)
         if change is None:
             consumer = await self._api.ensure_consumer()
             verifies = position.sequence > 0 and last_stored_at > 0

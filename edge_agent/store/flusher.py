@@ -47,19 +47,20 @@ class Flusher:
 
     async def run(self) -> None:
         """Flush until cancelled; what cannot be written now is told once and tried again, damage ends it."""
-        told, through, still = "", dict(self._books.deletable_through), 0
+        told, through, still, is_unpacked = "", dict(self._books.deletable_through), 0, False
         while True:
             deleted = self._books.deleted_through
             await asyncio.sleep(FLUSH_INTERVAL)
             still = still + 1 if self._books.deletable_through == through else 0
-            through = dict(self._books.deletable_through)
+            is_unpacked, through = is_unpacked and still > 0, dict(self._books.deletable_through)
             try:
                 with contextlib.suppress(StoreFull):
-                    unpacks = still == STANDS_STILL and any(self._books.chunked.values())
+                    unpacks = still >= STANDS_STILL and not is_unpacked and any(self._books.chunked.values())
                     # Where batches are committed, they delete: another transaction would wait for the disk in vain.
                     is_left = self._books.has_deletions and self._books.deleted_through == deleted
                     if unpacks or is_left:
                         await self._transact(SideBatch(unpacks=unpacks))
+                        is_unpacked = is_unpacked or unpacks
                     await self._answer_operator()
                 async with self._lock:
                     with noticing_damage():

@@ -310,3 +310,20 @@ async def test_what_was_acknowledged_of_a_chunk_goes_where_the_link_fails_in_its
         store.delete_through(Lane.ADVISORIES, 6)
         await until(lambda: depths_in(path)[Lane.ADVISORIES].rows == 2, "six of eight are gone")
         assert await waiting(store, Lane.ADVISORIES) == ["6", "7"]
+
+
+async def test_what_was_acknowledged_of_a_chunk_goes_later_where_another_process_has_the_file_locked_then(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flusher, "FLUSH_INTERVAL", 0.01)
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        await store._database.execute("PRAGMA busy_timeout=1")
+        await store.commit(batch_of(1, [advisory_row(str(number)) for number in range(8)]))
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            store.delete_through(Lane.ADVISORIES, 6)
+            failures = store.commits.failed
+            await until(lambda: store.commits.failed > failures + 2 * flusher.STANDS_STILL, "it was tried in vain")
+            other.execute("ROLLBACK")
+        await until(lambda: depths_in(path)[Lane.ADVISORIES].rows == 2, "six of eight are gone")

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.core.resume import PastChange, is_gap
+from edge_agent.core.resume import PastChange, StreamFacts, is_gap
 from edge_agent.ports import SourceUnavailable
+from edge_agent.source_api import SourceApi
 from edge_agent.source_consumer import SourceAddress
 from shared import nats_client
 from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
@@ -83,6 +84,29 @@ async def test_a_restart_without_loss_changes_nothing(site: Site) -> None:
         await reader.read_on(40)
         assert {opened.change for opened in reader.opened} == {None}
         assert reader.sequences == list(range(1, 41))
+
+
+async def test_a_stream_that_shows_its_last_messages_only_at_a_second_look_has_its_past_still(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server does that has just come to lead a replicated stream."""
+    await site.make_stream()
+    await site.publish(*bodies("old", 20))
+    async with reading(site) as reader:
+        await reader.read_on(20)
+        facts, looks = SourceApi.facts, 0
+
+        async def late(api: SourceApi) -> StreamFacts:
+            nonlocal looks
+            looks += 1
+            shown = await facts(api)
+            return msgspec.structs.replace(shown, last_sequence=17) if looks == 1 else shown
+
+        monkeypatch.setattr(SourceApi, "facts", late)
+        assert (await reader.open()).change is None
+        await site.publish(*bodies("new", 3))
+        await reader.read_on(23)
+        assert reader.sequences == list(range(1, 24))
 
 
 @pytest.mark.parametrize(
