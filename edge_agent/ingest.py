@@ -96,6 +96,7 @@ class Ingest:
             senders=self._decider.sender_counts(),
             mode=state.mode,
             blind_after=state.policy.blind_after,
+            doubt=checked.facts.doubt,
         )
 
     async def run(self) -> None:
@@ -156,7 +157,7 @@ class Ingest:
 
     async def _open_source(self) -> Opened:
         state = self.decider.state
-        return await self._source.open(state.position, state.read_through, state.last_stored_at)
+        return await self._source.open(state)
 
     async def _read_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -222,6 +223,8 @@ class Ingest:
         if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
             await self._note_gap()
         if not checked.caught_up_through:
+            if checked.examined_sequence:
+                await self._apply(lambda draft: draft.examine(checked.examined_sequence))
             return
         if self.decider.draft().steps_back(facts.server_at):
             await self._step_back(facts)

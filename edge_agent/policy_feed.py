@@ -20,7 +20,7 @@ from edge_agent.core.standing import Standing
 from edge_agent.delivery import delivery_of
 from edge_agent.source_api import resets_consumers
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
-from shared.policy import STREAM, Said, consumer_config, consumer_name, read_said
+from shared.policy import STREAM, Revision, Said, consumer_config, consumer_name, read_said
 
 REQUEST_DEADLINE = 5.0
 PULL_EXPIRES = 30.0
@@ -64,6 +64,7 @@ class PolicyFeed:
         self._report = report
         self._is_known = False
         self._last = 0, 0
+        self._given_at = 0
         self._said: list[Said] = []
         self._changed = asyncio.Event()
         self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
@@ -90,10 +91,11 @@ class PolicyFeed:
     async def run(self, client: Client, taken: Iterable[Standing]) -> None:
         """Listen until cancelled, on a connection to the region; ``taken`` is how far each block has come."""
         self._client = client
-        past = {each.stream_created_at: each.revision for each in sorted(taken, key=lambda each: -each.revision)}
+        behind = sorted(taken, key=lambda each: -each.revision)
+        past = {each.stream_created_at: each.revision for each in behind}
         if len(past) == 1:
             ((created_at, revision),) = past.items()
-            self._last = created_at, revision
+            self._last, self._given_at = (created_at, revision), behind[-1].given_at
         while not is_cancelled():
             self._changed.clear()
             if self._denied:
@@ -148,18 +150,15 @@ class PolicyFeed:
 
     async def _catch_up(self) -> int:
         """Read what was said since the last revision known, or all of it; give the consumer's sequence."""
-        created_at, number = self._last
+        _, number = self._last
         if number:
             said, sequence = await self._read_from(number)
             first = said[0] if said else None
-            if first is not None and (first.revision.stream_created_us, first.revision.revision) == (
-                created_at,
-                number,
-            ):
+            if first is not None and self._is_last(first.revision):
                 self._take(said[1:])
                 return sequence
         said, sequence = await self._read_from(1)
-        self._said = []
+        self._said, self._given_at = [], 0
         self._take(said)
         return sequence
 
@@ -178,6 +177,12 @@ class PolicyFeed:
             if one is not None:
                 self._said.append(one)
                 self._last = one.revision.stream_created_us, one.revision.revision
+                self._given_at = max(self._given_at, one.revision.given_at_us)
+
+    def _is_last(self, revision: Revision) -> bool:
+        """Tell whether it is the last one known: a restored stream has another one under its number, given later."""
+        is_same = (revision.stream_created_us, revision.revision) == self._last
+        return is_same and revision.given_at_us <= self._given_at
 
     async def _reset(self, number: int) -> int:
         """Let the consumer deliver from a revision on, made where it is missing; give how many wait."""

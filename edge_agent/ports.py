@@ -15,7 +15,7 @@ from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.core.senders import SenderChanges
 from edge_agent.core.shipment import Answer, Shipment
 from edge_agent.core.standing import Standing
-from shared.identifiers import BlockId, SourcePosition
+from shared.identifiers import BlockId
 
 EVERYTHING = (1 << 63) - 1
 
@@ -163,8 +163,9 @@ class Opened(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True):
     """What a stream shows now.
 
-    ``caught_up_through`` is the instant up to which everything stored was read, or 0; then ``examined_sequence`` is the
-    stream's last sequence, whether it passed the filter or not. ``pending`` messages wait to be read.
+    ``caught_up_through`` is the instant up to which everything sent was stored and read, or 0. ``examined_sequence`` is
+    the stream's last sequence where all of it was read, passed the filter or not, whatever that proves; else 0.
+    ``pending`` messages wait to be read.
     """
 
     facts: StreamFacts
@@ -177,7 +178,7 @@ class Progress(msgspec.Struct, frozen=True):
     """How far a block's reading has come, for people; instants are the stream's own time, 0 where there was none yet.
 
     ``pending`` messages waited to be read when the stream was last looked at, ``checked_ago`` microseconds before;
-    ``server_at`` is the server's clock now, counted on from there.
+    ``server_at`` is the server's clock now, counted on from there; ``doubt`` says why the stream proves nothing.
     """
 
     pending: int
@@ -187,6 +188,7 @@ class Progress(msgspec.Struct, frozen=True):
     senders: dict[str, int]
     mode: str = "sample"
     blind_after: int = 0
+    doubt: str = ""
 
     @property
     def behind(self) -> int:
@@ -227,11 +229,8 @@ class Source(Protocol):
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         """Give the stream's facts and the last sequence before the configured start."""
 
-    async def open(self, position: SourcePosition, read_through: int, last_stored_at: int) -> Opened:
-        """Point the consumer behind ``position``, checking that the past is still the same.
-
-        ``last_stored_at`` is the stream's own time of the last message read, in whatever past; 0 where none was.
-        """
+    async def open(self, state: BlockState) -> Opened:
+        """Point the consumer behind what ``state`` has read, checking that the past is still the same."""
 
     async def read(self, patience: float) -> Sequence[SourceMessage]:
         """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""

@@ -55,9 +55,14 @@ class Probe:
         elif self._subscription is None:
             self._subscription = await self._client.subscribe(self._client.new_inbox(), cb=self._take_answer)
 
+    @property
+    def is_off(self) -> bool:
+        """Tell whether probes are not permitted: checks count as they do without any."""
+        return self._is_off
+
     def proves_storing(self, facts: StreamFacts, newest_stored_at: int) -> bool:
-        """Tell whether a check may count: something was stored lately, or probes cannot tell."""
-        return self._is_off or abs(facts.server_at - newest_stored_at) <= 2 * self._interval
+        """Tell whether a check may count: something was stored lately."""
+        return abs(facts.server_at - newest_stored_at) <= 2 * self._interval
 
     async def send_if_due(self, facts: StreamFacts, newest_stored_at: int) -> None:
         """Send one where nothing was stored for a while, and the last one is not on its way any more."""

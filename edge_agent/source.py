@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
+from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
 from edge_agent.ports import Checked, Opened, SourceUnavailable
@@ -46,13 +47,13 @@ class JetStreamSource:
 
     async def comes_back(self, within: float) -> bool:
         """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
-        was_down = not self._client.is_settled
+        was_down = not self._client.is_established
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                while not (was_down and self._client.is_settled):
+                while not (was_down and self._client.is_established):
                     self._link_changed.clear()
                     await self._link_changed.wait()
-                    was_down = was_down or not self._client.is_settled
+                    was_down = was_down or not self._client.is_established
                 return True
         return False
 
@@ -75,9 +76,10 @@ class JetStreamSource:
         """Give the stream's facts and the last sequence before the configured start."""
         return await self._api.resolve_start()
 
-    async def open(self, position: SourcePosition, read_through: int, last_stored_at: int) -> Opened:
-        """Point the consumer behind ``position``, checking that the past is still the same."""
-        if not self._client.is_settled:
+    async def open(self, state: BlockState) -> Opened:
+        """Point the consumer behind what ``state`` has read, checking that the past is still the same."""
+        position, read_through, last_stored_at = state.position, state.read_through, state.last_stored_at
+        if not self._client.is_established:
             raise SourceUnavailable("the connection to the site's servers is down")
         await self._pulls.close()
         # Before the first question: they are broken where the connection changes while it is answered.
@@ -99,9 +101,8 @@ class JetStreamSource:
             pending = await self._api.reset(_beginning(facts, consumer, first))
             facts = await self._api.facts()
             continuous_through = 0 if is_gap(read_through, facts) else read_through
-            await pulls.begin(
-                first, continuous_through, acknowledges_each=consumer.acknowledges_each, committed_at=last_stored_at
-            )
+            each, latest = consumer.acknowledges_each, state.latest_stored_at
+            await pulls.begin(first, continuous_through, acknowledges_each=each, committed_at=latest)
             if verifies and await self._is_rewritten(position, pending, last_stored_at):
                 change = PastChange.REWRITTEN
         if change is None:
@@ -113,8 +114,7 @@ class JetStreamSource:
         """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
         pulls = self._pulls
         try:
-            async with asyncio.timeout(OPEN_DEADLINE):
-                await pulls.await_first(pending)
+            await pulls.await_first(pending, OPEN_DEADLINE)
         except TimeoutError:
             raise SourceUnavailable(f"nothing was delivered within {OPEN_DEADLINE:g} s of a reset") from None
         if pulls.broken:
@@ -168,17 +168,21 @@ class JetStreamSource:
             raise SourceUnavailable(pulls.broken)
         delivered = consumer.delivered.consumer_seq
         has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
-        if not (has_read_all and await self._could_store(facts)):
+        if not has_read_all:
             under_way = max(delivered - pulls.consumer_sequence, 0)
             return Checked(facts, pending=consumer.num_pending + under_way + pulls.buffered_count)
         pulls.note_examined(facts.last_sequence)
-        return Checked(facts, consumer.at - self._settle - facts.unheard_for, facts.last_sequence)
+        if not await self._could_store(facts):
+            return Checked(facts, examined_sequence=facts.last_sequence)
+        heard_through = facts.server_at - facts.unheard_for if facts.unheard_for else consumer.at
+        return Checked(facts, heard_through - self._settle, facts.last_sequence)
 
     async def _could_store(self, facts: StreamFacts) -> bool:
         """Tell whether the stream would have stored what was sent to it lately, and probe it where it is quiet."""
-        if self._probe is None:
+        if self._probe is not None:
+            await self._probe.send_if_due(facts, self._newest_stored_at)
+        if self._probe is None or self._probe.is_off:
             return not (facts.doubt or facts.refuses_by_subject)
-        await self._probe.send_if_due(facts, self._newest_stored_at)
         return not facts.doubt and self._probe.proves_storing(facts, self._newest_stored_at)
 
     async def acknowledge(self, through: int | None = None) -> None:

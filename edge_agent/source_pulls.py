@@ -108,10 +108,14 @@ class Pulls:
         """Tell whether much waits behind what was taken."""
         return len(self._buffer) + self._pending >= MUCH
 
-    async def await_first(self, pending: int) -> None:
-        """Wait for a message that was not committed, unless all ``pending`` ones were delivered and none is."""
+    async def await_first(self, pending: int, patience: float) -> None:
+        """Wait for a message that was not committed, unless all ``pending`` ones were delivered and none is.
+
+        Raise TimeoutError where nothing has come for ``patience`` seconds: what was committed may be much.
+        """
         while not (self._buffer or self.broken or self.is_rewritten) and self.consumer_sequence < pending:
-            await self._next_arrival()
+            async with asyncio.timeout(patience):
+                await self._next_arrival()
 
     async def gather(self, patience: float) -> None:
         """Wait for messages, ``patience`` seconds at most, and for those that follow; break off where all is silent."""

@@ -29,7 +29,7 @@ class _Config(msgspec.Struct):
     max_bytes: int = -1
 
 
-class Origin(msgspec.Struct):
+class CopiedStream(msgspec.Struct):
     """A stream that this one copies from: heard ``active`` nanoseconds ago (-1: never), ``lag`` messages to come."""
 
     name: str
@@ -44,8 +44,8 @@ class StreamInfo(msgspec.Struct):
     state: _State
     created: str
     ts: str
-    mirror: Origin | None = None
-    sources: tuple[Origin, ...] = ()
+    mirror: CopiedStream | None = None
+    sources: tuple[CopiedStream, ...] = ()
 
     @property
     def facts(self) -> StreamFacts:
@@ -61,10 +61,11 @@ class StreamInfo(msgspec.Struct):
             unheard_for=max((max(origin.active, 0) // 1_000 for origin in origins), default=0),
             first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
             awaits_consumers=self.config.retention == INTEREST,
+            gathers=len(origins) + bool(self.sources and self.config.subjects) > 1,
         )
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
+    def origins(self) -> tuple[CopiedStream, ...]:
         """Give the streams that it copies from."""
         return (self.mirror, *self.sources) if self.mirror else self.sources
 

@@ -44,7 +44,7 @@ class Uploading:
         def report_upload(problem: str) -> None:
             if not problem:
                 report(CONNECTED, "")
-            elif link.client.is_settled:
+            elif link.client.is_established:
                 # Of a link that is down the link itself says so, since when and why.
                 report(NOT_ACCEPTED, problem)
 

@@ -64,7 +64,7 @@ class JetStreamUpstream:
     async def ready(self) -> None:
         """Listen on a fresh inbox, so that answers to what an older connection sent are never taken for new ones."""
         self._broken = ""
-        if not self._client.is_settled:
+        if not self._client.is_established:
             raise UpstreamUnavailable("the connection to the region's servers is down")
         if self._subscription is not None:
             await self._subscription.unsubscribe()

@@ -92,7 +92,7 @@ class EdgeClient(DirectClient):
             await self._flush_pending()
 
     @property
-    def is_settled(self) -> bool:
+    def is_established(self) -> bool:
         """Tell whether the connection stands, and has been told of if it is new.
 
         nats-py calls it connected one round trip before that, and may still give it up then without a word.

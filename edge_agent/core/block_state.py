@@ -62,6 +62,11 @@ class BlockState(msgspec.Struct, frozen=True):
         """Give the stream's own time of the last message that was read, in whatever past; 0 where none was."""
         return self.position.stored_at or self.past_stored_at
 
+    @property
+    def latest_stored_at(self) -> int:
+        """Give the latest of the stream's own times that was seen: its clock may have gone back a little since."""
+        return max(self.last_stored_at, self.source_clock)
+
 
 def counted(counters: Counters, additions: Counters) -> Counters:
     """Add up two sets of counters, by what happened and its cause, leaving both as they are."""

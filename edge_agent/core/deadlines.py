@@ -75,7 +75,7 @@ class DeadlineQueue:
             order = DueOrder(at, sorted(sender_id for sender_id, _ in takewhile(lambda each: due(each[1]) == at, self)))
         if not self._touched:
             self._listed.order = order if len(order.sender_ids) > limit else None
-            order.skip(self._is_settled)
+            order.skip(self._is_established)
         return order.sender_ids[order.first : order.first + limit]
 
     def _head_is_alone(self, due: Callable[[int], int], at: int) -> bool:
@@ -84,7 +84,7 @@ class DeadlineQueue:
         following = NOBODY if slot == NOBODY else self._listed.after(slot)
         return following != NOBODY and due(self._listed_instants[following]) != at
 
-    def _is_settled(self, sender_id: str) -> bool:
+    def _is_established(self, sender_id: str) -> bool:
         return not self._senders.is_in(sender_id, self._listed)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:

@@ -31,6 +31,9 @@ class BlockDraft(Protocol):
     def prove(self, at: int, examined_sequence: int = 0) -> bool:
         """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
 
+    def examine(self, sequence: int) -> bool:
+        """Note that everything up to ``sequence`` has been read, which proves no time."""
+
     def lose(self, cause: BlindCause) -> None:
         """Note that something before the next proof was never seen."""
 

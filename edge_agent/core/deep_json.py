@@ -1,7 +1,8 @@
 """Decode and encode JSON as deep as it is, however deep the stack already is where that is done.
 
-Each level takes one of Python's. Two agents that read the same registration at different depths of their stacks would
-otherwise judge it differently; a member of a pair then stands by in vain.
+Each level takes one of Python's, until Python 3.12; from then on what decodes without more room is read. Two agents
+that read the same registration at different depths of their stacks would otherwise judge it differently; a member of a
+pair then stands by in vain.
 """
 
 import contextlib
@@ -17,7 +18,8 @@ T = TypeVar("T")
 NESTED_LIMIT = 1_000
 """Levels beyond which nothing is read: more than any registration has, and not too many for the stack."""
 
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# Never gives back what it has matched, nor wants an end: a text without one would be looked through for every quote.
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _LEVELS = re.compile(rb"[\[{\]}]")
 
 

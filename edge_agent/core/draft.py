@@ -14,11 +14,9 @@ from edge_agent.core.decision import (
     CloseCoverage,
     EpochBegun,
     ObservationBegun,
-    PolicyChanged,
 )
 from edge_agent.core.ledger import Ledger
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
-from edge_agent.core.policy import Policy
 from edge_agent.core.sampling import reason_to_forward
 from edge_agent.core.sender_list import NOBODY
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
@@ -122,7 +120,11 @@ class Draft:
         if not self._advance(at):
             return False
         self._source_clock = max(self._source_clock, at)
-        self._examined = max(self._examined, examined_sequence)
+        return self.examine(examined_sequence)
+
+    def examine(self, sequence: int) -> bool:
+        """Note that everything up to ``sequence`` has been read, which proves no time."""
+        self._examined = max(self._examined, sequence)
         return True
 
     def settle_some(self, at: int, ordinal: int) -> None:
@@ -148,15 +150,6 @@ class Draft:
         self.incarnation = incarnation
         self._ledger.ordinal = self._source_clock = self._examined = 0
         self.lose(BlindCause.NEW_EPOCH)
-        return True
-
-    def change_policy(self, policy: Policy) -> bool:
-        """Let other thresholds hold from ``observed_through`` on."""
-        if not self._finish_settling():
-            return False
-        self._policy, self._policy_at = policy, self.observed_through
-        self._quiet_until = self._next_deadline = 0
-        self.recorded.append(PolicyChanged(self._policy_at, policy, self.position.sequence))
         return True
 
     def pass_blind_span(self, span: BlindSpan) -> bool:

@@ -1,16 +1,26 @@
-"""Let a draft obey what the hub's policy says of single senders, and note how far that was taken.
+"""Let a draft obey operators: the thresholds they set, and what the hub's policy says of single senders.
 
 Nothing of it falls before ``observed_through``, and each is a recorded input: in a straight run it is given again.
 """
 
-from edge_agent.core.decision import SenderAskedFor, SenderRetired
+from edge_agent.core.decision import PolicyChanged, SenderAskedFor, SenderRetired
 from edge_agent.core.draft import Draft
+from edge_agent.core.policy import Policy
 from edge_agent.core.senders import SenderState
 from edge_agent.core.standing import Standing
 
 
 class PolicyDraft(Draft):
     """A draft that an operator can speak to."""
+
+    def change_policy(self, policy: Policy) -> bool:
+        """Let other thresholds hold from ``observed_through`` on."""
+        if not self._finish_settling():
+            return False
+        self._policy, self._policy_at = policy, self.observed_through
+        self._quiet_until = self._next_deadline = 0
+        self.recorded.append(PolicyChanged(self._policy_at, policy, self.position.sequence))
+        return True
 
     def ask_for(self, sender_id: str) -> bool:
         """Let a sender's next sighting be forwarded; that of one who is not known will be, as its first."""

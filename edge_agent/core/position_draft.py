@@ -36,7 +36,11 @@ class PositionDraft:
     def prove(self, at: int, examined_sequence: int = 0) -> bool:
         """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
         self._advance(at)
-        self._examined = max(self._examined, examined_sequence)
+        return self.examine(examined_sequence)
+
+    def examine(self, sequence: int) -> bool:
+        """Note that everything up to ``sequence`` has been read, which proves no time."""
+        self._examined = max(self._examined, sequence)
         return True
 
     def lose(self, cause: BlindCause) -> None:

@@ -22,7 +22,7 @@ class StreamFacts(msgspec.Struct, frozen=True):
     it copies from were not heard.
 
     ``first_stored_at`` is that of its first message, 0 where it is empty. One that ``awaits_consumers`` lets go of a
-    message when no consumer needs it any more.
+    message when no consumer needs it any more; one that ``gathers`` stores from several places.
     """
 
     created_at: int
@@ -34,6 +34,7 @@ class StreamFacts(msgspec.Struct, frozen=True):
     unheard_for: int = 0
     first_stored_at: int = 0
     awaits_consumers: bool = False
+    gathers: bool = False
 
     def incarnation(self, previous: Incarnation | None = None) -> Incarnation:
         """Name the past that begins now by the server's clock; never as ``previous`` was named."""

@@ -16,9 +16,9 @@ class DueOrder:
         self.sender_ids = sender_ids
         self.first = 0
 
-    def skip(self, is_settled: Callable[[str], bool]) -> None:
+    def skip(self, is_established: Callable[[str], bool]) -> None:
         """Leave those behind that commits have settled: always the first."""
-        while self.first < len(self.sender_ids) and is_settled(self.sender_ids[self.first]):
+        while self.first < len(self.sender_ids) and is_established(self.sender_ids[self.first]):
             self.first += 1
 
 

@@ -26,20 +26,23 @@ class Standing(msgspec.Struct, frozen=True):
     given_at: int = 0
     floor: int = 0
     thresholds: dict[str, Thresholds] = {}
+    knows_latest: bool = False
+    """Whether ``given_at`` is the latest: an earlier version kept that of the last revision, whatever came before."""
 
     def has(self, revision: Revision) -> bool:
         """Tell whether a revision has been taken.
 
         A hub whose stream was restored from an older copy uses numbers again: later is what was given later.
         """
-        is_of_this_past = revision.stream_created_us == self.stream_created_at
-        return is_of_this_past and revision.revision <= self.revision and revision.given_at_us <= self.given_at
+        if revision.stream_created_us != self.stream_created_at or revision.revision > self.revision:
+            return False
+        return revision.given_at_us <= self.given_at or not self.knows_latest
 
     def after(self, scope: Scope, revision: Revision, began_at: int) -> "Standing":
         """Take the next revision; ``began_at`` is about when the block's store began, where nothing else says so."""
         before, given_at = self, revision.given_at_us
         if revision.stream_created_us != self.stream_created_at:
-            before = Standing(revision.stream_created_us, floor=self.given_at or began_at)
+            before = Standing(revision.stream_created_us, floor=self.given_at or began_at, knows_latest=True)
         else:
             given_at = max(given_at, self.given_at)
         thresholds = before.thresholds

@@ -72,13 +72,18 @@ def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Fin
     proves = "while it cannot store, silence proves nothing: nobody is called stale, the time is unknown"
     if facts.doubt:
         full = "raise its limits, or discard old"
-        remedy = "senders need another stream" if config.sealed else full if config.discard == "new" else _LOOK_AT_LINK
+        remedy = "senders need another stream" if config.sealed else full if "full" in facts.doubt else _LOOK_AT_LINK
         return bad(name, f"stream {stream} {facts.doubt}; {proves}", remedy)
     if facts.refuses_by_subject:
         text = f"stream {stream} refuses what is new on a subject that is full, and does not show which; {proves}"
         return doubtful(
             name, text, "let it discard what is old, or set source.probe_subject: without it no check counts"
         )
+    if facts.gathers:
+        text = (
+            f"stream {stream} gathers from several places: while one is cut off, what comes from the others proves time"
+        )
+        return doubtful(name, text, "read each from a stream of its own, by a block of its own: nobody is accused then")
     if info.fullness >= NEARLY_FULL:
         text = f"stream {stream} is {info.fullness:.0%} full, and will then refuse what is new; {proves}"
         return doubtful(name, text, "raise its limits, or let it discard what is old")

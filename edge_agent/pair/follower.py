@@ -116,7 +116,7 @@ class Follower:
         self._read_past = None
         if self.decider is not None:
             state = self.decider.state
-            opened = await self._source.open(state.position, state.read_through, state.last_stored_at)
+            opened = await self._source.open(state)
             if opened.change is None:
                 self._read_past = state.position.incarnation
 

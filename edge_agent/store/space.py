@@ -9,6 +9,7 @@ import aiosqlite
 
 from edge_agent.ports import StoreFull
 from edge_agent.store.damage import noticing_damage
+from edge_agent.store.transaction import in_thread
 from shared.sizes import format_size
 
 FREE_PAGES_KEPT = 4096
@@ -33,7 +34,7 @@ class DiskSpace:
         with noticing_damage():
             if await self._has_room():
                 return
-            await self._write_log_back()
+            await in_thread(self._database, _write_log_back)
             if await self._has_room():
                 return
         raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
@@ -44,7 +45,7 @@ class DiskSpace:
             # Not execute(): of a statement without columns it takes one step, and here a step is a page.
             with contextlib.suppress(sqlite3.OperationalError):
                 await self._database.executescript(f"PRAGMA incremental_vacuum({FREE_PAGES_KEPT})")
-            await self._write_log_back()
+            await in_thread(self._database, _write_log_back_unless_read)
 
     async def _has_room(self) -> bool:
         free = self._free()
@@ -54,20 +55,23 @@ class DiskSpace:
         disk = os.statvfs(self._directory)
         return disk.f_bavail * disk.f_frsize
 
-    async def _write_log_back(self) -> None:
-        """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space.
-
-        Not behind a reader of another process, who may take his time: nothing would be committed meanwhile.
-        """
-        ((patience,),) = await self._database.execute_fetchall("PRAGMA busy_timeout")
-        try:
-            await self._database.execute_fetchall("PRAGMA busy_timeout=0")
-            with contextlib.suppress(sqlite3.OperationalError):
-                await self._database.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
-        finally:
-            await self._database.execute_fetchall(f"PRAGMA busy_timeout={patience}")
-
     async def _free_pages(self) -> int:
         async with self._database.execute("PRAGMA freelist_count") as cursor:
             row = await cursor.fetchone()
             return row[0] if row else 0
+
+
+def _write_log_back(database: sqlite3.Connection) -> None:
+    """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _write_log_back_unless_read(database: sqlite3.Connection) -> None:
+    """Do not wait for a reader of another process, who may take his time: nothing would be committed meanwhile."""
+    ((patience,),) = database.execute("PRAGMA busy_timeout").fetchall()
+    database.execute("PRAGMA busy_timeout=0").fetchall()
+    try:
+        _write_log_back(database)
+    finally:
+        database.execute(f"PRAGMA busy_timeout={patience}").fetchall()

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from edge_agent import reopening
+from edge_agent.core.block_state import BlockState
 from edge_agent.ports import Opened
 from edge_agent.source import JetStreamSource
 from edge_agent.store import schema
-from shared.identifiers import SourcePosition
 from tests.support import failing_agent
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
@@ -160,10 +160,8 @@ async def test_a_stream_that_opens_and_cannot_be_read_is_opened_less_and_less_of
     written(tmp_path / "password", "secret")
     open_source, opened_at = JetStreamSource.open, list[float]()
 
-    async def noted(
-        source: JetStreamSource, position: SourcePosition, read_through: int, last_stored_at: int
-    ) -> Opened:
-        opened = await open_source(source, position, read_through, last_stored_at)
+    async def noted(source: JetStreamSource, state: BlockState) -> Opened:
+        opened = await open_source(source, state)
         opened_at.append(time.monotonic())
         return opened
 

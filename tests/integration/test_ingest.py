@@ -12,7 +12,7 @@ from edge_agent.core.outgoing import Lane
 from edge_agent.core.policy import Policy
 from edge_agent.ingest_block import IngestPhase
 from edge_agent.policy_orders import PolicyOrders
-from edge_agent.ports import SourceUnavailable
+from edge_agent.ports import Checked, SourceUnavailable
 from edge_agent.stream_settings import StreamSettings
 from shared import wire
 from shared.instants import SECOND
@@ -89,6 +89,15 @@ async def test_a_gap_behind_messages_that_are_still_to_be_read_is_not_counted_be
     monkeypatch.setattr(ScriptedStream, "holds_unread", False)
     await agent.ingest._take_check(await agent.stream.check())
     assert agent.tracker.state.counters["blind"] == {"gap": 1}
+
+
+async def test_what_was_read_past_is_no_gap_though_it_proved_no_time(agent: MortalAgent) -> None:
+    publish(agent, "a")
+    await agent.read(1)
+    through = agent.tracker.state.observed_through
+    facts = (await agent.stream.check()).facts
+    await agent.ingest._take_check(Checked(facts, examined_sequence=7))
+    assert (agent.tracker.state.read_through, agent.tracker.state.observed_through) == (7, through)
 
 
 async def test_messages_that_retention_takes_after_they_were_read_are_no_gap(agent: MortalAgent) -> None:

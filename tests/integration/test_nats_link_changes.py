@@ -44,22 +44,22 @@ async def test_every_change_of_a_link_is_told(tmp_path: Path) -> None:
     assert events()[-2:] == [LinkEvent.RECONNECTED, LinkEvent.CLOSED]
 
 
-async def test_a_connection_is_settled_when_its_return_has_been_told(tmp_path: Path) -> None:
+async def test_a_connection_is_established_when_its_return_has_been_told(tmp_path: Path) -> None:
     told: list[LinkState] = []
 
     def is_told() -> bool:
         return told[-1].event is LinkEvent.RECONNECTED
 
-    async with server_in(tmp_path) as server, EmbeddedLink(server.port, round_trip=1.0) as link:
+    async with server_in(tmp_path) as server, EmbeddedLink(server.port, round_trip=3.0) as link:
         client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=30, on_state=told.append)
-        seen = [client.is_settled]
+        seen = [client.is_established]
         await link.cut()
         await until(lambda: not client.is_connected, "the cut is noticed")
-        seen.append(client.is_settled)
+        seen.append(client.is_established)
         await link.restore()
         await until(lambda: client.is_connected, "nats-py calls it connected")
-        seen += [client.is_settled, is_told()]
-        await until(lambda: client.is_settled, "the connection is settled")
+        seen += [client.is_established, is_told()]
+        await until(lambda: client.is_established, "the connection is established")
         seen.append(is_told())
         await client.close()
     assert seen == [True, False, False, False, True]

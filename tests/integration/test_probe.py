@@ -118,6 +118,13 @@ async def test_a_probe_that_the_stream_refuses_proves_nothing_until_one_is_store
         assert reader.probe_reports[-1] == (StoringPhase.STORED, "")
 
 
+async def test_a_probe_that_is_off_lets_no_check_count_of_a_stream_that_refuses_by_subject(site: Site) -> None:
+    await site.make_stream(discard="new", discard_new_per_subject=True, max_msgs_per_subject=5)
+    async with reading(site, probe=ProbeSettings(subject="nobody.listens.there")) as reader:
+        assert (await reader.source.check()).caught_up_through == 0
+        assert reader.probe_reports[-1][0] is StoringPhase.OFF
+
+
 async def test_a_probe_without_an_answer_is_said_and_sent_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_module, "PATIENCE", 0.5)
     await site.make_stream(no_ack=True)

@@ -8,6 +8,7 @@ import pytest
 
 from edge_agent.core.resume import PastChange
 from edge_agent.ports import SourceUnavailable
+from edge_agent.source_consumer import SourceAddress
 from shared import nats_client
 from shared.embedded_link import EmbeddedLink
 from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
@@ -16,7 +17,7 @@ from shared.instants import parse_instant
 from shared.nats_connection import ConnectionSettings, connect
 from tests.support.agent_stage import DEADLINE, Stage, agent_stage, registering
 from tests.support.agent_within import agent_within
-from tests.support.source_site import STREAM, Site, reading, running_site
+from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Site, reading, running_site
 from tests.support.waiting import until
 
 ORIGIN = {"name": "ORIGIN", "subjects": ["registration.>"]}
@@ -105,3 +106,21 @@ async def test_a_mirror_that_is_made_anew_is_read_on_behind_what_was_read(tmp_pa
 
 async def holds(site: Site, sequence: int) -> bool:
     return await site.last_sequence() == sequence
+
+
+async def test_what_others_publish_is_no_gap_while_nothing_is_proven(tmp_path: Path) -> None:
+    """All of it has been read past; that it proves no time is another matter."""
+    async with running_site(tmp_path) as site:
+        await site.make_stream(max_msgs=50, sources=[{"name": "NOWHERE"}])
+        address = SourceAddress(STREAM, CONSUMER, filter_subject=SUBJECT)
+        await site.publish(*[b"1"] * 10)
+        async with reading(site, address) as reader:
+            await reader.read_on(10)
+            await site.publish(*[b"2"] * 200, subject="registration.others")
+
+            async def is_read_past() -> bool:
+                checked = await reader.source.check()
+                assert not checked.caught_up_through
+                return checked.examined_sequence == 210
+
+            await until(is_read_past, "what others published has been read past")

@@ -4,15 +4,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from edge_agent.core.block_state import BlockState
 from edge_agent.core.resume import PastChange
 from edge_agent.ports import SourceUnavailable
 from edge_agent.source_consumer import SourceAddress
+from edge_agent.source_pulls import Pulls
 from shared import nats_client
 from shared.nats_connection import AuthSettings
 from tests.support.one_server import written
-from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
+from tests.support.source_site import CONSUMER, POLICY, STREAM, Reader, Site, reading, running_site
 from tests.support.waiting import until
 
 COUNT = 3_000
@@ -124,6 +127,23 @@ async def test_a_stream_restored_from_a_copy_that_stored_more_than_was_read_lose
         await reader.read_on(250, deadline=30)
         assert [message.payload for message in reader.received][200:] == large("after", 150)
         await until_empty(site)
+
+
+async def test_what_was_committed_before_a_clock_went_back_a_little_is_no_other_past(site: Site) -> None:
+    await site.make_stream(retention="workqueue")
+    await site.publish(*bodies("a", 10))
+    async with reading(site) as reader:
+        messages = await reader.source.read(5)
+        await reader.take(messages, acknowledges=False)
+        # As if the last one had been stored by a server whose clock was a second behind.
+        earlier = msgspec.structs.replace(reader.position, stored_at=messages[0].stored_at - 1)
+        state = BlockState(earlier, POLICY, source_clock=reader.source_clock)
+        pulls = Pulls(reader.client, reader.source._api)
+        await reader.source._api.reset(1)
+        await pulls.begin(11, 0, acknowledges_each=True, committed_at=state.latest_stored_at)
+        await pulls.await_first(10, 10)
+        assert (pulls.is_rewritten, pulls.buffered_count) == (False, 0)
+        await pulls.close()
 
 
 def large(what: str, count: int) -> list[bytes]:

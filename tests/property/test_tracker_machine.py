@@ -226,7 +226,7 @@ def machine() -> Iterator[TrackerMachine]:
     machine.teardown()
 
 
-def test_an_instant_that_a_blind_span_has_passed_is_settled_by_who_follows_as_well(machine: TrackerMachine) -> None:
+def test_an_instant_that_a_blind_span_has_passed_is_established_by_who_follows_as_well(machine: TrackerMachine) -> None:
     """Found by the machine: a sender retires by thresholds that are new, at an instant within a blind span."""
     machine.begin(POLICIES[0], 1)
     machine.stream.clock += SECOND
@@ -238,7 +238,7 @@ def test_an_instant_that_a_blind_span_has_passed_is_settled_by_who_follows_as_we
     assert machine.agent.tracker.state.advisory_ordinal == 3
 
 
-def test_what_falls_due_within_a_blind_span_is_settled_at_its_end_by_who_follows_as_well(
+def test_what_falls_due_within_a_blind_span_is_established_at_its_end_by_who_follows_as_well(
     machine: TrackerMachine,
 ) -> None:
     """Found by the machine: a shorter way to retirement holds from the instant at which a blind span begins."""

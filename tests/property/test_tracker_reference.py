@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward
-from edge_agent.core.draft import Draft
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
+from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.tracker import Tracker
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import SECOND
@@ -91,7 +91,7 @@ class Both:
         """Give what the tracker decided, in the reference's words."""
         return [self._in_short(decision) for decision in self.decided]
 
-    def _give(self, give: Callable[[Draft], bool]) -> None:
+    def _give(self, give: Callable[[PolicyDraft], bool]) -> None:
         while not give(self._draft):
             self.commit()
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
 from edge_agent.ports import Checked, Opened, SourceUnavailable
-from shared.identifiers import SourcePosition
 from shared.instants import SECOND
 
 SETTLE = 2 * SECOND
@@ -85,7 +85,8 @@ class ScriptedStream:
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         return self._facts(), self._first_sequence - 1
 
-    async def open(self, position: SourcePosition, read_through: int, last_stored_at: int) -> Opened:
+    async def open(self, state: BlockState) -> Opened:
+        position, read_through, last_stored_at = state.position, state.read_through, state.last_stored_at
         self._is_broken = False
         facts = self._facts()
         change = past_change(position, facts)

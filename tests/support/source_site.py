@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
+from edge_agent.core.policy import Policy
 from edge_agent.ports import Opened, SourceUnavailable
 from edge_agent.probe import Probe
 from edge_agent.source import JetStreamSource
@@ -27,6 +29,8 @@ STREAM = "REGISTRATION"
 SUBJECT = "registration.nodes"
 CONSUMER = "muster-dub1-nodes"
 SETTLE = 1_000_000
+POLICY = Policy(sample_interval=1, stale_after=12, retire_after=100, blind_after=3)
+"""A source does not go by it."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -154,7 +158,7 @@ class Reader:
         self.opened: list[Opened] = []
         self.position: SourcePosition
         self.read_through = 0
-        self.past_stored_at = 0
+        self.past_stored_at = self.source_clock = 0
 
     def _probe(self, probe: ProbeSettings) -> Probe | None:
         if not probe.subject:
@@ -172,6 +176,7 @@ class Reader:
         if opened.change is not None:
             incarnation = opened.facts.incarnation(self.position.incarnation)
             self.past_stored_at = self.position.stored_at or self.past_stored_at
+            self.source_clock = 0
             self.position = SourcePosition(STREAM, incarnation, opened.sequence)
             self.read_through = opened.sequence
             again = await self._open()
@@ -179,8 +184,15 @@ class Reader:
         return opened
 
     async def _open(self) -> Opened:
-        last_stored_at = self.position.stored_at or self.past_stored_at
-        return await self.source.open(self.position, self.read_through, last_stored_at)
+        return await self.source.open(
+            BlockState(
+                self.position,
+                POLICY,
+                past_stored_at=self.past_stored_at,
+                examined_sequence=self.read_through,
+                source_clock=self.source_clock,
+            )
+        )
 
     async def open_again(self, deadline: float = DEADLINE) -> Opened:
         """Open as soon as that works."""
@@ -202,6 +214,7 @@ class Reader:
             last = messages[-1]
             self.position = SourcePosition(STREAM, self.position.incarnation, last.sequence, last.stored_at)
             self.read_through = max(self.read_through, last.sequence)
+            self.source_clock = max(self.source_clock, *(message.stored_at for message in messages))
             if acknowledges:
                 await self.source.acknowledge()
 

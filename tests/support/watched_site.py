@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Advise, BlindCause, Decision, Forward, RecordedInput
-from edge_agent.core.draft import DECISIONS_PER_DRAFT, Draft
+from edge_agent.core.draft import DECISIONS_PER_DRAFT
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
+from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.tracker import Tracker
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.instants import DAY, SECOND
@@ -95,10 +96,10 @@ class WatchedSite:
     def state(self) -> BlockState:
         return self.tracker.state
 
-    def draft(self) -> Draft:
+    def draft(self) -> PolicyDraft:
         return self.tracker.draft(decision_limit=self._decision_limit)
 
-    def gives(self, give: Callable[[Draft], bool]) -> list[Decision]:
+    def gives(self, give: Callable[[PolicyDraft], bool]) -> list[Decision]:
         """Give one input to as many drafts as it takes, each adopted."""
         decisions: list[Decision] = []
         is_taken = False
@@ -109,7 +110,7 @@ class WatchedSite:
             decisions += draft.decisions
         return decisions
 
-    def adopts(self, draft: Draft) -> None:
+    def adopts(self, draft: PolicyDraft) -> None:
         self.recorded += draft.recorded
         self.tracker.adopt(draft)
         self.tracker.check_invariants()

@@ -50,6 +50,13 @@ def test_what_is_nested_without_end_is_rejected() -> None:
     assert Intake(SenderByPath("sender")).read(message) == Rejected(message, RejectReason.NOT_AN_OBJECT)
 
 
+def test_a_text_without_an_end_takes_no_time_behind_many_levels() -> None:
+    """Looked through once for each of its quotes, it would take days."""
+    body = b"[" * (NESTED_LIMIT + 100) + b'"' + b'\\"' * 500_000
+    message = SourceMessage("s", body, None, 1, 1)
+    assert Intake(SenderByPath("sender")).read(message) == Rejected(message, RejectReason.NOT_AN_OBJECT)
+
+
 def test_what_was_decoded_is_encoded_again() -> None:
     body = b"[" * NESTED_LIMIT + b"]" * NESTED_LIMIT
     assert at_depth(500, lambda: encoded(decoded(msgspec.json.decode, body))) == body

@@ -119,6 +119,15 @@ def test_what_a_hub_says_anew_under_numbers_that_a_restored_stream_uses_again_is
     assert site.recorded == said, "once"
 
 
+def test_what_an_earlier_version_has_taken_is_not_obeyed_again_whenever_it_was_given() -> None:
+    """It kept when the last revision was given, which the hub's clock may have put before others."""
+    hub = Hub()
+    hub.says(DUB1, SetThresholds(Thresholds(stale_after=60 * MINUTE)), BEGAN_AT + 9 * HOUR)
+    ((_, first),) = hub.said()
+    assert Standing(stream_created_at=1, revision=2, given_at=BEGAN_AT + HOUR).has(first)
+    assert not Standing(stream_created_at=1, revision=2, given_at=BEGAN_AT + HOUR, knows_latest=True).has(first)
+
+
 def test_a_revision_given_while_the_hubs_clock_was_set_back_is_obeyed_once() -> None:
     hub = Hub()
     site = Site(hub)

@@ -55,7 +55,7 @@ def test_blind_observer_accuses_nobody() -> None:
     assert site.watches(46) == [advised(AdvisoryKind.STALE, "a", 45, seen=0, sequence=1, ordinal=2)]
 
 
-def test_deadline_before_a_blind_span_is_settled_before_it_is_closed() -> None:
+def test_deadline_before_a_blind_span_is_established_before_it_is_closed() -> None:
     site = WatchedSite()
     site.hears("a", 0)
     site.watches(20)
