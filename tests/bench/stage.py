@@ -24,7 +24,6 @@ DELIVERED = (("site", "PEERADV", "peeradv"), ("region", "FLEET", "fleet"), ("reg
 
 POLL = 0.02
 STALLED = 120.0
-REST = 3.0
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -46,6 +45,11 @@ class Options(msgspec.Struct, frozen=True):
     def scaled(self, full: int) -> int:
         """Give how much of a full size, at least one."""
         return max(1, round(full * self.scale))
+
+    @property
+    def rest(self) -> float:
+        """Say how long, in seconds, a contender is left alone between two looks at whether it has come to rest."""
+        return self.size(3, 1)
 
     @property
     def turns(self) -> int:
@@ -195,9 +199,9 @@ async def stage(options: Options, *, sync_always: bool = False) -> AsyncIterator
     shutil.rmtree(directory, ignore_errors=True)
 
 
-async def rested(contender: Contender) -> None:
+async def rested(contender: Contender, rest: float) -> None:
     """Wait until a store gives no more space back: that is work of the burst, not of an agent at rest."""
     size, before = 0, -1
     while size != before:
-        await asyncio.sleep(REST)
+        await asyncio.sleep(rest)
         size, before = contender.store.stat().st_size if isinstance(contender, Ours) else 0, size

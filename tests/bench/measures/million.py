@@ -8,7 +8,7 @@ from tests.bench.contenders import Contender, Ours
 from tests.bench.measures.sampling import everything_arrived
 from tests.bench.registrations import registrations
 from tests.bench.report import RecordsLost, Row, Table
-from tests.bench.stage import POLL, REST, STALLED, Options, Stage, rested, stage
+from tests.bench.stage import POLL, STALLED, Options, Stage, rested, stage
 from tests.bench.streams import acknowledged_through
 
 
@@ -55,7 +55,7 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, held: int) 
         delivering = asyncio.create_task(_delivered(servers, contender, senders))
         reading = await servers.pace(child, read, held, f"{kind.name}, messages read")
         delivered_rate = await delivering
-        await rested(contender)
+        await rested(contender, servers.options.rest)
         resident, peak = child.resident(), child.peak_resident()
         idle = await child.core_share(servers.options.size(60, 5))
         killed_at = time.perf_counter()
@@ -67,7 +67,7 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, held: int) 
                 raise RecordsLost(f"{kind.name} is not ready {STALLED:g} s after kill -9")
             await asyncio.sleep(POLL)
         ready_after = time.perf_counter() - killed_at
-        await asyncio.sleep(REST)
+        await asyncio.sleep(servers.options.rest)
         figures = [reading.rate, delivered_rate, resident, peak, idle, ready_after, child.resident()]
         return [*figures, reading.processor, reading.servers], held
 

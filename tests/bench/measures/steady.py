@@ -47,7 +47,7 @@ async def _turn(servers: Stage, kind: type[Contender], seconds: float) -> tuple[
         await servers.pace(contender.child, read, await servers.register(()), f"{kind.name}, messages read")
         if held:
             await everything_arrived(servers, contender, SENDERS)
-        await rested(contender)
+        await rested(contender, servers.options.rest)
         (share,) = await shares_while_registering(servers, [contender.child], seconds)
         return contender.child.resident(), share
 
