@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.ports import LaneRows
 
-READ_ROWS = 1_000
+READ_ROWS = 2_000
 READ_BYTES = 4 << 20
 
 

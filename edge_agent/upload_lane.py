@@ -24,7 +24,14 @@ from edge_agent.ports import LaneRows
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
 
-WINDOW_MESSAGES = 4_096
+WINDOW_MESSAGES = 8_192
+"""How many rows may be in flight. A server answers whatever it took off a stream's queue at once when all of that is
+stored: with fewer it would wait for the next ones for a whole round trip."""
+
+SINGLE_MESSAGES = 4_096
+"""How many where they leave one by one. A server reads those faster than it stores them, and a stream's queue holds
+10,000: of two lanes behind a disk that pauses, none may find it full."""
+
 BATCH_ROWS = 1_000
 WORTH_A_BATCH = 100
 """From how many rows on: a server makes files for every batch, which takes as long as to store some dozens of rows."""
@@ -179,8 +186,10 @@ class UploadLane:
                     return self._shipped(rows, Form.BATCH)
                 if waits:
                     return None
-        if self._ready and self._window.admits(self._ready[0].size, is_barrier=self._ready[0].is_watermark):
-            return self._shipped((self._ready[0],))
+        if self._ready and len(self._window) < SINGLE_MESSAGES:
+            row = self._ready[0]
+            if self._window.admits(row.size, is_barrier=row.is_watermark):
+                return self._shipped((row,))
         return None
 
     def _chosen_again(self) -> Shipment | None:

@@ -8,7 +8,7 @@ Vegas: the limit rises while answers come about as fast as the fastest did, and 
 FIRST = 256 << 10
 SMALLEST_FIRST = 2 << 10
 LEAST = 32 << 10
-MOST = 8 << 20
+MOST = 12 << 20
 QUICK = 0.25
 SLOW = 1.0
 

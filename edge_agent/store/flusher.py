@@ -22,6 +22,10 @@ from edge_agent.store.space import DiskSpace
 log = logging.getLogger("muster.agent")
 
 FLUSH_INTERVAL = 0.5
+MOVED_AT_MOST = 0.25
+"""How much may wait while it drains, as a part of what the file has free: to give space back, what stands at its end is
+moved to its front, which holds up whoever reads it to send it, for what will be gone in a moment."""
+
 STANDS_STILL = 4
 """So many of these intervals without an acknowledgement, and what was acknowledged of a chunk goes, too."""
 
@@ -62,9 +66,10 @@ class Flusher:
                         await self._transact(SideBatch(unpacks=unpacks))
                         is_unpacked = is_unpacked or unpacks
                     await self._answer_operator()
+                drains = self._books.deleted_through != deleted
                 async with self._lock:
                     with noticing_damage():
-                        await self._space.give_back()
+                        await self._space.give_back(self._books.size / MOVED_AT_MOST if drains else 0)
                 told = ""
             except (StoreUnwritable, sqlite3.OperationalError) as error:
                 if told != (told := str(error)):

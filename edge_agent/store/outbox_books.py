@@ -96,7 +96,8 @@ class OutboxBooks:
         return self.deletable_through != self.deleted_through
 
     @property
-    def _size(self) -> int:
+    def size(self) -> int:
+        """Give how much waits, in bytes."""
         return sum(depth.size for depth in self.depths.values())
 
     @property
@@ -119,7 +120,7 @@ class OutboxBooks:
     def is_filling(self) -> bool:
         """Tell whether a backlog brings registrations by the hundred, and there is room for many more."""
         room = min(self.max_outbox * FILLS_UP_TO, self.max_outbox - BATCHES_UNDER_WAY)
-        return self._size < room and time.monotonic() - self._came_at < FILLS_WITHIN
+        return self.size < room and time.monotonic() - self._came_at < FILLS_WITHIN
 
     def registrations_came(self) -> None:
         """Note that many of a backlog's were appended at once."""

@@ -192,6 +192,21 @@ async def test_space_is_given_back_after_a_large_outbox_was_emptied(tmp_path: Pa
     assert large > 2 * kept
 
 
+async def test_while_a_large_outbox_drains_what_waits_is_not_moved_about(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        for number in range(1, 13):
+            await store.commit(batch(number, [registration("", "r", size=20_000)] * 200))
+        rows = await store.pending(Lane.REGISTRATIONS, 0, ALL_ROWS)
+        large = path.stat().st_size
+        for left in (1_800, 1_600, 1_400, 1_200, 1_000, 800):
+            store.delete_through(Lane.REGISTRATIONS, rows[-1 - left].row_id)
+            await until(lambda left=left: store.depths()[Lane.REGISTRATIONS].rows == left, "so many are deleted")
+        assert path.stat().st_size >= large
+        less = FREE_PAGES_KEPT * PAGE_SIZE // 2
+        await until(lambda: path.stat().st_size < large - less, "some was given back when it stood still")
+
+
 async def test_a_reader_who_takes_his_time_holds_up_no_commit_while_space_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
