@@ -25,12 +25,8 @@ from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
 
 WINDOW_MESSAGES = 8_192
-"""How many rows may be in flight. A server answers whatever it took off a stream's queue at once when all of that is
-stored: with fewer it would wait for the next ones for a whole round trip."""
-
-SINGLE_MESSAGES = 4_096
-"""How many where they leave one by one. A server reads those faster than it stores them, and a stream's queue holds
-10,000: of two lanes behind a disk that pauses, none may find it full."""
+"""Another row, or batch, leaves while fewer are in flight. A server answers whatever it took off a stream's queue when
+all of that is stored: with half as many it would then wait for the next ones for a round trip of a long link."""
 
 BATCH_ROWS = 1_000
 WORTH_A_BATCH = 100
@@ -186,10 +182,8 @@ class UploadLane:
                     return self._shipped(rows, Form.BATCH)
                 if waits:
                     return None
-        if self._ready and len(self._window) < SINGLE_MESSAGES:
-            row = self._ready[0]
-            if self._window.admits(row.size, is_barrier=row.is_watermark):
-                return self._shipped((row,))
+        if self._ready and self._window.admits(self._ready[0].size, is_barrier=self._ready[0].is_watermark):
+            return self._shipped((self._ready[0],))
         return None
 
     def _chosen_again(self) -> Shipment | None:

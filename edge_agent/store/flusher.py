@@ -23,8 +23,8 @@ log = logging.getLogger("muster.agent")
 
 FLUSH_INTERVAL = 0.5
 MOVED_AT_MOST = 0.25
-"""How much may wait while it drains, as a part of what the file has free: to give space back, what stands at its end is
-moved to its front, which holds up whoever reads it to send it, for what will be gone in a moment."""
+"""How much may wait while any of it leaves, as a part of what the file has free, for that to be given back: what stands
+at the file's end is then moved to its front, which holds up whoever reads it to send it, and it is gone in a moment."""
 
 STANDS_STILL = 4
 """So many of these intervals without an acknowledgement, and what was acknowledged of a chunk goes, too."""

@@ -10,7 +10,7 @@ from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
-from edge_agent.lane_reader import READ_BYTES
+from edge_agent.lane_reader import READ_BYTES, READ_ROWS
 from edge_agent.region_terms import Terms
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
@@ -120,7 +120,7 @@ async def test_rows_of_a_refused_batch_go_alone_with_nothing_behind_them(store: 
 
 
 async def test_a_lane_of_small_rows_and_then_large_ones_is_not_read_into_memory_whole(tmp_path: Path) -> None:
-    sizes = [100] * 100 + [1_000_000] * 30
+    sizes = [100] * (READ_ROWS // 10) + [1_000_000] * 30
     async with opened(tmp_path / "agent.db") as store:
         await store.commit(batch(1, [copy(f"c{number}", size=size) for number, size in enumerate(sizes)]))
     async with opened(tmp_path / "agent.db") as store:
