@@ -8,12 +8,16 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
+import msgspec
+
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
+from edge_agent.pacing import loop_time
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from edge_agent.probe import Probe
 from edge_agent.source_api import SourceApi
+from edge_agent.source_cluster import Completeness
 from edge_agent.source_consumer import ConsumerInfo
 from edge_agent.source_pulls import Pulls
 from shared.identifiers import SourcePosition
@@ -35,6 +39,7 @@ class JetStreamSource:
         self._settle = settle
         self._link_changed = asyncio.Event()
         self._pulls = Pulls(client, api)
+        self._completeness = Completeness(settle / 1_000_000, loop_time)
 
     def break_off(self, reason: str) -> None:
         """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
@@ -167,10 +172,13 @@ class JetStreamSource:
         if pulls.broken:
             raise SourceUnavailable(pulls.broken)
         delivered = consumer.delivered.consumer_seq
+        doubt = self._completeness.doubt(facts, consumer.server)
         has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
         if not has_read_all:
             under_way = max(delivered - pulls.consumer_sequence, 0)
             return Checked(facts, pending=consumer.num_pending + under_way + pulls.buffered_count)
+        if doubt:
+            return Checked(msgspec.structs.replace(facts, doubt=facts.doubt or doubt))
         pulls.note_examined(facts.last_sequence)
         if not await self._could_store(facts):
             return Checked(facts, examined_sequence=facts.last_sequence)

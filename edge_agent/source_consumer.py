@@ -42,6 +42,10 @@ class _ConsumerConfig(msgspec.Struct):
     deliver_subject: str = ""
 
 
+class _Cluster(msgspec.Struct, frozen=True):
+    leader: str = ""
+
+
 class ConsumerInfo(msgspec.Struct):
     """The part of CONSUMER.INFO that tells whether we are caught up."""
 
@@ -50,6 +54,12 @@ class ConsumerInfo(msgspec.Struct):
     num_pending: int
     ts: str
     ack_floor: _Progress = _Progress()
+    cluster: _Cluster = _Cluster()
+
+    @property
+    def server(self) -> str:
+        """Name the server that delivers for it."""
+        return self.cluster.leader
 
     @property
     def acknowledges_each(self) -> bool:

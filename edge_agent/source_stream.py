@@ -37,6 +37,22 @@ class CopiedStream(msgspec.Struct):
     lag: int = 0
 
 
+class _Replica(msgspec.Struct, frozen=True):
+    name: str
+    current: bool = False
+
+
+class _Cluster(msgspec.Struct, frozen=True):
+    """The servers that hold a stream: who leads, and the others, whom it has sent everything or not."""
+
+    leader: str = ""
+    replicas: tuple[_Replica, ...] | None = None
+
+    @property
+    def complete(self) -> tuple[str, ...]:
+        return (self.leader, *(replica.name for replica in self.replicas or () if replica.current))
+
+
 class StreamInfo(msgspec.Struct):
     """The part of STREAM.INFO that reading needs; ``mirror`` and ``sources`` are what the stream copies from."""
 
@@ -46,6 +62,7 @@ class StreamInfo(msgspec.Struct):
     ts: str
     mirror: CopiedStream | None = None
     sources: tuple[CopiedStream, ...] = ()
+    cluster: _Cluster = _Cluster()
 
     @property
     def facts(self) -> StreamFacts:
@@ -62,6 +79,8 @@ class StreamInfo(msgspec.Struct):
             first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
             awaits_consumers=self.config.retention == INTEREST,
             gathers=len(origins) + bool(self.sources and self.config.subjects) > 1,
+            leader=self.cluster.leader if self.cluster.replicas else "",
+            complete_on=self.cluster.complete if self.cluster.replicas else (),
         )
 
     @property

@@ -21,6 +21,9 @@ class StreamFacts(msgspec.Struct, frozen=True):
     ``refuses_by_subject``, which nothing shows, nor of the last ``unheard_for`` microseconds, in which the streams that
     it copies from were not heard.
 
+    ``leader`` names the server that leads one that several hold, "" for any other, and ``complete_on`` those of them
+    that were sent all of it.
+
     ``first_stored_at`` is that of its first message, 0 where it is empty. One that ``awaits_consumers`` lets go of a
     message when no consumer needs it any more; one that ``gathers`` stores from several places.
     """
@@ -35,6 +38,8 @@ class StreamFacts(msgspec.Struct, frozen=True):
     first_stored_at: int = 0
     awaits_consumers: bool = False
     gathers: bool = False
+    leader: str = ""
+    complete_on: tuple[str, ...] = ()
 
     def incarnation(self, previous: Incarnation | None = None) -> Incarnation:
         """Name the past that begins now by the server's clock; never as ``previous`` was named."""

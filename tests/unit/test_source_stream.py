@@ -47,6 +47,20 @@ def test_a_stream_that_may_refuse_a_registration_is_doubted(config: dict[str, An
     assert info(config=config).facts.doubt == doubt
 
 
+def test_a_stream_that_several_servers_hold_names_those_that_were_sent_everything() -> None:
+    cluster = {"name": "c", "leader": "n1", "replicas": [{"name": "n2", "current": True}, {"name": "n3", "lag": 5}]}
+    facts = info(cluster=cluster).facts
+    assert (facts.leader, facts.complete_on) == ("n1", ("n1", "n2"))
+
+
+@pytest.mark.parametrize(
+    "cluster", [{}, {"cluster": {"leader": "n1"}}, {"cluster": {"leader": "n1", "replicas": None}}]
+)
+def test_a_stream_that_one_server_holds_has_no_leader(cluster: dict[str, Any]) -> None:
+    facts = info(**cluster).facts
+    assert (facts.leader, facts.complete_on) == ("", ())
+
+
 @pytest.mark.parametrize("discard", ["new", "old"])
 def test_a_stream_that_refuses_by_subject_does_so_where_it_discards_what_is_new(discard: str) -> None:
     facts = info(config={"discard": discard, "discard_new_per_subject": True, "max_msgs_per_subject": 5}).facts

@@ -1,0 +1,135 @@
+"""In a cluster, who delivers may lack what the stream holds, and say that nothing waits: that proves nothing."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from nats.errors import NoRespondersError
+
+from edge_agent.ports import Checked, SourceUnavailable
+from edge_agent.source_consumer import SourceAddress, creation
+from shared.embedded_cluster import EmbeddedCluster, Member
+from shared.embedded_link import EmbeddedLink
+from shared.embedded_nats import ServerSettings
+from shared.instants import parse_instant
+from shared.jetstream_api import ApiError, RequestFailed, request_json
+from tests.support.regions import client_of
+from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Reader, Site, reading
+from tests.support.waiting import until
+
+MEMBERS = [Member(f"n{number}", (f"az:{number}",)) for number in (1, 2, 3)]
+OF_CONSUMER = f"{STREAM}.{CONSUMER}"
+MISSED = 120_000
+MISSED_AT_ONCE = 1_000
+ELECTION = 120.0
+
+
+def catching_up_slowly(settings: ServerSettings) -> ServerSettings:
+    """Let a server that comes back be sent what it lacks message by message."""
+    return msgspec.structs.replace(settings, jetstream_config="max_outstanding_catchup: 1KB")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
+    async with EmbeddedCluster("site", tmp_path, MEMBERS, catching_up_slowly) as cluster:
+        yield cluster
+
+
+async def test_who_delivers_from_a_copy_that_has_not_caught_up_proves_nothing(cluster: EmbeddedCluster) -> None:
+    async with AsyncExitStack() as stack:
+        client = await client_of(cluster.servers["n1"])
+        stack.push_async_callback(client.close)
+        link = await stack.enter_async_context(EmbeddedLink(cluster.servers["n1"].port))
+        site = Site(cluster.servers["n1"], client, link)
+        await until(lambda: is_made(site), "the stream and its consumer are made", ELECTION)
+        lagging = "n2" if await leader_of(site, "STREAM", STREAM) == "n3" else "n3"
+        reader = await stack.enter_async_context(reading(site))
+        await cluster.servers[lagging].kill()
+        await until(lambda: stores(site), "two of three store", ELECTION)
+        await fill(site)
+        await reader.read_on(await site.last_sequence(), ELECTION)
+
+        coming = asyncio.create_task(cluster.start(lagging))
+        await until(lambda: delivers(site, lagging), "it is made the one that delivers", ELECTION)
+        unread = await site.stored(await site.publish(b"unread"))
+        stored_at, doubts = parse_instant(unread.time), set()
+
+        async def is_delivered() -> bool:
+            checked = await looked_at(reader)
+            assert checked.caught_up_through < stored_at, "it vouches for what it has not delivered"
+            doubts.add(checked.facts.doubt)
+            return reader.source.holds_unread
+
+        await until(is_delivered, "what it lacked is delivered", ELECTION)
+        assert f"is not complete on {lagging}, which delivers it" in doubts
+        await reader.read_on(unread.seq)
+        await coming
+
+        async def is_vouched_for() -> bool:
+            return (await looked_at(reader)).caught_up_through > stored_at
+
+        await until(is_vouched_for, "it vouches once it has caught up", ELECTION)
+
+
+async def looked_at(reader: Reader) -> Checked:
+    """Check, as often as reading breaks off because another server delivers."""
+    while True:
+        try:
+            return await reader.source.check()
+        except SourceUnavailable:
+            await reader.open_again()
+
+
+async def is_made(site: Site) -> bool:
+    """Make the stream and its consumer; tell whether both have leaders."""
+    with contextlib.suppress(ApiError, RequestFailed):  # while the cluster has no leader
+        await site.make_stream(num_replicas=3)
+        await site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", creation(SourceAddress(STREAM, CONSUMER), "limits"))
+    return bool(await leader_of(site, "STREAM", STREAM) and await leader_of(site, "CONSUMER", OF_CONSUMER))
+
+
+async def fill(site: Site) -> None:
+    """Store many messages, as fast as the stream takes them."""
+    for number in range(MISSED):
+        await site.client.publish(SUBJECT, b"x" * 900)
+        if number % MISSED_AT_ONCE == 0:
+            await site.client.request(SUBJECT, b"x", timeout=ELECTION)
+
+
+async def stores(site: Site) -> bool:
+    try:
+        await site.client.request(SUBJECT, b"x", timeout=5)
+    except (TimeoutError, NoRespondersError):  # while another leader is elected
+        return False
+    return True
+
+
+async def ask(site: Site, subject: str, body: object = None) -> dict[str, Any]:
+    """Ask once: nobody answers for what has no leader."""
+    return await request_json(site.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=1)
+
+
+async def leader_of(site: Site, kind: str, name: str) -> str:
+    """Name the server that leads a stream, or a consumer; "" while none does."""
+    return str((await group_of(site, kind, name)).get("leader", ""))
+
+
+async def group_of(site: Site, kind: str, name: str) -> dict[str, Any]:
+    """Give the servers of a stream, or a consumer; nothing while none leads."""
+    with contextlib.suppress(ApiError, RequestFailed):
+        return dict((await ask(site, f"{kind}.INFO.{name}"))["cluster"])
+    return {}
+
+
+async def delivers(site: Site, server: str) -> bool:
+    """Let a server lead the consumer as soon as it has caught up with that; tell whether it does."""
+    group = await group_of(site, "CONSUMER", OF_CONSUMER)
+    if any(replica["name"] == server and replica["current"] for replica in group.get("replicas", ())):
+        with contextlib.suppress(ApiError, RequestFailed):
+            await ask(site, f"CONSUMER.LEADER.STEPDOWN.{OF_CONSUMER}", {"placement": {"preferred": server}})
+    return bool(group.get("leader") == server)
