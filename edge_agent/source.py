@@ -13,7 +13,6 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
-from edge_agent.pacing import loop_time
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from edge_agent.probe import Probe
 from edge_agent.source_api import SourceApi
@@ -39,7 +38,7 @@ class JetStreamSource:
         self._settle = settle
         self._link_changed = asyncio.Event()
         self._pulls = Pulls(client, api)
-        self._completeness = Completeness(settle / 1_000_000, loop_time)
+        self._completeness = Completeness(api.last_sequence)
 
     def break_off(self, reason: str) -> None:
         """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
@@ -127,6 +126,9 @@ class JetStreamSource:
         if pulls.is_rewritten:
             return True
         first = pulls.first
+        if first is None:
+            # It is gone, or a server delivers that does not hold it yet.
+            pulls.expect_behind(position.sequence)
         if first is None or first.sequence > position.sequence:
             return False
         pulls.pass_over_first()
@@ -138,6 +140,8 @@ class JetStreamSource:
         await pulls.gather(patience)
         if pulls.hole_after is not None:
             await self._look_into_hole(pulls.hole_after)
+        if pulls.is_rewritten:
+            pulls.break_off("the stream's past has changed")
         if pulls.broken:
             raise SourceUnavailable(pulls.broken)
         return self._take()
@@ -171,18 +175,19 @@ class JetStreamSource:
         pulls = self._pulls
         if pulls.broken:
             raise SourceUnavailable(pulls.broken)
-        delivered = consumer.delivered.consumer_seq
-        doubt = self._completeness.doubt(facts, consumer.server)
+        delivered, delivered_sequence = consumer.delivered.consumer_seq, pulls.delivered_sequence
         has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
         if not has_read_all:
             under_way = max(delivered - pulls.consumer_sequence, 0)
             return Checked(facts, pending=consumer.num_pending + under_way + pulls.buffered_count)
-        if doubt:
+        if doubt := await self._completeness.doubt(facts, consumer.server, delivered_sequence):
             return Checked(msgspec.structs.replace(facts, doubt=facts.doubt or doubt))
         pulls.note_examined(facts.last_sequence)
         if not await self._could_store(facts):
             return Checked(facts, examined_sequence=facts.last_sequence)
-        heard_through = facts.server_at - facts.unheard_for if facts.unheard_for else consumer.at
+        # In a cluster, what came after the stream's leader was asked may not be where we asked next.
+        is_of_one = not (facts.unheard_for or facts.leader)
+        heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
         return Checked(facts, heard_through - self._settle, facts.last_sequence)
 
     async def _could_store(self, facts: StreamFacts) -> bool:

@@ -112,8 +112,21 @@ class SourceApi:
         start = {} if retention == WORK_QUEUE else {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
         return (await self._create_consumer(retention, **start)).num_pending
 
+    async def last_sequence(self) -> int:
+        """Ask the stream's leader for the last message that passes the filter; 0 where there is none."""
+        wanted = {"last_by_subj": self._address.filter_subject or ">"}
+        try:
+            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)).message.seq
+        except ApiError as error:
+            if error.err_code == NO_SUCH_MESSAGE:
+                return 0
+            raise self._unavailable(error) from error
+
     async def _info(self) -> StreamInfo:
-        return await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)
+        info = await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)
+        if info.cluster.is_leaderless:
+            raise SourceUnavailable(f"stream {self._stream} has no leader among the servers of its cluster")
+        return info
 
     async def pull(self, inbox: str, messages: int, size: int, expires: float, heartbeat: float) -> None:
         """Ask for the next messages on ``inbox``; seconds, bytes."""

@@ -1,36 +1,40 @@
-"""Tell whether the server that delivers a stream holds all of it: in a cluster, another one may store what is new.
+"""Tell whether everything that a stream stores was delivered, whichever server of a cluster delivers it.
 
 A consumer's leader counts and delivers what its own copy of the stream holds. One that was down, or is new, may be made
-the leader while it is sent what it missed, minutes of it, and says meanwhile that nothing waits. The stream's leader
-knows who has been sent everything. To store it takes those a moment longer, as it does whoever was just elected.
+the leader while it is sent what it missed, minutes of it, and says meanwhile that nothing waits. What is stored, only
+the stream's leader knows.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from edge_agent.core.resume import StreamFacts
+from edge_agent.pacing import loop_time
+from edge_agent.ports import SourceUnavailable
 
-UNWATCHED = 5.0
-"""Seconds without a look, within which a server may have gone, come back, and been made to deliver again."""
+ASK_AGAIN_AFTER = 300.0
+"""Seconds until a question is asked again that was not answered, for which reading had to wait."""
 
 
 class Completeness:
-    """What was seen of one stream and consumer. ``settle`` and ``time``, which never goes back, are in seconds."""
+    """What is known of one stream. ``last_sequence`` asks its leader for the last message that we read, 0 for none."""
 
-    def __init__(self, settle: float, time: Callable[[], float]) -> None:
-        self._settle, self._time = settle, time
-        self._servers: tuple[str, str] | None = None
-        self._since = self._seen_at = 0.0
+    def __init__(self, last_sequence: Callable[[], Awaitable[int]]) -> None:
+        self._last_sequence = last_sequence
+        self._is_complete: StreamFacts | None = None
+        self._unanswered, self._asks_from = "", 0.0
 
-    def doubt(self, facts: StreamFacts, server: str) -> str:
-        """Say why ``server`` may not deliver all that is stored, "" where it does: ``settle`` after it was sent it."""
-        if not facts.leader:
+    async def doubt(self, facts: StreamFacts, server: str, delivered: int) -> str:
+        """Say why what ``server`` has ``delivered``, up to that sequence, may not be all; "" where it is."""
+        if not facts.leader or facts.last_sequence <= delivered or facts.holds_what(self._is_complete):
             return ""
-        seen_at, self._seen_at = self._seen_at, self._time()
-        if server not in facts.complete_on:
-            self._servers = None
+        if loop_time() < self._asks_from:
+            return self._unanswered
+        try:
+            last_sequence = await self._last_sequence()
+        except SourceUnavailable as error:
+            self._unanswered, self._asks_from = f"does not tell what it holds: {error}", loop_time() + ASK_AGAIN_AFTER
+            return self._unanswered
+        if last_sequence > delivered:
             return f"is not complete on {server}, which delivers it"
-        if self._servers != (facts.leader, server) or self._seen_at - seen_at > UNWATCHED:
-            self._servers, self._since = (facts.leader, server), self._seen_at
-        if self._seen_at - self._since < self._settle:
-            return f"is delivered by {server}, which may still be storing what it was sent"
+        self._is_complete = facts
         return ""

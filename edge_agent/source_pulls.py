@@ -164,6 +164,10 @@ class Pulls:
         self._buffered_bytes -= size
         return taken
 
+    def expect_behind(self, sequence: int) -> None:
+        """Take what comes up to ``sequence`` as committed before the reset."""
+        self._first_sequence, self.delivered_sequence = sequence + 1, max(self.delivered_sequence, sequence)
+
     def pass_over_first(self) -> None:
         """Count the first message as taken: it was committed before the reset."""
         message, reply = self._buffer.popleft()

@@ -39,18 +39,18 @@ class CopiedStream(msgspec.Struct):
 
 class _Replica(msgspec.Struct, frozen=True):
     name: str
-    current: bool = False
 
 
-class _Cluster(msgspec.Struct, frozen=True):
-    """The servers that hold a stream: who leads, and the others, whom it has sent everything or not."""
+class Cluster(msgspec.Struct, frozen=True):
+    """The servers that hold a stream: who leads, and the others."""
 
     leader: str = ""
     replicas: tuple[_Replica, ...] | None = None
 
     @property
-    def complete(self) -> tuple[str, ...]:
-        return (self.leader, *(replica.name for replica in self.replicas or () if replica.current))
+    def is_leaderless(self) -> bool:
+        """Tell whether none leads: any of them then tells what itself holds, which may be old."""
+        return bool(self.replicas) and not self.leader
 
 
 class StreamInfo(msgspec.Struct):
@@ -62,7 +62,7 @@ class StreamInfo(msgspec.Struct):
     ts: str
     mirror: CopiedStream | None = None
     sources: tuple[CopiedStream, ...] = ()
-    cluster: _Cluster = _Cluster()
+    cluster: Cluster = Cluster()
 
     @property
     def facts(self) -> StreamFacts:
@@ -80,7 +80,6 @@ class StreamInfo(msgspec.Struct):
             awaits_consumers=self.config.retention == INTEREST,
             gathers=len(origins) + bool(self.sources and self.config.subjects) > 1,
             leader=self.cluster.leader if self.cluster.replicas else "",
-            complete_on=self.cluster.complete if self.cluster.replicas else (),
         )
 
     @property

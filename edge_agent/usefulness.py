@@ -49,7 +49,8 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
     for block, reached in progress.items():
         if is_blind(reached):
             behind = format_duration(reached.behind // SECOND * SECOND)
-            yield f"stream {block}: blind for {behind}: all is read, but nothing proves that the stream can store"
+            why = f"the stream {reached.doubt}" if reached.doubt else "nothing proves that the stream can store"
+            yield f"stream {block}: blind for {behind}: nothing waits, but {why}"
         if stands_still(reached):
             ahead = format_duration(reached.ahead // SECOND * SECOND)
             yield f"stream {block}: standing still: its server's clock is {ahead} behind what it had shown before"

@@ -21,8 +21,7 @@ class StreamFacts(msgspec.Struct, frozen=True):
     ``refuses_by_subject``, which nothing shows, nor of the last ``unheard_for`` microseconds, in which the streams that
     it copies from were not heard.
 
-    ``leader`` names the server that leads one that several hold, "" for any other, and ``complete_on`` those of them
-    that were sent all of it.
+    ``leader`` names the server that leads one that several hold, "" for any other.
 
     ``first_stored_at`` is that of its first message, 0 where it is empty. One that ``awaits_consumers`` lets go of a
     message when no consumer needs it any more; one that ``gathers`` stores from several places.
@@ -39,7 +38,10 @@ class StreamFacts(msgspec.Struct, frozen=True):
     awaits_consumers: bool = False
     gathers: bool = False
     leader: str = ""
-    complete_on: tuple[str, ...] = ()
+
+    def holds_what(self, other: "StreamFacts | None") -> bool:
+        """Tell whether nothing was stored since ``other``."""
+        return other is not None and (self.created_at, self.last_sequence) == (other.created_at, other.last_sequence)
 
     def incarnation(self, previous: Incarnation | None = None) -> Incarnation:
         """Name the past that begins now by the server's clock; never as ``previous`` was named."""

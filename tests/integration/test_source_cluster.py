@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Reader, Site, r
 from tests.support.waiting import until
 
 MEMBERS = [Member(f"n{number}", (f"az:{number}",)) for number in (1, 2, 3)]
+EVERYTHING = SourceAddress(STREAM, CONSUMER)
+FILTERED = SourceAddress(STREAM, CONSUMER, filter_subject=SUBJECT)
 OF_CONSUMER = f"{STREAM}.{CONSUMER}"
 MISSED = 120_000
 MISSED_AT_ONCE = 1_000
@@ -41,20 +43,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
 
 
 async def test_who_delivers_from_a_copy_that_has_not_caught_up_proves_nothing(cluster: EmbeddedCluster) -> None:
-    async with AsyncExitStack() as stack:
-        client = await client_of(cluster.servers["n1"])
-        stack.push_async_callback(client.close)
-        link = await stack.enter_async_context(EmbeddedLink(cluster.servers["n1"].port))
-        site = Site(cluster.servers["n1"], client, link)
-        await until(lambda: is_made(site), "the stream and its consumer are made", ELECTION)
+    async with site_of(cluster) as site, reading(site) as reader:
         lagging = "n2" if await leader_of(site, "STREAM", STREAM) == "n3" else "n3"
-        reader = await stack.enter_async_context(reading(site))
         await cluster.servers[lagging].kill()
         await until(lambda: stores(site), "two of three store", ELECTION)
         await fill(site)
         await reader.read_on(await site.last_sequence(), ELECTION)
 
-        coming = asyncio.create_task(cluster.start(lagging))
+        coming = asyncio.create_task(cluster.servers[lagging].start(ELECTION))
         await until(lambda: delivers(site, lagging), "it is made the one that delivers", ELECTION)
         unread = await site.stored(await site.publish(b"unread"))
         stored_at, doubts = parse_instant(unread.time), set()
@@ -74,6 +70,16 @@ async def test_who_delivers_from_a_copy_that_has_not_caught_up_proves_nothing(cl
             return (await looked_at(reader)).caught_up_through > stored_at
 
         await until(is_vouched_for, "it vouches once it has caught up", ELECTION)
+        assert reader.sequences == list(range(1, unread.seq + 1)), "some were read twice, or not at all"
+
+
+async def test_what_does_not_pass_the_filter_leaves_no_doubt_in_a_cluster(cluster: EmbeddedCluster) -> None:
+    async with site_of(cluster, FILTERED) as site, reading(site, FILTERED) as reader:
+        await reader.read_on(await site.publish(b"ours"))
+        last = await site.publish(b"another's", subject="registration.others")
+        checked = await looked_at(reader)
+        assert (checked.facts.doubt, checked.examined_sequence) == ("", last)
+        assert checked.caught_up_through > 0
 
 
 async def looked_at(reader: Reader) -> Checked:
@@ -85,11 +91,23 @@ async def looked_at(reader: Reader) -> Checked:
             await reader.open_again()
 
 
-async def is_made(site: Site) -> bool:
+@asynccontextmanager
+async def site_of(cluster: EmbeddedCluster, address: SourceAddress = EVERYTHING) -> AsyncIterator[Site]:
+    """Make a stream that all three hold, and a consumer."""
+    async with AsyncExitStack() as stack:
+        client = await client_of(cluster.servers["n1"])
+        stack.push_async_callback(client.close)
+        link = await stack.enter_async_context(EmbeddedLink(cluster.servers["n1"].port))
+        site = Site(cluster.servers["n1"], client, link)
+        await until(lambda: is_made(site, address), "the stream and its consumer are made", ELECTION)
+        yield site
+
+
+async def is_made(site: Site, address: SourceAddress) -> bool:
     """Make the stream and its consumer; tell whether both have leaders."""
     with contextlib.suppress(ApiError, RequestFailed):  # while the cluster has no leader
         await site.make_stream(num_replicas=3)
-        await site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", creation(SourceAddress(STREAM, CONSUMER), "limits"))
+        await site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", creation(address, "limits"))
     return bool(await leader_of(site, "STREAM", STREAM) and await leader_of(site, "CONSUMER", OF_CONSUMER))
 
 
@@ -98,7 +116,7 @@ async def fill(site: Site) -> None:
     for number in range(MISSED):
         await site.client.publish(SUBJECT, b"x" * 900)
         if number % MISSED_AT_ONCE == 0:
-            await site.client.request(SUBJECT, b"x", timeout=ELECTION)
+            await until(lambda: stores(site), "they are stored", ELECTION)
 
 
 async def stores(site: Site) -> bool:

@@ -1,56 +1,62 @@
-"""Of a stream in a cluster, only who was sent everything, for a while, is believed when he says that nothing waits."""
-
-from collections.abc import Callable
+"""Of a stream in a cluster, its leader is asked whether all was delivered, where its last sequence does not show it."""
 
 import msgspec
-import pytest
 
 from edge_agent.core.resume import StreamFacts
-from edge_agent.source_cluster import UNWATCHED, Completeness
+from edge_agent.ports import SourceUnavailable
+from edge_agent.source_cluster import Completeness
 
-SETTLE = 2.0
 ALONE = StreamFacts(created_at=1, first_sequence=1, last_sequence=9, server_at=2)
-WITHOUT_N2 = msgspec.structs.replace(ALONE, leader="n1", complete_on=("n1", "n3"))
-WITH_N2 = msgspec.structs.replace(ALONE, leader="n1", complete_on=("n1", "n2", "n3"))
-LED_BY_N3 = msgspec.structs.replace(WITH_N2, leader="n3")
+IN_CLUSTER = msgspec.structs.replace(ALONE, leader="n1")
 INCOMPLETE = "is not complete on n2, which delivers it"
-SETTLING = "is delivered by n2, which may still be storing what it was sent"
-
-Looking = Callable[[float, StreamFacts], str]
 
 
-@pytest.fixture
-def look() -> Looking:
-    """Look at an instant, at what n2 delivers."""
-    now = 0.0
-    completeness = Completeness(SETTLE, lambda: now)
+class Leader:
+    """Answers what the last message is that passes the filter, and counts how often it is asked."""
 
-    def look(at: float, facts: StreamFacts) -> str:
-        nonlocal now
-        now = at
-        return completeness.doubt(facts, "n2")
+    def __init__(self, last_sequence: int | None) -> None:
+        self.last_sequence = last_sequence
+        self.asked = 0
 
-    return look
-
-
-def test_a_server_alone_holds_all_of_its_stream(look: Looking) -> None:
-    assert look(1, ALONE) == ""
+    async def answer(self) -> int:
+        self.asked += 1
+        if self.last_sequence is None:
+            raise SourceUnavailable("no answer within 5 s")
+        return self.last_sequence
 
 
-def test_who_lacks_something_is_believed_a_while_after_it_was_sent_it(look: Looking) -> None:
-    assert look(1, WITHOUT_N2) == INCOMPLETE
-    assert look(2, WITH_N2) == SETTLING
-    assert look(3.9, WITH_N2) == SETTLING
-    assert look(4, WITH_N2) == ""
-    assert look(5, WITHOUT_N2) == INCOMPLETE
-    assert look(6, WITH_N2) == SETTLING
+async def test_a_server_alone_delivers_all_that_it_stores() -> None:
+    leader = Leader(9)
+    assert await Completeness(leader.answer).doubt(ALONE, "n2", 3) == ""
+    assert not leader.asked
 
 
-def test_who_has_just_been_elected_is_believed_a_while_later(look: Looking) -> None:
-    assert [look(at, WITH_N2) for at in (1, 3)] == [SETTLING, ""]
-    assert [look(at, LED_BY_N3) for at in (4, 6)] == [SETTLING, ""]
+async def test_what_was_delivered_up_to_the_last_sequence_is_all() -> None:
+    leader = Leader(9)
+    assert await Completeness(leader.answer).doubt(IN_CLUSTER, "n2", 9) == ""
+    assert not leader.asked
 
 
-def test_who_was_not_looked_at_may_have_been_away(look: Looking) -> None:
-    assert [look(at, WITH_N2) for at in (1, 3, 3 + UNWATCHED)] == [SETTLING, "", ""]
-    assert look(3.1 + 2 * UNWATCHED, WITH_N2) == SETTLING
+async def test_what_the_stream_holds_and_did_not_deliver_leaves_a_doubt_until_it_is_delivered() -> None:
+    completeness = Completeness(Leader(8).answer)
+    assert [await completeness.doubt(IN_CLUSTER, "n2", delivered) for delivered in (7, 8)] == [INCOMPLETE, ""]
+
+
+async def test_what_does_not_pass_the_filter_or_is_gone_leaves_no_doubt_and_is_asked_for_once() -> None:
+    leader = Leader(0)
+    completeness = Completeness(leader.answer)
+    for _ in range(3):
+        assert await completeness.doubt(IN_CLUSTER, "n2", 3) == ""
+    assert leader.asked == 1
+    stored_more = msgspec.structs.replace(IN_CLUSTER, last_sequence=10)
+    assert await completeness.doubt(stored_more, "n2", 3) == ""
+    assert leader.asked == 2
+
+
+async def test_who_may_not_ask_says_so_and_does_not_ask_at_every_check() -> None:
+    leader = Leader(None)
+    completeness = Completeness(leader.answer)
+    for _ in range(3):
+        assert await completeness.doubt(IN_CLUSTER, "n2", 3) == "does not tell what it holds: no answer within 5 s"
+    assert leader.asked == 1
+    assert await completeness.doubt(IN_CLUSTER, "n2", 9) == ""

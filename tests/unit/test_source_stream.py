@@ -47,18 +47,21 @@ def test_a_stream_that_may_refuse_a_registration_is_doubted(config: dict[str, An
     assert info(config=config).facts.doubt == doubt
 
 
-def test_a_stream_that_several_servers_hold_names_those_that_were_sent_everything() -> None:
-    cluster = {"name": "c", "leader": "n1", "replicas": [{"name": "n2", "current": True}, {"name": "n3", "lag": 5}]}
-    facts = info(cluster=cluster).facts
-    assert (facts.leader, facts.complete_on) == ("n1", ("n1", "n2"))
-
-
 @pytest.mark.parametrize(
-    "cluster", [{}, {"cluster": {"leader": "n1"}}, {"cluster": {"leader": "n1", "replicas": None}}]
+    ("cluster", "leader", "is_leaderless"),
+    [
+        ({}, "", False),
+        ({"cluster": {"leader": "n1"}}, "", False),
+        ({"cluster": {"leader": "n1", "replicas": None}}, "", False),
+        ({"cluster": {"leader": "n1", "replicas": [{"name": "n2", "current": True}]}}, "n1", False),
+        ({"cluster": {"replicas": [{"name": "n1"}, {"name": "n2"}]}}, "", True),
+    ],
 )
-def test_a_stream_that_one_server_holds_has_no_leader(cluster: dict[str, Any]) -> None:
-    facts = info(**cluster).facts
-    assert (facts.leader, facts.complete_on) == ("", ())
+def test_a_stream_that_several_servers_hold_has_a_leader_or_should(
+    cluster: dict[str, Any], leader: str, is_leaderless: bool
+) -> None:
+    says = info(**cluster)
+    assert (says.facts.leader, says.cluster.is_leaderless) == (leader, is_leaderless)
 
 
 @pytest.mark.parametrize("discard", ["new", "old"])
