@@ -20,12 +20,14 @@ class Completeness:
 
     def __init__(self, last_sequence: Callable[[], Awaitable[int]]) -> None:
         self._last_sequence = last_sequence
-        self._is_complete: StreamFacts | None = None
+        self._complete: StreamFacts | None = None
         self._unanswered, self._asks_from = "", 0.0
 
     async def doubt(self, facts: StreamFacts, server: str, delivered: int) -> str:
         """Say why what ``server`` has ``delivered``, up to that sequence, may not be all; "" where it is."""
-        if not facts.leader or facts.last_sequence <= delivered or facts.holds_what(self._is_complete):
+        if not facts.leader or facts.is_empty or facts.last_sequence <= delivered:
+            return ""
+        if facts.holds_what(self._complete):
             return ""
         if loop_time() < self._asks_from:
             return self._unanswered
@@ -36,5 +38,5 @@ class Completeness:
             return self._unanswered
         if last_sequence > delivered:
             return f"is not complete on {server}, which delivers it"
-        self._is_complete = facts
+        self._complete = facts
         return ""

@@ -39,6 +39,11 @@ class StreamFacts(msgspec.Struct, frozen=True):
     gathers: bool = False
     leader: str = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether it holds no message."""
+        return self.first_sequence > self.last_sequence
+
     def holds_what(self, other: "StreamFacts | None") -> bool:
         """Tell whether nothing was stored since ``other``."""
         return other is not None and (self.created_at, self.last_sequence) == (other.created_at, other.last_sequence)

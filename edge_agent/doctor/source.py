@@ -49,7 +49,8 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
                 return
             yield clock_finding(name, parse_instant(info.ts), asked_at, answered_at)
             yield _stream(name, source.stream, info, facts)
-            async for finding in _consumer(visit, name, address, info.config.retention):
+            is_asked = bool(facts.leader and address.filter_subject)
+            async for finding in _consumer(visit, name, address, info.config.retention, is_asked=is_asked):
                 yield finding
             for finding in await _own_messages(visit, name, block):
                 yield finding
@@ -93,7 +94,10 @@ def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Fin
     return good(name, f"stream {stream} stores: {state.messages:,} messages, {format_size(state.bytes)}{keeps}")
 
 
-async def _consumer(visit: Visit, name: str, address: SourceAddress, retention: str) -> AsyncIterator[Finding]:
+async def _consumer(
+    visit: Visit, name: str, address: SourceAddress, retention: str, *, is_asked: bool
+) -> AsyncIterator[Finding]:
+    """Look at the consumer; ``is_asked`` tells that the stream's leader is asked whether all was delivered."""
     consumer, prefix, tail = address.consumer, api_prefix(address.domain), f"{address.stream}.{address.consumer}"
     subject, is_to_be_made = f"{prefix}.CONSUMER.INFO.{tail}", False
     try:
@@ -122,6 +126,7 @@ async def _consumer(visit: Visit, name: str, address: SourceAddress, retention: 
             yield good(name, f"consumer {consumer} fits; {info.num_pending:,} messages wait to be read")
     asked = {f"{prefix}.CONSUMER.CREATE.{tail}": "making the consumer"} if is_to_be_made else {}
     asked |= {f"{prefix}.CONSUMER.MSG.NEXT.{tail}": "reading", f"{prefix}.CONSUMER.RESET.{tail}": "resetting"}
+    asked |= {f"{prefix}.STREAM.MSG.GET.{address.stream}": "asking for the last message"} if is_asked else {}
     yield await _permissions(visit, name, asked, tail)
 
 

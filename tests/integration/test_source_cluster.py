@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from nats.errors import NoRespondersError
 
+from edge_agent.config import load
+from edge_agent.doctor.source import check_source
 from edge_agent.ports import Checked, SourceUnavailable
 from edge_agent.source_consumer import SourceAddress, creation
 from shared.embedded_cluster import EmbeddedCluster, Member
@@ -80,6 +82,30 @@ async def test_what_does_not_pass_the_filter_leaves_no_doubt_in_a_cluster(cluste
         checked = await looked_at(reader)
         assert (checked.facts.doubt, checked.examined_sequence) == ("", last)
         assert checked.caught_up_through > 0
+
+
+async def test_doctor_looks_whether_the_leader_of_a_filtered_stream_may_be_asked(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    async with site_of(cluster, FILTERED) as site:
+        (tmp_path / "agent.toml").write_text(f"""
+            site = "dub1"
+            region = "eu-west"
+            [upstream]
+            servers = ["{site.server.url}"]
+            [store]
+            path = "{tmp_path}/agent.db"
+            [[stream]]
+            name = "nodes"
+            sender.json_path = "sender"
+            [stream.source]
+            servers = ["{site.server.url}"]
+            stream = "{STREAM}"
+            filter_subject = "{SUBJECT}"
+            """)
+        settings = load(tmp_path / "agent.toml")
+        said = [finding.text async for finding in check_source(settings, settings.stream[0])]
+    assert "reading, resetting, asking for the last message and acknowledging are permitted" in said
 
 
 async def looked_at(reader: Reader) -> Checked:

@@ -37,12 +37,19 @@ async def test_what_was_delivered_up_to_the_last_sequence_is_all() -> None:
     assert not leader.asked
 
 
+async def test_what_is_gone_from_an_empty_stream_need_not_be_delivered() -> None:
+    leader = Leader(0)
+    emptied = msgspec.structs.replace(IN_CLUSTER, first_sequence=10)
+    assert await Completeness(leader.answer).doubt(emptied, "n2", 3) == ""
+    assert not leader.asked
+
+
 async def test_what_the_stream_holds_and_did_not_deliver_leaves_a_doubt_until_it_is_delivered() -> None:
     completeness = Completeness(Leader(8).answer)
     assert [await completeness.doubt(IN_CLUSTER, "n2", delivered) for delivered in (7, 8)] == [INCOMPLETE, ""]
 
 
-async def test_what_does_not_pass_the_filter_or_is_gone_leaves_no_doubt_and_is_asked_for_once() -> None:
+async def test_what_does_not_pass_the_filter_leaves_no_doubt_and_is_asked_for_once() -> None:
     leader = Leader(0)
     completeness = Completeness(leader.answer)
     for _ in range(3):
