@@ -38,7 +38,7 @@ class JetStreamSource:
         self._settle = settle
         self._link_changed = asyncio.Event()
         self._pulls = Pulls(client, api)
-        self._completeness = Completeness(api.last_sequence)
+        self._completeness = Completeness(api)
 
     def break_off(self, reason: str) -> None:
         """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
@@ -46,8 +46,9 @@ class JetStreamSource:
         self._link_changed.set()
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation that concerns nothing but probes: reading goes on."""
-        return self._probe is not None and self._probe.takes_denial(reason)
+        """Take a permission violation that concerns nothing but what silence proves: reading goes on."""
+        is_probe = self._probe is not None and self._probe.takes_denial(reason)
+        return is_probe or self._completeness.takes_denial(reason)
 
     async def comes_back(self, within: float) -> bool:
         """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
@@ -88,6 +89,7 @@ class JetStreamSource:
         await self._pulls.close()
         # Before the first question: they are broken where the connection changes while it is answered.
         pulls = self._pulls = Pulls(self._client, self._api)
+        self._completeness = Completeness(self._api)
         self._newest_stored_at = position.stored_at
         if self._probe is not None:
             await self._probe.open(listens=await self._api.listens(self._probe.subject))

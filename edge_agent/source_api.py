@@ -112,15 +112,21 @@ class SourceApi:
         start = {} if retention == WORK_QUEUE else {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
         return (await self._create_consumer(retention, **start)).num_pending
 
-    async def last_sequence(self) -> int:
-        """Ask the stream's leader for the last message that passes the filter; 0 where there is none."""
-        wanted = {"last_by_subj": self._address.filter_subject or ">"}
+    @property
+    def message_subject(self) -> str:
+        """Name the subject on which the stream's leader is asked for single messages."""
+        return f"{self._prefix}.STREAM.MSG.GET.{self._stream}"
+
+    async def holds_behind(self, sequence: int) -> bool:
+        """Ask the stream's leader whether any message behind a sequence passes the filter."""
+        wanted = {"seq": sequence + 1, "next_by_subj": self._address.filter_subject or ">"}
         try:
-            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)).message.seq
+            await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)
         except ApiError as error:
             if error.err_code == NO_SUCH_MESSAGE:
-                return 0
+                return False
             raise self._unavailable(error) from error
+        return True
 
     async def _info(self) -> StreamInfo:
         info = await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)

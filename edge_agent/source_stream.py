@@ -38,7 +38,10 @@ class CopiedStream(msgspec.Struct):
 
 
 class _Replica(msgspec.Struct, frozen=True):
-    name: str
+    """One of the servers that do not lead: heard ``active`` nanoseconds ago, 0: not yet."""
+
+    active: int = 0
+    offline: bool = False
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -51,6 +54,18 @@ class Cluster(msgspec.Struct, frozen=True):
     def is_leaderless(self) -> bool:
         """Tell whether none leads: any of them then tells what itself holds, which may be old."""
         return bool(self.replicas) and not self.leader
+
+    @property
+    def unheard_for(self) -> int | None:
+        """Give for how many nanoseconds the leader has not heard most of the servers: others may have elected another.
+
+        None where it has not heard most of them yet.
+        """
+        if not self.replicas:
+            return 0
+        heard = sorted(replica.active for replica in self.replicas if replica.active > 0 and not replica.offline)
+        others_of_most = (len(self.replicas) + 1) // 2
+        return heard[others_of_most - 1] if len(heard) >= others_of_most else None
 
 
 class StreamInfo(msgspec.Struct):
@@ -67,7 +82,7 @@ class StreamInfo(msgspec.Struct):
     @property
     def facts(self) -> StreamFacts:
         """Give what matters of it."""
-        origins = self.origins
+        origins, most_unheard_for = self.origins, self.cluster.unheard_for or 0
         return StreamFacts(
             created_at=parse_instant(self.created),
             first_sequence=self.state.first_seq,
@@ -75,7 +90,7 @@ class StreamInfo(msgspec.Struct):
             server_at=parse_instant(self.ts),
             doubt=self._doubt,
             refuses_by_subject=self.config.discard == "new" and self.config.discard_new_per_subject,
-            unheard_for=max((max(origin.active, 0) // 1_000 for origin in origins), default=0),
+            unheard_for=max([most_unheard_for, *(origin.active for origin in origins)]) // 1_000,
             first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
             awaits_consumers=self.config.retention == INTEREST,
             gathers=len(origins) + bool(self.sources and self.config.subjects) > 1,
@@ -94,6 +109,8 @@ class StreamInfo(msgspec.Struct):
             return "is sealed"
         if self.config.discard == "new" and self._is_full:
             return "is full and refuses what is new"
+        if self.cluster.unheard_for is None or self.cluster.unheard_for > HEARD_WITHIN:
+            return "does not hear most of the servers that hold it"
         unheard = [origin.name for origin in self.origins if not 0 <= origin.active <= HEARD_WITHIN]
         if unheard:
             return f"does not hear {', '.join(unheard)}, which it copies from"

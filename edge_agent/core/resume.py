@@ -19,9 +19,8 @@ class StreamFacts(msgspec.Struct, frozen=True):
     ``doubt`` says why what a sender has sent may not be in the stream, "" where it would be: it is sealed, or full, or
     lacks what it copies from another. Silence then proves nothing, nor does it without a probe where the stream
     ``refuses_by_subject``, which nothing shows, nor of the last ``unheard_for`` microseconds, in which the streams that
-    it copies from were not heard.
-
-    ``leader`` names the server that leads one that several hold, "" for any other.
+    it copies from were not heard, or the servers that hold it too: ``leader`` names the one that leads them, "" where
+    one server alone holds it.
 
     ``first_stored_at`` is that of its first message, 0 where it is empty. One that ``awaits_consumers`` lets go of a
     message when no consumer needs it any more; one that ``gathers`` stores from several places.

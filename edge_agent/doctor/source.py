@@ -126,7 +126,7 @@ async def _consumer(
             yield good(name, f"consumer {consumer} fits; {info.num_pending:,} messages wait to be read")
     asked = {f"{prefix}.CONSUMER.CREATE.{tail}": "making the consumer"} if is_to_be_made else {}
     asked |= {f"{prefix}.CONSUMER.MSG.NEXT.{tail}": "reading", f"{prefix}.CONSUMER.RESET.{tail}": "resetting"}
-    asked |= {f"{prefix}.STREAM.MSG.GET.{address.stream}": "asking for the last message"} if is_asked else {}
+    asked |= {f"{prefix}.STREAM.MSG.GET.{address.stream}": "asking what waits"} if is_asked else {}
     yield await _permissions(visit, name, asked, tail)
 
 

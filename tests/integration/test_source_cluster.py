@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -53,7 +54,7 @@ async def test_who_delivers_from_a_copy_that_has_not_caught_up_proves_nothing(cl
         await reader.read_on(await site.last_sequence(), ELECTION)
 
         coming = asyncio.create_task(cluster.servers[lagging].start(ELECTION))
-        await until(lambda: delivers(site, lagging), "it is made the one that delivers", ELECTION)
+        await until(lambda: leads(site, "CONSUMER", OF_CONSUMER, lagging), "it is made the one that delivers", ELECTION)
         unread = await site.stored(await site.publish(b"unread"))
         stored_at, doubts = parse_instant(unread.time), set()
 
@@ -84,6 +85,32 @@ async def test_what_does_not_pass_the_filter_leaves_no_doubt_in_a_cluster(cluste
         assert checked.caught_up_through > 0
 
 
+async def test_a_leader_that_is_cut_off_from_the_others_vouches_for_nothing_that_they_may_store(
+    cluster: EmbeddedCluster,
+) -> None:
+    async with site_of(cluster) as site, reading(site) as reader:
+        await until(lambda: leads(site, "STREAM", STREAM, "n1"), "n1 leads the stream", ELECTION)
+        await until(lambda: leads(site, "CONSUMER", OF_CONSUMER, "n1"), "n1 leads the consumer", ELECTION)
+        await reader.read_on(await site.publish(b"the last of both"))
+        await looked_at(reader)
+        for name in ("n2", "n3"):
+            cluster.servers[name].suspend()
+        alone_from, shown_at = int(time.time() * 1_000_000), 0
+        try:
+            while shown_at < alone_from + 4_000_000:
+                checked = await reader.source.check()
+                assert checked.caught_up_through < alone_from, "another may lead by now, and store"
+                shown_at = checked.facts.server_at
+        finally:
+            for name in ("n2", "n3"):
+                cluster.servers[name].resume()
+
+        async def vouches_again() -> bool:
+            return (await looked_at(reader)).caught_up_through > alone_from
+
+        await until(vouches_again, "it vouches once it hears them again", ELECTION)
+
+
 async def test_doctor_looks_whether_the_leader_of_a_filtered_stream_may_be_asked(
     cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
@@ -105,7 +132,7 @@ async def test_doctor_looks_whether_the_leader_of_a_filtered_stream_may_be_asked
             """)
         settings = load(tmp_path / "agent.toml")
         said = [finding.text async for finding in check_source(settings, settings.stream[0])]
-    assert "reading, resetting, asking for the last message and acknowledging are permitted" in said
+    assert "reading, resetting, asking what waits and acknowledging are permitted" in said
 
 
 async def looked_at(reader: Reader) -> Checked:
@@ -170,10 +197,10 @@ async def group_of(site: Site, kind: str, name: str) -> dict[str, Any]:
     return {}
 
 
-async def delivers(site: Site, server: str) -> bool:
-    """Let a server lead the consumer as soon as it has caught up with that; tell whether it does."""
-    group = await group_of(site, "CONSUMER", OF_CONSUMER)
+async def leads(site: Site, kind: str, name: str, server: str) -> bool:
+    """Let a server lead a stream, or a consumer, as soon as it has caught up with that; tell whether it does."""
+    group = await group_of(site, kind, name)
     if any(replica["name"] == server and replica["current"] for replica in group.get("replicas", ())):
         with contextlib.suppress(ApiError, RequestFailed):
-            await ask(site, f"CONSUMER.LEADER.STEPDOWN.{OF_CONSUMER}", {"placement": {"preferred": server}})
+            await ask(site, f"{kind}.LEADER.STEPDOWN.{name}", {"placement": {"preferred": server}})
     return bool(group.get("leader") == server)

@@ -53,7 +53,7 @@ def test_a_stream_that_may_refuse_a_registration_is_doubted(config: dict[str, An
         ({}, "", False),
         ({"cluster": {"leader": "n1"}}, "", False),
         ({"cluster": {"leader": "n1", "replicas": None}}, "", False),
-        ({"cluster": {"leader": "n1", "replicas": [{"name": "n2", "current": True}]}}, "n1", False),
+        ({"cluster": {"leader": "n1", "replicas": [{"name": "n2", "current": True, "active": 1}]}}, "n1", False),
         ({"cluster": {"replicas": [{"name": "n1"}, {"name": "n2"}]}}, "", True),
     ],
 )
@@ -62,6 +62,29 @@ def test_a_stream_that_several_servers_hold_has_a_leader_or_should(
 ) -> None:
     says = info(**cluster)
     assert (says.facts.leader, says.cluster.is_leaderless) == (leader, is_leaderless)
+
+
+UNHEARD = "does not hear most of the servers that hold it"
+
+
+@pytest.mark.parametrize(
+    ("active", "unheard_for", "doubt"),
+    [
+        ((400_000_000, 900_000_000), 400_000, ""),
+        ((9_000_000_000, 8_000_000_000), 8_000_000, ""),
+        ((900_000_000, 0), 900_000, ""),
+        ((0, 0), 0, UNHEARD),
+        ((HEARD_WITHIN + 1_000, 0), HEARD_WITHIN // 1_000 + 1, UNHEARD),
+        ((1_000, 2_000, 3_000, 4_000), 2, ""),
+        ((1_000, 0, 0, 0), 0, UNHEARD),
+    ],
+)
+def test_silence_proves_nothing_from_when_the_leader_heard_most_of_the_others_last(
+    active: tuple[int, ...], unheard_for: int, doubt: str
+) -> None:
+    replicas = [{"name": f"n{number}", "active": each} for number, each in enumerate(active, 2)]
+    facts = info(cluster={"leader": "n1", "replicas": replicas}).facts
+    assert (facts.unheard_for, facts.doubt) == (unheard_for, doubt)
 
 
 @pytest.mark.parametrize("discard", ["new", "old"])
