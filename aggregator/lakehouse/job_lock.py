@@ -7,6 +7,7 @@ holds them, so a dead job keeps nobody out. Where neither holds, as for a REST c
 ``catalog`` checks at each commit keeps the tables right: one of two jobs gives up.
 """
 
+import contextlib
 import fcntl
 import time
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def alone(
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the process that commits
     path = warehouse / _FILE
     file = jvm.java.io.RandomAccessFile(str(path), "rw")
-    held, is_at_work = [file], False
+    held, connection, is_at_work = [file], None, False
     try:
         _wait(lambda: _try_lock(file) is not None, str(path), deadline, progress, check)
         if catalog.type == "postgresql":
@@ -76,6 +77,8 @@ def alone(
         raise
     finally:
         if not is_at_work:
+            if connection is not None:
+                _unlock_there(connection)
             for each in held:
                 # Its locks end with it.
                 each.close()
@@ -142,3 +145,9 @@ def _try_lock_there(connection: Any) -> bool:
     query = f"SELECT pg_try_advisory_lock({_KEY}, hashtext(current_schema()))"
     answer = connection.createStatement().executeQuery(query)
     return bool(answer.next() and answer.getBoolean(1))
+
+
+def _unlock_there(connection: Any) -> None:
+    """Let the next job have it at once: PostgreSQL lets go of it only a moment after the connection was closed."""
+    with contextlib.suppress(Py4JJavaError):  # It is broken, or PostgreSQL away: the lock ends with it.
+        connection.createStatement().execute("SELECT pg_advisory_unlock_all()")
