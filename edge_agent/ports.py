@@ -191,6 +191,11 @@ class Progress(msgspec.Struct, frozen=True):
     doubt: str = ""
 
     @property
+    def why_unproven(self) -> str:
+        """Say why the stream's silence proves nothing."""
+        return f"the stream {self.doubt}" if self.doubt else "nothing proves that the stream can store"
+
+    @property
     def behind(self) -> int:
         """Give how far reading lies behind the server's clock, in microseconds."""
         return max(self.server_at - self.observed_through, 0) if self.observed_through else 0

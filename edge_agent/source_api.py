@@ -119,14 +119,8 @@ class SourceApi:
 
     async def holds_behind(self, sequence: int) -> bool:
         """Ask the stream's leader whether any message behind a sequence passes the filter."""
-        wanted = {"seq": sequence + 1, "next_by_subj": self._address.filter_subject or ">"}
-        try:
-            await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)
-        except ApiError as error:
-            if error.err_code == NO_SUCH_MESSAGE:
-                return False
-            raise self._unavailable(error) from error
-        return True
+        behind = {"seq": sequence + 1, "next_by_subj": self._address.filter_subject or ">"}
+        return await self._sequence_of(behind) is not None
 
     async def _info(self) -> StreamInfo:
         info = await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)
@@ -185,13 +179,17 @@ class SourceApi:
         )
 
     async def _sequence_before(self, at: int, facts: StreamFacts) -> int:
+        found = await self._sequence_of({"start_time": format_instant(at)})
+        return facts.last_sequence if found is None else found - 1
+
+    async def _sequence_of(self, wanted: dict[str, object]) -> int | None:
+        """Ask for one message; None where there is none."""
         try:
-            reply = await self._ask(f"STREAM.MSG.GET.{self._stream}", {"start_time": format_instant(at)}, _MessageReply)
+            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)).message.seq
         except ApiError as error:
             if error.err_code == NO_SUCH_MESSAGE:
-                return facts.last_sequence
+                return None
             raise self._unavailable(error) from error
-        return reply.message.seq - 1
 
     async def _create_consumer(self, retention: str, **start: object) -> ConsumerInfo:
         body = creation(self._address, retention, **start)

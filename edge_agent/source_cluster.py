@@ -13,14 +13,14 @@ from edge_agent.storing import is_denied
 
 
 class StreamLeader(Protocol):
-    """Who leads a stream, as far as he can be asked; ``message_subject`` is where."""
+    """The server that leads a stream, as far as it is asked here; ``message_subject`` is where."""
 
     @property
     def message_subject(self) -> str:
         """Name the subject."""
 
     async def holds_behind(self, sequence: int) -> bool:
-        """Ask whether he holds any message behind a sequence that we read; raise SourceUnavailable."""
+        """Ask whether it holds any message behind a sequence that we read; raise SourceUnavailable."""
 
 
 class Completeness:

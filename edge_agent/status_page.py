@@ -199,8 +199,7 @@ def _lag(report: StatusReport, block: BlockReport) -> str:
         looked = _ago(report.agent.written_at - reached.checked_ago)
         return f"not known now; {pending} waited to be read when the stream was last looked at, {looked}"
     if is_blind(reached):
-        why = f"the stream {reached.doubt}" if reached.doubt else "nothing proves that the stream can store"
-        return f"nothing waits, but BLIND for {_rough(reached.behind)}: {why}"
+        return f"nothing waits, but BLIND for {_rough(reached.behind)}: {reached.why_unproven}"
     if stands_still(reached):
         ahead = _rough(reached.ahead)
         return f"{pending} to read, but STANDING STILL: its server's clock is {ahead} behind what it had shown before"

@@ -49,8 +49,7 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
     for block, reached in progress.items():
         if is_blind(reached):
             behind = format_duration(reached.behind // SECOND * SECOND)
-            why = f"the stream {reached.doubt}" if reached.doubt else "nothing proves that the stream can store"
-            yield f"stream {block}: blind for {behind}: nothing waits, but {why}"
+            yield f"stream {block}: blind for {behind}: nothing waits, but {reached.why_unproven}"
         if stands_still(reached):
             ahead = format_duration(reached.ahead // SECOND * SECOND)
             yield f"stream {block}: standing still: its server's clock is {ahead} behind what it had shown before"
