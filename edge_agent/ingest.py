@@ -96,7 +96,9 @@ class Ingest:
             senders=self._decider.sender_counts(),
             mode=state.mode,
             blind_after=state.policy.blind_after,
-            doubt=checked.facts.doubt,
+            doubt=checked.refusal or checked.facts.doubt,
+            loss=state.loss,
+            is_covered=not state.is_suspended,
         )
 
     async def run(self) -> None:
@@ -153,7 +155,12 @@ class Ingest:
                 raise SourceUnavailable(f"the stream changed again while it was opened: {opened.change}")
         if opened.is_gap:
             await self._note_gap()
+        # Before anything that waits is read: what falls due meanwhile goes by it.
+        await self._apply(lambda draft: draft.look_at(opened.facts, refuses=bool(opened.facts.refusal)))
         self._server_at = opened.facts.server_at
+
+    async def _check(self) -> Checked:
+        return await self._source.check(self.decider.state.policy.blind_after)
 
     async def _open_source(self) -> Opened:
         state = self.decider.state
@@ -180,7 +187,7 @@ class Ingest:
                 await self._commits.finish()
                 check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 4)
                 check_at = loop.time() + check_interval / SECOND
-                checked = await self._source.check()
+                checked = await self._check()
                 await self._take_check(checked)
                 # Not before: what a check shows is behind until the check has been taken.
                 self._checked, self._checked_at = checked, loop.time()
@@ -206,7 +213,7 @@ class Ingest:
             # A clock that does not go back against the message before has not stepped back.
             if message.stored_at < before and draft.steps_back(message.stored_at):
                 await self._adopt(draft)
-                await self._step_back((await self._source.check()).facts)
+                await self._step_back((await self._check()).facts)
                 draft = self.decider.draft()
             before = message.stored_at
             too_old = before < oldest_forwarded
@@ -222,6 +229,7 @@ class Ingest:
         # Of what was delivered and is still to be read, a hole behind it tells.
         if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
             await self._note_gap()
+        await self._apply(lambda draft: draft.look_at(facts, refuses=bool(checked.refusal)))
         if not checked.caught_up_through:
             if checked.examined_sequence:
                 await self._apply(lambda draft: draft.examine(checked.examined_sequence))

@@ -48,7 +48,6 @@ def effective(block_id: BlockId, block: StreamSettings, standing: Standing) -> E
         try:
             changed = holds.overlaid(thresholds)
             block.check_settle(changed)
-            block.check_probe(changed)
         except InvalidThresholds as error:
             refused.append(f"policy for {scope}: {error}")
         else:

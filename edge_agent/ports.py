@@ -165,20 +165,24 @@ class Checked(msgspec.Struct, frozen=True):
 
     ``caught_up_through`` is the instant up to which everything sent was stored and read, or 0. ``examined_sequence`` is
     the stream's last sequence where all of it was read, passed the filter or not, whatever that proves; else 0.
-    ``pending`` messages wait to be read.
+    ``pending`` messages wait to be read. ``refusal`` says why the stream refuses what is sent to it, "" where it does
+    not.
     """
 
     facts: StreamFacts
     caught_up_through: int = 0
     examined_sequence: int = 0
     pending: int = 0
+    refusal: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True):
     """How far a block's reading has come, for people; instants are the stream's own time, 0 where there was none yet.
 
     ``pending`` messages waited to be read when the stream was last looked at, ``checked_ago`` microseconds before;
-    ``server_at`` is the server's clock now, counted on from there; ``doubt`` says why the stream proves nothing.
+    ``server_at`` is the server's clock now, counted on from there; ``doubt`` says why the stream proves nothing,
+    ``loss`` what it takes no more, where somebody may be missed because of that; no time ``is_covered`` while it is
+    known not to take what is sent.
     """
 
     pending: int
@@ -189,11 +193,8 @@ class Progress(msgspec.Struct, frozen=True):
     mode: str = "sample"
     blind_after: int = 0
     doubt: str = ""
-
-    @property
-    def why_unproven(self) -> str:
-        """Say why the stream's silence proves nothing."""
-        return f"the stream {self.doubt}" if self.doubt else "nothing proves that the stream can store"
+    loss: str = ""
+    is_covered: bool = True
 
     @property
     def behind(self) -> int:
@@ -243,8 +244,8 @@ class Source(Protocol):
     async def read_on(self) -> Sequence[SourceMessage]:
         """Give what follows closely, where reading is behind the stream: none else."""
 
-    async def check(self) -> Checked:
-        """Ask the stream for its facts, and whether everything stored has been read."""
+    async def check(self, blind_after: int) -> Checked:
+        """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""

@@ -1,13 +1,13 @@
-"""Store a small message on a quiet stream and read it back: what a stream takes from us it would take from senders.
+"""Store a small message in a stream and read it back: what a stream takes from us it would take from senders.
 
-A check of a quiet stream shows that nothing was stored, not that something could have been. While probes are in
-force, a check is a proof only if a message, a probe or any other, was stored not long before. A probe that may not be
-stored at all (no permission, not one of the stream's subjects) is not in force: it is said in one line, and checks
-count as they do without one. A probe that the stream refuses is what it is for: then checks prove nothing.
+A check of a quiet stream shows that nothing was stored, not that something could have been. So a check is a proof only
+where something was stored not long before: a message of anybody's, or the agent's own probe. Where no probe can be
+published, the time in which everybody is silent is unknown. What keeps a stream from storing has no end of causes: the
+stream's own limits, the account's, the server's, a full disk, no quorum. A probe that is refused shows them all.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -21,87 +21,146 @@ from edge_agent.core.resume import StreamFacts
 from edge_agent.storing import StoringPhase, is_denied
 from shared.instants import SECOND
 from shared.jetstream_api import PubAck
+from shared.subjects import covers
 
 PATIENCE = 5.0
+LARGEST = 32 << 10
+OVERHEAD = 128
+"""What a stored message takes beside its body, in bytes, with a probe's header."""
+
+_OWN_TOKEN = "muster-probe"  # noqa: S105 - a token of a subject
 _PROTOCOL: Final = "muster:probe:1"
 _NOBODY_LISTENS = "503"
 
 
+class ProbeRule(msgspec.Struct, frozen=True):
+    """On which subject a block's probes go. ``subject`` is the settings', "" where the agent chooses.
+
+    It chooses ``own``, the site's, which no sender uses, where the stream listens on that; else one below a wildcard of
+    the stream's subjects, or of the filter by which the stream is read.
+    """
+
+    own: str
+    subject: str = ""
+    filter_subject: str = ""
+
+    def choose(self, subjects: Sequence[str]) -> tuple[str, str]:
+        """Give the subject for a stream that listens on ``subjects``; else "", and why there is none."""
+        if self.subject:
+            if self._is_heard(self.subject, subjects):
+                return self.subject, ""
+            return "", f"the stream does not listen on {self.subject}: add it to its subjects"
+        patterns = (self.filter_subject,) if self.filter_subject else subjects
+        for subject in (self.own, *(_below(each) for each in patterns if _has_place(each))):
+            if self._is_heard(subject, subjects):
+                return subject, ""
+        needed = f"add {self.own} to them" if self._passes(self.own) else "set source.probe_subject to one that passes"
+        return "", f"the subjects that are read from the stream have no wildcard: {needed}"
+
+    def _is_heard(self, subject: str, subjects: Sequence[str]) -> bool:
+        return self._passes(subject) and any(covers(each, subject) for each in subjects)
+
+    def _passes(self, subject: str) -> bool:
+        return not self.filter_subject or covers(self.filter_subject, subject)
+
+
+def _has_place(pattern: str) -> bool:
+    return not pattern.startswith("$") and not {"*", ">"}.isdisjoint(pattern.split("."))
+
+
+def _below(pattern: str) -> str:
+    """Give a subject that a pattern covers and no registration uses.
+
+    >>> _below("registration.>"), _below("site.*.facts")
+    ('registration.muster-probe', 'site.muster-probe.facts')
+    """
+    return ".".join(_OWN_TOKEN if token in ("*", ">") else token for token in pattern.split("."))
+
+
 class Probe:
-    """One block's probes. ``origin`` names the block in them; ``interval`` is in microseconds.
+    """One block's probes. ``origin`` names the block in them.
 
     ``report`` hears of every change of phase, with the reason.
+    ``refusal`` says why the stream refused the last probe, "" where it did not.
     """
 
     def __init__(
-        self, client: Client, subject: str, origin: str, interval: int, report: Callable[[StoringPhase, str], None]
+        self, client: Client, rule: ProbeRule, origin: str, report: Callable[[StoringPhase, str], None]
     ) -> None:
-        self.subject = subject
+        self.refusal = ""
         self._client = client
+        self._rule = rule
         self._headers = {PROBE_HEADER: origin}
-        self._body = msgspec.json.encode({"protocol": _PROTOCOL, "origin": origin})
-        self._interval = interval
+        self._origin = origin
         self._report = report
+        self._subject = ""
         self._subscription: Subscription | None = None
         self._sent_at = 0.0
         self._is_unanswered = False
         self._is_off = False
 
-    async def open(self, *, listens: bool) -> None:
-        """Try anew what was in vain on an older connection; ``listens``: the stream stores what is sent there."""
-        self._sent_at, self._is_unanswered, self._is_off = 0.0, False, not listens
-        if not listens:
-            self._report(StoringPhase.OFF, f"the stream does not listen on {self.subject}: add it to its subjects")
+    async def open(self, subjects: Sequence[str]) -> None:
+        """Try anew what was in vain before, in a stream that listens on ``subjects``."""
+        self.refusal = ""
+        self._sent_at, self._is_unanswered = asyncio.get_running_loop().time(), False
+        self._subject, why_not = self._rule.choose(subjects)
+        self._is_off = not self._subject
+        if self._is_off:
+            self._report(StoringPhase.OFF, why_not)
         elif self._subscription is None:
             self._subscription = await self._client.subscribe(self._client.new_inbox(), cb=self._take_answer)
 
     @property
     def is_off(self) -> bool:
-        """Tell whether probes are not permitted: checks count as they do without any."""
+        """Tell whether none are sent: nowhere to, or not permitted."""
         return self._is_off
 
-    def proves_storing(self, facts: StreamFacts, newest_stored_at: int) -> bool:
-        """Tell whether a check may count: something was stored lately."""
-        return abs(facts.server_at - newest_stored_at) <= 2 * self._interval
+    async def send_if_due(self, facts: StreamFacts, newest_stored_at: int, blind_after: int) -> None:
+        """Send one where nothing was stored for a while, and now and then where something was.
 
-    async def send_if_due(self, facts: StreamFacts, newest_stored_at: int) -> None:
-        """Send one where nothing was stored for a while, and the last one is not on its way any more."""
+        A stream that is full and lets go of old messages takes some of what is sent, and refuses the rest.
+        """
         now = asyncio.get_running_loop().time()
-        waited = now - self._sent_at if self._sent_at else PATIENCE
+        interval = blind_after / 4 / SECOND
+        waited = now - self._sent_at
         if self._is_unanswered and waited >= PATIENCE:
             self._is_unanswered = False
             self._say_not_stored(f"no answer within {PATIENCE:g} s")
-        if (
-            self._is_off
-            or abs(facts.server_at - newest_stored_at) < self._interval
-            or waited < min(PATIENCE, self._interval / SECOND)
-        ):
+        is_quiet = abs(facts.server_at - newest_stored_at) >= interval * SECOND
+        is_wanted = is_quiet or bool(self.refusal)
+        if self._is_off or waited < (min(PATIENCE, interval) if is_wanted else 4 * interval):
             return
-        if facts.doubt:
-            # A probe is small: it might find a place that no registration would.
-            self._say_not_stored(f"the stream {facts.doubt}")
+        if facts.refusal:
+            # A probe might find a place that no registration would.
+            self._say_not_stored(f"the stream {facts.refusal}")
             return
         assert self._subscription is not None
         self._sent_at, self._is_unanswered = now, True
         try:
             await self._client.publish(
-                self.subject, self._body, reply=self._subscription.subject, headers=self._headers
+                self._subject, self._body(facts.mean_size), reply=self._subscription.subject, headers=self._headers
             )
         except nats.errors.Error as error:
-            self._say_not_stored(str(error))
+            self._refuse(str(error))
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation, where a probe has caused it: checks count without probes then."""
-        if not is_denied(self.subject, reason):
+        """Take a permission violation, where a probe has caused it."""
+        if not self._subject or not is_denied(self._subject, reason):
             return False
         self._is_off, self._is_unanswered = True, False
-        self._report(StoringPhase.OFF, f"not permitted: publish on {self.subject}; allow it, or take probe_subject out")
+        self._report(StoringPhase.OFF, f"not permitted: publish on {self._subject}; allow the agent's user to")
         return True
+
+    def _body(self, mean_size: int) -> bytes:
+        """Write a probe as large as the stream's messages are: a limit of sizes, or little room, shows."""
+        body = {"protocol": _PROTOCOL, "origin": self._origin}
+        missing = min(mean_size, LARGEST) - OVERHEAD - len(msgspec.json.encode(body | {"padding": ""}))
+        return msgspec.json.encode(body | {"padding": " " * missing} if missing > 0 else body)
 
     async def _take_answer(self, message: Msg) -> None:
         self._is_unanswered = False
         if (message.headers or {}).get("Status") == _NOBODY_LISTENS:
-            self._say_not_stored("nobody listens there")
+            self._refuse("nobody listens there")
             return
         try:
             error = msgspec.json.decode(message.data, type=PubAck).error
@@ -109,9 +168,14 @@ class Probe:
             self._say_not_stored("the answer is not JetStream's")
             return
         if error is None:
+            self.refusal = ""
             self._report(StoringPhase.STORED, "")
         else:
-            self._say_not_stored(error.description)
+            self._refuse(error.description)
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = f"refuses what is sent to it: {why}"
+        self._say_not_stored(why)
 
     def _say_not_stored(self, why: str) -> None:
-        self._report(StoringPhase.NOT_STORED, f"{self.subject}: {why}; silence proves nothing meanwhile")
+        self._report(StoringPhase.NOT_STORED, f"{self._subject}: {why}; silence proves nothing meanwhile")

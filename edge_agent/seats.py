@@ -121,12 +121,11 @@ class Seats:
         return report
 
     def _probe(self, block: StreamSettings, client: Client) -> Probe | None:
-        if not block.source.probe_subject:
+        if not block.is_probed:
             return None
-        origin, interval = str(self._settings.block_id(block)), block.policy.policy().blind_after // 4
-        return Probe(
-            client, block.source.probe_subject, origin, interval, self._board.reporter(f"probe of {block.name}")
-        )
+        rule = block.probe_rule(self._settings.region, self._settings.site)
+        origin = str(self._settings.block_id(block))
+        return Probe(client, rule, origin, self._board.reporter(f"probe of {block.name}"))
 
     def _heartbeat(self, block: StreamSettings, client: Client) -> Heartbeat | None:
         subject, interval = block.heartbeat.subject, int(block.heartbeat.interval)

@@ -33,6 +33,7 @@ class JetStreamSource:
     def __init__(self, client: EdgeClient, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
         self._probe = probe
         self._newest_stored_at = 0
+        self._probed_subjects: tuple[str, ...] = ()
         self._client = client
         self._api = api
         self._settle = settle
@@ -91,9 +92,8 @@ class JetStreamSource:
         pulls = self._pulls = Pulls(self._client, self._api)
         self._completeness = Completeness(self._api)
         self._newest_stored_at = position.stored_at
-        if self._probe is not None:
-            await self._probe.open(listens=await self._api.listens(self._probe.subject))
         facts = await self._api.facts()
+        await self._open_probe(facts)
         change = past_change(position, facts)
         if change is PastChange.SHORTENED:
             # A server that has just come to lead a replicated stream may not have applied the last messages yet.
@@ -115,6 +115,11 @@ class JetStreamSource:
             return Opened(facts, position.sequence, is_gap=is_gap(read_through, facts))
         await pulls.close()
         return Opened(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
+
+    async def _open_probe(self, facts: StreamFacts) -> None:
+        self._probed_subjects = facts.takes.subjects
+        if self._probe is not None:
+            await self._probe.open(self._probed_subjects)
 
     async def _is_rewritten(self, position: SourcePosition, pending: int, last_stored_at: int) -> bool:
         """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
@@ -170,9 +175,10 @@ class JetStreamSource:
         if pulls.first is not None and pulls.first.sequence > hole_after:
             pulls.break_off(f"messages behind {hole_after} were lost to retention before they were read")
 
-    async def check(self) -> Checked:
-        """Ask the stream for its facts, and whether everything stored has been read."""
+    async def check(self, blind_after: int) -> Checked:
+        """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
         facts = await self._api.facts()
+        refusal = await self._refusal(facts, blind_after)
         consumer = await self._api.consumer_info()
         pulls = self._pulls
         if pulls.broken:
@@ -181,24 +187,31 @@ class JetStreamSource:
         has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
         if not has_read_all:
             under_way = max(delivered - pulls.consumer_sequence, 0)
-            return Checked(facts, pending=consumer.num_pending + under_way + pulls.buffered_count)
+            return Checked(facts, pending=consumer.num_pending + under_way + pulls.buffered_count, refusal=refusal)
         if doubt := await self._completeness.doubt(facts, consumer.server, delivered_sequence):
-            return Checked(msgspec.structs.replace(facts, doubt=facts.doubt or doubt))
+            return Checked(msgspec.structs.replace(facts, doubt=facts.doubt or doubt), refusal=refusal)
         pulls.note_examined(facts.last_sequence)
-        if not await self._could_store(facts):
-            return Checked(facts, examined_sequence=facts.last_sequence)
+        if facts.doubt or refusal or not self._has_stored_lately(facts, blind_after):
+            return Checked(facts, examined_sequence=facts.last_sequence, refusal=refusal)
         # In a cluster, what came after the stream's leader was asked may not be where we asked next.
         is_of_one = not (facts.unheard_for or facts.leader)
         heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
         return Checked(facts, heard_through - self._settle, facts.last_sequence)
 
-    async def _could_store(self, facts: StreamFacts) -> bool:
-        """Tell whether the stream would have stored what was sent to it lately, and probe it where it is quiet."""
-        if self._probe is not None:
-            await self._probe.send_if_due(facts, self._newest_stored_at)
-        if self._probe is None or self._probe.is_off:
-            return not (facts.doubt or facts.refuses_by_subject)
-        return not facts.doubt and self._probe.proves_storing(facts, self._newest_stored_at)
+    async def _refusal(self, facts: StreamFacts, blind_after: int) -> str:
+        """Probe the stream where that is due, and say why it refuses what is sent to it; "" where it does not."""
+        if self._probe is None:
+            return facts.refusal
+        if facts.takes.subjects != self._probed_subjects:
+            await self._open_probe(facts)
+        await self._probe.send_if_due(facts, self._newest_stored_at, blind_after)
+        return facts.refusal or self._probe.refusal
+
+    def _has_stored_lately(self, facts: StreamFacts, blind_after: int) -> bool:
+        """Tell whether something was stored within ``blind_after``, or half of that where probes see to it."""
+        is_probed = self._probe is not None and not self._probe.is_off
+        within = blind_after // 2 if is_probed else blind_after
+        return abs(facts.server_at - self._newest_stored_at) <= within
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""

@@ -17,7 +17,6 @@ from edge_agent.source_consumer import WORK_QUEUE, ConsumerInfo, SourceAddress, 
 from edge_agent.source_stream import INTEREST, StreamInfo
 from shared.instants import format_instant
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
-from shared.subjects import covers
 
 T = TypeVar("T")
 
@@ -62,8 +61,11 @@ class SourceApi:
         return (await self._info()).facts
 
     async def consumer_info(self) -> ConsumerInfo:
-        """Ask for the consumer's progress."""
-        return await self._request(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
+        """Ask for the consumer's progress; raise SourceUnavailable where somebody has changed what it delivers."""
+        info = await self._request(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
+        if problem := unsuitable(info, self._address):
+            raise SourceUnavailable(problem)
+        return info
 
     async def ensure_consumer(self) -> ConsumerInfo:
         """Create the durable consumer where it is missing and we may; refuse one that cannot serve."""
@@ -87,10 +89,6 @@ class SourceApi:
         if problem:
             raise SourceUnavailable(problem)
         return info
-
-    async def listens(self, subject: str) -> bool:
-        """Tell whether the stream stores what is published on a subject."""
-        return any(covers(pattern, subject) for pattern in (await self._info()).config.subjects)
 
     async def reset(self, sequence: int) -> int:
         """Let the consumer deliver from ``sequence`` on, its own sequence from 1; give how many messages wait."""

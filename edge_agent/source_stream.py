@@ -1,8 +1,10 @@
 """Read from STREAM.INFO what a stream proves by its silence, and whether it may hold what was read before. No I/O."""
 
+import hashlib
+
 import msgspec
 
-from edge_agent.core.resume import StreamFacts
+from edge_agent.core.resume import StreamFacts, StreamTakes
 from shared.instants import parse_instant
 
 LARGE_REGISTRATION = 256 << 10
@@ -27,6 +29,16 @@ class _Config(msgspec.Struct):
     discard_new_per_subject: bool = False
     max_msgs: int = -1
     max_bytes: int = -1
+    max_msg_size: int = -1
+    subject_transform: msgspec.Raw = msgspec.Raw()
+    mirror: msgspec.Raw = msgspec.Raw()
+    sources: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def takes(self) -> StreamTakes:
+        parts = [bytes(part) for part in (self.subject_transform, self.mirror, self.sources)]
+        routing = hashlib.blake2b(b"\n".join(parts), digest_size=8).hexdigest() if any(parts) else ""
+        return StreamTakes(self.subjects, max(self.max_msg_size, 0), routing)
 
 
 class CopiedStream(msgspec.Struct):
@@ -89,6 +101,9 @@ class StreamInfo(msgspec.Struct):
             last_sequence=self.state.last_seq,
             server_at=parse_instant(self.ts),
             doubt=self._doubt,
+            refusal=self._refusal,
+            takes=self.config.takes,
+            mean_size=self.state.bytes // self.state.messages if self.state.messages else 0,
             refuses_by_subject=self.config.discard == "new" and self.config.discard_new_per_subject,
             unheard_for=max([most_unheard_for, *(origin.active for origin in origins)]) // 1_000,
             first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
@@ -105,10 +120,9 @@ class StreamInfo(msgspec.Struct):
     @property
     def _doubt(self) -> str:
         """Say why a registration might not be in it though its sender has sent it; "" where it would be."""
-        if self.config.sealed:
-            return "is sealed"
-        if self.config.discard == "new" and self._is_full:
-            return "is full and refuses what is new"
+        refusal = self._refuses(LARGE_REGISTRATION)
+        if refusal:
+            return refusal
         if self.cluster.unheard_for is None or self.cluster.unheard_for > HEARD_WITHIN:
             return "does not hear most of the servers that hold it"
         unheard = [origin.name for origin in self.origins if not 0 <= origin.active <= HEARD_WITHIN]
@@ -118,7 +132,14 @@ class StreamInfo(msgspec.Struct):
         return f"is behind {', '.join(behind)}, which it copies from" if behind else ""
 
     @property
-    def _is_full(self) -> bool:
+    def _refusal(self) -> str:
+        """Say why it refuses what is sent now, of the size that its messages have; "" where nothing shows that."""
+        return self._refuses(self.state.bytes // self.state.messages if self.state.messages else 0)
+
+    def _refuses(self, size: int) -> str:
         config, state = self.config, self.state
-        headroom = min(LARGE_REGISTRATION, config.max_bytes // 10)
-        return 0 < config.max_msgs <= state.messages or 0 < config.max_bytes < state.bytes + headroom
+        if config.sealed:
+            return "is sealed"
+        room = min(size, config.max_bytes // 10)
+        is_full = 0 < config.max_msgs <= state.messages or 0 < config.max_bytes < state.bytes + room
+        return "is full and refuses what is new" if config.discard == "new" and is_full else ""

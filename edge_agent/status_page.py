@@ -8,7 +8,7 @@ from edge_agent.pair.status import MISSED_AFTER, PairStatus
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
 from edge_agent.status_report import LEAST_FREE, STARTS, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.terminal import UNWRAPPED
-from edge_agent.usefulness import PartStatus, is_blind, stands_still
+from edge_agent.usefulness import THEN_UNHEARD, PartStatus, is_blind, stands_still, why_unproven
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.sizes import format_size
@@ -153,6 +153,8 @@ def _block_lines(report: StatusReport, block: BlockReport) -> Iterator[_Line]:
         if is_of_block and of == block.name:
             yield f"  {kind}", _part(part)
     yield "  lag", _lag(report, block)
+    if block.progress and block.progress.loss:
+        yield "  takes less", f"the stream {block.progress.loss}: {THEN_UNHEARD}"
     yield "  position", f"{state.position.stream} sequence {state.position.sequence:,}"
     if state.mode == "sample":
         since = f", without a gap since {_instant(state.observed_since)}" if state.observed_since else ""
@@ -199,7 +201,8 @@ def _lag(report: StatusReport, block: BlockReport) -> str:
         looked = _ago(report.agent.written_at - reached.checked_ago)
         return f"not known now; {pending} waited to be read when the stream was last looked at, {looked}"
     if is_blind(reached):
-        return f"nothing waits, but BLIND for {_rough(reached.behind)}: {reached.why_unproven}"
+        lasted = f"nothing waits, but BLIND for {_rough(reached.behind)}" if reached.is_covered else "BLIND"
+        return f"{lasted}: {why_unproven(block.name, reached, report.parts)}"
     if stands_still(reached):
         ahead = _rough(reached.ahead)
         return f"{pending} to read, but STANDING STILL: its server's clock is {ahead} behind what it had shown before"

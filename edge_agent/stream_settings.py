@@ -15,12 +15,13 @@ from edge_agent.core.intake import (
     SenderRule,
 )
 from edge_agent.core.policy import Policy
+from edge_agent.probe import ProbeRule
 from edge_agent.source_consumer import StartRule
 from shared.identifiers import validated_token
 from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, format_duration, parse_duration, parse_instant
 from shared.nats_settings import ConnectionSettings
 from shared.settings import Duration, Settings
-from shared.subjects import EVERY_REGISTRATION, covers, is_publishable, is_readable
+from shared.subjects import EVERY_REGISTRATION, covers, is_publishable, is_readable, probe_subject
 from shared.thresholds import InvalidThresholds, Thresholds
 
 _START = "write all, new, sequence:100, time:2026-01-31T00:00:00Z or delta:1h"
@@ -34,7 +35,8 @@ class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
     create_consumer: Annotated[bool, Meta(description="create the consumer where it is missing")] = True
     filter_subject: Annotated[str, Meta(description="read only messages on this subject; empty: all")] = ""
     start: Annotated[str, Meta(description="where the first read begins: all, new, sequence:, time: or delta:")] = "all"
-    probe_subject: Annotated[str, Meta(description="subject of the agent's own probe messages; empty: no probe")] = ""
+    probe: Annotated[bool, Meta(description="publish small messages that show that the stream stores")] = True
+    probe_subject: Annotated[str, Meta(description="subject of these; empty: one that no sender uses is chosen")] = ""
     settle: Annotated[Duration, Meta(description="how far behind the server's clock a time counts as complete")] = (
         Duration(5 * SECOND)
     )
@@ -53,6 +55,8 @@ class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
             raise ValueError(
                 f"probe_subject {self.probe_subject!r} cannot be published on: write tokens and single dots"
             )
+        if self.probe_subject and not self.probe:
+            raise ValueError("probe_subject has no effect with probe = false: take one of them out")
         self.start_rule()
 
     def start_rule(self) -> StartRule:
@@ -266,14 +270,14 @@ class StreamSettings(Settings, frozen=True):
                 f"({format_duration(blind_after)}) by a second or more, or every pause counts as blind"
             )
 
-    def check_probe(self, policy: PolicySettings) -> None:
-        """Raise InvalidThresholds where probes, which go by the settings, are too rare under ``policy``."""
-        theirs, ours = policy.policy().blind_after, self.policy.policy().blind_after
-        if self.source.probe_subject and theirs < ours:
-            raise InvalidThresholds(
-                f"blind_after ({format_duration(theirs)}) must not be shorter than the settings file's "
-                f"({format_duration(ours)}), by which the probe goes"
-            )
+    @property
+    def is_probed(self) -> bool:
+        """Tell whether the agent probes the stream, which it does where it watches senders."""
+        return self.source.probe and self.mode == "sample"
+
+    def probe_rule(self, region: str, site: str) -> ProbeRule:
+        """Say on which subject probes go."""
+        return ProbeRule(probe_subject(region, site), self.source.probe_subject, self.filter_subject)
 
     def _check_copying(self) -> None:
         if self.sender is not None:

@@ -18,6 +18,7 @@ from edge_agent.ports import Progress
 from shared.instants import MINUTE, SECOND, format_duration
 
 DRAIN_PATIENCE = 1 * MINUTE
+THEN_UNHEARD = "who is not heard any more is unknown, not stale; give the stream back what it took"
 WORKING = frozenset({"connected", "reading", "following", "stored", "leading", "standing by", "catching up"})
 _UPSTREAM, _SOURCE, _STREAM, _PAIR = "upstream", "source of ", "stream ", "pair"
 
@@ -49,16 +50,30 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
     for block, reached in progress.items():
         if is_blind(reached):
             behind = format_duration(reached.behind // SECOND * SECOND)
-            yield f"stream {block}: blind for {behind}: nothing waits, but {reached.why_unproven}"
+            lasted = f"blind for {behind}: nothing waits, but" if reached.is_covered else "blind:"
+            yield f"stream {block}: {lasted} {why_unproven(block, reached, parts)}"
+        elif reached.loss:
+            yield f"stream {block}: the stream {reached.loss}: {THEN_UNHEARD}"
         if stands_still(reached):
             ahead = format_duration(reached.ahead // SECOND * SECOND)
             yield f"stream {block}: standing still: its server's clock is {ahead} behind what it had shown before"
 
 
+def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus]) -> str:
+    """Say why the silence of a block's stream proves nothing."""
+    why = reached.doubt or ("" if reached.is_covered else reached.loss)
+    if why:
+        return f"the stream {why}"
+    probe = parts.get(f"probe of {block}")
+    said = f" (probe {probe.phase}: {probe.reason})" if probe and probe.reason else ""
+    return f"nothing proves that the stream can store{said}"
+
+
 def is_blind(reached: Progress) -> bool:
     """Tell whether a block's stream has been read to its end, and still nothing proves its time."""
     watches = reached.mode == "sample" and reached.blind_after > 0
-    return watches and not reached.pending and reached.behind - reached.checked_ago > reached.blind_after
+    is_unproven = not reached.pending and reached.behind - reached.checked_ago > reached.blind_after
+    return watches and (is_unproven or not reached.is_covered)
 
 
 def stands_still(reached: Progress) -> bool:

@@ -27,7 +27,8 @@ class Watermarks:
 
         Coverage that is about to be closed is vouched for by the watermark that closes it.
         """
-        return state.observed_through != self._through and state.pending_blind is None
+        is_covered = state.pending_blind is None and not state.is_suspended
+        return is_covered and state.observed_through != self._through
 
     def made(self, state: BlockState, at: float) -> None:
         """Note that a state's is committed, as it is when the mode writes none."""

@@ -53,6 +53,11 @@ def copy_prefix(block_id: BlockId) -> str:
     return f"{_own(block_id)}.copy"
 
 
+def probe_subject(region: str, site: str) -> str:
+    """Name where a site's agents publish the probes of its streams: no sender's subject, and no other site's."""
+    return f"muster.probe.{region}.{site}"
+
+
 def _own(block_id: BlockId) -> str:
     return f"{ROOT}.{block_id}"
 

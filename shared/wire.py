@@ -78,7 +78,9 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``age`` and ``seen`` are whole seconds, as Choria's consumers expect them; of a ``recovered`` they, and
     ``last_seen_us``, are those of the sighting before. ``sequence`` is that of the last sighting, which for ``new`` and
     ``recovered`` is the one that caused the advisory. ``ordinal`` counts the block's advisories within the incarnation
-    from 1, without holes. ``by_operator`` is there, and true, where the hub's policy retired a sender.
+    from 1, without holes. ``by_operator`` is there, and true, where the hub's policy retired a sender;
+    ``unheard_until_us`` where it was retired because nobody could hear it: the stream did not take any more what it
+    published. Whether it lives is unknown from its last sighting until then, or until its next advisory.
     """
 
     protocol: Literal["io.choria.sr.v2.age_advisory"] = ADVISORY_PROTOCOL
@@ -103,6 +105,7 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ordinal: int
     rebuilt: bool = False
     by_operator: bool | UnsetType = UNSET
+    unheard_until_us: int | UnsetType = UNSET
 
     def filled(
         self, event_id: str, sender_id: str, instants: tuple[int, int], sequences: tuple[int, int], ordinal: int

@@ -18,7 +18,7 @@ from aggregator.topology.settings import RegionSettings, SiteSettings, TopologyS
 from aggregator.topology.sourcing import archive_deliveries, consumer_of, through_consumer
 from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
-from shared.subjects import ROOT
+from shared.subjects import ROOT, covers, probe_subject
 
 ARCHIVE_CONSUMER = "muster-archive"
 
@@ -53,7 +53,9 @@ def is_beside_the_archive(topology: TopologySettings, region: RegionSettings) ->
 def _registration(site: SiteSettings) -> DesiredStream:
     assert site.server is not None
     wanted = site.registration
-    extra = {"subjects": list(wanted.subjects), "retention": wanted.retention}
+    probed = probe_subject(site.region, site.name)
+    subjects = [*wanted.subjects, *(() if any(covers(each, probed) for each in wanted.subjects) else (probed,))]
+    extra = {"subjects": subjects, "retention": wanted.retention}
     return DesiredStream(Place(site.name, site.server.domain), wanted.name, _common(wanted) | extra)
 
 

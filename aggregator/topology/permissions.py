@@ -17,7 +17,7 @@ import msgspec
 from aggregator.topology.settings import SiteSettings
 from shared.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_name
-from shared.subjects import ROOT
+from shared.subjects import ROOT, probe_subject
 
 CLIENTS = "STANDARD"
 LEAVES = "LEAFNODE"
@@ -83,7 +83,7 @@ def accounts_in_region(fleet: str, sites: Iterable[SiteSettings], *, with_policy
 def agent_at_site(site: SiteSettings) -> Grant:
     """Let a site's agent read its stream through consumers of its own; two that are a pair, keep a log besides."""
     stream, api = site.registration.name, api_prefix()
-    subjects = [f"{api}.STREAM.INFO.{stream}", f"{api}.STREAM.MSG.GET.{stream}"]
+    subjects = [f"{api}.STREAM.INFO.{stream}", f"{api}.STREAM.MSG.GET.{stream}", probe_subject(site.region, site.name)]
     for block in site.blocks:
         for member in site.members or ("",):
             consumer = f"{stream}.muster-{site.name}-{block}" + (f"-{member}" if member else "")

@@ -4,6 +4,7 @@ import msgspec
 
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.policy import Policy
+from edge_agent.core.resume import StreamTakes
 from edge_agent.core.standing import Standing
 from shared.identifiers import SourcePosition
 
@@ -29,7 +30,9 @@ class BlockState(msgspec.Struct, frozen=True):
     are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
     ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``standing`` is what was taken of
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
-    its messages. ``mark`` stands in what a member of a redundant pair commits, and nowhere else.
+    its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
+    take less, None where nobody is missed because of that; ``refuses``, ``awaits_word`` and ``narrowed_at`` as in
+    ``StreamSeen``. ``mark`` stands in what a member of a redundant pair commits, and nowhere else.
     """
 
     position: SourcePosition
@@ -50,7 +53,22 @@ class BlockState(msgspec.Struct, frozen=True):
     rebuilt_at: int = 0
     mode: str = "sample"
     counters: Counters = {}
+    takes: StreamTakes | None = None
+    took: StreamTakes | None = None
+    refuses: bool = False
+    awaits_word: bool = False
+    narrowed_at: int = 0
     mark: PairMark | None = None
+
+    @property
+    def is_suspended(self) -> bool:
+        """Tell whether time passes without being covered: the stream is known not to take what is sent to it."""
+        return self.refuses or self.awaits_word
+
+    @property
+    def loss(self) -> str:
+        """Say what the stream takes no more, where somebody may be missed because of that; else ""."""
+        return self.took.lost_in(self.takes) if self.took and self.takes else ""
 
     @property
     def read_through(self) -> int:

@@ -13,6 +13,7 @@ from edge_agent.core.decision import BlindCause, Decision, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import OutboxRow, WatermarkContext
 from edge_agent.core.policy import Policy
+from edge_agent.core.resume import StreamFacts
 from edge_agent.core.senders import SenderChanges
 from edge_agent.core.standing import Standing
 from shared.identifiers import BlockId, Incarnation
@@ -33,6 +34,9 @@ class BlockDraft(Protocol):
 
     def examine(self, sequence: int) -> bool:
         """Note that everything up to ``sequence`` has been read, which proves no time."""
+
+    def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
+        """Note what the stream takes, and whether it is seen to refuse what is sent to it."""
 
     def lose(self, cause: BlindCause) -> None:
         """Note that something before the next proof was never seen."""

@@ -14,7 +14,8 @@ class Advise(msgspec.Struct, frozen=True, gc=False):
     """Say that a sender became ``kind`` at ``at``; ``ordinal`` counts the block's advisories in its incarnation.
 
     ``sequence`` is the last sighting's; ``last_seen_at`` that of the sighting before for ``recovered``. ``by_operator``
-    where a sender is retired because the hub's policy says so.
+    where a sender is retired because the hub's policy says so; ``unheard_until`` where it is because nobody could hear
+    it: whether it lives is not known from its last sighting until then.
     """
 
     kind: AdvisoryKind
@@ -28,6 +29,7 @@ class Advise(msgspec.Struct, frozen=True, gc=False):
     ordinal: int
     rebuilt: bool = False
     by_operator: bool = False
+    unheard_until: int = 0
 
 
 class Forward(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +68,8 @@ class BlindCause(StrEnum):
     UNPROVEN = "unproven"
     GAP = "gap"
     NEW_EPOCH = "new_epoch"
+    REFUSED = "refused"
+    NARROWED = "narrowed"
 
 
 # Each recorded input says behind which message it holds: those of ``sequence`` and before were read before it.
@@ -119,6 +123,20 @@ class SenderRetired(msgspec.Struct, frozen=True, tag="retired"):
     sequence: int
 
 
+class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
+    """At ``at`` the stream was seen to refuse what is sent to it, to take less than before, or neither any more.
+
+    It ``refuses``, or, where ``awaits_word``, took less and nobody was heard since: no time is covered meanwhile.
+    Whoever was heard last before ``narrowed_at`` (0: nobody) may be one whom the stream does not take any more.
+    """
+
+    at: int
+    sequence: int
+    refuses: bool = False
+    awaits_word: bool = False
+    narrowed_at: int = 0
+
+
 class Clamped(msgspec.Struct, frozen=True, tag="clamped"):
     """The message at ``sequence``, stored before ``observed_through``, counts at ``counted_at``."""
 
@@ -126,4 +144,6 @@ class Clamped(msgspec.Struct, frozen=True, tag="clamped"):
     counted_at: int
 
 
-RecordedInput = ObservationBegun | BlindSpan | EpochBegun | PolicyChanged | SenderAskedFor | SenderRetired | Clamped
+RecordedInput = (
+    ObservationBegun | BlindSpan | EpochBegun | PolicyChanged | SenderAskedFor | SenderRetired | StreamSeen | Clamped
+)

@@ -5,8 +5,10 @@ The rules stand in ``edge_agent.core.tracker``. A draft reads the table and neve
 
 from itertools import islice
 
+import msgspec
+
 from edge_agent.core.block_state import BlockState, counted
-from edge_agent.core.deadlines import DeadlineQueue, retired_at, stale_at
+from edge_agent.core.deadlines import NEVER, DeadlineQueue, retired_at, stale_at
 from edge_agent.core.decision import (
     BlindCause,
     BlindSpan,
@@ -14,9 +16,11 @@ from edge_agent.core.decision import (
     CloseCoverage,
     EpochBegun,
     ObservationBegun,
+    StreamSeen,
 )
 from edge_agent.core.ledger import Ledger
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
+from edge_agent.core.resume import StreamFacts
 from edge_agent.core.sampling import reason_to_forward
 from edge_agent.core.sender_list import NOBODY
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
@@ -57,6 +61,8 @@ class Draft:
         self._pending_blind = state.pending_blind
         self._settling_at = state.settling_at
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
+        self._takes, self._took = state.takes, state.took
+        self._refuses, self._awaits_word, self._narrowed_at = state.refuses, state.awaits_word, state.narrowed_at
         self._quiet_until = self._next_deadline = self._valid = 0
 
     # Inputs
@@ -67,6 +73,8 @@ class Draft:
         if len(self.decisions) >= self._decision_limit or not self._advance(message.stored_at):
             return False
         at = self._read(message)
+        # Somebody is heard: what the stream lost, it has not lost everybody.
+        self._awaits_word = False
         self._valid += 1
         sender_id = observation.sender_id
         state = self._touch(sender_id)
@@ -138,11 +146,56 @@ class Draft:
             self._pending_blind, self._quiet_until = cause, 0
             self._ledger.count("blind", cause)
 
+    def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
+        """Note what the stream takes, and whether it is seen to refuse what is sent to it; ``facts`` as of now."""
+        took, narrowed_at, awaits_word = self._took, self._narrowed_at, self._awaits_word
+        earliest_seen_at = self._heard.first_instant()
+        if self._takes is not None and self._takes.lost_in(facts.takes) and earliest_seen_at < NEVER:
+            took, narrowed_at, awaits_word = took or self._takes, facts.server_at, True
+        elif took is not None and not took.lost_in(facts.takes):
+            took, narrowed_at, awaits_word = None, 0, False
+        elif took is not None and earliest_seen_at >= narrowed_at:
+            took = None
+        if facts.refuses_by_subject:
+            # Whose subject is full is not shown: it may be that of anybody who is silent.
+            narrowed_at = NEVER
+        elif narrowed_at == NEVER:
+            narrowed_at = 0
+        seen = StreamSeen(self.observed_through, self.position.sequence, refuses, awaits_word, narrowed_at)
+        if (refuses, awaits_word, narrowed_at) != (self._refuses, self._awaits_word, self._narrowed_at):
+            if not self._finish_settling():
+                return False
+            self.see_stream(msgspec.structs.replace(seen, at=self.observed_through))
+        self._takes, self._took = facts.takes, took
+        return True
+
+    def see_stream(self, seen: StreamSeen) -> bool:
+        """Let time pass without being covered, or be covered again, as rule 7 of the tracker has it."""
+        if not self._finish_settling():
+            return False
+        was_suspended, is_restored = self._is_suspended, seen.narrowed_at < self._narrowed_at
+        self._refuses, self._awaits_word, self._narrowed_at = seen.refuses, seen.awaits_word, seen.narrowed_at
+        self._quiet_until = self._next_deadline = 0
+        self.recorded.append(seen)
+        if self._is_suspended and not was_suspended:
+            if self._pending_blind is not BlindCause.NEW_EPOCH:
+                self._pending_blind = None
+                if self.observed_through:
+                    self._close_coverage(self.observed_through)
+            self._since = self.observed_through
+            self._ledger.count("blind", BlindCause.REFUSED if seen.refuses else BlindCause.NARROWED)
+        elif (was_suspended or is_restored) and not self._is_suspended:
+            # From the next proof on, everybody has the full time to be heard.
+            cause = BlindCause.REFUSED if was_suspended else BlindCause.NARROWED
+            self._pending_blind = self._pending_blind or cause
+        return True
+
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
         """Go on with another past behind ``sequence`` (``stored_at``: of what was read there). Ordinals start again."""
         if not self._finish_settling():
             return False
-        if self.observed_through and self._pending_blind is not BlindCause.NEW_EPOCH:
+        is_closed = self._is_suspended or self._pending_blind is BlindCause.NEW_EPOCH
+        if self.observed_through and not is_closed:
             self._close_coverage(self.observed_through)
         self.recorded.append(EpochBegun(incarnation, self.observed_through, self.position.sequence))
         self._past_stored_at = self.position.stored_at or self._past_stored_at
@@ -208,6 +261,11 @@ class Draft:
             advisory_ordinal=self._ledger.ordinal,
             rebuilding=self._rebuilding,
             rebuilt_at=self._rebuilt_at,
+            takes=self._takes,
+            took=self._took,
+            refuses=self._refuses,
+            awaits_word=self._awaits_word,
+            narrowed_at=self._narrowed_at,
             counters=counted(self._before.counters, additions),
         )
 
@@ -221,6 +279,10 @@ class Draft:
         return SenderChanges(heard, stale, retired)
 
     # Rules
+
+    @property
+    def _is_suspended(self) -> bool:
+        return self._refuses or self._awaits_word
 
     def _touch(self, sender_id: str) -> SenderState | None:
         state = self._touched.get(sender_id)
@@ -237,12 +299,8 @@ class Draft:
         if not self._finish_settling():
             return False
         through = self.observed_through
-        if through == 0:
-            self.recorded.append(ObservationBegun(at, self.position.sequence))
-            self._since = self.observed_through = at
-            self._pending_blind = None
-            if self._rebuilding:
-                self._rebuilding, self._rebuilt_at = False, at
+        if through == 0 or self._is_suspended:
+            self._go_on_from(at)
             return True
         if self._detects and (self._pending_blind or at - through > self._policy.blind_after):
             cause = self._pending_blind or BlindCause.UNPROVEN
@@ -255,6 +313,18 @@ class Draft:
         self.observed_through = max(self.observed_through, at)
         self._quiet_until = min(self._next_deadline, self.observed_through + self._policy.blind_after)
         return True
+
+    def _go_on_from(self, at: int) -> None:
+        """Let coverage begin no earlier than at a proof: at the first of all, or at each while it is suspended."""
+        through = self.observed_through
+        if through == 0:
+            self.recorded.append(ObservationBegun(at, self.position.sequence))
+            if self._rebuilding:
+                self._rebuilding, self._rebuilt_at = False, at
+        else:
+            self._blind_total += max(at - through, 0)
+        self._since = self.observed_through = max(at, through)
+        self._pending_blind = None
 
     def _read(self, message: SourceMessage) -> int:
         at = message.stored_at
@@ -308,6 +378,8 @@ class Draft:
         """Settle ``at`` itself too, and let time go on behind it, so that nothing more can fall on it."""
         if not self._settle(at + 1):
             return False
+        if self._is_suspended:
+            self._go_on_from(at + 1)
         self.observed_through = max(self.observed_through, at + 1)
         return True
 
@@ -317,20 +389,23 @@ class Draft:
     def _fall_stale(self, sender_id: str, at: int) -> None:
         state = self._touch(sender_id)
         assert state is not None, f"{sender_id} is queued but not tracked"
+        if state.last_seen_at < self._narrowed_at:
+            self._retire(sender_id, at, unheard_until=state.last_seen_at + self._policy.retire_after)
+            return
         state.phase = SenderPhase.STALE
         state.stale_observed_at = at - self._blind_total
         self._heard.discard(sender_id)
         self._stale.put_last(state)
         self._ledger.advise(AdvisoryKind.STALE, state, at, incarnation=self.incarnation, sequence=state.last_sequence)
 
-    def _retire(self, sender_id: str, at: int, *, by_operator: bool = False) -> None:
+    def _retire(self, sender_id: str, at: int, *, by_operator: bool = False, unheard_until: int = 0) -> None:
         state = self._touch(sender_id)
         assert state is not None, f"{sender_id} is queued but not tracked"
         state.retired = True
         self._heard.discard(sender_id)
         self._stale.discard(sender_id)
         self._asked_for.discard(sender_id)
-        self._ledger.retire(state, at, self.incarnation, by_operator=by_operator)
+        self._ledger.retire(state, at, self.incarnation, by_operator=by_operator, unheard_until=unheard_until)
 
     def _open_episode(self, sender_id: str, sequence: int, at: int, slot: int) -> SenderState:
         incarnation = self.incarnation

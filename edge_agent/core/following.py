@@ -29,6 +29,9 @@ _OF_MESSAGES = (
     "advisory_ordinal",
     "rebuilding",
     "rebuilt_at",
+    "refuses",
+    "awaits_word",
+    "narrowed_at",
 )
 """What follows from messages and recorded inputs; the rest of a state, from looking at the stream."""
 

@@ -47,11 +47,21 @@ class Ledger:
             )
         )
 
-    def retire(self, state: SenderState, at: int, incarnation: Incarnation, *, by_operator: bool) -> None:
-        """Say that a sender is forgotten, for its silence or because an operator says so."""
+    def retire(
+        self,
+        state: SenderState,
+        at: int,
+        incarnation: Incarnation,
+        *,
+        by_operator: bool = False,
+        unheard_until: int = 0,
+    ) -> None:
+        """Say that a sender is forgotten: for its silence, because an operator says so, or nobody could hear it."""
         self.advise(AdvisoryKind.RETIRED, state, at, incarnation=incarnation, sequence=state.last_sequence)
-        if by_operator:
-            self.decisions[-1] = msgspec.structs.replace(self.decisions[-1], by_operator=True)
+        if by_operator or unheard_until:
+            self.decisions[-1] = msgspec.structs.replace(
+                self.decisions[-1], by_operator=by_operator, unheard_until=unheard_until
+            )
 
     def forward(self, state: SenderState, observation: Observation, reason: ForwardReason, at: int) -> None:
         """Let a sighting go on, and note it as what was forwarded last."""

@@ -185,6 +185,8 @@ class Emitter(msgspec.Struct, frozen=True):
             )
             if decision.by_operator:
                 record = msgspec.structs.replace(record, by_operator=True)
+            if decision.unheard_until:
+                record = msgspec.structs.replace(record, unheard_until_us=decision.unheard_until)
             return OutboxRow(lane, block, subject, {header: id_of(event_id)}, encode(record))
 
         return write

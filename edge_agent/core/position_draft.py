@@ -7,6 +7,7 @@ from edge_agent.core.block_state import BlockState, Counters, counted
 from edge_agent.core.decision import BlindCause, Decision, EpochBegun, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
+from edge_agent.core.resume import StreamFacts
 from edge_agent.core.senders import NO_CHANGES, SenderChanges
 from edge_agent.core.standing import Standing
 from shared.identifiers import Incarnation, SourcePosition
@@ -37,6 +38,10 @@ class PositionDraft:
         """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
         self._advance(at)
         return self.examine(examined_sequence)
+
+    def look_at(self, _facts: StreamFacts, *, refuses: bool) -> bool:  # noqa: ARG002 - nobody is watched here
+        """Note nothing: what the stream does not take is nobody's silence here."""
+        return True
 
     def examine(self, sequence: int) -> bool:
         """Note that everything up to ``sequence`` has been read, which proves no time."""

@@ -18,6 +18,7 @@ from edge_agent.core.decision import (
     RecordedInput,
     SenderAskedFor,
     SenderRetired,
+    StreamSeen,
 )
 from edge_agent.core.observation import Observation, Rejected, Taken
 from edge_agent.core.policy_draft import PolicyDraft
@@ -82,6 +83,9 @@ def apply_recorded(draft: PolicyDraft, item: RecordedInput, begins_at: SourcePos
         case SenderRetired(at, sender_id):
             _prove_if_any(draft, at)
             draft.retire(sender_id)
+        case StreamSeen(at):
+            _prove_if_any(draft, at)
+            draft.see_stream(item)
 
 
 def _prove_if_any(draft: PolicyDraft, at: int) -> None:

@@ -11,16 +11,45 @@ from enum import StrEnum
 import msgspec
 
 from shared.identifiers import Incarnation, SourcePosition
+from shared.subjects import covers
+
+
+class StreamTakes(msgspec.Struct, frozen=True):
+    """What a stream's configuration lets it take.
+
+    ``max_message_size`` in bytes, 0: no limit of the stream's own. ``routing`` stands for what it copies from others,
+    and for how it renames subjects: the same text as long as both are the same.
+    """
+
+    subjects: tuple[str, ...] = ()
+    max_message_size: int = 0
+    routing: str = ""
+
+    def lost_in(self, later: "StreamTakes") -> str:
+        """Say what a stream that took this takes no more where it takes ``later``; "" where that is nothing.
+
+        >>> StreamTakes(("a.>", "b")).lost_in(StreamTakes(("a.*", "b", "c")))
+        'no longer listens on a.>'
+        """
+        gone = [subject for subject in self.subjects if not any(covers(each, subject) for each in later.subjects)]
+        if gone:
+            return f"no longer listens on {', '.join(gone)}"
+        if later.max_message_size and not 0 < self.max_message_size <= later.max_message_size:
+            return f"no longer takes messages of more than {later.max_message_size} bytes"
+        return "" if self.routing == later.routing else "copies or renames messages otherwise than before"
 
 
 class StreamFacts(msgspec.Struct, frozen=True):
     """What STREAM.INFO shows. Instants in microseconds; ``server_at`` is the server's clock when it answered.
 
     ``doubt`` says why what a sender has sent may not be in the stream, "" where it would be: it is sealed, or full, or
-    lacks what it copies from another. Silence then proves nothing, nor does it without a probe where the stream
-    ``refuses_by_subject``, which nothing shows, nor of the last ``unheard_for`` microseconds, in which the streams that
-    it copies from were not heard, or the servers that hold it too: ``leader`` names the one that leads them, "" where
-    one server alone holds it.
+    lacks what it copies from another. Silence then proves nothing, nor of the last ``unheard_for`` microseconds, in
+    which the streams that it copies from were not heard, or the servers that hold it too: ``leader`` names the one that
+    leads them, "" where one server alone holds it.
+
+    ``refusal`` says why it refuses what is sent to it now, "" where it shows no reason. A stream that
+    ``refuses_by_subject`` does not show which subjects are full. ``takes`` is what its configuration lets it take,
+    ``mean_size`` what a message of it takes on the average, in bytes.
 
     ``first_stored_at`` is that of its first message, 0 where it is empty. One that ``awaits_consumers`` lets go of a
     message when no consumer needs it any more; one that ``gathers`` stores from several places.
@@ -31,7 +60,10 @@ class StreamFacts(msgspec.Struct, frozen=True):
     last_sequence: int
     server_at: int
     doubt: str = ""
+    refusal: str = ""
     refuses_by_subject: bool = False
+    takes: StreamTakes = StreamTakes()
+    mean_size: int = 0
     unheard_for: int = 0
     first_stored_at: int = 0
     awaits_consumers: bool = False

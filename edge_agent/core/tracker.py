@@ -15,6 +15,10 @@ The rules, in this order:
 6. No deadline that changed thresholds moved falls before the instant at which they took effect, or within a blind span
    that began there. What an operator says of a sender takes effect at ``observed_through``: its next sighting is
    forwarded, or it is ``retired``, where it was heard at that very instant a microsecond later.
+7. While the stream is seen to refuse what is sent to it, time passes without being covered, whatever else arrives, and
+   nothing falls due; so it does once the stream takes less than before (subjects, sizes), until anybody is heard. When
+   that is over everybody has the full time to be heard. Who was heard last before the stream took less is never
+   ``stale``: where it would be, it is ``retired`` as unheard, since the stream may not take what it publishes.
 
 A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table when the draft's commit has
 begun (``edge_agent.committing``). A draft that is given up leaves nothing to undo.

@@ -22,6 +22,8 @@ from shared.nats_connection import ConnectFailed
 from shared.sizes import format_size
 
 _LOOK_AT_LINK = "look at the server that holds what it copies from, and at the link there: nats stream info shows both"
+_PROBE = "the probe"
+_WITHOUT_PROBE = "while all senders are silent, the time is unknown and nobody is called stale"
 _REFUSED_FOR_ITS_FORM = b'{"batch":"none","seq":"none","config":"none"}'
 
 
@@ -52,7 +54,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
             is_asked = bool(facts.leader and address.filter_subject)
             async for finding in _consumer(visit, name, address, info.config.retention, is_asked=is_asked):
                 yield finding
-            for finding in await _own_messages(visit, name, block):
+            for finding in await _own_messages(visit, name, settings, block, facts):
                 yield finding
             for finding in await check_registrations(visit, settings, block, info):
                 yield finding
@@ -76,10 +78,11 @@ def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Fin
         remedy = "senders need another stream" if config.sealed else full if "full" in facts.doubt else _LOOK_AT_LINK
         return bad(name, f"stream {stream} {facts.doubt}; {proves}", remedy)
     if facts.refuses_by_subject:
-        text = f"stream {stream} refuses what is new on a subject that is full, and does not show which; {proves}"
-        return doubtful(
-            name, text, "let it discard what is old, or set source.probe_subject: without it no check counts"
+        text = (
+            f"stream {stream} refuses what is new on a subject that is full, and does not show which: who is silent is "
+            "never called stale, but unknown"
         )
+        return doubtful(name, text, "let it discard what is old")
     if facts.gathers:
         text = (
             f"stream {stream} gathers from several places: while one is cut off, what comes from the others proves time"
@@ -130,15 +133,25 @@ async def _consumer(
     yield await _permissions(visit, name, asked, tail)
 
 
-async def _own_messages(visit: Visit, name: str, block: StreamSettings) -> Sequence[Finding]:
+async def _own_messages(
+    visit: Visit, name: str, settings: AgentSettings, block: StreamSettings, facts: StreamFacts
+) -> Sequence[Finding]:
     """See whether what the agent itself would store, probes and heartbeats, gets into the stream that it reads."""
     wanted = {"source.probe_subject": block.source.probe_subject, "heartbeat.subject": block.heartbeat.subject}
-    keys = {subject: key for key, subject in wanted.items() if subject}
     findings = []
+    if block.is_probed and not block.source.probe_subject:
+        chosen, why_not = block.probe_rule(settings.region, settings.site).choose(facts.takes.subjects)
+        wanted[_PROBE] = chosen
+        if not chosen:
+            text, _, remedy = why_not.rpartition(": ")
+            findings.append(doubtful(name, f"no probe can be published: {text}; {_WITHOUT_PROBE}", remedy))
+    elif block.mode == "sample" and not block.source.probe:
+        findings.append(doubtful(name, f"source.probe is false; {_WITHOUT_PROBE}", "take source.probe out"))
+    keys = {subject: key for key, subject in wanted.items() if subject}
     for heard in await heard_on(visit, list(keys)):
         key, subject, stream = keys[heard.subject], heard.subject, block.source.stream
         if heard.is_denied:
-            remedy = f"allow the agent's user to publish there, or take {key} out"
+            remedy = "allow the agent's user to publish there" + ("" if key == _PROBE else f", or take {key} out")
             findings.append(bad(name, f"not permitted: publish on {subject} ({key})", remedy))
         elif stream not in heard.streams:
             remedy = f"add it to the subjects of {stream}, or correct {key}"

@@ -10,6 +10,7 @@ from edge_agent.core.decision import (
     RecordedInput,
     SenderAskedFor,
     SenderRetired,
+    StreamSeen,
 )
 from edge_agent.core.policy import Policy
 from edge_agent.inspection.decisions import FORWARDED, Decided, Fate
@@ -23,6 +24,8 @@ _BLIND = {
     BlindCause.UNPROVEN: "nothing proved that it could be seen: agent, link or server was away",
     BlindCause.GAP: "its retention removed messages before they were read",
     BlindCause.NEW_EPOCH: "its past turned out to have changed",
+    BlindCause.REFUSED: "it had refused what was sent to it",
+    BlindCause.NARROWED: "it had not taken what some had sent",
 }
 _FATES: dict[str, str] = {
     Fate.WAITING: "waits in the outbox",
@@ -42,7 +45,7 @@ class Sentences:
         self._policy: Policy | None = None
         self._resumed_at: list[int] = []
         self._forwarded: Decided | None = None
-        self._retired_at = 0
+        self._retired_at = self._narrowed_at = 0
 
     def headed(self, entry: Decided | RecordedInput) -> tuple[str, str]:
         """Give a heading of one word and the sentence."""
@@ -70,7 +73,9 @@ class Sentences:
             case AdvisoryKind.RETIRED if decided.at == self._retired_at:
                 return f"Forgotten because an operator said so; last heard {seen}. Its next word makes it new."
             case _:
-                return f"Silent for {silence} since {seen}: forgotten. Its next word makes it new."
+                unheard = "not heard, since the stream may not take what it sends; whether it lives is not known"
+                why = unheard if decided.last_seen_at < self._narrowed_at else "forgotten"
+                return f"Silent for {silence} since {seen}: {why}. Its next word makes it new."
 
     def _of_forward(self, decided: Decided) -> str:
         before, self._forwarded = self._forwarded, decided
@@ -81,7 +86,11 @@ class Sentences:
             why = f"its size had moved from {before.size:,} to {decided.size:,} bytes"
         return f"Message {decided.sequence} ({format_size(decided.size)}), because {why}."
 
-    def _of_order(self, entry: SenderAskedFor | SenderRetired) -> str:
+    def _of_order(self, entry: PolicyChanged | SenderAskedFor | SenderRetired) -> str:
+        if isinstance(entry, PolicyChanged):
+            before, self._policy, revision = self._policy, entry.policy, entry.policy.revision
+            whose = f"Revision {revision} of the hub's policy" if revision else "Settings changed"
+            return f"{whose}: {_changes(before, entry.policy)}."
         if isinstance(entry, SenderAskedFor):
             return "The hub asked for its next message."
         self._retired_at = entry.at
@@ -100,11 +109,10 @@ class Sentences:
                 )
             case EpochBegun(incarnation):
                 return "epoch", f"The stream's past changed (made anew, or restored): read as {incarnation} from here."
-            case PolicyChanged(_, policy):
-                before, self._policy = self._policy, policy
-                whose = f"Revision {policy.revision} of the hub's policy" if policy.revision else "Settings changed"
-                return "policy", f"{whose}: {_changes(before, policy)}."
-            case SenderAskedFor() | SenderRetired():
+            case StreamSeen(narrowed_at=narrowed_at):
+                self._narrowed_at = narrowed_at
+                return "stream", _seen(entry)
+            case PolicyChanged() | SenderAskedFor() | SenderRetired():
                 return "policy", self._of_order(entry)
             case Clamped(sequence):
                 return "clamped", f"Message {sequence} was stored earlier than what had been read: it counts here."
@@ -119,6 +127,16 @@ _REASONS: dict[str, str] = {
     ForwardReason.RECOVERED: "it was heard again",
     ForwardReason.POLICY: "the hub asked for it",
 }
+
+
+def _seen(entry: StreamSeen) -> str:
+    if entry.refuses:
+        return "The stream refused what was sent to it: no time is known from here, and nobody falls stale."
+    if entry.awaits_word:
+        return "The stream took less than before, and nobody was heard: no time is known from here."
+    if entry.narrowed_at:
+        return "The stream takes less than before: who is not heard any more may not reach it, and falls not stale."
+    return "The stream takes what is sent to it again."
 
 
 def _changes(before: Policy | None, policy: Policy) -> str:

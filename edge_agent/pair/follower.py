@@ -175,7 +175,7 @@ class Follower:
                 raise OutOfStep(f"message {last} of stream {position.stream}, which the other has read, is gone")
             messages = await self._source.read(READ_PATIENCE)
             self._ahead.extend(messages)
-            if messages or not (await self._source.check()).examined_sequence:
+            if messages or not (await self._source.check(self.decider.state.policy.blind_after)).examined_sequence:
                 silent_since = loop_time()
 
     async def _commit(self, logged: Logged, batch: BatchCommit) -> None:

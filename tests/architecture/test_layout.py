@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge_agent", "aggregator", "shared", "tests")
 LOCKS = sorted((ROOT / "packaging").glob("requirements-*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LONGEST_MODULE = 350
+LONGEST_MODULE = 600
 
 
 def wanted_by(extras: set[str]) -> list[Requirement]:
@@ -32,7 +32,7 @@ def locked_versions(lock: Path) -> dict[str, set[str]]:
     return versions
 
 
-def test_no_module_is_longer_than_350_lines() -> None:
+def test_no_module_is_longer_than_600_lines() -> None:
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text().splitlines())
         for package in PACKAGES

@@ -84,10 +84,10 @@ async def test_a_gap_behind_messages_that_are_still_to_be_read_is_not_counted_be
     await agent.read(1)
     agent.stream.let_go(3)
     monkeypatch.setattr(ScriptedStream, "holds_unread", True)
-    await agent.ingest._take_check(await agent.stream.check())
+    await agent.ingest._take_check(await agent.stream.check(agent.policy.blind_after))
     assert "blind" not in agent.tracker.state.counters
     monkeypatch.setattr(ScriptedStream, "holds_unread", False)
-    await agent.ingest._take_check(await agent.stream.check())
+    await agent.ingest._take_check(await agent.stream.check(agent.policy.blind_after))
     assert agent.tracker.state.counters["blind"] == {"gap": 1}
 
 
@@ -95,7 +95,7 @@ async def test_what_was_read_past_is_no_gap_though_it_proved_no_time(agent: Mort
     publish(agent, "a")
     await agent.read(1)
     through = agent.tracker.state.observed_through
-    facts = (await agent.stream.check()).facts
+    facts = (await agent.stream.check(agent.policy.blind_after)).facts
     await agent.ingest._take_check(Checked(facts, examined_sequence=7))
     assert (agent.tracker.state.read_through, agent.tracker.state.observed_through) == (7, through)
 

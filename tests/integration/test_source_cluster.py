@@ -98,7 +98,7 @@ async def test_a_leader_that_is_cut_off_from_the_others_vouches_for_nothing_that
         alone_from, shown_at = int(time.time() * 1_000_000), 0
         try:
             while shown_at < alone_from + 4_000_000:
-                checked = await reader.source.check()
+                checked = await reader.check()
                 assert checked.caught_up_through < alone_from, "another may lead by now, and store"
                 shown_at = checked.facts.server_at
         finally:
@@ -139,7 +139,7 @@ async def looked_at(reader: Reader) -> Checked:
     """Check, as often as reading breaks off because another server delivers."""
     while True:
         try:
-            return await reader.source.check()
+            return await reader.check()
         except SourceUnavailable:
             await reader.open_again()
 

@@ -119,7 +119,7 @@ async def test_what_others_publish_is_no_gap_while_nothing_is_proven(tmp_path: P
             await site.publish(*[b"2"] * 200, subject="registration.others")
 
             async def is_read_past() -> bool:
-                checked = await reader.source.check()
+                checked = await reader.check()
                 assert not checked.caught_up_through
                 return checked.examined_sequence == 210
 

@@ -262,7 +262,7 @@ async def test_a_gap_is_noticed_by_a_reader_that_could_not_read_for_a_while(site
         # More than the reader asks for ahead, and then so much that what it has not asked for is gone.
         for _ in range(2):
             await site.publish(*bodies("a", 5_000))
-        checked = await reader.source.check()
+        checked = await reader.check()
         assert checked.caught_up_through == 0
         assert is_gap(max(reader.read_through, reader.source.delivered_sequence), checked.facts)
 
@@ -314,7 +314,7 @@ async def test_messages_that_the_filter_passes_over_are_no_gap(site: Site) -> No
         await reader.read_on(10)
         for expected in (510, 1_011):
             assert await site.publish(*bodies("other", 500), subject=PASSED_OVER) == expected
-            checked = await reader.source.check()
+            checked = await reader.check()
             assert (checked.caught_up_through > 0, checked.examined_sequence) == (True, expected)
             reader.read_through = checked.examined_sequence
             assert not (await reader.open()).is_gap

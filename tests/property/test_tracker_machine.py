@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.policy import Policy
+from edge_agent.core.resume import StreamTakes
 from edge_agent.ports import SourceUnavailable
 from shared.instants import SECOND
 from shared.wire import REASON_HEADER
@@ -43,6 +44,7 @@ registration = st.tuples(
 )
 reading = st.sampled_from([1, 2, 5, 100])
 faults = st.sampled_from(["retention", "recreated", "restored", "put back", "stepped back", "store"])
+takes = st.sampled_from([("nodes.>",), ("nodes.>",), ("nodes.c.>",), ("others.>",)])
 
 
 class TrackerMachine(RuleBasedStateMachine):
@@ -142,6 +144,11 @@ class TrackerMachine(RuleBasedStateMachine):
         self.senders_register(data.draw(st.lists(registration, max_size=4)))
         if data.draw(st.booleans()):
             self.do(self.agent.reopen())
+
+    @rule(refusal=st.sampled_from(["", "", "is full"]), by_subject=st.sampled_from([False, False, True]), takes=takes)
+    def stream_takes_less_or_more(self, refusal: str, by_subject: bool, takes: tuple[str, ...]) -> None:
+        self.stream.refusal, self.stream.refuses_by_subject = refusal, by_subject
+        self.stream.takes = StreamTakes(takes)
 
     # What must hold
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward
+from edge_agent.core.decision import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward, StreamSeen
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_draft import PolicyDraft
@@ -35,7 +35,13 @@ sightings = st.tuples(
 proofs = st.tuples(st.just("prove"), passing)
 changes = st.tuples(st.just("change"), st.sampled_from(POLICIES))
 faults = st.tuples(st.sampled_from(["lose", "epoch", "commit"]))
-histories = st.lists(sightings | sightings | proofs | proofs | changes | faults, min_size=20, max_size=120)
+looks = st.tuples(
+    st.just("look"),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([None, None, 0, 5, 30]),
+)
+histories = st.lists(sightings | sightings | proofs | proofs | changes | faults | looks, min_size=20, max_size=120)
 
 
 class Both:
@@ -70,6 +76,15 @@ class Both:
     def change(self, policy: Policy) -> None:
         self._give(lambda draft: draft.change_policy(policy))
         self.reference.change_policy(policy)
+
+    def look(self, refuses: bool, awaits_word: bool, narrowed_before: int | None) -> None:
+        def give(draft: PolicyDraft) -> bool:
+            at = draft.observed_through
+            narrowed_at = 0 if narrowed_before is None else at - narrowed_before
+            return draft.see_stream(StreamSeen(at, self._sequence, refuses, awaits_word, narrowed_at))
+
+        self._give(give)
+        self.reference.look(refuses, awaits_word, narrowed_before)
 
     def lose(self) -> None:
         self._draft.lose(BlindCause.GAP)

@@ -42,7 +42,8 @@ consumer = "muster-dub1"         # durable; created unless create_consumer = fal
 create_consumer = true
 filter_subject = ""
 start = "all"                    # all | new | sequence:100 | time:2026-01-31T00:00:00Z | delta:1h
-probe_subject = ""
+probe = true                     # false: no probes
+probe_subject = ""               # "": the agent chooses one that no sender uses
 settle = "5s"                    # how far behind the server's clock a time counts as complete
 
 [stream.sender]                  # exactly one of:

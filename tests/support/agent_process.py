@@ -166,7 +166,9 @@ class Deployment:
         return parse_instant((await self.site.api(f"STREAM.INFO.{STREAM}"))["ts"])
 
     @asynccontextmanager
-    async def senders(self, names: Iterable[str], interval: float = 0.25) -> AsyncIterator[None]:
+    async def senders(
+        self, names: Iterable[str], interval: float = 0.25, subject: str = SUBJECT, size: int = 0
+    ) -> AsyncIterator[None]:
         """Let senders register every ``interval`` seconds; what cannot be stored is not stored later.
 
         They come back as soon as their server does: senders that stay away longer than that are rightly stale.
@@ -179,13 +181,14 @@ class Deployment:
         client = await nats.connect(
             url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, pending_size=0, error_cb=note
         )
-        bodies = [msgspec.json.encode({"sender": name}) for name in names]
+        padding = {"padding": "x" * size} if size else {}
+        bodies = [msgspec.json.encode({"sender": name} | padding) for name in names]
 
         async def register() -> None:
             while True:
                 with contextlib.suppress(nats.errors.Error):
                     for body in bodies:
-                        await client.publish(SUBJECT, body)
+                        await client.publish(subject, body)
                 await asyncio.sleep(interval)
 
         registering = asyncio.create_task(register())

@@ -137,7 +137,7 @@ class MortalAgent:
 
     async def check(self) -> None:
         """Look at the stream, and prove, where it was read to its end, that nothing more was stored."""
-        await self.ingest._take_check(await self.stream.check())
+        await self.ingest._take_check(await self.stream.check(self.policy.blind_after))
         await self.ingest._commits.finish()
 
     async def reopen(self) -> None:

@@ -50,7 +50,8 @@ def _check_nothing_is_said_of_blind_spans(straight: StraightRun) -> None:
 def _check_episodes(straight: StraightRun) -> None:
     """A sender's advisories are: new, then stale and recovered by turns, then, out of stale, retired.
 
-    An operator may retire it in between. Readers, who order them by instant and kind, read the same.
+    An operator may retire it in between, and whom the stream may not take is retired without a stale. Readers, who
+    order them by instant and kind, read the same.
     """
     by_operator: set[AdvisoryKind | None] = {AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED}
     follows: dict[AdvisoryKind, set[AdvisoryKind | None]] = {
@@ -64,6 +65,8 @@ def _check_episodes(straight: StraightRun) -> None:
     at = 0
     for advisory in straight.advisories:
         allowed = by_operator if advisory.by_operator is True else follows[advisory.kind]
+        if advisory.unheard_until_us:
+            allowed = by_operator - {AdvisoryKind.STALE}
         assert last.get(advisory.value) in allowed, "an episode out of order"
         last[advisory.value] = advisory.kind
         assert advisory.at_us >= at, "time ran back"

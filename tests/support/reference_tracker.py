@@ -73,11 +73,14 @@ class ReferenceTracker:
         self._epoch = 0
         self._is_epoch_new = False
         self._ordinal = 0
+        self._refuses = self._awaits_word = False
+        self._narrowed_at = 0
 
     def see(self, sighting: Sighting) -> None:
         self.prove(sighting.at)
         assert self.now is not None
         at = self.now
+        self._awaits_word = self._awaits_word and sighting.sender is None
         if sighting.sender is None:
             self.out.append(Sent(sighting.sequence, ForwardReason.COPY))
             return
@@ -104,6 +107,11 @@ class ReferenceTracker:
             self.now = self._since = at
             self._is_blind = self._is_epoch_new = False
             return
+        if self._refuses or self._awaits_word:
+            self._blind_spans.append((self.now, max(at, self.now)))
+            self._since = self.now = max(at, self.now)
+            self._is_blind = self._is_epoch_new = False
+            return
         if self._is_blind or at - self.now > self._policy.blind_after:
             self._settle(self.now)
             if not self._is_epoch_new:
@@ -117,8 +125,22 @@ class ReferenceTracker:
     def lose(self) -> None:
         self._is_blind = True
 
+    def look(self, refuses: bool, awaits_word: bool, narrowed_before: int | None) -> None:
+        """See the stream refuse, take less (than ``narrowed_before`` its last proof, None: than never), or neither."""
+        was_suspended, before = self._refuses or self._awaits_word, self._narrowed_at
+        self._refuses, self._awaits_word = refuses, awaits_word
+        self._narrowed_at = 0 if narrowed_before is None else (self.now or 0) - narrowed_before
+        is_suspended = refuses or awaits_word
+        if is_suspended and not was_suspended:
+            if self.now is not None and not self._is_epoch_new:
+                self.out.append(Closed(self._since, self.now, self._ordinal))
+                self._since, self._is_blind = self.now, False
+        elif not is_suspended and (was_suspended or self._narrowed_at < before):
+            self._is_blind = True
+
     def begin_epoch(self) -> None:
-        if self.now is not None and not self._is_epoch_new:
+        is_closed = self._refuses or self._awaits_word or self._is_epoch_new
+        if self.now is not None and not is_closed:
             self.out.append(Closed(self._since, self.now, self._ordinal))
         self._epoch, self._ordinal = self._epoch + 1, 0
         self._is_blind = self._is_epoch_new = True
@@ -132,7 +154,7 @@ class ReferenceTracker:
             if due >= at:
                 return
             sender = self._senders[name]
-            if kind == AdvisoryKind.STALE.rank:
+            if kind == AdvisoryKind.STALE.rank and sender.last_seen_at >= self._narrowed_at:
                 sender.stale_at = due
                 self._tell(AdvisoryKind.STALE, name, due, sender.last_sequence)
             else:

@@ -6,7 +6,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
+from edge_agent.core.resume import PastChange, StreamFacts, StreamTakes, is_gap, is_unread, past_change
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from shared.instants import SECOND
 
@@ -27,11 +27,22 @@ class ScriptedStream:
         self._backup: tuple[int, int, list[SourceMessage]] = clock, 1, []
         self._read_through = 0
         self._is_broken = False
+        self.takes = StreamTakes(("nodes.>",))
+        self.refusal = ""
+        self.refuses_by_subject = False
+        self.refused: list[tuple[str, int]] = []
+        """Who was refused, and when."""
 
     # What happens to it
 
-    def publish(self, body: dict[str, object], *, stored_before: int = 0) -> SourceMessage:
-        """Store a message, ``stored_before`` microseconds in the past: another server's clock may be behind."""
+    def publish(self, body: dict[str, object], *, stored_before: int = 0) -> SourceMessage | None:
+        """Store a message, ``stored_before`` microseconds in the past: another server's clock may be behind.
+
+        None where it is refused; what ``a`` and ``b`` send lies below ``nodes.``.
+        """
+        if self.refusal or (self.takes.subjects != ("nodes.>",) and body["sender"] in ("a", "b")):
+            self.refused.append((str(body["sender"]), self.clock))
+            return None
         payload = msgspec.json.encode(body)
         sequence = self._first_sequence + len(self._messages)
         message = SourceMessage("nodes.registration", payload, None, sequence, self.clock - stored_before)
@@ -116,12 +127,12 @@ class ScriptedStream:
             self._read_through = messages[-1].sequence
         return messages
 
-    async def check(self) -> Checked:
+    async def check(self, _blind_after: int) -> Checked:
         self._fail_if_broken()
         facts = self._facts()
         if self._read_through < facts.last_sequence:
-            return Checked(facts)
-        return Checked(facts, self.clock - SETTLE, facts.last_sequence)
+            return Checked(facts, refusal=self.refusal)
+        return Checked(facts, 0 if self.refusal else self.clock - SETTLE, facts.last_sequence, refusal=self.refusal)
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Nothing depends on what the server believes was read."""
@@ -135,7 +146,15 @@ class ScriptedStream:
 
     def _facts(self) -> StreamFacts:
         last = self._first_sequence + len(self._messages) - 1
-        return StreamFacts(self._created_at, self._first_sequence, last, self.clock)
+        return StreamFacts(
+            self._created_at,
+            self._first_sequence,
+            last,
+            self.clock,
+            takes=self.takes,
+            refusal=self.refusal,
+            refuses_by_subject=self.refuses_by_subject,
+        )
 
     def _at(self, sequence: int) -> SourceMessage | None:
         index = sequence - self._first_sequence

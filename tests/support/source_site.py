@@ -11,8 +11,8 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.ports import Opened, SourceUnavailable
-from edge_agent.probe import Probe
+from edge_agent.ports import Checked, Opened, SourceUnavailable
+from edge_agent.probe import Probe, ProbeRule
 from edge_agent.source import JetStreamSource
 from edge_agent.source_api import SourceApi, resets_consumers
 from edge_agent.source_consumer import SourceAddress
@@ -134,40 +134,44 @@ async def running_site(
 
 
 class ProbeSettings(msgspec.Struct, frozen=True):
-    """How a reader probes; without a subject it does not."""
+    """How a reader probes; ``blind_after`` as in a policy. Where ``own`` is chosen too, no subject is given."""
 
     subject: str = ""
     origin: str = "eu-west.dub1.nodes"
-    interval: int = 500_000
+    blind_after: int = 2_000_000
+    own: str = "muster.probe.eu-west.dub1"
 
 
-NO_PROBE = ProbeSettings()
+LONG = 600_000_000
 
 
 class Reader:
     """Reads a site's stream, and keeps what it committed: every message of a batch that take() was called for."""
 
     def __init__(
-        self, client: EdgeClient, address: SourceAddress, probe: ProbeSettings, *, resets: bool = True
+        self, client: EdgeClient, address: SourceAddress, probe: ProbeSettings | None, *, resets: bool = True
     ) -> None:
         self.client = client
         self.probe_reports: list[tuple[StoringPhase, str]] = []
         api = SourceApi(client, address, resets_consumers if resets else lambda _client: False)
-        self.source = JetStreamSource(client, api, SETTLE, self._probe(probe))
+        self.source = JetStreamSource(client, api, SETTLE, self._probe(probe, address) if probe else None)
+        self._blind_after = probe.blind_after if probe else LONG
         self.received: list[SourceMessage] = []
         self.opened: list[Opened] = []
         self.position: SourcePosition
         self.read_through = 0
         self.past_stored_at = self.source_clock = 0
 
-    def _probe(self, probe: ProbeSettings) -> Probe | None:
-        if not probe.subject:
-            return None
-
+    def _probe(self, probe: ProbeSettings, address: SourceAddress) -> Probe:
         def report(phase: StoringPhase, reason: str) -> None:
             self.probe_reports.append((phase, reason))
 
-        return Probe(self.client, probe.subject, probe.origin, probe.interval, report)
+        rule = ProbeRule(probe.own, probe.subject, address.filter_subject)
+        return Probe(self.client, rule, probe.origin, report)
+
+    async def check(self) -> Checked:
+        """Check as the agent does."""
+        return await self.source.check(self._blind_after)
 
     async def open(self) -> Opened:
         """Open the source behind what was committed, and take over what it says about the past."""
@@ -241,7 +245,7 @@ async def reading(
     site: Site,
     address: SourceAddress | None = None,
     *,
-    probe: ProbeSettings = NO_PROBE,
+    probe: ProbeSettings | None = None,
     resets: bool = True,
     auth: AuthSettings | None = None,
 ) -> AsyncIterator[Reader]:

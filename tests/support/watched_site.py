@@ -8,6 +8,7 @@ from edge_agent.core.draft import DECISIONS_PER_DRAFT
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_draft import PolicyDraft
+from edge_agent.core.resume import StreamFacts, StreamTakes
 from edge_agent.core.tracker import Tracker
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.instants import DAY, SECOND
@@ -145,6 +146,13 @@ class WatchedSite:
         draft = self.draft()
         draft.lose(cause)
         self.adopts(draft)
+
+    def looks(
+        self, at: float, takes: StreamTakes, *, refuses: bool = False, by_subject: bool = False
+    ) -> list[Decision]:
+        """See what the stream takes, and whether it refuses what is sent to it."""
+        facts = StreamFacts(START, 1, self._sequence, instant(at), takes=takes, refuses_by_subject=by_subject)
+        return self.gives(lambda draft: draft.look_at(facts, refuses=refuses))
 
     def begins_epoch(self, incarnation: Incarnation = OTHER_PAST, sequence: int = 0) -> list[Decision]:
         self._sequence = sequence

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
+from edge_agent.core.resume import PastChange, StreamFacts, StreamTakes, is_gap, is_unread, past_change
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import SECOND
 
@@ -84,3 +84,21 @@ def test_incarnation_of_a_stream_never_repeats_whatever_the_servers_clock_does(s
         facts = msgspec.structs.replace(FACTS, server_at=server_at)
         incarnations.append(facts.incarnation(incarnations[-1] if incarnations else None))
     assert incarnations == sorted(set(incarnations))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        (StreamTakes(("a.>",)), StreamTakes(("a.>", "b")), ""),
+        (StreamTakes(("a.b", "c")), StreamTakes(("a.*", "c")), ""),
+        (StreamTakes(("a.>", "b")), StreamTakes(("a.*",)), "no longer listens on a.>, b"),
+        (StreamTakes(), StreamTakes(("a",)), ""),
+        (StreamTakes((), 0), StreamTakes((), 100), "no longer takes messages of more than 100 bytes"),
+        (StreamTakes((), 200), StreamTakes((), 100), "no longer takes messages of more than 100 bytes"),
+        (StreamTakes((), 100), StreamTakes((), 100), ""),
+        (StreamTakes((), 100), StreamTakes(), ""),
+        (StreamTakes((), 0, "x"), StreamTakes(), "copies or renames messages otherwise than before"),
+    ],
+)
+def test_what_a_stream_takes_no_more_is_named(before: StreamTakes, after: StreamTakes, lost: str) -> None:
+    assert before.lost_in(after) == lost

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from edge_agent.core.resume import StreamTakes
 from edge_agent.source_stream import HEARD_WITHIN, StreamInfo
 
 ORIGIN = {"name": "ORIGIN", "active": 400_000_000, "lag": 0}
@@ -118,3 +119,16 @@ def test_an_empty_stream_has_no_first_message() -> None:
 
 def test_a_stream_with_interest_retention_awaits_its_consumers() -> None:
     assert info(config={"retention": "interest"}).facts.awaits_consumers
+
+
+def test_what_a_stream_takes_is_read_from_its_configuration() -> None:
+    config = {"subjects": ["a.>"], "max_msg_size": 100}
+    facts, transformed = info(config=config).facts, info(config=config | {"subject_transform": {"src": ">"}}).facts
+    assert (facts.takes, facts.mean_size) == (StreamTakes(("a.>",), 100), 500)
+    assert facts.takes.lost_in(transformed.takes) == "copies or renames messages otherwise than before"
+
+
+@pytest.mark.parametrize(("max_bytes", "refusal"), [(5_600, ""), (5_499, "is full and refuses what is new")])
+def test_a_stream_refuses_where_a_message_as_they_are_finds_no_room(max_bytes: int, refusal: str) -> None:
+    state = {"messages": 100, "bytes": 5_450}
+    assert info(config={"discard": "new", "max_bytes": max_bytes}, state=state).facts.refusal == refusal

@@ -5,9 +5,10 @@ Thresholds of ``POLICY``: stale after 20 s, retired after 50 s, blind after 8 s.
 
 import pytest
 
-from edge_agent.core.decision import BlindCause, BlindSpan, Clamped, CloseCoverage, ObservationBegun
+from edge_agent.core.decision import Advise, BlindCause, BlindSpan, Clamped, CloseCoverage, ObservationBegun
+from edge_agent.core.resume import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind
-from tests.support.watched_site import WatchedSite, advised, instant, position, told
+from tests.support.watched_site import START, WatchedSite, advised, instant, position, told
 
 BEGUN = ObservationBegun(instant(0), 0)
 
@@ -185,3 +186,80 @@ def test_stream_steps_back_when_its_time_falls_further_than_blind_after(at: floa
     site = WatchedSite()
     site.hears("a", 20)
     assert site.draft().steps_back(instant(at)) is answer
+
+
+# What the stream takes
+
+EVERYTHING, A_PART = StreamTakes(("registration.>",)), StreamTakes(("registration.dub1",))
+
+
+def test_time_in_which_the_stream_refuses_is_not_covered_though_some_of_it_gets_through() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(2, EVERYTHING)
+    assert site.looks(4, EVERYTHING, refuses=True) == [CloseCoverage(instant(0), instant(0), 1, position(1, 0))]
+    for at in range(5, 60, 5):
+        assert told(site.hears("b", at)) == ([("new", "b", 5)] if at == 5 else [])
+    assert site.state.observed_since == site.state.observed_through == instant(55)
+    assert site.state.is_suspended
+    site.looks(56, EVERYTHING)
+    site.proves(57)
+    assert site.state.observed_since == instant(57)
+    assert told(site.watches(78)) == [("stale", "a", 77), ("stale", "b", 77)]
+    assert site.state.blind_total == instant(57) - instant(0)
+    assert site.state.counters["blind"] == {"refused": 1}
+
+
+def test_nothing_is_covered_after_the_stream_took_less_until_somebody_is_heard() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, A_PART)
+    site.watches(40)
+    assert (site.state.is_suspended, site.state.loss) == (True, "no longer listens on registration.>")
+    site.hears("b", 41)
+    assert (site.state.is_suspended, site.state.observed_since) == (False, instant(41))
+
+
+def test_who_was_heard_before_the_stream_took_less_is_retired_unheard_and_who_was_heard_since_is_stale() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, A_PART)
+    site.hears("b", 3)
+    (unheard, stale) = [each for each in site.watches(25) if isinstance(each, Advise)]
+    # Both had their full time from the first word on, at which coverage began again.
+    assert (unheard.kind, unheard.sender_id, unheard.at) == (AdvisoryKind.RETIRED, "a", instant(23))
+    assert unheard.unheard_until == instant(50)
+    assert (stale.kind, stale.sender_id, stale.unheard_until) == (AdvisoryKind.STALE, "b", 0)
+    assert not site.looks(26, A_PART)
+    assert site.state.loss == "", "nobody is missed any more"
+    assert told(site.hears("a", 27)) == [("new", "a", 27)]
+
+
+def test_a_stream_that_takes_again_what_it_took_gives_everybody_the_full_time() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, A_PART)
+    site.hears("b", 3)
+    site.watches(12)
+    site.looks(12, EVERYTHING)
+    site.proves(13)
+    assert told(site.watches(35)) == [("stale", "a", 33), ("stale", "b", 33)]
+
+
+def test_nobody_is_stale_in_a_stream_that_does_not_show_which_of_its_subjects_are_full() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING, by_subject=True)
+    assert told(site.watches(25)) == [("retired", "a", 20)]
+
+
+def test_a_look_that_finds_what_was_there_changes_nothing() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    draft = site.draft()
+    assert draft.look_at(StreamFacts(START, 1, 1, instant(2), takes=EVERYTHING), refuses=False)
+    assert draft.changes_nothing
