@@ -110,11 +110,6 @@ class Probe:
         elif self._subscription is None:
             self._subscription = await self._client.subscribe(self._client.new_inbox(), cb=self._take_answer)
 
-    @property
-    def is_off(self) -> bool:
-        """Tell whether none are sent: nowhere to, or not permitted."""
-        return self._is_off
-
     async def send_if_due(self, facts: StreamFacts, newest_stored_at: int, blind_after: int) -> None:
         """Send one where nothing was stored for a while, and now and then where something was.
 

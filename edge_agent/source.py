@@ -191,7 +191,8 @@ class JetStreamSource:
         if doubt := await self._completeness.doubt(facts, consumer.server, delivered_sequence):
             return Checked(msgspec.structs.replace(facts, doubt=facts.doubt or doubt), refusal=refusal)
         pulls.note_examined(facts.last_sequence)
-        if facts.doubt or refusal or not self._has_stored_lately(facts, blind_after):
+        has_stored_lately = abs(facts.server_at - self._newest_stored_at) <= blind_after
+        if facts.doubt or refusal or not has_stored_lately:
             return Checked(facts, examined_sequence=facts.last_sequence, refusal=refusal)
         # In a cluster, what came after the stream's leader was asked may not be where we asked next.
         is_of_one = not (facts.unheard_for or facts.leader)
@@ -206,12 +207,6 @@ class JetStreamSource:
             await self._open_probe(facts)
         await self._probe.send_if_due(facts, self._newest_stored_at, blind_after)
         return facts.refusal or self._probe.refusal
-
-    def _has_stored_lately(self, facts: StreamFacts, blind_after: int) -> bool:
-        """Tell whether something was stored within ``blind_after``, or half of that where probes see to it."""
-        is_probed = self._probe is not None and not self._probe.is_off
-        within = blind_after // 2 if is_probed else blind_after
-        return abs(facts.server_at - self._newest_stored_at) <= within
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""

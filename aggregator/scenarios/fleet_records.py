@@ -16,6 +16,7 @@ from shared.wire import ORIGIN_HEADER, SOURCE_HEADER, Advisory, ChoriaAdvisory, 
 READ_DEADLINE = 10.0
 _MOST = 20_000
 _END = "Status"
+_PROBE_HEADER = "Muster-Probe"
 
 NodeKey = tuple[str, str]
 """Site and sender: in two cities a name may stand for two nodes."""
@@ -60,7 +61,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 async def read(client: Client, stream: str) -> list[Stored]:
-    """Read a stream whole, by a direct get of many (nats-server 2.11)."""
+    """Read a stream whole, less the agents' probes, by a direct get of many (nats-server 2.11)."""
     inbox = client.new_inbox()
     subscription = await client.subscribe(inbox)
     found = []
@@ -79,7 +80,7 @@ async def read(client: Client, stream: str) -> list[Stored]:
             )
     finally:
         await subscription.unsubscribe()
-    return found
+    return [each for each in found if _PROBE_HEADER not in each.headers]
 
 
 def ours(records: Iterable[Stored]) -> Iterator[tuple[FleetSubject, Stored]]:

@@ -53,6 +53,7 @@ async def test_all_is_well_around_a_running_agent_and_nothing_is_changed_by_look
         heard_often = 4 * len(names)
         await until(lambda: nodes.published >= heard_often, "it can be told how often the nodes register")
         await until(stage.region.observed_through, "the agent has vouched for the site")
+        await until(lambda: "probe of nodes: stored" in agent.log_path.read_text(), "the agent has probed the stream")
         began_with = agent.log_path.read_text()
         code, page, _ = await agent.command("doctor")
         assert (code, "all well" in page) == (0, True), page
@@ -285,6 +286,7 @@ LEAST = (
     f"$JS.API.CONSUMER.RESET.{STREAM}.{CONSUMER}",
     f"$JS.API.STREAM.INFO.{STREAM}",
     f"{SUBJECT}.>",
+    "registration.muster-probe",
 )
 
 

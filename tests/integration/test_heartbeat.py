@@ -44,7 +44,9 @@ async def test_heartbeats_of_an_idle_stream_are_copied(tmp_path: Path) -> None:
 
 
 async def test_a_heartbeat_is_nobodys_registration(tmp_path: Path) -> None:
-    async with deployed(tmp_path, ABOVE_BLOCKS + block("nodes", "sample", SAMPLING + ON_SUBJECT)) as deployment:
+    async with deployed(
+        tmp_path, ABOVE_BLOCKS + block("nodes", "sample", SAMPLING + ON_SUBJECT, source="probe = false")
+    ) as deployment:
         deployment.agent.start()
 
         async def are_read() -> bool:

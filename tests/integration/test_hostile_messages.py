@@ -56,7 +56,7 @@ HOSTILE = {
 
 
 async def test_a_site_reads_on_behind_every_message_and_passes_on_what_can_be_sent(tmp_path: Path) -> None:
-    async with agent_stage(tmp_path) as stage, agent_process(stage.config_path) as agent:
+    async with agent_stage(tmp_path, probe="false") as stage, agent_process(stage.config_path) as agent:
         for number, message in enumerate(HOSTILE.values(), start=1):
             await stored_from_a_socket(stage.site, message, number)
         last = await stage.site.publish(b'{"sender":"behind"}')

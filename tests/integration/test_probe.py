@@ -472,6 +472,8 @@ class Sizes(Cause):
 class Payload(Cause):
     """The server takes no message as large as a registration any more; small ones it would take."""
 
+    site_config = "max_payload: 1MB"
+
     async def begins(self) -> None:
         self.site.server.reload("max_payload: 2000")
 

@@ -41,7 +41,8 @@ async def until_phase(deployment: Deployment, part: str, phase: str) -> None:
 
 
 async def test_one_stream_is_sampled_and_copied_and_another_copied(tmp_path: Path) -> None:
-    async with deployed(tmp_path, ABOVE_BLOCKS + SAMPLED + COPIED + OTHERS) as deployment:
+    unprobed = block("nodes", "sample", SAMPLING, source="probe = false")
+    async with deployed(tmp_path, ABOVE_BLOCKS + unprobed + COPIED + OTHERS) as deployment:
         await deployment.site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})
         said = [b'{"sender":"a"}', b'{"sender":"b"}', b'{"sender":"a"}']
         await deployment.site.publish(*said)

@@ -90,6 +90,7 @@ class Stage:
             policy=policy,
             listen=options.pop("listen", ""),
             id_key_file=options.pop("id_key_file", ""),
+            probe=options.pop("probe", "true"),
         )
         assert not options, options
         self.config_path.write_text(text)
@@ -115,6 +116,7 @@ name = "nodes"
 servers = ["{site}"]
 stream = "{stream}"
 settle = "300ms"
+probe = {probe}
 [stream.sender]
 json_path = "sender"
 [stream.policy]
@@ -126,7 +128,7 @@ blind_after = "1500ms"
 
 
 @asynccontextmanager
-async def agent_stage(directory: Path, leaf_remote: LeafRemote | None = None) -> AsyncIterator[Stage]:
+async def agent_stage(directory: Path, leaf_remote: LeafRemote | None = None, **options: str) -> AsyncIterator[Stage]:
     """Start a site's and a region's servers, with their streams; the site, with a domain of its own, as a leaf node."""
     async with AsyncExitStack() as stack:
         domain, remotes = ("site", (leaf_remote,)) if leaf_remote else ("", ())
@@ -140,7 +142,7 @@ async def agent_stage(directory: Path, leaf_remote: LeafRemote | None = None) ->
         region = Region(server, client, link)
         await region.make_stream()
         stage = Stage(site, region, directory / "agent.toml")
-        stage.write_settings()
+        stage.write_settings(**options)
         yield stage
 
 
