@@ -4,6 +4,7 @@ import msgspec
 
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.policy import Policy
+from edge_agent.core.refusals import Refusals
 from edge_agent.core.standing import Standing
 from shared.identifiers import SourcePosition
 
@@ -29,7 +30,8 @@ class BlockState(msgspec.Struct, frozen=True):
     are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
     ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``standing`` is what was taken of
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
-    its messages. ``mark`` stands in what a member of a redundant pair commits, and nowhere else.
+    its messages. ``refusals`` are those of a mode that watches senders. ``mark`` stands in what a member of a redundant
+    pair commits, and nowhere else.
     """
 
     position: SourcePosition
@@ -50,6 +52,7 @@ class BlockState(msgspec.Struct, frozen=True):
     rebuilt_at: int = 0
     mode: str = "sample"
     counters: Counters = {}
+    refusals: Refusals = {}
     mark: PairMark | None = None
 
     @property
