@@ -110,8 +110,8 @@ class Intake:
         self._normalizes = sender.normalize is not NameForm.NONE
         self._probe_origin = probe_origin
         sender_path = sender.path if isinstance(sender, SenderByPath) else ""
-        shape, (self._sender_field, self._force_field) = _shape(keys_of(sender_path), keys_of(force_path))
-        self._decoder = msgspec.json.Decoder(shape)
+        self._shape, (self._sender_field, self._force_field) = _shape(keys_of(sender_path), keys_of(force_path))
+        self._decoder = msgspec.json.Decoder(self._shape)
         self._reads_body = bool(self._sender_field or self._force_field)
         self._digest = digest if digest and digest.paths else None
 
@@ -125,12 +125,12 @@ class Intake:
             try:
                 body = decoded(self._decoder.decode, message.payload)
             except UNREADABLE:
-                body = _object_in(message.payload, met)
+                body = self._tolerated(message.payload, met)
         sender_id = self._sender_of(message, body, met)
         if not isinstance(sender_id, str):
             sender_id = _written(sender_id)
-        if not isinstance(sender_id, str):
-            return Rejected(message, self._why_none(body, met) if sender_id is None else RejectReason.SENDER_NOT_TEXT)
+            if sender_id is None:
+                return Rejected(message, RejectReason.SENDER_NOT_TEXT)
         if self._normalizes:
             sender_id = self._sender.normalize.of(sender_id)
         if not sender_id:
@@ -160,6 +160,17 @@ class Intake:
         is_deleted = MARKER_HEADER in headers or headers.get(OPERATION_HEADER, "").strip().upper() in DELETE_OPERATIONS
         return ProofCause.DELETE_MARKER if is_deleted else None
 
+    def _tolerated(self, payload: bytes, met: list[Deviation]) -> Any:
+        """Read what the one pass refuses; None where there is no object to be read."""
+        try:
+            body = tolerated(payload, met)
+        except msgspec.DecodeError:
+            return None
+        if isinstance(body, dict):
+            return msgspec.convert(body, self._shape)
+        met.clear()
+        return None
+
     def _why_none(self, body: Any, met: list[Deviation]) -> RejectReason:
         """Say why there is no sender: it may stand in what could not be read."""
         is_broken = self._sender_field is not None and (body is None or met)
@@ -175,18 +186,6 @@ class Intake:
                 tokens = message.subject.split(".")
                 return tokens[token - 1] if token <= len(tokens) else None
         return message.subject
-
-
-def _object_in(payload: bytes, met: list[Deviation]) -> Any:
-    """Read what the one pass refuses; None where there is no object to be read."""
-    try:
-        body = tolerated(payload, met)
-    except msgspec.DecodeError:
-        return None
-    if isinstance(body, dict):
-        return body
-    met.clear()
-    return None
 
 
 def _is_encodable(text: str) -> bool:
@@ -209,25 +208,31 @@ def _mended(name: str, met: list[Deviation]) -> str:
         return ""
 
 
-def _written(value: Any) -> Any:
-    """Write a number as the peer does, which knows senders by text: never with an exponent; else give it as it is."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        return value
-    if isinstance(value, int):
+def _written(value: Any) -> str | None:
+    """Write a number as the peer does, which knows senders by text: never with an exponent. None: it is no number.
+
+    >>> _written(1e3), _written(1.50), _written(None), _written(True)
+    ('1000', '1.5', '', None)
+    """
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        # No decoder gives one that is too long for it.
         return str(value)
+    if not isinstance(value, float) or not isfinite(value):
+        return None
     text = format(Decimal(repr(value)), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """Where a path's value is found in a decoded body: an attribute or a key, and the keys below it."""
+    """Where a path's value is found in a decoded body: an attribute, and the keys below it."""
 
     attribute: str
-    key: str
     keys: tuple[str, ...]
 
     def of(self, body: Any, met: list[Deviation]) -> Any:
-        value = body.get(self.key) if isinstance(body, dict) else getattr(body, self.attribute, None)
+        value = getattr(body, self.attribute, None)
         return value_at(value, self.keys, met) if self.keys else value
 
 
@@ -241,4 +246,4 @@ def _shape(*paths: tuple[str, ...]) -> tuple[Any, list[_Field | None]]:
         frozen=True,
         gc=False,
     )
-    return shape, [_Field(attributes[keys[0]], keys[0], keys[1:]) if keys else None for keys in paths]
+    return shape, [_Field(attributes[keys[0]], keys[1:]) if keys else None for keys in paths]

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge_agent.core.content_digest import DigestRule
-from edge_agent.core.intake import Intake, SenderByPath
+from edge_agent.core.intake import SENDER_LIMIT, Intake, SenderByPath
 from edge_agent.core.observation import Observation, SourceMessage
 from shared import tolerant_json
 
@@ -106,6 +106,18 @@ def test_nothing_that_anybody_sends_raises(payload: bytes) -> None:
         taken = read(body)
         if isinstance(taken, Observation):
             assert taken.sender_id.encode()
+
+
+@given(st.integers(0, 5_000), st.sampled_from([b"", b"-", b"0.", b"1e", b"1e-", b"+", b"0"]), st.booleans())
+@example(400, b"", False)
+@example(4_300, b"", False)
+@example(4_301, b"", True)
+@example(309, b"1e", False)
+def test_no_number_in_a_senders_place_raises(digits: int, before: bytes, is_broken: bool) -> None:
+    taken = read(b'{"sender":' + before + b"9" * digits + (b",}" if is_broken else b"}"))
+    if isinstance(taken, Observation):
+        assert taken.sender_id
+        assert len(taken.sender_id) <= SENDER_LIMIT
 
 
 HOSTILE = {
