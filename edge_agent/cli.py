@@ -119,8 +119,8 @@ def check_config(config_path: Path) -> None:
 def status(config_path: Path, as_json: bool, check: bool) -> None:
     """Show on one screen what the agent does, also while it or its links are down.
 
-    Ends with 0 where there was something to show, 1 where not. With --check: 0 useful, 1 something is wrong, or it
-    starts, 2 not running, or nothing known.
+    Ends with 0 where there was something to show, 1 where not. With --check: 0 useful, 1 something is wrong or a
+    warning, or it starts, 2 not running, or nothing known.
     """
     from edge_agent.status_page import render_status
     from edge_agent.status_report import read_status
@@ -134,8 +134,9 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
         except StoreUnreadable as error:
             click.echo(str(error))
             sys.exit(2)
-        click.echo("\n".join(report.problems) or "useful")
-        sys.exit(0 if not report.problems else 1 if report.has_process else 2)
+        wrong = [*report.problems, *(f"warning: {line}" for line in report.warnings)]
+        click.echo("\n".join(wrong) or "useful")
+        sys.exit(0 if not wrong else 1 if report.has_process else 2)
     report = read_status(path)
     click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width()))
 

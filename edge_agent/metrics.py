@@ -21,6 +21,7 @@ from edge_agent.usefulness import PartStatus
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.subjects import RecordType
+from shared.tolerant_json import Deviation
 from shared.wire import ForwardReason
 
 
@@ -35,11 +36,18 @@ class Counted(msgspec.Struct, frozen=True):
 
 # What the modes copy and relay reject stands beside what sampling does.
 _REJECTED = (*RejectReason, "subject_not_usable", "no_origin", "origin_disagrees")
+_WITHHELD = ("max_age", RejectReason.TOO_MANY_SENDERS)
 _SKIPPED = ("sampled", "repeated", "probe", "other_record", *RecordType)
 
 COUNTED = {
     "valid": Counted(
         "muster_agent_valid_total", "what", ("registrations",), "Messages read that were what their block expects."
+    ),
+    "tolerated": Counted(
+        "muster_agent_tolerated_total",
+        "cause",
+        tuple(Deviation),
+        "Valid messages whose bodies are not JSON, though enough of it to be read.",
     ),
     "rejected": Counted(
         "muster_agent_rejected_total", "cause", _REJECTED, "Messages that were not what their block expects."
@@ -48,7 +56,7 @@ COUNTED = {
         "muster_agent_forwarded_total", "reason", tuple(ForwardReason), "Messages chosen to go on to the region."
     ),
     "withheld": Counted(
-        "muster_agent_withheld_total", "cause", ("max_age",), "Messages that were not forwarded though they were due."
+        "muster_agent_withheld_total", "cause", _WITHHELD, "Messages that were not forwarded though they were due."
     ),
     "skipped": Counted(
         "muster_agent_skipped_total", "cause", _SKIPPED, "Messages that a relay or a copy does not pass on."

@@ -24,6 +24,7 @@ HELD = {
 # In the order in which a message meets them.
 COUNTERS = (
     "valid",
+    "tolerated",
     "rejected",
     "advisories",
     "forwarded",
@@ -80,6 +81,9 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
         yield "", ""
         yield from _block_lines(report, block)
     yield from _unread_parts(report)
+    for warning in report.warnings:
+        yield "", ""
+        yield "warning", warning
     if report.last_problem:
         problem = report.last_problem
         yield "", ""

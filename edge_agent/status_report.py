@@ -19,7 +19,7 @@ from edge_agent.status_board import AgentStatus, now
 from edge_agent.store import schema
 from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.senders import slot_range
-from edge_agent.usefulness import PartStatus, problems
+from edge_agent.usefulness import PartStatus, problems, warnings
 from shared.instants import SECOND
 from shared.sizes import format_size
 
@@ -74,7 +74,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     """Everything that status shows; also its JSON form. Instants and durations are microseconds.
 
     ``room`` is what is left of ``store.max_outbox``, ``disk_free`` of the store's disk (-1: not known), in bytes.
-    ``problems`` says why the agent is not useful now.
+    ``problems`` says why the agent is not useful now, ``warnings`` what is to be looked at although it is.
     """
 
     agent: AgentStatus
@@ -86,6 +86,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     outbox_counters: Counters
     room: int
     problems: list[str] = []
+    warnings: list[str] = []
     disk_free: int = -1
     pair: PairStatus | None = None
 
@@ -139,6 +140,12 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
         room=max(agent.max_outbox - sum(lane.size for lane in outbox.values()), 0),
         pair=msgspec.json.decode(bodies.get("pair", "null"), type=PairStatus | None),
         problems=list(problems(parts, known, now())) if life is Life.RUNNING else [_NOT_USEFUL[life]],
+        warnings=[
+            line
+            for each in blocks
+            if life is Life.RUNNING
+            for line in warnings(each.name, each.state, sum(each.senders.values()))
+        ],
     )
 
 

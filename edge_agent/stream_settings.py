@@ -8,13 +8,14 @@ from msgspec import Meta
 from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.copier import CopySubject
 from edge_agent.core.intake import (
+    NameForm,
     SenderByHeader,
     SenderByPath,
     SenderBySubject,
     SenderBySubjectToken,
     SenderRule,
 )
-from edge_agent.core.policy import Policy
+from edge_agent.core.policy import MAX_SENDERS, Policy
 from edge_agent.probe import ProbeRule
 from edge_agent.source_consumer import StartRule
 from shared.identifiers import validated_token
@@ -83,31 +84,39 @@ def _check_path(key: str, path: str) -> None:
 
 
 class SenderSettings(Settings, frozen=True):
-    """``[stream.sender]``: what identifies a sender; exactly one key."""
+    """``[stream.sender]``: what identifies a sender (exactly one key), and what is done to its name."""
 
     json_path: Annotated[str, Meta(description="keys joined by dots, to a text in the registration")] = ""
     header: Annotated[str, Meta(description="name of a header")] = ""
     subject_token: Annotated[int, Meta(description="one token of the subject, counted from 1", ge=0)] = 0
     subject: Annotated[bool, Meta(description="true: the whole subject")] = False
+    normalize: Annotated[
+        Literal["none", "hostname"],
+        Meta(description="hostname: case folded, blanks around it and a full stop at its end removed"),
+    ] = "none"
 
     def __post_init__(self) -> None:
         _check_path("json_path", self.json_path)
-        chosen = [key for key in self.__struct_fields__ if getattr(self, key)]
+        ways = ("json_path", "header", "subject_token", "subject")
+        chosen = [key for key in ways if getattr(self, key)]
         if len(chosen) != 1:
             found = " and ".join(chosen) if chosen else "none"
-            raise ValueError(f"exactly one of json_path, header, subject_token, subject is needed, found {found}")
+            raise ValueError(f"exactly one of {', '.join(ways)} is needed, found {found}")
 
     def rule(self) -> SenderRule:
         """Give the core's rule."""
+        normalize = NameForm(self.normalize)
         if self.json_path:
-            return SenderByPath(self.json_path)
+            return SenderByPath(self.json_path, normalize=normalize)
         if self.header:
-            return SenderByHeader(self.header)
-        return SenderBySubjectToken(self.subject_token) if self.subject_token else SenderBySubject()
+            return SenderByHeader(self.header, normalize=normalize)
+        if self.subject_token:
+            return SenderBySubjectToken(self.subject_token, normalize=normalize)
+        return SenderBySubject(normalize=normalize)
 
 
 _OF_CONTENT = ("size_trigger", "force_path", "digest_paths", "digest_ignore")
-UNUSED_POLICY = {"copy": ("sample_interval", "retire_after", *_OF_CONTENT), "relay": _OF_CONTENT}
+UNUSED_POLICY = {"copy": ("sample_interval", "retire_after", "max_senders", *_OF_CONTENT), "relay": _OF_CONTENT}
 """What each mode does not go by. ``stale_after`` bounds ``blind_after``, which all modes go by."""
 
 
@@ -132,6 +141,9 @@ class PolicySettings(Settings, frozen=True):
     digest_paths: Annotated[tuple[str, ...], Meta(description='forward when these change; ["*"]: all')] = ()
     digest_ignore: Annotated[tuple[str, ...], Meta(description="JSON paths that digest_paths leaves out")] = ()
     max_age: Annotated[Duration, Meta(description="do not forward older messages; 0s: never too old")] = Duration(0)
+    max_senders: Annotated[
+        int, Meta(description="how many senders are known at most; further ones are rejected", ge=1, le=2_000_000_000)
+    ] = MAX_SENDERS
 
     def __post_init__(self) -> None:
         self.thresholds.check()
@@ -169,6 +181,7 @@ class PolicySettings(Settings, frozen=True):
             blind_after=int(self.stale_after // 4 if self.blind_after is None else self.blind_after),
             size_trigger=self.size_trigger,
             max_age=int(self.max_age),
+            max_senders=self.max_senders,
         )
 
     def digest_rule(self) -> DigestRule:

@@ -5,6 +5,8 @@
   was set back: no time passes until it shows again what it had shown.
 - Not useful after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
 - One of a pair that can neither lead nor stand by is not useful at once; one whose other is missed still is.
+- Useful, with a warning: a message was rejected within the last ``stale_after``. Who sent it is perhaps called stale,
+  living; a living sender speaks again within ``stale_after``, so what is older is over.
 - Useful: behind, and catching up. A probe or heartbeat in trouble shows as time that is blind, where it matters.
 
 An agent that is not useful gains nothing from being started again.
@@ -14,6 +16,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.observation import RejectReason
 from edge_agent.ports import Progress
 from shared.instants import MINUTE, SECOND, format_duration
 
@@ -67,6 +71,31 @@ def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus])
     probe = parts.get(f"probe of {block}")
     said = f" (probe {probe.phase}: {probe.reason})" if probe and probe.reason else ""
     return f"nothing proves that the stream can store{said}"
+
+
+def warnings(block: str, state: BlockState, sender_count: int) -> Iterator[str]:
+    """Say in a line each what is to be looked at although a block is useful; by the stream's own time."""
+    policy, through = state.policy, state.observed_through
+    recent = [each for each in state.refusals.values() if through - each.last_at <= policy.stale_after]
+    turned_away = [each for each in recent if each.reason is RejectReason.TOO_MANY_SENDERS]
+    nameless = [each for each in recent if each.reason is not RejectReason.TOO_MANY_SENDERS]
+    if nameless:
+        last = nameless[-1]
+        yield (
+            f"stream {block}: messages that name no sender are rejected, the last {_ago(last.last_at, through)} on "
+            f"subject {last.subject} ({last.reason}): {last.excerpt or 'empty'}; whoever sent it may be called stale"
+        )
+    if turned_away:
+        last = turned_away[-1]
+        yield (
+            f"stream {block}: max_senders ({policy.max_senders:,}) is reached, with {sender_count:,} senders: messages "
+            f"of others are rejected, the last {_ago(last.last_at, through)} on subject {last.subject}; raise it, or "
+            "correct [stream.sender] where that names messages"
+        )
+
+
+def _ago(at: int, to: int) -> str:
+    return f"{format_duration(max(to - at, 0) // SECOND * SECOND)} ago"
 
 
 def is_blind(reached: Progress) -> bool:

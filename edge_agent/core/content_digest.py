@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import msgspec
 
-from edge_agent.core.deep_json import decoded, encoded
-from edge_agent.core.json_path import UNREADABLE, keys_of, opened, value_at
+from edge_agent.core.deep_json import encoded
+from edge_agent.core.json_path import UNREADABLE, keys_of, opened, read_json, value_at
+from shared.tolerant_json import Deviation
 
 EVERY_PATH = "*"
 
@@ -20,18 +21,20 @@ class DigestRule(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
 
 
-def content_digest(payload: bytes, rule: DigestRule) -> int:
-    """Give a 64-bit BLAKE2b of the chosen content, whatever the order of its keys; 0 where it cannot be read as JSON.
+def content_digest(payload: bytes, rule: DigestRule, met: list[Deviation] | None = None) -> int:
+    """Give a 64-bit BLAKE2b of the chosen content, whatever the order of its keys; 0 where there is nothing to be read.
 
-    Paths go on into JSON that stands as text inside JSON, as ``edge_agent.core.json_path`` says.
+    Paths go on into JSON that stands as text inside JSON, and what is not quite JSON is read as far as that goes, as
+    ``edge_agent.core.json_path`` says.
     """
+    met = [] if met is None else met
     try:
-        body = decoded(msgspec.json.decode, payload)
+        body, without = read_json(payload, met), partial(_without, met=met)
         if EVERY_PATH in rule.paths:
-            chosen: Any = reduce(_without, (keys_of(path) for path in rule.ignored), body)
+            chosen: Any = reduce(without, (keys_of(path) for path in rule.ignored), body)
         else:
             chosen = [
-                reduce(_without, _below(path, rule.ignored), opened(value_at(body, keys_of(path))))
+                reduce(without, _below(path, rule.ignored), opened(value_at(body, keys_of(path), met), met))
                 for path in rule.paths
             ]
         canonical = encoded(chosen)
@@ -44,9 +47,9 @@ def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:
     return [keys_of(inner.removeprefix(f"{path}.")) for inner in ignored if inner.startswith(f"{path}.")]
 
 
-def _without(value: Any, keys: tuple[str, ...]) -> Any:
+def _without(value: Any, keys: tuple[str, ...], met: list[Deviation]) -> Any:
     """Copy a JSON value, less what stands at a path."""
-    inside = opened(value)
+    inside = opened(value, met)
     if not keys or not isinstance(inside, dict):
         return value
     if keys[0] not in inside:
@@ -54,5 +57,5 @@ def _without(value: Any, keys: tuple[str, ...]) -> Any:
         return inside
     kept = {key: inner for key, inner in inside.items() if key != keys[0]}
     if len(keys) > 1:
-        kept[keys[0]] = _without(inside[keys[0]], keys[1:])
+        kept[keys[0]] = _without(inside[keys[0]], keys[1:], met)
     return kept

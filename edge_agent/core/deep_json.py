@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shared import tolerant_json
+
 T = TypeVar("T")
 
-NESTED_LIMIT = 1_000
-"""Levels beyond which nothing is read: more than any registration has, and not too many for the stack."""
+NESTED_LIMIT = tolerant_json.NESTED_LIMIT
 
 # Never gives back what it has matched, nor wants an end: a text without one would be looked through for every quote.
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)

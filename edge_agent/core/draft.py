@@ -39,10 +39,10 @@ class Draft:
 
     def __init__(self, state: BlockState, senders: SenderTable, decision_limit: int, detect_blind_spans: bool) -> None:
         self._before = state
-        self._senders = senders
+        self._senders, self._sender_count = senders, len(senders)
         self._decision_limit = decision_limit
         self._detects = detect_blind_spans
-        self._ledger = ledger = Ledger(state.advisory_ordinal)
+        self._ledger = ledger = Ledger(state.advisory_ordinal, state.refusals)
         self.decisions = ledger.decisions
         self.recorded = ledger.recorded
         self.observed_through = state.observed_through
@@ -55,8 +55,7 @@ class Draft:
         self._policy, self._policy_at = state.policy, state.policy_at
         self._standing, self._asked_for = state.standing, set(state.asked_for)
         self._since = state.observed_since
-        self._source_clock = state.source_clock
-        self._examined = state.examined_sequence
+        self._source_clock, self._examined = state.source_clock, state.examined_sequence
         self._blind_total = state.blind_total
         self._pending_blind = state.pending_blind
         self._settling_at = state.settling_at
@@ -73,13 +72,13 @@ class Draft:
         if len(self.decisions) >= self._decision_limit or not self._advance(message.stored_at):
             return False
         at = self._read(message)
-        # Somebody is heard: what the stream lost, it has not lost everybody.
-        self._awaits_word = False
-        self._valid += 1
         sender_id = observation.sender_id
         state = self._touch(sender_id)
         reason: ForwardReason | None
         if state is None or state.retired:
+            if self._sender_count >= self._policy.max_senders:
+                self._ledger.turn_away(message, at)
+                return True
             state = self._open_episode(sender_id, message.sequence, at, state.slot if state else NOBODY)
             reason = ForwardReason.NEW
         elif state.phase is SenderPhase.STALE:
@@ -93,6 +92,11 @@ class Draft:
             reason = ForwardReason.POLICY
         else:
             reason = reason_to_forward(self._policy, state, observation, at)
+        self._valid += 1
+        # Somebody is heard: what the stream lost, it has not lost everybody.
+        self._awaits_word = False
+        if observation.deviation is not None:
+            self._ledger.count("tolerated", observation.deviation)
         state.last_seen_at = at
         state.last_sequence = message.sequence
         self._heard.put_last(state)
@@ -107,8 +111,7 @@ class Draft:
         """Pass on a message without a sender, unless ``too_old``; it is a proof of time all the same."""
         if len(self.decisions) >= self._decision_limit or not self._advance(rejected.message.stored_at):
             return False
-        self._read(rejected.message)
-        self._ledger.count("rejected", rejected.reason)
+        self._ledger.refuse(rejected.message, rejected.reason, self._read(rejected.message))
         if too_old:
             self._ledger.count("withheld", "max_age")
             return True
@@ -267,6 +270,7 @@ class Draft:
             awaits_word=self._awaits_word,
             narrowed_at=self._narrowed_at,
             counters=counted(self._before.counters, additions),
+            refusals=self._ledger.refusals,
         )
 
     def changes(self) -> SenderChanges:
@@ -402,6 +406,7 @@ class Draft:
         state = self._touch(sender_id)
         assert state is not None, f"{sender_id} is queued but not tracked"
         state.retired = True
+        self._sender_count -= 1
         self._heard.discard(sender_id)
         self._stale.discard(sender_id)
         self._asked_for.discard(sender_id)
@@ -411,6 +416,7 @@ class Draft:
         incarnation = self.incarnation
         state = SenderState(sender_id, slot, SenderPhase.HEARD, at, sequence, incarnation, sequence)
         self._touched[sender_id] = state
+        self._sender_count += 1
         # The store that was lost may have known it, as long as that would not have retired it: by observed time.
         observed = at - self._rebuilt_at - self._blind_total
         rebuilt = self._rebuilt_at > 0 and 0 <= observed <= self._policy.retire_after

@@ -35,7 +35,7 @@ _OF_MESSAGES = (
 )
 """What follows from messages and recorded inputs; the rest of a state, from looking at the stream."""
 
-_COUNTED = ("valid", "rejected", "probes", "forwarded", "withheld", "advisories", "clamped")
+_COUNTED = ("valid", "tolerated", "rejected", "probes", "forwarded", "withheld", "advisories", "clamped")
 
 
 class OutOfStep(Exception):

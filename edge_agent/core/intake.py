@@ -1,10 +1,14 @@
 """Read a registration: who sent it, whether it must go on at once, and a digest of what it says.
 
-Only what is needed is decoded, in one pass. A message without a sender is a value (``Rejected``), not an exception: it
-is forwarded unsampled, counted, and cannot stop the site.
+Only what is needed is decoded, in one pass. What that refuses is read once more with tolerance: whoever can be
+identified is heard, however broken the rest of the body is. A message without a sender is a value (``Rejected``), not
+an exception: it is forwarded unsampled, counted, and cannot stop the site.
 """
 
 from collections.abc import Mapping
+from decimal import Decimal
+from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -12,10 +16,12 @@ import msgspec
 from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.deep_json import decoded
 from edge_agent.core.draft import Draft
-from edge_agent.core.json_path import UNREADABLE, keys_of, value_at
+from edge_agent.core.json_path import UNREADABLE, keys_of, tolerated, value_at
 from edge_agent.core.observation import (
-    DELETE_HEADERS,
+    DELETE_OPERATIONS,
     HEARTBEAT_HEADER,
+    MARKER_HEADER,
+    OPERATION_HEADER,
     PROBE_HEADER,
     Observation,
     ProbeSighting,
@@ -25,12 +31,32 @@ from edge_agent.core.observation import (
     SourceMessage,
     Taken,
 )
+from shared.tolerant_json import Deviation, text_of
 
 SENDER_LIMIT = 1024
 
 
-class SenderByPath(msgspec.Struct, frozen=True):
-    """The sender is the text at a JSON path: keys joined by dots."""
+class NameForm(StrEnum):
+    """What is done to a name before it is a sender's: of a HOSTNAME, all that does not tell one host from another."""
+
+    NONE = "none"
+    HOSTNAME = "hostname"
+
+    def of(self, name: str) -> str:
+        """Give the sender.
+
+        >>> NameForm.HOSTNAME.of(" Web1.Example.NET. "), NameForm.NONE.of("Web1")
+        ('web1.example.net', 'Web1')
+        """
+        return name if self is NameForm.NONE else name.strip().removesuffix(".").casefold()
+
+
+class _SenderNaming(msgspec.Struct, frozen=True, kw_only=True):
+    normalize: NameForm = NameForm.NONE
+
+
+class SenderByPath(_SenderNaming, frozen=True):
+    """The sender is the text or number at a JSON path: keys joined by dots."""
 
     path: str
 
@@ -40,7 +66,7 @@ class SenderByPath(msgspec.Struct, frozen=True):
         return self.path
 
 
-class SenderByHeader(msgspec.Struct, frozen=True):
+class SenderByHeader(_SenderNaming, frozen=True):
     """The sender is the value of a header."""
 
     header: str
@@ -51,7 +77,7 @@ class SenderByHeader(msgspec.Struct, frozen=True):
         return self.header
 
 
-class SenderBySubjectToken(msgspec.Struct, frozen=True):
+class SenderBySubjectToken(_SenderNaming, frozen=True):
     """The sender is one token of the subject, counted from 1."""
 
     token: int
@@ -62,7 +88,7 @@ class SenderBySubjectToken(msgspec.Struct, frozen=True):
         return f"subject_token_{self.token}"
 
 
-class SenderBySubject(msgspec.Struct, frozen=True):
+class SenderBySubject(_SenderNaming, frozen=True):
     """The sender is the whole subject."""
 
     @property
@@ -81,10 +107,11 @@ class Intake:
         self, sender: SenderRule, force_path: str = "", digest: DigestRule | None = None, probe_origin: str = ""
     ) -> None:
         self._sender = sender
+        self._normalizes = sender.normalize is not NameForm.NONE
         self._probe_origin = probe_origin
         sender_path = sender.path if isinstance(sender, SenderByPath) else ""
-        shape, (self._sender_field, self._force_field) = _shape(keys_of(sender_path), keys_of(force_path))
-        self._decoder = msgspec.json.Decoder(shape)
+        self._shape, (self._sender_field, self._force_field) = _shape(keys_of(sender_path), keys_of(force_path))
+        self._decoder = msgspec.json.Decoder(self._shape)
         self._reads_body = bool(self._sender_field or self._force_field)
         self._digest = digest if digest and digest.paths else None
 
@@ -92,23 +119,30 @@ class Intake:
         """Identify the sender and what else decides about forwarding; the payload itself is left as it is."""
         if message.headers and (cause := self._what_else(message.headers)):
             return ProbeSighting(message, cause)
+        met: list[Deviation] = []
         body: Any = None
         if self._reads_body:
             try:
                 body = decoded(self._decoder.decode, message.payload)
             except UNREADABLE:
-                if self._sender_field:
-                    return Rejected(message, RejectReason.NOT_AN_OBJECT)
-        sender_id = self._sender_of(message, body)
-        if not isinstance(sender_id, str) or not sender_id:
-            is_absent = sender_id is None or sender_id == ""
-            return Rejected(message, RejectReason.NO_SENDER if is_absent else RejectReason.SENDER_NOT_TEXT)
-        if len(sender_id) > SENDER_LIMIT or "\0" in sender_id or not _is_encodable(sender_id):
+                body = self._tolerated(message.payload, met)
+        sender_id = self._sender_of(message, body, met)
+        if not isinstance(sender_id, str):
+            sender_id = _written(sender_id)
+            if sender_id is None:
+                return Rejected(message, RejectReason.SENDER_NOT_TEXT)
+        if self._normalizes:
+            sender_id = self._sender.normalize.of(sender_id)
+        if not sender_id:
+            return Rejected(message, self._why_none(body, met))
+        if not _is_encodable(sender_id):
+            sender_id = _mended(sender_id, met)
+        if not sender_id or len(sender_id) > SENDER_LIMIT or "\0" in sender_id:
             # An advisory must fit into a message, and SQLite's JSON ends a text at NUL.
             return Rejected(message, RejectReason.SENDER_NOT_USABLE)
-        forced = self._force_field is not None and self._force_field.of(body) is True
-        digest = content_digest(message.payload, self._digest) if self._digest else 0
-        return Observation(sender_id, message, digest, forced)
+        forced = self._force_field is not None and self._force_field.of(body, met) is True
+        digest = content_digest(message.payload, self._digest, met) if self._digest else 0
+        return Observation(sender_id, message, digest, forced, met[0] if met else None)
 
     def give(self, draft: Draft, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft; False where that is full. One that is ``too_old`` is seen, but not forwarded."""
@@ -123,11 +157,28 @@ class Intake:
             return ProofCause.OWN if headers[PROBE_HEADER] == self._probe_origin else ProofCause.OTHERS
         if HEARTBEAT_HEADER in headers:
             return ProofCause.HEARTBEAT
-        return ProofCause.DELETE_MARKER if not DELETE_HEADERS.isdisjoint(headers) else None
+        is_deleted = MARKER_HEADER in headers or headers.get(OPERATION_HEADER, "").strip().upper() in DELETE_OPERATIONS
+        return ProofCause.DELETE_MARKER if is_deleted else None
 
-    def _sender_of(self, message: SourceMessage, body: Any) -> Any:
+    def _tolerated(self, payload: bytes, met: list[Deviation]) -> Any:
+        """Read what the one pass refuses; None where there is no object to be read."""
+        try:
+            body = tolerated(payload, met)
+        except msgspec.DecodeError:
+            return None
+        if isinstance(body, dict):
+            return msgspec.convert(body, self._shape)
+        met.clear()
+        return None
+
+    def _why_none(self, body: Any, met: list[Deviation]) -> RejectReason:
+        """Say why there is no sender: it may stand in what could not be read."""
+        is_broken = self._sender_field is not None and (body is None or met)
+        return RejectReason.NOT_AN_OBJECT if is_broken else RejectReason.NO_SENDER
+
+    def _sender_of(self, message: SourceMessage, body: Any, met: list[Deviation]) -> Any:
         if self._sender_field is not None:
-            return self._sender_field.of(body)
+            return self._sender_field.of(body, met)
         match self._sender:
             case SenderByHeader(header):
                 return (message.headers or {}).get(header)
@@ -148,15 +199,41 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
+def _mended(name: str, met: list[Deviation]) -> str:
+    """Write a name out of a header or a subject whose bytes are not UTF-8; "" where it comes from no bytes at all."""
+    met.append(Deviation.ENCODING)
+    try:
+        return text_of(name.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return ""
+
+
+def _written(value: Any) -> str | None:
+    """Write a number as the peer does, which knows senders by text: never with an exponent. None: it is no number.
+
+    >>> _written(1e3), _written(1.50), _written(None), _written(True)
+    ('1000', '1.5', '', None)
+    """
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        # No decoder gives one that is too long for it.
+        return str(value)
+    if not isinstance(value, float) or not isfinite(value):
+        return None
+    text = format(Decimal(repr(value)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 class _Field(msgspec.Struct, frozen=True):
     """Where a path's value is found in a decoded body: an attribute, and the keys below it."""
 
     attribute: str
     keys: tuple[str, ...]
 
-    def of(self, body: Any) -> Any:
+    def of(self, body: Any, met: list[Deviation]) -> Any:
         value = getattr(body, self.attribute, None)
-        return value_at(value, self.keys) if self.keys else value
+        return value_at(value, self.keys, met) if self.keys else value
 
 
 def _shape(*paths: tuple[str, ...]) -> tuple[Any, list[_Field | None]]:

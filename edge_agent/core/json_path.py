@@ -1,7 +1,8 @@
 """Follow a path into JSON, also where adapters and nodes have put JSON into it as text, zipped or not.
 
 Adapters carry a registration as JSON text inside JSON, and nodes zip it: a path goes on into either. Nothing that
-anybody registers is an error here, whatever it opens to.
+anybody registers is an error here, whatever it opens to. What is not quite JSON is read as far as that goes
+(``shared.tolerant_json``), and how it deviates is added to ``met``.
 """
 
 import base64
@@ -11,6 +12,8 @@ from typing import Any
 import msgspec
 
 from edge_agent.core.deep_json import decoded
+from shared import tolerant_json
+from shared.tolerant_json import Deviation
 
 # Whoever registers may send a few bytes that become gigabytes, and JSON that takes forty times more as objects.
 UNZIPPED_LIMIT = 2 << 20
@@ -27,23 +30,56 @@ def keys_of(path: str) -> tuple[str, ...]:
     return tuple(path.split(".")) if path else ()
 
 
-def value_at(value: Any, keys: tuple[str, ...]) -> Any:
+def read_json(body: bytes, met: list[Deviation]) -> Any:
+    """Decode a whole body; raise one of UNREADABLE where there is nothing to be read."""
+    try:
+        return decoded(msgspec.json.decode, body)
+    except UNREADABLE:
+        return tolerated(body, met)
+
+
+def tolerated(body: bytes | str, met: list[Deviation]) -> Any:
+    """Decode what the strict decoder has refused; raise msgspec.DecodeError where there is nothing to be read."""
+    found = tolerant_json.decode(body)
+    # Without a deviation it is JSON with a number that is too large.
+    met.append(found.deviation or Deviation.VALUE)
+    return found.value
+
+
+def value_at(value: Any, keys: tuple[str, ...], met: list[Deviation]) -> Any:
     """Give what stands at a path, None where nothing does."""
     for key in keys:
-        value = opened(value)
+        value = opened(value, met)
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def opened(value: Any) -> Any:
-    """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not."""
+def opened(value: Any, met: list[Deviation]) -> Any:
+    """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not.
+
+    What is not quite JSON counts as JSON where at least one key of an object can be read: else it is a mere text.
+    """
     if not isinstance(value, str):
         return value
     body: str | bytes = value if value[:1] in ("{", "[") else _unzipped(value) if value[:2] in _ZIPPED else ""
-    try:
-        return decoded(msgspec.json.decode, body) if body else value
-    except UNREADABLE:
+    if not body:
         return value
+    try:
+        return decoded(msgspec.json.decode, body)
+    except UNREADABLE:
+        return _opened_with_tolerance(body, met) or value
+
+
+def _opened_with_tolerance(body: str | bytes, met: list[Deviation]) -> dict[str, Any] | None:
+    deviations: list[Deviation] = []
+    try:
+        found = tolerated(body, deviations)
+    except msgspec.DecodeError:
+        return None
+    if not (isinstance(found, dict) and found):
+        return None
+    met += deviations
+    return found
 
 
 def _unzipped(text: str) -> bytes:

@@ -4,7 +4,8 @@ import msgspec
 
 from edge_agent.core.block_state import Counters
 from edge_agent.core.decision import Advise, Decision, Forward, RecordedInput
-from edge_agent.core.observation import Observation, Rejected
+from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from edge_agent.core.refusals import Refusals, with_another
 from edge_agent.core.senders import SenderState
 from shared.identifiers import AdvisoryKind, Incarnation
 from shared.wire import ForwardReason
@@ -13,8 +14,9 @@ from shared.wire import ForwardReason
 class Ledger:
     """What one draft has decided so far. ``ordinal`` is that of the last advisory, in this incarnation."""
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self, ordinal: int, refusals: Refusals) -> None:
         self.ordinal = ordinal
+        self.refusals = refusals
         self.decisions: list[Decision] = []
         self.recorded: list[RecordedInput] = []
         self.counts: Counters = {}
@@ -77,6 +79,16 @@ class Ledger:
         """Let a message go on that names no sender."""
         self.count("forwarded", ForwardReason.COPY)
         self.decisions.append(Forward("", rejected.message, ForwardReason.COPY))
+
+    def refuse(self, message: SourceMessage, reason: RejectReason, at: int) -> None:
+        """Count a message that is no registration, and remember it."""
+        self.count("rejected", reason)
+        self.refusals = with_another(self.refusals, message, reason, at)
+
+    def turn_away(self, message: SourceMessage, at: int) -> None:
+        """Refuse a message whose sender would be one too many; it is not passed on, since any number may follow."""
+        self.refuse(message, RejectReason.TOO_MANY_SENDERS, at)
+        self.count("withheld", RejectReason.TOO_MANY_SENDERS)
 
     def count(self, what: str, cause: str) -> None:
         """Count what happened, by its cause."""

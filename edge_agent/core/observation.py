@@ -5,14 +5,17 @@ from enum import StrEnum
 
 import msgspec
 
+from shared.tolerant_json import Deviation
+
 PROBE_HEADER = "Muster-Probe"
 # What the peer's heartbeats carry, and ours.
 HEARTBEAT_HEADER = "Choria-SR-Originator"
 MARKER_HEADER = "Nats-Marker-Reason"
 """What a server's own messages carry that stand for one it let go (ADR-43): the sender has said nothing."""
 
-DELETE_HEADERS = frozenset((MARKER_HEADER, "KV-Operation"))
-"""That, and what a key-value store's client writes when a key is deleted."""
+OPERATION_HEADER = "KV-Operation"
+DELETE_OPERATIONS = frozenset(("DEL", "PURGE"))
+"""What a key-value store's client writes when a key is deleted; any other operation puts a value."""
 
 
 class SourceMessage(msgspec.Struct, frozen=True, gc=False):
@@ -29,12 +32,16 @@ class SourceMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Observation(msgspec.Struct, frozen=True, gc=False):
-    """One registration as the tracker sees it. ``digest`` is 0 where no digest is configured."""
+    """One registration as the tracker sees it. ``digest`` is 0 where no digest is configured.
+
+    ``deviation`` says in what the body, as far as it was read, is not JSON; None where it is.
+    """
 
     sender_id: str
     message: SourceMessage
     digest: int = 0
     forced: bool = False
+    deviation: Deviation | None = None
 
 
 class ProofCause(StrEnum):
@@ -54,12 +61,16 @@ class ProbeSighting(msgspec.Struct, frozen=True, gc=False):
 
 
 class RejectReason(StrEnum):
-    """Why a message could not be read as a registration. It is forwarded unsampled, and is still a proof of time."""
+    """Why a message does not count as a registration. It is still a proof of time.
+
+    It is forwarded unsampled, but for TOO_MANY_SENDERS: those whose sender would be one too many may be any number.
+    """
 
     NOT_AN_OBJECT = "not_a_json_object"
     NO_SENDER = "no_sender"
     SENDER_NOT_TEXT = "sender_not_text"
     SENDER_NOT_USABLE = "sender_not_usable"
+    TOO_MANY_SENDERS = "too_many_senders"
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):

@@ -5,12 +5,15 @@ import zlib
 import msgspec
 
 SPREAD_STEPS = 1 << 16
+MAX_SENDERS = 2_000_000
+"""Twice the largest fleet that Muster is made for, in some 400 MB of memory: room for a year's replacements."""
 
 
 class Policy(msgspec.Struct, frozen=True):
     """The thresholds of one stream block.
 
-    ``revision`` counts what the hub has sent (0: the settings file alone). ``max_age`` 0 forwards however old.
+    ``revision`` counts what the hub has sent (0: the settings file alone). ``max_age`` 0 forwards however old. Beyond
+    ``max_senders`` nobody is new.
     """
 
     sample_interval: int
@@ -20,6 +23,7 @@ class Policy(msgspec.Struct, frozen=True):
     size_trigger: int = 0
     max_age: int = 0
     revision: int = 0
+    max_senders: int = MAX_SENDERS
 
     @property
     def retired_after_stale(self) -> int:

@@ -8,7 +8,8 @@ For the upper levels of a tree. The rules:
    interval is shortened by a stable hash. What a site found worth sending between two samples ends here.
 3. A registration that is not newer, in its site's own stream, than the one that went on last is a repetition: however
    often a record comes round, it goes on once.
-4. An origin that was not heard for ``retire_after`` is forgotten, and then is as one that never was.
+4. An origin that was not heard for ``retire_after`` is forgotten, and then is as one that never was. Beyond
+   ``max_senders`` no further origin is relayed.
 
 Nothing is said about senders: what is sampled accuses nobody.
 """
@@ -17,7 +18,7 @@ from itertools import islice, takewhile
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Forward
-from edge_agent.core.observation import Rejected, SourceMessage
+from edge_agent.core.observation import Observation, Rejected, RejectReason
 from edge_agent.core.position_draft import PositionDraft
 from edge_agent.core.sender_list import NOBODY
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
@@ -37,15 +38,24 @@ class RelayDraft(PositionDraft):
         super().__init__(state)
         self._origins = origins
         self._touched: dict[str, SenderState] = {}
+        self._new_count = 0
 
-    def relay(self, origin: str, incarnation: Incarnation, sequence: int, message: SourceMessage) -> bool:
+    def relay(self, origin: str, incarnation: Incarnation, sequence: int, observation: Observation) -> bool:
         """Pass a registration on where its origin's sample is due; ``sequence`` is that in the site's own stream."""
+        message = observation.message
         self._read(message)
         at = self._through
         state = self._touched.pop(origin, None) or self._load(origin)
+        if state is None and len(self._origins) + self._new_count >= self._policy.max_senders:
+            self._count("rejected", RejectReason.TOO_MANY_SENDERS)
+            self._count("withheld", RejectReason.TOO_MANY_SENDERS)
+            return True
+        if observation.deviation is not None:
+            self._count("tolerated", observation.deviation)
         if state is None or at - state.last_seen_at > self._policy.retire_after:
             # Forgotten at this instant, whether or not a draft was adopted since that gave its place back.
             slot = state.slot if state else NOBODY
+            self._new_count += state is None
             reason: ForwardReason | None = ForwardReason.NEW
             state = SenderState(origin, slot, SenderPhase.HEARD, at, sequence, incarnation, sequence)
         else:

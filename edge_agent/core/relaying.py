@@ -37,7 +37,7 @@ class RelayIntake:
         taken = self._intake.read(message)
         if isinstance(taken, Observation):
             # None of the first three parts holds a full stop: two origins never share a name.
-            return draft.relay(f"{block_id}.{taken.sender_id}", incarnation, sequence, message)
+            return draft.relay(f"{block_id}.{taken.sender_id}", incarnation, sequence, taken)
         return draft.pass_on(taken) if isinstance(taken, Rejected) else draft.skip(message, "probes", taken.cause)
 
 

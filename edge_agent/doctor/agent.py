@@ -41,6 +41,9 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
     troubled = {name: part for name, part in report.parts.items() if part.reason}
     for name, part in troubled.items():
         yield doubtful("agent", f"{name}: {part.phase} for {rough(now() - part.since)}: {part.reason}", "see below")
+    for warning in report.warnings:
+        remedy = "correct what the sender publishes, or [stream.sender], or leave it out by source.filter_subject"
+        yield doubtful("agent", warning, remedy)
     if not troubled:
         yield good("agent", f"running for {rough(now() - agent.started_at)}, all its parts do their work")
 

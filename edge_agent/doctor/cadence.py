@@ -4,6 +4,7 @@ No sender is stale without having been silent for ``stale_after`` (``edge_agent.
 something only if ``stale_after`` is longer than what a living sender may be silent.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import median
@@ -15,6 +16,8 @@ from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from shared.instants import SECOND, format_duration
 
 SENDERS_NEEDED = 3
+MESSAGES_NEEDED = 100
+NEARLY_ALL = 0.9
 QUIET_SHARE = 0.25
 COMFORTABLE = 2.5
 
@@ -66,6 +69,17 @@ def quiet_share(instants: Sequence[int], limit: int) -> float:
     length = instants[-1] - instants[0] if instants else 0
     quiet = sum(after - before for before, after in pairwise(instants) if after - before > limit)
     return quiet / length if length else 0.0
+
+
+def names_messages(sightings: Sequence[tuple[str, int]], stale_after: int) -> bool:
+    """Tell whether what identifies senders differs from message to message.
+
+    In time enough for every living sender to be heard again hardly anybody was.
+    """
+    if len(sightings) < MESSAGES_NEEDED or sightings[-1][1] - sightings[0][1] < 2 * stale_after:
+        return False
+    heard = Counter(sender_id for sender_id, _ in sightings)
+    return sum(count for count in heard.values() if count == 1) >= NEARLY_ALL * len(sightings)
 
 
 def judge(subject: str, cadence: Cadence, policy: Policy) -> Iterator[Finding]:

@@ -1,10 +1,10 @@
 """Look at the registrations themselves: do they name their senders, and do the thresholds fit how often they come."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
-from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge
+from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.doctor.policy import check_policy, policy_in_force
 from edge_agent.doctor.sampling import Sample, newest_messages
@@ -32,7 +32,7 @@ async def check_registrations(
         mean_size = info.state.bytes // info.state.messages
         sample = await newest_messages(visit, block, info.state.last_seq, mean_size)
     if sample is not None:
-        findings.append(_identification(name, sample))
+        findings += _identification(name, sample, policy.stale_after)
         cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
         if cadence.interval and block.mode == "sample":
             return [*findings, *judge(name, cadence, policy)]
@@ -43,16 +43,27 @@ async def check_registrations(
     return [*findings, *(judge(name, known, policy) if known else ())]
 
 
-def _identification(name: str, sample: Sample) -> Finding:
+def _identification(name: str, sample: Sample, stale_after: int) -> Iterator[Finding]:
     count, rejected = sample.message_count, sum(sample.rejected.values())
     if not count:
-        return doubtful(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
-    if not rejected:
+        yield doubtful(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
+    elif rejected:
+        causes = ", ".join(f"{reason} {number:,}" for reason, number in sample.rejected.most_common())
+        text = f"{rejected:,} of the last {count:,} messages name no sender ({causes}): they are forwarded unsampled"
+        remedy = "correct [stream.sender], or set source.filter_subject"
+        yield (bad if rejected == count else doubtful)(name, text, remedy)
+        for reason, example in sample.examples.items():
+            text = f"{reason}, for example {example}; whoever sent it may be called stale"
+            yield doubtful(name, text, "correct what it publishes, or [stream.sender]")
+    else:
         senders = len({sender_id for sender_id, _ in sample.sightings})
-        return good(name, f"every one of the last {count:,} messages names its sender ({senders:,} of them)")
-    causes = ", ".join(f"{reason} {number:,}" for reason, number in sample.rejected.most_common())
-    text = f"{rejected:,} of the last {count:,} messages name no sender ({causes}): they are forwarded unsampled"
-    return (bad if rejected == count else doubtful)(name, text, "correct [stream.sender], or set source.filter_subject")
+        yield good(name, f"every one of the last {count:,} messages names its sender ({senders:,} of them)")
+    if names_messages(sample.sightings, stale_after):
+        text = (
+            f"nearly every one of {len(sample.sightings):,} messages names another sender, that is never heard again: "
+            "[stream.sender] names messages, or senders register more rarely than the stream keeps what they say"
+        )
+        yield bad(name, text, "correct [stream.sender]: each message is a new sender now, and soon a stale one")
 
 
 def _cadence_of_store(path: Path, stream: str) -> Cadence | None:

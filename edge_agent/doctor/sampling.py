@@ -10,11 +10,13 @@ from nats.js.errors import Error as JetStreamError
 from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.core.refusals import excerpt
 from edge_agent.delivery import delivery_of
 from edge_agent.doctor.visit import Visit
 from edge_agent.source_consumer import ConsumerInfo
 from edge_agent.stream_settings import StreamSettings
 from shared.jetstream_api import ApiError, RequestFailed, api_prefix
+from shared.tables import visible
 
 MOST_MESSAGES = 10_000
 MOST_BYTES = 16 << 20
@@ -24,10 +26,14 @@ FORGOTTEN_AFTER = 5_000_000_000
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What the newest messages say: who registered when (microseconds), and why others could not be told whose."""
+    """What the newest messages say: who registered when (microseconds), and why others could not be told whose.
+
+    ``examples`` shows the last message of each of those reasons.
+    """
 
     sightings: list[tuple[str, int]]
     rejected: Counter[str]
+    examples: dict[str, str]
 
     @property
     def message_count(self) -> int:
@@ -48,7 +54,7 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
         "mem_storage": True,
         **({"filter_subject": block.filter_subject} if block.filter_subject else {}),
     }
-    sample = Sample([], Counter())
+    sample = Sample([], Counter(), {})
     try:
         body = {"stream_name": stream, "config": config}
         info = await visit.ask(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", body, ConsumerInfo)
@@ -76,4 +82,6 @@ async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, 
                 sample.sightings.append((taken.sender_id, delivery.stored_at))
             elif isinstance(taken, Rejected):
                 sample.rejected[taken.reason] += 1
+                shown = excerpt(message.data) or "empty"
+                sample.examples[taken.reason] = f"message {delivery.sequence} on {visible(message.subject)}: {shown}"
     await subscription.unsubscribe()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from edge_agent.core.decision import BlindSpan, Clamped, RecordedInput, SenderAskedFor, SenderRetired
+from edge_agent.core.refusals import Refusal, bearing
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
@@ -47,7 +48,9 @@ class Explanation(msgspec.Struct, frozen=True):
     """What ``explain`` tells; also its JSON form. ``tracked`` is None where the sender is not known (any more).
 
     ``history`` holds decisions and, between them, what happened to the stream, in the order in which they took effect.
-    ``log_begins_at`` is the instant of the oldest advisory that is kept of any sender.
+    ``log_begins_at`` is the instant of the oldest advisory that is kept of any sender. ``refusals`` are messages that
+    were rejected since the sender was last seen, and may be its; ``are_its`` where their subjects or bodies show
+    its name.
     """
 
     sender_id: str
@@ -56,6 +59,8 @@ class Explanation(msgspec.Struct, frozen=True):
     tracked: TrackedSender | None
     history: list[Decided | RecordedInput]
     log_begins_at: int
+    refusals: list[Refusal] = []
+    are_its: bool = False
 
 
 def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at: int) -> list[Explanation]:
@@ -75,18 +80,33 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
         of_all = (msgspec.json.decode(body, type=RecordedInput) for (body,) in bodies)
         recorded = [each for each in of_all if _concerns(each, sender_id)]
         history = list(_history(decided, recorded, tracked))
-        explanations.append(Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at))
+        last_seen_at = tracked.last_seen_at if tracked else max(each.last_seen_at for each in decided)
+        refusals, are_its = _refused_since(block, sender_id, last_seen_at)
+        explanations.append(
+            Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at, refusals, are_its)
+        )
     if not explanations:
+        unheard = [each for block in blocks.values() for each in bearing(block.state.refusals.values(), sender_id)]
         similar = similar_senders(database, sender_id)
         hint = (
             f"did you mean {', '.join(map(visible, similar))}?"
             if similar
             else "muster-agent senders --match lists those it knows"
         )
+        if unheard:
+            last = max(unheard, key=lambda each: each.last_at)
+            hint = f"a message that may be its was rejected ({last.reason}) on subject {last.subject}: {last.excerpt}"
         raise StoreUnreadable(
             f"sender {visible(sender_id)}: not known to this store, and nothing was decided of it; {hint}"
         )
     return explanations
+
+
+def _refused_since(block: KnownBlock, sender_id: str, last_seen_at: int) -> tuple[list[Refusal], bool]:
+    """Give what was rejected since, the latest first: what bears the sender's name, else all that may be anybody's."""
+    since = [each for each in reversed(block.state.refusals.values()) if each.last_at > last_seen_at]
+    its = bearing(since, sender_id)
+    return its or since, bool(its)
 
 
 def _tracked(sender_id: str, block: KnownBlock, row: tuple[Any, ...]) -> TrackedSender:

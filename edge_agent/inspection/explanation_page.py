@@ -12,6 +12,7 @@ from shared.tables import visible
 
 LABEL = 17
 NARROWEST = 40
+REFUSALS_SHOWN = 3
 
 
 def render_explanation(explained: Explanation, *, at: int, width: int, limit: int) -> str:
@@ -30,9 +31,27 @@ def _heading(explained: Explanation) -> str:
 
 
 def _facts(explained: Explanation, at: int) -> Iterator[tuple[str, str]]:
-    if explained.tracked is None:
-        return iter(())
-    return (_tracked if explained.block.watches else _remembered)(explained, explained.tracked, at)
+    if explained.tracked is not None:
+        yield from (_tracked if explained.block.watches else _remembered)(explained, explained.tracked, at)
+    if explained.refusals:
+        yield "rejected since", _rejected(explained, at)
+
+
+def _rejected(explained: Explanation, at: int) -> str:
+    """Tell which messages it may have sent since it was last seen that do not count."""
+    refusals = explained.refusals
+    whose = (
+        "it may have been living: these are its, by their subjects or bodies"
+        if explained.are_its
+        else ("it may have been living: one of these may be its, which nobody can tell")
+    )
+    said = [
+        f"{each.count:,} on {each.subject} ({each.reason}), the last at {_when(each.last_at, at)}, "
+        f"message {each.sequence}: {each.excerpt or 'empty'}"
+        for each in refusals[:REFUSALS_SHOWN]
+    ]
+    more = f"; and on {len(refusals) - REFUSALS_SHOWN:,} more subjects" if len(refusals) > REFUSALS_SHOWN else ""
+    return f"{whose}: {'; '.join(said)}{more}"
 
 
 def _remembered(explained: Explanation, tracked: TrackedSender, at: int) -> Iterator[tuple[str, str]]:

@@ -157,6 +157,7 @@ async def test_messages_without_a_sender_are_said(stage: Stage) -> None:
         "WARN",
         "2 of the last 3 messages name no sender (no_sender 1, not_a_json_object 1): they are forwarded unsampled",
     ) in [(level, said) for level, said, _ in wrong]
+    assert any('{"certname": "b"}; whoever sent it may be called stale' in said for _, said, _ in wrong)
     stage.config_path.write_text(stage.config_path.read_text().replace('"sender"', '"certname.name"'))
     code, wrong = await examined(stage.config_path)
     assert code == 2

@@ -76,7 +76,8 @@ async def test_a_site_reads_on_behind_every_message_and_passes_on_what_can_be_se
         log = agent.log
     assert status is not None
     counters = status.blocks[0].state.counters
-    assert counters["rejected"] == {"not_a_json_object": 5, "sender_not_usable": 2}
+    assert counters["rejected"] == {"not_a_json_object": 1, "sender_not_text": 1, "sender_not_usable": 2}
+    assert counters["tolerated"] == {"encoding": 1, "escape": 1, "too_deep": 1}
     assert sum(counters["valid"].values()) + sum(counters["rejected"].values()) == last
     assert status.outbox_counters["dropped"] == {"too_large": 2}
     assert "Traceback" not in log, log

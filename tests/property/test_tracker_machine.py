@@ -31,6 +31,13 @@ POLICIES = [
     Policy(sample_interval=30 * SECOND, stale_after=20 * SECOND, retire_after=50 * SECOND, blind_after=8 * SECOND),
     Policy(sample_interval=30 * SECOND, stale_after=12 * SECOND, retire_after=90 * SECOND, blind_after=5 * SECOND),
     Policy(sample_interval=10 * SECOND, stale_after=40 * SECOND, retire_after=41 * SECOND, blind_after=10 * SECOND),
+    Policy(
+        sample_interval=30 * SECOND,
+        stale_after=12 * SECOND,
+        retire_after=40 * SECOND,
+        blind_after=5 * SECOND,
+        max_senders=2,
+    ),
 ]
 
 # Many equal instants; steps are within blind_after, silences are within and beyond everything.

@@ -18,7 +18,7 @@ from tests.support.reference_tracker import Closed, ReferenceTracker, Sent, Sigh
 STARTED_AT = 1_700_000_000 * SECOND
 POLICIES = [
     Policy(sample_interval=15, stale_after=20, retire_after=50, blind_after=8, size_trigger=100),
-    Policy(sample_interval=30, stale_after=12, retire_after=90, blind_after=5),
+    Policy(sample_interval=30, stale_after=12, retire_after=90, blind_after=5, max_senders=3),
     Policy(sample_interval=10, stale_after=40, retire_after=41, blind_after=10),
 ]
 

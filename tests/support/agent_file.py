@@ -48,6 +48,7 @@ settle = "5s"                    # how far behind the server's clock a time coun
 
 [stream.sender]                  # exactly one of:
 json_path = "sender"             # header = "X-Sender" | subject_token = 4 | subject = true
+normalize = "none"               # none | hostname
 
 [stream.policy]
 sample_interval = "1h"
@@ -59,6 +60,7 @@ force_path = ""                  # a JSON path whose value true forwards at once
 digest_paths = []                # forward when these change; ["*"] = all but digest_ignore
 digest_ignore = []
 max_age = "0s"                   # do not forward older messages; 0s = never
+max_senders = 2_000_000
 
 [stream.target]
 prefix = ""                      # default: the site's own subjects; else subjects below this prefix

@@ -85,6 +85,8 @@ class ReferenceTracker:
             self.out.append(Sent(sighting.sequence, ForwardReason.COPY))
             return
         sender = self._senders.get(sighting.sender)
+        if sender is None and len(self._senders) >= self._policy.max_senders:
+            return
         if sender is None:
             sender = _Sender(at, sighting.sequence, (self._epoch, sighting.sequence))
             self._senders[sighting.sender] = sender

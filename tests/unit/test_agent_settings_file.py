@@ -7,7 +7,7 @@ import pytest
 
 from edge_agent.config import AgentSettings, MonitorSettings, StoreSettings, UpstreamSettings, WatermarkSettings
 from edge_agent.core.content_digest import DigestRule
-from edge_agent.core.intake import SenderByHeader, SenderByPath, SenderBySubject, SenderBySubjectToken
+from edge_agent.core.intake import NameForm, SenderByHeader, SenderByPath, SenderBySubject, SenderBySubjectToken
 from edge_agent.core.policy import Policy
 from edge_agent.source_consumer import StartRule
 from edge_agent.stream_settings import (
@@ -138,6 +138,12 @@ def test_monitor_listens_anywhere_or_nowhere(listen: str) -> None:
 )
 def test_sender_is_identified_in_one_of_four_ways(line: str, rule: object) -> None:
     assert parsed(with_line("stream.sender", "json_path", line)).stream[0].sender_rule() == rule
+
+
+def test_names_may_be_normalized_in_each_way() -> None:
+    assert parsed(with_line("stream.sender", "normalize", 'normalize = "hostname"')).stream[0].sender_rule() == (
+        SenderByPath("sender", normalize=NameForm.HOSTNAME)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from edge_agent.core.policy import Policy
-from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, quiet_share
+from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages, quiet_share
 from edge_agent.doctor.finding import Finding, Level
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 
@@ -85,3 +85,20 @@ def test_one_outage_of_the_site_is_not_taken_for_its_habit() -> None:
     instants = sorted(at for _, at in [*before, *after])
     assert 0 < quiet_share(instants, POLICY.blind_after) < 0.25
     assert levels(cadence_of([*before, *after], "a sample")) == [Level.OK]
+
+
+@pytest.mark.parametrize(
+    ("sightings", "is_so"),
+    [
+        ([(f"message-{at}", at * MINUTE) for at in range(120)], True),
+        ([(f"message-{at}", at * SECOND) for at in range(120)], False),
+        ([(f"message-{at}", at * MINUTE) for at in range(90)], False),
+        ([(f"node-{at % 50}", at * MINUTE) for at in range(120)], False),
+        ([(f"message-{at}" if at % 20 else "node", at * MINUTE) for at in range(120)], True),
+    ],
+    ids=["each another", "too short a time", "too few", "heard again", "nearly each another"],
+)
+def test_a_path_that_names_messages_is_told_by_that_hardly_anybody_is_heard_again(
+    sightings: list[tuple[str, int]], is_so: bool
+) -> None:
+    assert names_messages(sightings, 12 * MINUTE) is is_so

@@ -10,6 +10,7 @@ from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.deep_json import NESTED_LIMIT, decoded, encoded
 from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from shared.tolerant_json import Deviation
 
 T = TypeVar("T")
 
@@ -45,9 +46,12 @@ def test_its_digest_is_the_same_at_every_depth(rule: DigestRule) -> None:
     assert digests != {0}
 
 
-def test_what_is_nested_without_end_is_rejected() -> None:
+def test_who_nests_without_end_is_heard() -> None:
     message = SourceMessage("s", nested(100_000), None, 1, 1)
-    assert Intake(SenderByPath("sender")).read(message) == Rejected(message, RejectReason.NOT_AN_OBJECT)
+    heard = Observation("n1", message, deviation=Deviation.TOO_DEEP)
+    assert {at_depth(depth, lambda: Intake(SenderByPath("sender")).read(message) == heard) for depth in DEPTHS} == {
+        True
+    }
 
 
 def test_a_text_without_an_end_takes_no_time_behind_many_levels() -> None:

@@ -17,6 +17,7 @@ from edge_agent.status_board import AgentStatus
 from edge_agent.usefulness import PartStatus
 from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR, MINUTE, SECOND
+from shared.tolerant_json import Deviation
 from shared.wire import ForwardReason
 from tests.support.exposition import parsed
 
@@ -105,6 +106,7 @@ def test_every_cause_that_the_core_knows_is_foreseen() -> None:
         "advisories": AdvisoryKind,
         "blind": BlindCause,
         "probes": ProofCause,
+        "tolerated": Deviation,
     }.items():
         assert {(what, str(cause)) for cause in causes} <= foreseen
 

@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
@@ -29,9 +30,9 @@ CONTEXT = WatermarkContext({}, {}, {})
 class RelaySite:
     """A relay that commits after every message. Instants are seconds after START."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy = POLICY) -> None:
         position = SourcePosition("FLEET", FLEET_PAST, 0)
-        self.relay = Relay(BlockState(position, POLICY, mode="relay"))
+        self.relay = Relay(BlockState(position, policy, mode="relay"))
         self._intake = RelayIntake(Intake(SenderByPath("sender")))
         self._sequence = 0
 
@@ -149,6 +150,29 @@ def test_registration_without_a_sender_goes_on_unsampled() -> None:
         (went_on,) = site.meets(registration_subject(DUB1), origin_header(DUB1, SITE_PAST, sequence), 0, b"[]")
         assert (went_on.sender_id, went_on.reason) == ("", "copy")
     assert site.counters["rejected"] == {"not_a_json_object": 2}
+
+
+def test_registration_that_is_not_quite_json_is_sampled_by_its_sender() -> None:
+    site = RelaySite()
+    subject = registration_subject(DUB1)
+    (went_on,) = site.meets(subject, origin_header(DUB1, SITE_PAST, 1), 0, b'{"sender":"a","x":NaN}')
+    assert (went_on.sender_id, went_on.reason) == ("eu-west.dub1.nodes.a", "new")
+    assert site.meets(subject, origin_header(DUB1, SITE_PAST, 2), 1, b'{"sender":"a",}') == []
+    assert site.counters["tolerated"] == {"value": 1, "structure": 1}
+
+
+def test_origin_that_is_one_too_many_is_turned_away() -> None:
+    site = RelaySite(msgspec.structs.replace(POLICY, max_senders=2))
+    assert [site.hears(sequence, 0, sender=sender) for sequence, sender in enumerate("abcab", 1)] == [
+        "new",
+        "new",
+        "",
+        "",
+        "",
+    ]
+    assert site.counters["rejected"] == site.counters["withheld"] == {"too_many_senders": 1}
+    assert site.hears(6, 700, sender="c") == "", "only who has been forgotten makes room"
+    assert site.hears(7, 701, sender="c") == "new"
 
 
 def test_registration_that_is_too_old_is_withheld() -> None:

@@ -3,11 +3,14 @@
 Thresholds of ``POLICY``: stale after 20 s, retired after 50 s, blind after 8 s, forwarded every 60 s.
 """
 
+import msgspec
 import pytest
 
+from edge_agent.core.observation import Observation
 from shared.identifiers import AdvisoryKind
+from shared.tolerant_json import Deviation
 from shared.wire import ForwardReason
-from tests.support.watched_site import WatchedSite, advised, forwarded, reasons, told
+from tests.support.watched_site import POLICY, WatchedSite, advised, forwarded, message, reasons, told
 
 NEW, STALE, RECOVERED, RETIRED = (AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED, AdvisoryKind.RETIRED)
 
@@ -198,3 +201,41 @@ def test_message_without_a_sender_that_is_too_old_is_only_counted() -> None:
     site = WatchedSite()
     assert site.rejects(0, too_old=True) == []
     assert site.state.counters == {"rejected": {"no_sender": 1}, "withheld": {"max_age": 1}}
+
+
+# No more senders than max_senders
+
+
+def test_sender_that_is_one_too_many_is_turned_away_and_accused_of_nothing() -> None:
+    site = WatchedSite(msgspec.structs.replace(POLICY, max_senders=2))
+    site.hears("a", 0)
+    site.hears("b", 0)
+    assert site.hears("c", 1) == []
+    assert told(site.watches(30)) == [("stale", "a", 20), ("stale", "b", 20)]
+    assert site.state.counters["rejected"] == site.state.counters["withheld"] == {"too_many_senders": 1}
+    assert site.state.counters["valid"] == {"registrations": 2}
+
+
+def test_who_is_known_is_heard_however_many_are_turned_away() -> None:
+    site = WatchedSite(msgspec.structs.replace(POLICY, max_senders=1))
+    site.hears("a", 0)
+    for second in range(1, 25):
+        site.hears("a" if second == 19 else f"c{second}", second)
+    assert told(site.watches(40)) == [("stale", "a", 39)]
+
+
+def test_place_of_who_retires_is_taken_by_the_next_also_within_one_draft() -> None:
+    site = WatchedSite(msgspec.structs.replace(POLICY, max_senders=1))
+    draft = site.draft()
+    for sequence, (sender_id, second) in enumerate([("a", 0), ("b", 1), *(("b", at) for at in range(5, 60, 5))], 1):
+        assert draft.observe(Observation(sender_id, message(sequence, second)))
+    assert told(draft.decisions) == [("new", "a", 0), ("stale", "a", 20), ("retired", "a", 50), ("new", "b", 55)]
+    site.adopts(draft)
+
+
+def test_tolerated_registration_is_valid_and_counted_by_its_deviation() -> None:
+    site = WatchedSite()
+    observation = Observation("a", site.next_message(0), deviation=Deviation.VALUE)
+    site.gives(lambda draft: draft.observe(observation))
+    assert site.state.counters["valid"] == {"registrations": 1}
+    assert site.state.counters["tolerated"] == {"value": 1}

@@ -1,0 +1,71 @@
+"""Remember which messages did not count as registrations lately, and why: one of them may be a living sender's.
+
+People are told by it (``status``, ``doctor``, ``explain``); nothing is decided from it.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from edge_agent.core.observation import RejectReason, SourceMessage
+from shared.tables import visible
+
+REFUSALS_KEPT = 32
+EXCERPT = 60
+SUBJECT_KEPT = 256
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """What was rejected on one subject for one reason since ``first_at``, the last at ``last_at``, as ``sequence``.
+
+    Instants are the stream's own time in microseconds. ``excerpt`` is what the last one begins with, made visible.
+    """
+
+    subject: str
+    reason: RejectReason
+    count: int
+    first_at: int
+    last_at: int
+    sequence: int
+    excerpt: str
+
+
+Refusals = dict[str, Refusal]
+"""By reason and subject, the latest last."""
+
+
+def with_another(refusals: Refusals, message: SourceMessage, reason: RejectReason, at: int) -> Refusals:
+    """Add a message that was rejected; the oldest go beyond REFUSALS_KEPT."""
+    # Made visible it can be written, whatever bytes it is of.
+    subject = visible(message.subject[:SUBJECT_KEPT])
+    key = f"{reason} {subject}"
+    rest = {each: refusals[each] for each in refusals if each != key}
+    before = refusals.get(key)
+    for oldest in list(rest)[: max(len(rest) + 1 - REFUSALS_KEPT, 0)]:
+        del rest[oldest]
+    count, first_at = (before.count + 1, before.first_at) if before else (1, at)
+    refusal = Refusal(subject, reason, count, first_at, at, message.sequence, excerpt(message.payload))
+    return {**rest, key: refusal}
+
+
+def excerpt(payload: bytes) -> str:
+    r"""Show the beginning of a payload, whatever it is.
+
+    >>> excerpt(b'{"sender"\x00\xff' + b"." * 100)
+    '{"sender"\\x00\\xff.................................................…'
+    """
+    shown = visible(payload[:EXCERPT].decode("utf-8", "backslashreplace"))
+    return f"{shown}…" if len(payload) > EXCERPT else shown
+
+
+def bearing(refusals: Iterable[Refusal], sender_id: str) -> list[Refusal]:
+    """Give those that are a sender's by what they show: its name, or its first label, in the subject or the body."""
+    name = sender_id.casefold()
+    label = name.partition(".")[0]
+    written = {name, name.replace(".", "_"), name.replace(".", "-"), *([] if label.isdecimal() else [label])} - {""}
+
+    def shows_it(refusal: Refusal) -> bool:
+        subject, body = f".{refusal.subject}.".casefold(), refusal.excerpt.casefold()
+        return f'"{name}"' in body or any(f".{form}." in subject for form in written)
+
+    return [each for each in refusals if shows_it(each)]
