@@ -80,7 +80,10 @@ def reason(policy_reason: Column) -> Column:
     record = f.col("record")
     return (
         f.when(record.isNull(), QuarantineReason.UNKNOWN_SUBJECT)
-        .when(~f.is_valid_utf8("text"), QuarantineReason.NOT_TEXT)
+        # A sender may write what it likes: an agent has named it, and says the rest in headers.
+        .when(
+            ~f.is_valid_utf8("text") & ~record.isin(RecordType.REGISTRATION, RecordType.COPY), QuarantineReason.NOT_TEXT
+        )
         .when(record == RecordType.ADVISORY, _advisory_reason())
         .when(record == RecordType.WATERMARK, _watermark_reason())
         .when(record == POLICY_RECORD, policy_reason)

@@ -103,7 +103,8 @@ REGISTRATIONS = Table(
         Column(
             "sender_id",
             "STRING",
-            "$.sender of the payload, however the site names senders; null: there is none",
+            "the sender as its site's agent knows it; of an older agent and of a copy $.sender of the payload;"
+            " null: there is none",
         ),
         Column("incarnation", "STRING", "which past of the site's stream: <created us>-<epoch ms>"),
         Column("sequence", "BIGINT", "sequence in the site's stream"),
@@ -111,7 +112,14 @@ REGISTRATIONS = Table(
         Column("stream", "STRING", "the site's stream"),
         Column("reason", "STRING", "why: new | interval | size | changed | forced | recovered | policy | copy"),
         Column("payload_bytes", "INT", "size of the payload"),
-        Column("payload", "STRING", "the payload as the sender wrote it; JSON: get_json_object(payload, '$.a.b')"),
+        Column("payload", "STRING", "the payload as the sender wrote it; bytes that are not UTF-8 are U+FFFD"),
+        Column(
+            "repaired",
+            "STRING",
+            "the payload as JSON, where it is not quite: NaN, a byte of Latin-1, a comma too many; null: it is, or is"
+            " nothing like it. get_json_object(coalesce(repaired, payload), '$.a.b')",
+        ),
+        Column("original", "BINARY", "the payload's own bytes where they are not UTF-8; null: payload has them"),
         *_ARCHIVED,
     ),
     identity=("region", "site", "block", "incarnation", "sequence"),

@@ -137,7 +137,7 @@ def decoded(spark: SparkSession) -> DataFrame:
     for number, case in enumerate(CASES, start=1):
         subject, body, headers = case.message
         read = [(headers or {}).get(name) for name in ("Muster-Origin", "Choria-SR-Source", "Muster-Reason")]
-        rows.append((number, subject, ARCHIVED, *read, bytearray(body)))
+        rows.append((number, subject, ARCHIVED, *read, None, None, bytearray(body)))
     return decode.decode(spark.createDataFrame(rows, SCHEMA), choria_region="eu-west").persist()
 
 
@@ -224,7 +224,7 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     """
     bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
     read = [
-        (number, ADVISORIES, datetime(2026, 11, 22, 8, tzinfo=UTC), None, None, None, bytearray(body))
+        (number, ADVISORIES, datetime(2026, 11, 22, 8, tzinfo=UTC), *[None] * 5, bytearray(body))
         for number, body in enumerate(bodies, start=1)
     ]
     rows = decode.advisories(decode.decode(spark.createDataFrame(read, SCHEMA), choria_region="eu-west"))
@@ -252,15 +252,7 @@ def test_a_revision_tells_whom_it_is_for(decoded: DataFrame) -> None:
 
 
 def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSession) -> None:
-    row = (
-        1,
-        "choria.advisories",
-        ARCHIVED,
-        None,
-        None,
-        None,
-        bytearray(json.dumps(CHORIA).encode()),
-    )
+    row = (1, "choria.advisories", ARCHIVED, *[None] * 5, bytearray(json.dumps(CHORIA).encode()))
     assert decode.decode(spark.createDataFrame([row], SCHEMA)).collect()[0].reason == Reason.UNKNOWN_SUBJECT
 
 
