@@ -81,6 +81,8 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``last_seen_us``, are those of the sighting before. ``sequence`` is that of the last sighting, which for ``new`` and
     ``recovered`` is the one that caused the advisory. ``ordinal`` counts the block's advisories within the incarnation
     from 1, without holes. ``by_operator`` is there, and true, where the hub's policy retired a sender.
+    ``unheard_until_us`` is there where one was retired because its stream no longer listens where it published: nobody
+    can say anything of it from its last sighting until then.
     """
 
     protocol: Literal["io.choria.sr.v2.age_advisory"] = ADVISORY_PROTOCOL
@@ -105,6 +107,7 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ordinal: int
     rebuilt: bool = False
     by_operator: bool | UnsetType = UNSET
+    unheard_until_us: int | UnsetType = UNSET
 
     def filled(
         self, event_id: str, sender_id: str, instants: tuple[int, int], sequences: tuple[int, int], ordinal: int

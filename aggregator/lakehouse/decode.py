@@ -51,7 +51,7 @@ def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
         f.col("payload").cast("string").alias("text"),
         f.split("subject", r"\.").alias("token"),
     ).withColumn("record", _record_type(choria_region))
-    own = {**CHORIA_FIELDS, **OWN_FIELDS, "rebuilt": "BOOLEAN", "by_operator": "BOOLEAN"}
+    own = {**CHORIA_FIELDS, **OWN_FIELDS, "rebuilt": "BOOLEAN", "by_operator": "BOOLEAN", "unheard_until_us": "BIGINT"}
     read = (
         named.withColumn("advisory", _parsed(RecordType.ADVISORY, own))
         .withColumn("watermark", _parsed(RecordType.WATERMARK, {**WATERMARK_FIELDS, "rebuilt_at_us": "BIGINT"}))
@@ -89,6 +89,7 @@ def advisories(decoded: DataFrame) -> DataFrame:
         body + "ordinal",
         f.coalesce(f.col(body + "rebuilt"), f.lit(False)).alias("rebuilt"),
         f.coalesce(f.col(body + "by_operator"), f.lit(False)).alias("by_operator"),
+        f.timestamp_micros(body + "unheard_until_us").alias("unheard_until"),
         f.col("plain").alias("assumed"),
         "hub_sequence",
         "archived_at",

@@ -109,6 +109,7 @@ def _advisory_reason() -> Column:
     ).otherwise(_same(body, "kind", "region", "site", "block"))
     # A sender that was never seen has no time of it: Choria writes what it has.
     plausible = f.col("at_us").between(EARLIEST, LATEST) & f.col("last_seen_us").between(0, f.col("at_us"))
+    plausible &= f.coalesce(f.col(body + "unheard_until_us").between(-LATEST, LATEST), f.lit(True))
     return (
         f.when(~sure(whole), QuarantineReason.NOT_DECODABLE)
         .when(~sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)

@@ -7,6 +7,10 @@ from decimal import Decimal
 import pytest
 
 from aggregator.lakehouse import job
+from aggregator.lakehouse.job import RollupRequest
+from aggregator.lakehouse.page.grouping import Choice
+from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.schemas import DERIVED
 from edge_agent.core.block_state import BlockState
@@ -253,3 +257,65 @@ def test_registration_is_of_whom_its_agent_heard_and_one_wrong_byte_costs_no_fac
     assert {sender for sender, _, _, _, is_repaired in kept if is_repaired} == {*everybody[5:10]}
     assert [sender for sender, _, original, _, _ in kept if original] == ["latin"]
     assert kept[-1][0] is None
+
+
+def test_sender_that_its_stream_ceased_to_hear_is_unknown_for_a_time_and_then_no_more(lakehouse: Lakehouse) -> None:
+    dub1, begin, until = Block("eu-west", "dub1"), FIRST + 2 * HOUR, FIRST + 20 * HOUR
+    nobody_knew, far = FIRST + 6 * HOUR, TODAY + 30 * DAY
+    names = ("again", "apart", "gone", "later", "operator", "stale")
+    lakehouse.hub.publish(
+        [
+            *(dub1.new(name, begin) for name in names),
+            *(dub1.retired_unheard(name, nobody_knew, until) for name in ("again", "gone", "later", "operator")),
+            dub1.retired_unheard("apart", nobody_knew, far),
+            # Its silence was noticed while the stream listened to it.
+            dub1.stale("stale", nobody_knew),
+            dub1.watermark(begin, FIRST + DAY),
+        ]
+    )
+    lakehouse.roll_up()
+    days = (
+        "SELECT sender_id, up_us, down_us, unknown_us, absent_us, outage_count FROM muster.sender_availability_daily"
+        f" WHERE day = '{day(FIRST)}' ORDER BY sender_id"
+    )
+    unheard = (4 * HOUR, 0, 14 * HOUR, 6 * HOUR, 0)
+    apart = ("apart", 4 * HOUR, 0, 18 * HOUR, 2 * HOUR, 0)
+    stale = ("stale", 4 * HOUR, 18 * HOUR, 0, 2 * HOUR, 1)
+    assert lakehouse.rows(days) == [
+        ("again", *unheard), apart, ("gone", *unheard), ("later", *unheard), ("operator", *unheard), stale,
+    ]  # fmt: skip
+
+    second = dub1.new("again", FIRST + 10 * HOUR), dub1.new("later", FIRST + 22 * HOUR)
+    by_operator = dub1.retired_by_operator("operator", FIRST + 11 * HOUR, nobody_knew)
+    lakehouse.hub.publish([*second, by_operator, second[0], dub1.watermark(begin, TODAY)])
+    lakehouse.roll_up()
+    assert lakehouse.rows(days) == [
+        ("again", 18 * HOUR, 0, 4 * HOUR, 2 * HOUR, 0),
+        apart,
+        ("gone", *unheard),
+        ("later", 6 * HOUR, 0, 14 * HOUR, 4 * HOUR, 0),
+        ("operator", 4 * HOUR, 0, 0, 20 * HOUR, 0),
+        stale,
+    ]
+    intervals = (
+        "SELECT sender_id, state, epoch_us(started_at), epoch_us(ended_at), ended_by, advisory_kind,"
+        " epoch_us(episode_started_at) FROM sender_intervals WHERE sender_id IN ('again', 'apart') ORDER BY 1, 3"
+    )
+    assert lakehouse.rows(intervals) == [
+        ("again", "up", begin, nobody_knew, "unheard", "new", begin),
+        ("again", "unknown", nobody_knew, FIRST + 10 * HOUR, "new", "retired", begin),
+        ("again", "up", FIRST + 10 * HOUR, None, None, "new", FIRST + 10 * HOUR),
+        ("apart", "up", begin, nobody_knew, "unheard", "new", begin),
+        ("apart", "unknown", nobody_knew, far, "retired", "retired", begin),
+    ]
+    with open_tables(lakehouse.warehouse) as tables:
+        choice = Choice(since=str(day(FIRST)), until=str(day(FIRST + DAY)))
+        figures = read_figures(tables, choice, registration_interval=300 * SECOND)
+    assert figures.unknown_by_cause == {"unheard": 4 * HOUR + 18 * HOUR + 2 * 14 * HOUR}
+    assert lakehouse.rows("SELECT DISTINCT epoch_us(unheard_until) FROM advisories ORDER BY 1") == [
+        (until,), (far,), (None,),
+    ]  # fmt: skip
+    before = {table.name: sorted(lakehouse.rows(f"SELECT * FROM {table.name}"), key=repr) for table in DERIVED}
+    lakehouse.roll_up(RollupRequest(full=True))
+    after = {table.name: sorted(lakehouse.rows(f"SELECT * FROM {table.name}"), key=repr) for table in DERIVED}
+    assert after == before

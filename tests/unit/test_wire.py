@@ -130,6 +130,16 @@ def advisory(kind: AdvisoryKind) -> Advisory:
     )
 
 
+def test_retirement_of_a_sender_that_its_stream_ceased_to_hear_is_golden() -> None:
+    unheard = msgspec.structs.replace(advisory(AdvisoryKind.RETIRED), unheard_until_us=SEEN_AT + 86_400_000_000)
+    golden = GOLDEN_ADVISORIES[AdvisoryKind.RETIRED][:-1] + b',"unheard_until_us":1769904125999999}'
+    assert encode(unheard) == golden
+    assert decode_advisory(golden) == unheard
+    known = decode_advisory(GOLDEN_ADVISORIES[AdvisoryKind.RETIRED])
+    assert isinstance(known, Advisory)
+    assert known.unheard_until_us is msgspec.UNSET
+
+
 def watermark() -> Watermark:
     return Watermark(
         region="eu-west",
