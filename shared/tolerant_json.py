@@ -108,6 +108,15 @@ def _as_latin_1(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_LATIN_1, _as_latin_1)
 
 
+def text_of(written: bytes) -> str:
+    r"""Give the text that bytes are: of UTF-8, and where they are not, of Latin-1.
+
+    >>> text_of(b"caf\xc3\xa9"), text_of(b"caf\xe9")
+    ('café', 'café')
+    """
+    return written.decode("utf-8", _LATIN_1)
+
+
 class _Reader:
     """Reads one body: the containers that are open, and the key that waits for its value in the innermost."""
 
@@ -127,7 +136,7 @@ class _Reader:
             return body.decode()
         except UnicodeDecodeError:
             self.note(Deviation.ENCODING)
-            return body.decode("utf-8", _LATIN_1)
+            return text_of(body)
 
     def document(self, body: str) -> _Container:
         """Give the first object, else the first array."""
