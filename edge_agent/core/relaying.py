@@ -5,7 +5,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Decision, Forward
 from edge_agent.core.intake import SENDER_LIMIT, Intake
-from edge_agent.core.observation import ProbeSighting, Rejected, SourceMessage
+from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
 from edge_agent.core.relay import RelayDraft
 from shared import wire
@@ -35,17 +35,14 @@ class RelayIntake:
         if too_old:
             return draft.skip(message, "withheld", "max_age")
         taken = self._intake.read(message)
-        if isinstance(taken, ProbeSighting):
-            return draft.skip(message, "probes", taken.cause)
-        # Older agents do not say who the sender is.
-        sender_id = _named_by_site(message) or ("" if isinstance(taken, Rejected) else taken.sender_id)
-        # None of the first three parts holds a full stop: two origins never share a name.
-        origin = f"{block_id}.{sender_id}"
-        if isinstance(taken, Rejected) and not sender_id:
-            taken_up = draft.pass_on(taken)
-        else:
-            taken_up = draft.relay(origin, incarnation, sequence, message)
-        return taken_up
+        named = "" if isinstance(taken, ProbeSighting) else _named_by_site(message)
+        if named:
+            # Older agents do not say whom they heard.
+            taken = Observation(named, message)
+        if isinstance(taken, Observation):
+            # None of the first three parts holds a full stop: two origins never share a name.
+            return draft.relay(f"{block_id}.{taken.sender_id}", incarnation, sequence, message)
+        return draft.pass_on(taken) if isinstance(taken, Rejected) else draft.skip(message, "probes", taken.cause)
 
 
 def _named_by_site(message: SourceMessage) -> str:
