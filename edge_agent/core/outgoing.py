@@ -25,9 +25,7 @@ RECORD_OVERHEAD = 256
 
 _HEADER_OVERHEAD = 4
 CONTROL_HEADERS = "nats-"
-AGENT_HEADERS = ("muster-", wire.SOURCE_HEADER.lower())
-"""What only an agent may say: a node that publishes any of these is not believed."""
-
+_AGENTS_ONLY = (CONTROL_HEADERS, "muster-", wire.SOURCE_HEADER.lower())
 # RFC 9110, 5.6.2: what a header's name may consist of, and what clients refuse to send where it does not.
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -85,7 +83,7 @@ def kept_headers(headers: Mapping[str, str], *, by_agent: bool = True) -> dict[s
 
     Nor, of a message that is not ``by_agent``, any that would pass for an agent's word.
     """
-    dropped = CONTROL_HEADERS if by_agent else (CONTROL_HEADERS, *AGENT_HEADERS)
+    dropped = CONTROL_HEADERS if by_agent else _AGENTS_ONLY
     return {
         name: value
         for name, value in headers.items()
