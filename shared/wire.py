@@ -4,6 +4,7 @@ An advisory is a valid ``io.choria.sr.v2.age_advisory`` with our own exact field
 consumers keep working. Instants on the wire end in ``_us``: integer microseconds since the Unix epoch, UTC.
 """
 
+import re
 from enum import StrEnum
 from typing import Final, Literal, Self
 
@@ -19,6 +20,7 @@ WATERMARK_PROTOCOL: Final = "muster:watermark:1"
 ORIGIN_HEADER = "Muster-Origin"
 REASON_HEADER = "Muster-Reason"
 SOURCE_HEADER = "Choria-SR-Source"
+SENDER_HEADER = "Muster-Sender"
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 
 CHORIA_EVENTS = {
@@ -197,6 +199,9 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt_at_us: int = 0
 
 
+_FIT_FOR_HEADER = re.compile(r"(?! )[ -$&-~]+(?<! )")
+_UNFIT_FOR_HEADER = re.compile(rb"[^ -$&-~]+|\A +| +\Z")
+_ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _replace = msgspec.structs.replace
 _encoder = msgspec.json.Encoder()
 _advisory_decoder = msgspec.json.Decoder(Advisory)
@@ -251,3 +256,31 @@ def parse_origin_header(text: str) -> tuple[BlockId, Incarnation, int]:
 def source_header(stream: str, sequence: int, site: str, name: str, stored_at: int) -> str:
     """``<stream> <sequence> <site> <name> <unix ms>``: where a copied message came from, in Choria's format."""
     return f"{stream} {sequence} {site} {name} {stored_at // 1000}"
+
+
+def sender_header(sender_id: str) -> str:
+    """Write a sender for a header: all but printable ASCII, and "%", is percent-encoded (RFC 3986, UTF-8, upper case).
+
+    So are blanks at either end, which readers of headers remove. ``parse_sender_header`` gives any sender back.
+
+    >>> sender_header(" büro 7%")
+    '%20b%C3%BCro 7%25'
+    """
+    if _FIT_FOR_HEADER.fullmatch(sender_id):
+        return sender_id
+    return _UNFIT_FOR_HEADER.sub(
+        lambda found: b"%%%b" % found[0].hex("%").upper().encode(), sender_id.encode()
+    ).decode()
+
+
+def parse_sender_header(text: str) -> str:
+    """Read ``Muster-Sender``; whatever is no percent-encoded byte stands for itself.
+
+    >>> parse_sender_header("%20b%C3%BCro 7%25")
+    ' büro 7%'
+    """
+    if "%" not in text:
+        return text
+    return _ENCODED.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode(errors="surrogatepass")).decode(
+        errors="replace"
+    )

@@ -106,7 +106,7 @@ INVENTORY_HISTORY = Table(
 INVENTORY_HISTORY_QUERY = """
 WITH told AS (
   SELECT region, site, block, sender_id, stored_at, reason, payload, coalesce(
-      {json}({parsed}payload{end}, '$.data'), payload) AS body,
+      {json}({parsed}coalesce(repaired, payload){end}, '$.data'), repaired, payload) AS body,
     lead(stored_at) OVER (
       PARTITION BY region, site, block, sender_id ORDER BY stored_at, incarnation, sequence) AS replaced_at
   FROM {prefix}registrations

@@ -12,9 +12,10 @@ from pyarrow import csv
 
 from shared.wire import Advisory
 
-_FLAG, _LEFT_OUT = "rebuilt", "by_operator"
+_FLAG = "rebuilt"
+_LEFT_OUT = {"by_operator": pa.bool_(), "unheard_until_us": pa.int64()}
 _NUMBERS = frozenset(name for name, kind in Advisory.__annotations__.items() if kind is int)
-_FIELDS = [name for name in Advisory.__struct_fields__ if name != _LEFT_OUT]
+_FIELDS = [name for name in Advisory.__struct_fields__ if name not in _LEFT_OUT]
 _SPACE = ord(" ")
 
 
@@ -43,7 +44,7 @@ _BETWEEN_QUOTES = csv.ParseOptions(delimiter='"', quote_char=False, escape_char=
 def read(text: bytes, count: int) -> pa.Table | None:
     """Read ``count`` advisories, each in a line of its own, as a column for each field; None where any looks otherwise.
 
-    What an agent leaves out is null: ``by_operator``, where nobody retired the sender.
+    What an agent leaves out is null: what stands only in some who were retired.
     """
     if b"\\" in text or np.count_nonzero(np.frombuffer(text, np.uint8) < _SPACE) != count - 1:
         return None
@@ -58,7 +59,8 @@ def read(text: bytes, count: int) -> pa.Table | None:
     again = pc.binary_join_element_wise(*pieces, "}\n", "").combine_chunks()
     if not again.buffers()[2].equals(pa.py_buffer(lines)):
         return None
-    return pa.table([*values, pa.nulls(count, pa.bool_())], names=[*_FIELDS, _LEFT_OUT])
+    left_out = [pa.nulls(count, kind) for kind in _LEFT_OUT.values()]
+    return pa.table([*values, *left_out], names=[*_FIELDS, *_LEFT_OUT])
 
 
 def _value(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -45,11 +45,13 @@ def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
         "origin",
         "source",
         f.col("reason").alias("forward_reason"),
+        "sender",
+        "repaired",
         "payload",
         f.col("payload").cast("string").alias("text"),
         f.split("subject", r"\.").alias("token"),
     ).withColumn("record", _record_type(choria_region))
-    own = {**CHORIA_FIELDS, **OWN_FIELDS, "rebuilt": "BOOLEAN", "by_operator": "BOOLEAN"}
+    own = {**CHORIA_FIELDS, **OWN_FIELDS, "rebuilt": "BOOLEAN", "by_operator": "BOOLEAN", "unheard_until_us": "BIGINT"}
     read = (
         named.withColumn("advisory", _parsed(RecordType.ADVISORY, own))
         .withColumn("watermark", _parsed(RecordType.WATERMARK, {**WATERMARK_FIELDS, "rebuilt_at_us": "BIGINT"}))
@@ -59,9 +61,10 @@ def decode(raw: DataFrame, choria_region: str = "") -> DataFrame:
         _with_identity(read, choria_region)
         .withColumn("reason", reason(policy_rows.reason()))
         .withColumn("table_name", f.when(f.col("reason").isNull(), _table_name()))
+        .withColumn("sender", _sender())
         # What is decoded is kept by the caller until every table is written: no byte of it twice.
-        .withColumn("payload", f.when(f.col("reason").isNotNull(), f.col("payload")))
-        .withColumn("text", f.when(f.col("table_name") == REGISTRATIONS.name, f.col("text")))
+        .withColumn("payload", f.when(f.col("reason").isNotNull() | ~f.is_valid_utf8("text"), f.col("payload")))
+        .withColumn("text", f.when(f.col("table_name") == REGISTRATIONS.name, f.make_valid_utf8("text")))
         .drop("token", "record", "foreign")
     )
 
@@ -86,6 +89,7 @@ def advisories(decoded: DataFrame) -> DataFrame:
         body + "ordinal",
         f.coalesce(f.col(body + "rebuilt"), f.lit(False)).alias("rebuilt"),
         f.coalesce(f.col(body + "by_operator"), f.lit(False)).alias("by_operator"),
+        f.timestamp_micros(body + "unheard_until_us").alias("unheard_until"),
         f.col("plain").alias("assumed"),
         "hub_sequence",
         "archived_at",
@@ -128,14 +132,16 @@ def registrations(decoded: DataFrame) -> DataFrame:
         "region",
         "site",
         "block",
-        f.get_json_object("text", _SENDER_PATH).alias("sender_id"),
+        f.col("sender").alias("sender_id"),
         origin(3).alias("incarnation"),
         origin(4).cast("bigint").alias("sequence"),
         registered_at().alias("stored_at"),
         source(1).alias("stream"),
         f.col("forward_reason").alias("reason"),
-        f.octet_length("text").alias("payload_bytes"),
+        f.octet_length(f.coalesce("payload", f.col("text").cast("binary"))).alias("payload_bytes"),
         f.col("text").alias("payload"),
+        "repaired",
+        f.col("payload").alias("original"),
         "hub_sequence",
         "archived_at",
     )
@@ -143,7 +149,8 @@ def registrations(decoded: DataFrame) -> DataFrame:
 
 def quarantined(decoded: DataFrame, stream_created_at: int) -> DataFrame:
     """Give the rows of the table ``quarantine``; ``stream_created_at`` (microseconds) is the hub's stream's."""
-    headers = f.create_map(f.lit("origin"), "origin", f.lit("source"), "source", f.lit("reason"), "forward_reason")
+    read = {"origin": "origin", "source": "source", "reason": "forward_reason", "sender": "sender"}
+    headers = f.create_map(*(part for name, column in read.items() for part in (f.lit(name), f.col(column))))
     return decoded.where(f.col("reason").isNotNull()).select(
         "subject",
         "reason",
@@ -221,6 +228,13 @@ def _with_identity(read: DataFrame, choria_region: str) -> DataFrame:
         f.when(plain, in_microseconds("timestamp")).otherwise(f.col(body + "at_us")).alias("at_us"),
         f.when(plain, in_microseconds("seen")).otherwise(f.col(body + "last_seen_us")).alias("last_seen_us"),
     )
+
+
+def _sender() -> Column:
+    """Say whose a registration is: whom its site's agent names; of older agents' and of copies, what it says itself."""
+    named = f.when(f.col("record") == RecordType.REGISTRATION, f.nullif("sender", f.lit("")))
+    told = f.when(f.col("table_name") == REGISTRATIONS.name, f.get_json_object("text", _SENDER_PATH))
+    return f.when(f.col("reason").isNotNull(), f.col("sender")).otherwise(f.coalesce(named, told))
 
 
 def _table_name() -> Column:

@@ -3,9 +3,11 @@
 Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id).
 - ``new`` opens an episode and ends one still open; a ``rebuilt`` new goes on with the open one. Where no episode is
   open, whatever comes opens one, except ``retired``: a history that begins in the middle is read from there on.
+- A ``retired`` with ``unheard_until`` is of a sender that its stream had ceased to listen to: it is unknown from its
+  last sighting until then, or until its next advisory, and absent afterwards.
 - ``stale`` starts down at the last sighting; ``recovered`` and ``new`` start up when they became true.
-- ``retired`` ends the episode: after ``stale`` when it became true; an operator's at the last sighting, whatever came
-  before it.
+- Any other ``retired`` ends the episode: after ``stale`` when it became true; an operator's at the last sighting,
+  whatever came before it.
 - Where a store was lost, whoever had an open episode is unknown from then on, until its next advisory.
 """
 
@@ -22,17 +24,19 @@ BLOCK = ("region", "site", "block")
 SENDER = (*BLOCK, "sender_id")
 
 UP, DOWN, UNKNOWN, MAINTENANCE = "up", "down", "unknown", "maintenance"
-REBUILT, LOST_STORE = "rebuilt", "lost_store"
+REBUILT, UNHEARD, LOST_STORE = "rebuilt", "unheard", "lost_store"
 
 _KINDS = {kind.rank: str(kind) for kind in AdvisoryKind}
-_REBUILT_WORD = len(_KINDS)
-_WORDS = {**_KINDS, _REBUILT_WORD: REBUILT}
+_REBUILT_WORD, _UNHEARD_WORD = len(_KINDS), len(_KINDS) + 1
+_WORDS = {**_KINDS, _REBUILT_WORD: REBUILT, _UNHEARD_WORD: UNHEARD}
+_DATED_BACK = (AdvisoryKind.STALE.rank, _UNHEARD_WORD)
+"""What starts its state at the last sighting, so that a ``retired`` behind it ends that state when it became true."""
 
 
 def words(advisories: DataFrame) -> DataFrame:
     """Give what lives are made of, out of advisories."""
     opened = [f.lit(None).cast("string").alias("opened_by"), f.lit(None).cast("timestamp").alias("opened_at")]
-    told = ("kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", "by_operator")
+    told = ("kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", "by_operator", "unheard_until")
     return advisories.select(*SENDER, *told, *opened)
 
 
@@ -49,6 +53,7 @@ def last_words(going_on: DataFrame) -> DataFrame:
         f.col("advisory_id").alias("event_id"),
         f.lit(False).alias("rebuilt"),
         f.lit(False).alias("by_operator"),
+        f.lit(None).cast("timestamp").alias("unheard_until"),
         f.col("episode").alias("opened_by"),
         f.col("episode_started_at").alias("opened_at"),
     )
@@ -77,20 +82,21 @@ def _following(words: DataFrame) -> DataFrame:
     # them are columns: where the order has an expression in it, Spark sorts anew for each window.
     ordered = Window.partitionBy("sender_hash", *SENDER).orderBy("occurred_at", "rank", "event_id")
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    rank, before, after = f.col("rank"), f.col("rank_before"), f.col("word_after")
-    starts_at = f.when(before == AdvisoryKind.STALE.rank, f.col("after_stale_at")).otherwise(f.col("after_other_at"))
-    ends_at = f.when(rank == AdvisoryKind.STALE.rank, f.col("next_after_stale_at")).otherwise(
-        f.col("next_after_other_at")
-    )
-    nothing_open = before.isNull() | (before == AdvisoryKind.RETIRED.rank)
-    opens = (rank != AdvisoryKind.RETIRED.rank) & (nothing_open | (f.col("word") == AdvisoryKind.NEW.rank))
+    word, before, after = f.col("word"), f.col("word_before"), f.col("word_after")
+    starts_at = f.when(before.isin(*_DATED_BACK), f.col("after_stale_at")).otherwise(f.col("after_other_at"))
+    ends_at = f.when(word.isin(*_DATED_BACK), f.col("next_after_stale_at")).otherwise(f.col("next_after_other_at"))
+    starts_a_state = word != AdvisoryKind.RETIRED.rank
+    nothing_open = before.isNull() | before.isin(AdvisoryKind.RETIRED.rank, _UNHEARD_WORD)
+    opens = starts_a_state & (nothing_open | (word == AdvisoryKind.NEW.rank))
+    # Of two instants the one that is there, where one is not.
+    ended_at = f.least(f.when(after.isNotNull(), f.greatest("started_at", ends_at)), "unheard_until")
     episode = f.coalesce("opened_by", f.when(opens, f.col("event_id")))
     opened_at = f.coalesce("opened_at", f.when(opens, f.col("started_at")))
     return (
         _narrow(words)
         .withColumns(
             {
-                "rank_before": f.lag("rank").over(ordered),
+                "word_before": f.lag("word").over(ordered),
                 "word_after": f.lead("word").over(ordered),
                 "heard_again_at": f.lead("occurred_at").over(ordered),
                 "next_after_stale_at": f.lead("after_stale_at").over(ordered),
@@ -105,17 +111,19 @@ def _following(words: DataFrame) -> DataFrame:
             }
         )
         .withColumn("episode_started_at", f.last(opened_at, ignorenulls=True).over(so_far))
-        .where(rank != AdvisoryKind.RETIRED.rank)
+        .where(starts_a_state)
         .select(
             *SENDER,
             "episode",
             "episode_started_at",
             "started_at",
-            f.when(after.isNotNull(), f.greatest("started_at", ends_at)).alias("ended_at"),
-            _named(after, _WORDS).alias("ended_by"),
+            ended_at.alias("ended_at"),
+            f.when(ended_at == f.col("unheard_until"), AdvisoryKind.RETIRED)
+            .otherwise(_named(after, _WORDS))
+            .alias("ended_by"),
             "heard_again_at",
             f.col("occurred_at").alias("advisory_at"),
-            _named(rank, _KINDS).alias("advisory_kind"),
+            _named(f.col("rank"), _KINDS).alias("advisory_kind"),
             f.col("event_id").alias("advisory_id"),
         )
     )
@@ -125,11 +133,12 @@ def _narrow(words: DataFrame) -> DataFrame:
     """Give of each word what is sorted and looked at from row to row: kinds are numbers.
 
     ``after_stale_at`` and ``after_other_at`` say when it ends the state before it and starts its own, where that was
-    stale, and where not.
+    stale or unheard, and where not. ``unheard_until`` is null where the sender was heard to the end.
     """
     kind, last_seen_at, occurred_at = f.col("kind"), f.col("last_seen_at"), f.col("occurred_at")
     is_stale, is_retired = kind == AdvisoryKind.STALE, kind == AdvisoryKind.RETIRED
     by_operator = is_retired & f.coalesce("by_operator", f.lit(False))
+    is_unheard = is_retired & ~by_operator & f.col("unheard_until").isNotNull()
     is_rebuilt = (kind == AdvisoryKind.NEW) & f.col("rebuilt")
     return words.select(
         f.xxhash64(*SENDER).alias("sender_hash"),
@@ -139,8 +148,9 @@ def _narrow(words: DataFrame) -> DataFrame:
         "opened_by",
         "opened_at",
         _rank(kind).alias("rank"),
-        f.when(is_rebuilt, _REBUILT_WORD).otherwise(_rank(kind)).alias("word"),
-        f.when(is_stale | by_operator, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
+        f.when(is_rebuilt, _REBUILT_WORD).when(is_unheard, _UNHEARD_WORD).otherwise(_rank(kind)).alias("word"),
+        f.when(is_unheard, f.col("unheard_until")).alias("unheard_until"),
+        f.when(is_stale | by_operator | is_unheard, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
         f.when(is_stale | is_retired, last_seen_at).otherwise(occurred_at).alias("after_other_at"),
     )
 
@@ -189,7 +199,8 @@ def _named(number: Column, names: Mapping[int, str]) -> Column:
 
 
 def _state() -> Column:
-    return f.when(f.col("advisory_kind") == AdvisoryKind.STALE, DOWN).otherwise(UP)
+    kind = f.col("advisory_kind")
+    return f.when(kind == AdvisoryKind.STALE, DOWN).when(kind == AdvisoryKind.RETIRED, UNKNOWN).otherwise(UP)
 
 
 def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFrame:
@@ -199,6 +210,8 @@ def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFram
         "lost_at",
         lambda at: (
             (at > f.col("advisory_at"))
+            # Who is unknown already stays so for the reason that came first.
+            & (f.col("advisory_kind") != AdvisoryKind.RETIRED)
             & (f.col("heard_again_at").isNull() | (at < f.col("heard_again_at")))
             & (f.col("ended_at").isNull() | (at < f.col("ended_at")))
         ),

@@ -5,6 +5,7 @@ included), ``slices`` (how many).
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -14,25 +15,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from aggregator.lakehouse.json_repair import repaired
 from aggregator.lakehouse.stream_consumer import Messages
 from aggregator.lakehouse.stream_slices import StreamSlices, cut
-from shared.wire import ORIGIN_HEADER, REASON_HEADER, SOURCE_HEADER
+from shared.subjects import RecordType
+from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER, parse_sender_header
 
 SCHEMA = (
     "hub_sequence BIGINT, subject STRING, archived_at TIMESTAMP, origin STRING, source STRING, reason STRING,"
-    " payload BINARY"
+    " sender STRING, repaired STRING, payload BINARY"
 )
 ARROW_SCHEMA = pa.schema(
     [
         ("hub_sequence", pa.int64()),
         ("subject", pa.string()),
         ("archived_at", pa.timestamp("us", "UTC")),
-        *((name, pa.string()) for name in ("origin", "source", "reason")),
+        *((name, pa.string()) for name in ("origin", "source", "reason", "sender", "repaired")),
         ("payload", pa.binary()),
     ]
 )
-_OURS = (ORIGIN_HEADER, SOURCE_HEADER, REASON_HEADER)
-_NONE = (None,) * len(_OURS)
+_AS_WRITTEN = (ORIGIN_HEADER, SOURCE_HEADER, REASON_HEADER)
+_NONE = (None,) * (len(_AS_WRITTEN) + 1)
 
 
 class Slice(InputPartition):
@@ -53,7 +56,10 @@ class JetStreamSource(DataSource):
         return "jetstream"
 
     def schema(self) -> str:
-        """Give the columns: what the server says of a message, the headers that Muster reads, and the payload."""
+        """Give the columns: what the server says of a message, the headers that Muster reads, and the payload.
+
+        ``sender`` is decoded; ``repaired`` is a registration's payload as JSON, where it is not.
+        """
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - there is one schema
@@ -100,6 +106,10 @@ def rows_of(messages: Messages, indices: Sequence[int] | None = None) -> pa.Reco
         [subject.decode(errors="backslashreplace") for subject in messages.subjects],
         messages.archived_at,
         *zip(*map(_ours_in, messages.headers), strict=True),
+        [
+            repaired(payload) if _is_of_a_sender(subject) else None
+            for subject, payload in zip(messages.subjects, messages.payloads, strict=True)
+        ],
         messages.payloads,
     )
     arrays = [pa.array(column, field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=True)]
@@ -111,4 +121,11 @@ def _ours_in(block: bytes) -> Sequence[str | None]:
     if b"Muster-" not in block and SOURCE_HEADER.encode() not in block:
         return _NONE
     parsed = Client._parse_header_lines(block)  # noqa: SLF001 - nats-py is pinned, and offers no other way
-    return [parsed.get(name) for name in _OURS]
+    sender = parsed.get(SENDER_HEADER)
+    return [*(parsed.get(name) for name in _AS_WRITTEN), sender and parse_sender_header(sender)]
+
+
+@lru_cache(maxsize=10_000)
+def _is_of_a_sender(subject: bytes) -> bool:
+    """Tell by its subject whether a message's payload is what a sender wrote."""
+    return subject.split(b".")[4:5] in ([RecordType.REGISTRATION.encode()], [RecordType.COPY.encode()])

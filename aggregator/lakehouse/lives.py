@@ -2,7 +2,8 @@
 
 Rules. A sender whose new advisories all come after the one that its going-on interval rests on is continued from that
 interval. A sender without one, of whom the first new advisory opens an episode, is born, unless an older advisory was
-said to come after. All others (late history, stores that were lost) are read anew from their first advisory on.
+said to come after, or it was to be unheard for longer. All others (late history, stores that were lost) are read anew
+from their first advisory on.
 """
 
 from collections import defaultdict
@@ -76,6 +77,12 @@ def said_after(born: DataFrame, old_advisories: DataFrame) -> DataFrame:
     said = place(f.col("kind"), f.col("occurred_at"), f.col("event_id")).alias("said")
     old = old_advisories.select(*SENDER, said)
     return born.join(old, [*SENDER]).where("said > first").select(*SENDER).distinct()
+
+
+def unheard_beyond(born: DataFrame, intervals: DataFrame) -> DataFrame:
+    """Give the senders among ``born``, as of ``turns``, that ``intervals`` has unheard when their new life began."""
+    unheard = intervals.where(f.col("advisory_kind") == AdvisoryKind.RETIRED).select(*SENDER, "ended_at")
+    return born.join(unheard, [*SENDER]).where("ended_at > first.occurred_at").select(*SENDER).distinct()
 
 
 def continued(

@@ -93,7 +93,8 @@ OUTAGES = Table(
         Column(
             "ended_by",
             "STRING",
-            "recovered | retired | new | rebuilt | lost_store | stale, or import_gap | import_end; null: still down",
+            "recovered | retired | unheard | new | rebuilt | lost_store | stale, or import_gap | import_end; null:"
+            " still down",
         ),
         Column("noticed_at", "TIMESTAMP", "when it became stale"),
         Column("duration_us", "BIGINT", "microseconds from started_at to ended_at, seen or not; null: still down"),

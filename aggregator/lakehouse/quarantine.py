@@ -80,7 +80,10 @@ def reason(policy_reason: Column) -> Column:
     record = f.col("record")
     return (
         f.when(record.isNull(), QuarantineReason.UNKNOWN_SUBJECT)
-        .when(~f.is_valid_utf8("text"), QuarantineReason.NOT_TEXT)
+        # A sender may write what it likes: an agent has named it, and says the rest in headers.
+        .when(
+            ~f.is_valid_utf8("text") & ~record.isin(RecordType.REGISTRATION, RecordType.COPY), QuarantineReason.NOT_TEXT
+        )
         .when(record == RecordType.ADVISORY, _advisory_reason())
         .when(record == RecordType.WATERMARK, _watermark_reason())
         .when(record == POLICY_RECORD, policy_reason)
@@ -106,6 +109,7 @@ def _advisory_reason() -> Column:
     ).otherwise(_same(body, "kind", "region", "site", "block"))
     # A sender that was never seen has no time of it: Choria writes what it has.
     plausible = f.col("at_us").between(EARLIEST, LATEST) & f.col("last_seen_us").between(0, f.col("at_us"))
+    plausible &= f.coalesce(f.col(body + "unheard_until_us").between(-LATEST, LATEST), f.lit(True))
     return (
         f.when(~sure(whole), QuarantineReason.NOT_DECODABLE)
         .when(~sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)

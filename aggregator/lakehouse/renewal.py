@@ -136,8 +136,12 @@ class Renewal:
             begun = f.col("occurred_at") >= f.timestamp_micros(f.lit(self._survey.born_from))
             is_old = f.col("hub_sequence") <= self._before.sequence
             after = lives.said_after(born, self._all.advisories.where(begun & is_old))
-            if after.limit(1).count():
-                found.append(after)
+            # What ended before any of them was born is left unread.
+            reaching = self._before.intervals.where(
+                f.col("ended_at") > f.timestamp_micros(f.lit(self._survey.born_from))
+            )
+            both = (after, lives.unheard_beyond(born, reaching))
+            found.extend(others for others in both if others.limit(1).count())
         if self._survey.lost_stores:
             of_blocks = self._all.advisories.join(self._lost_stores, [*BLOCK], "left_semi")
             found.append(of_blocks.select(*SENDER))

@@ -60,6 +60,7 @@ ADVISORIES = Table(
         Column("ordinal", "BIGINT", "counts the block's advisories within the incarnation from 1, without holes"),
         Column("rebuilt", "BOOLEAN", "true: a store that was lost met a known sender again; the episode goes on"),
         Column("by_operator", "BOOLEAN", "true: retired because an operator said that the sender is gone"),
+        Column("unheard_until", "TIMESTAMP", "of a retired sender that its stream no longer heard: unknown until then"),
         Column("assumed", "BOOLEAN", "true: a plain Choria advisory, in whole seconds, that no watermark vouches for"),
         *_ARCHIVED,
     ),
@@ -101,9 +102,7 @@ REGISTRATIONS = Table(
     (
         *_BLOCK,
         Column(
-            "sender_id",
-            "STRING",
-            "$.sender of the payload, however the site names senders; null: there is none",
+            "sender_id", "STRING", "as its agent knows it; of an older one, and a copy: $.sender; null: there is none"
         ),
         Column("incarnation", "STRING", "which past of the site's stream: <created us>-<epoch ms>"),
         Column("sequence", "BIGINT", "sequence in the site's stream"),
@@ -111,7 +110,14 @@ REGISTRATIONS = Table(
         Column("stream", "STRING", "the site's stream"),
         Column("reason", "STRING", "why: new | interval | size | changed | forced | recovered | policy | copy"),
         Column("payload_bytes", "INT", "size of the payload"),
-        Column("payload", "STRING", "the payload as the sender wrote it; JSON: get_json_object(payload, '$.a.b')"),
+        Column("payload", "STRING", "the payload as the sender wrote it; bytes that are not UTF-8 are U+FFFD"),
+        Column(
+            "repaired",
+            "STRING",
+            "the payload as JSON, where it is not quite: NaN, a byte of Latin-1, a comma too many; null: it is, or is"
+            " nothing like it. get_json_object(coalesce(repaired, payload), '$.a.b')",
+        ),
+        Column("original", "BINARY", "the payload's own bytes where they are not UTF-8; null: payload has them"),
         *_ARCHIVED,
     ),
     identity=("region", "site", "block", "incarnation", "sequence"),
@@ -144,13 +150,16 @@ SENDER_INTERVALS = Table(
             "episode", "STRING", "event_id of the advisory that opened this life of the sender; of an import, a digest"
         ),
         Column("episode_started_at", "TIMESTAMP", "when this life began"),
-        Column("state", "STRING", "up | down | unknown (a store was lost and has not heard the sender since)"),
+        Column(
+            "state", "STRING", "up | down | unknown (not heard since a store was lost; unheard: advisory_kind retired)"
+        ),
         Column("started_at", "TIMESTAMP", "down starts at the last word of the sender"),
-        Column("ended_at", "TIMESTAMP", "end, exclusive; null: goes on"),
+        Column("ended_at", "TIMESTAMP", "end, exclusive, of unknown also one to come; null: goes on"),
         Column(
             "ended_by",
             "STRING",
-            "stale | recovered | retired | new | rebuilt | lost_store | import_gap | import_end; null: goes on",
+            "stale | recovered | retired | unheard | new | rebuilt | lost_store | import_gap | import_end; null: goes"
+            " on",
         ),
         Column(
             "advisory_at",

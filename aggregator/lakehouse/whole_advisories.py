@@ -22,13 +22,19 @@ from shared.subjects import ROOT, RecordType
 from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS
 
 _TYPES = {"STRING": pa.string(), "BIGINT": pa.int64()}
-_MAY_BE_MISSING = ("rebuilt", "by_operator")
+_FLAGS = ("rebuilt", "by_operator")
+_MAY_BE_MISSING = (*_FLAGS, "unheard_until_us")
 _BODY = pa.schema(
     [(name, _TYPES[kind]) for name, kind in (CHORIA_FIELDS | OWN_FIELDS).items()]
-    + [(name, pa.bool_()) for name in _MAY_BE_MISSING]
+    + [*((name, pa.bool_()) for name in _FLAGS), ("unheard_until_us", pa.int64())]
 )
 _MUST_BE_THERE = [name for name in _BODY.names if name not in _MAY_BE_MISSING]
-_FIELD_OF = {"sender_id": "value", "occurred_at": "at_us", "last_seen_at": "last_seen_us"}
+_FIELD_OF = {
+    "sender_id": "value",
+    "occurred_at": "at_us",
+    "last_seen_at": "last_seen_us",
+    "unheard_until": "unheard_until_us",
+}
 """The table's columns that have another name than the field."""
 _WORDS = pa.array([f"{kind} {event}" for kind, event in CHORIA_EVENTS.items()])
 
@@ -111,6 +117,12 @@ def _is_whole(bodies: pa.Table, messages: Messages) -> pa.ChunkedArray:
         pc.and_(pc.greater_equal(bodies["at_us"], EARLIEST), pc.less_equal(bodies["at_us"], LATEST)),
         pc.greater_equal(bodies["last_seen_us"], 0),
         pc.less_equal(bodies["last_seen_us"], bodies["at_us"]),
+        pc.fill_null(
+            pc.and_(
+                pc.greater_equal(bodies["unheard_until_us"], -LATEST), pc.less_equal(bodies["unheard_until_us"], LATEST)
+            ),
+            True,
+        ),
         *(pc.is_valid(bodies[name]) for name in _MUST_BE_THERE),
     ]
     return pc.fill_null(reduce(pc.and_kleene, conditions), False)
@@ -128,7 +140,7 @@ def _rows(bodies: pa.Table, messages: Messages, schema: pa.Schema) -> pa.RecordB
             array = pa.repeat(pa.scalar(False), count)
         else:
             found = bodies[_FIELD_OF.get(field.name, field.name)].combine_chunks()
-            array = (pc.fill_null(found, False) if field.name in _MAY_BE_MISSING else found).cast(field.type)
+            array = (pc.fill_null(found, False) if field.name in _FLAGS else found).cast(field.type)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -4,6 +4,8 @@ import base64
 import zlib
 from typing import Final
 
+from aggregator.lakehouse.json_repair import repaired
+
 LIMIT: Final = 16 << 20
 """Bytes of one inventory: what would become more is no inventory, but somebody's attempt at our memory."""
 
@@ -12,7 +14,9 @@ _EITHER = zlib.MAX_WBITS | 32
 
 
 def unzipped(text: str | None) -> str | None:
-    """Give the text that was zipped, None where ``text`` is none, not whole, not UTF-8 or more than ``LIMIT``.
+    """Give the text that was zipped, None where ``text`` is none, not whole or more than ``LIMIT``.
+
+    Where it is nearly JSON it is made JSON, as payloads are.
 
     >>> unzipped("H4sIAAAAAAAA")
     >>> unzipped(base64.b64encode(zlib.compress(b'{"facts": {}}')).decode())
@@ -21,6 +25,6 @@ def unzipped(text: str | None) -> str | None:
     stream = zlib.decompressobj(_EITHER)
     try:
         content = stream.decompress(base64.b64decode(text or "", validate=True), LIMIT)
-        return content.decode() if stream.eof else None
+        return (repaired(content) or content.decode()) if stream.eof else None
     except (ValueError, zlib.error):
         return None

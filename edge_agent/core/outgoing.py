@@ -21,10 +21,11 @@ from shared.identifiers import (
 )
 
 RECORD_OVERHEAD = 256
-"""What a record takes beside its payload and the headers that it came with: row, subject and the agent's headers."""
+"""What a record takes beside its payload and the headers that vary: row, subject and the agent's other headers."""
 
 _HEADER_OVERHEAD = 4
 CONTROL_HEADERS = "nats-"
+_AGENTS_ONLY = (CONTROL_HEADERS, "muster-", wire.SOURCE_HEADER.lower())
 # RFC 9110, 5.6.2: what a header's name may consist of, and what clients refuse to send where it does not.
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -48,7 +49,7 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     ``watermark_since`` is a watermark's ``observed_since``, 0 for other records: unsent watermarks of the same coverage
     merge where nothing of their block lies between. ``row_id`` is 0 until the store gives one.
 
-    ``headers_size`` is about what the headers take that the message came with, in bytes.
+    ``headers_size`` is about what the headers take that the message came with, and its sender's, in bytes.
     """
 
     lane: Lane
@@ -77,12 +78,16 @@ def size_of(rows: Sequence[OutboxRow]) -> int:
     return sum([len(row.payload) + row.headers_size for row in rows]) + RECORD_OVERHEAD * len(rows)
 
 
-def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Give the headers that go on with a message: none that would be an order to the region's servers."""
+def kept_headers(headers: Mapping[str, str], *, by_agent: bool = True) -> dict[str, str]:
+    """Give the headers that go on with a message: none that would be an order to the region's servers.
+
+    Nor, of a message that is not ``by_agent``, any that would pass for an agent's word.
+    """
+    dropped = CONTROL_HEADERS if by_agent else _AGENTS_ONLY
     return {
         name: value
         for name, value in headers.items()
-        if not name.lower().startswith(CONTROL_HEADERS) and _TOKEN.fullmatch(name)
+        if not name.lower().startswith(dropped) and _TOKEN.fullmatch(name)
     }
 
 
@@ -196,12 +201,15 @@ class Emitter(msgspec.Struct, frozen=True):
         subject = subjects.registration_subject(self.block_id, self.prefix)
         lane, stream, origin = Lane.REGISTRATIONS, position.stream, f"{self.block_id}.{position.incarnation}"
         id_of = message_ids(self.key, region, site, block, "registration", str(position.incarnation))
-        source_header = wire.source_header
+        source_header, sender_header = wire.source_header, wire.sender_header
 
         def write(decision: Forward) -> OutboxRow:
             message = decision.message
             sequence = message.sequence
-            headers = kept_headers(message.headers) if message.headers else {}
+            headers = kept_headers(message.headers, by_agent=False) if message.headers else {}
+            if decision.sender_id:
+                # Before its size is taken: a name can be as long as all that a record otherwise takes.
+                headers[wire.SENDER_HEADER] = sender_header(decision.sender_id)
             headers_size = size_of_headers(headers) if headers else 0
             headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
             headers[wire.SOURCE_HEADER] = source_header(stream, sequence, site, block, message.stored_at)

@@ -4,8 +4,8 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Decision, Forward
-from edge_agent.core.intake import Intake
-from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.core.intake import SENDER_LIMIT, Intake
+from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
 from edge_agent.core.relay import RelayDraft
 from shared import wire
@@ -35,10 +35,20 @@ class RelayIntake:
         if too_old:
             return draft.skip(message, "withheld", "max_age")
         taken = self._intake.read(message)
+        named = "" if isinstance(taken, ProbeSighting) else _named_by_site(message)
+        if named:
+            # Older agents do not say whom they heard.
+            taken = Observation(named, message)
         if isinstance(taken, Observation):
             # None of the first three parts holds a full stop: two origins never share a name.
             return draft.relay(f"{block_id}.{taken.sender_id}", incarnation, sequence, taken)
         return draft.pass_on(taken) if isinstance(taken, Rejected) else draft.skip(message, "probes", taken.cause)
+
+
+def _named_by_site(message: SourceMessage) -> str:
+    """Give the sender as its site knows it; nothing where no agent could have sent that name."""
+    sender_id = wire.parse_sender_header((message.headers or {}).get(wire.SENDER_HEADER, ""))
+    return sender_id if len(sender_id) <= SENDER_LIMIT and "\0" not in sender_id else ""
 
 
 class RelayEmitter(msgspec.Struct, frozen=True):

@@ -83,7 +83,7 @@ def _advisories(fleet: Fleet) -> str:
             md5(n || ',' || k || kind) AS event_id, 'sender' AS inspect_field, 'REGISTRATION' AS stream,
             '1-1' AS incarnation, moment // 1000 AS sequence, n AS opening_sequence,
             row_number() OVER (PARTITION BY s ORDER BY moment, n) AS ordinal, false AS rebuilt,
-            false AS assumed, false AS by_operator, {archived}
+            false AS assumed, false AS by_operator, NULL::TIMESTAMPTZ AS unheard_until, {archived}
         FROM placed ORDER BY moment
     """
 

@@ -44,15 +44,15 @@ class Countdown:
             die()
 
     def before(self, begin: Any) -> Any:
-        def beginning(*arguments: Any) -> Any:
+        def beginning(*arguments: Any, **named: Any) -> Any:
             self.check()
-            return begin(*arguments)
+            return begin(*arguments, **named)
 
         return beginning
 
     def after(self, commit: Any) -> Any:
-        def committing(*arguments: Any) -> Any:
-            done = commit(*arguments)
+        def committing(*arguments: Any, **named: Any) -> Any:
+            done = commit(*arguments, **named)
             self.left -= 1
             self.check()
             return done

@@ -67,6 +67,10 @@ def cases() -> Iterator[Case]:
     yield Case("advisory without ordinal", changed(stale, ordinal=None), Reason.NOT_DECODABLE)
     yield Case("advisory about nobody", changed(stale, value=""), Reason.NOT_DECODABLE)
     yield Case("advisory of a text for a time", changed(stale, at_us="soon"), Reason.NOT_DECODABLE)
+    unheard = DUB1.retired_unheard("n1", AT, AT + DAY)
+    yield Case("retirement of an unheard sender", unheard, "advisories")
+    yield Case("unheard beyond all time", changed(unheard, unheard_until_us=2**62), Reason.IMPLAUSIBLE_INSTANT)
+    yield Case("unheard before all time", changed(unheard, unheard_until_us=-(2**63)), Reason.IMPLAUSIBLE_INSTANT)
     yield Case("advisory seen after it was stale", changed(stale, last_seen_us=AT + DAY), Reason.IMPLAUSIBLE_INSTANT)
     yield Case("advisory of 1970", changed(stale, at_us=DAY, last_seen_us=0), Reason.IMPLAUSIBLE_INSTANT)
     yield Case("advisory beyond all time", changed(stale, at_us=2**62), Reason.IMPLAUSIBLE_INSTANT)
@@ -137,7 +141,7 @@ def decoded(spark: SparkSession) -> DataFrame:
     for number, case in enumerate(CASES, start=1):
         subject, body, headers = case.message
         read = [(headers or {}).get(name) for name in ("Muster-Origin", "Choria-SR-Source", "Muster-Reason")]
-        rows.append((number, subject, ARCHIVED, *read, bytearray(body)))
+        rows.append((number, subject, ARCHIVED, *read, None, None, bytearray(body)))
     return decode.decode(spark.createDataFrame(rows, SCHEMA), choria_region="eu-west").persist()
 
 
@@ -192,13 +196,16 @@ def test_an_advisory_in_the_form_of_our_agents_is_read_without_json_and_any_othe
     assert found is not None
     assert alone is not None
     assert alone.equals(found.slice(0, 1))
-    assert found.to_pylist() == [{**json.loads(line), "by_operator": None} for line in body.splitlines()]
+    assert found.to_pylist() == [
+        {**json.loads(line), "by_operator": None, "unheard_until_us": None} for line in body.splitlines()
+    ]
     for form, other in (
         (b'"sequence":', b'"sequence":0'), (b'"sequence":', b'"sequence": '), (b'"age":', b'"age":+'),
         (b'"value":"n1"', b'"value":"n\\u0031"'), (b'"value":"n1"', b'"value":"\tn1"'), (b"n1", b"\xff"),
         (b'"value":"n1"', b'"value":1'), (b'"value":"n1",', b""),
         (b'"site":"dub1","block":"nodes"', b'"block":"nodes","site":"dub1"'),
         (b"false}", b"true }"), (b"false}", b'false,"by_operator":true}'),
+        (b"false}", b'false,"unheard_until_us":1}'),
         (b"}\n", b"}\n\n"), (b"}\n", b"}\r"), (b"}\n", b"} "),
         (b'{"protocol', b'\xef\xbb\xbf{"protocol'), (b'"sequence":', b'"sequence":9999999999999999999'),
     ):  # fmt: skip
@@ -224,7 +231,7 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     """
     bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
     read = [
-        (number, ADVISORIES, datetime(2026, 11, 22, 8, tzinfo=UTC), None, None, None, bytearray(body))
+        (number, ADVISORIES, datetime(2026, 11, 22, 8, tzinfo=UTC), *[None] * 5, bytearray(body))
         for number, body in enumerate(bodies, start=1)
     ]
     rows = decode.advisories(decode.decode(spark.createDataFrame(read, SCHEMA), choria_region="eu-west"))
@@ -252,15 +259,7 @@ def test_a_revision_tells_whom_it_is_for(decoded: DataFrame) -> None:
 
 
 def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSession) -> None:
-    row = (
-        1,
-        "choria.advisories",
-        ARCHIVED,
-        None,
-        None,
-        None,
-        bytearray(json.dumps(CHORIA).encode()),
-    )
+    row = (1, "choria.advisories", ARCHIVED, *[None] * 5, bytearray(json.dumps(CHORIA).encode()))
     assert decode.decode(spark.createDataFrame([row], SCHEMA)).collect()[0].reason == Reason.UNKNOWN_SUBJECT
 
 

@@ -7,12 +7,23 @@ from decimal import Decimal
 import pytest
 
 from aggregator.lakehouse import job
+from aggregator.lakehouse.job import RollupRequest
+from aggregator.lakehouse.page.grouping import Choice
+from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.query import open_tables
 from aggregator.lakehouse.query_errors import TablesUnreadable
 from aggregator.lakehouse.schemas import DERIVED
-from shared.identifiers import AdvisoryKind
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decision import Decision, Forward
+from edge_agent.core.intake import Intake, SenderByHeader, SenderByPath, SenderBySubject, SenderRule
+from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.core.outgoing import Emitter, WatermarkContext
+from edge_agent.core.policy import Policy
+from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND
+from shared.wire import ForwardReason
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.support.hub import STALE_AFTER, Block
+from tests.support.hub import STALE_AFTER, Block, Message
 
 TODAY = int(time.time()) * SECOND // DAY * DAY
 FIRST = TODAY - 2 * DAY
@@ -180,3 +191,131 @@ def test_a_blind_span_hides_no_incident_in_either_engine(lakehouse: Lakehouse) -
     expected = [(failed, failed + HOUR + 5 * MINUTE, failed + STALE_AFTER, 6)]
     assert lakehouse.rows(incidents.format("epoch_us")) == expected
     assert lakehouse.rows_in_spark(incidents.format("unix_micros")) == expected
+
+
+FACTS = b'"facts": {"os": "el9", "load": 1.5}'
+PATH, HEADER = SenderByPath("sender"), SenderByHeader("X-Node")
+HEARD: tuple[tuple[SenderRule, str, dict[str, str], bytes], ...] = (
+    # By which rule an agent heard whom, with which headers beside X-Node, and what the sender wrote before FACTS.
+    (PATH, "plain", {}, b'{"sender": "plain", '),
+    (PATH, "last", {}, b'{"sender": "first", "sender": "last", '),
+    (SenderByPath("host.name"), "büro 7%\n", {}, b'{"sender": "x", "host": {"name": "b\xc3\xbcro 7%\\n"}, '),
+    (HEADER, "by header", {}, b"{"),
+    (HEADER, "honest", {"muster-sender": "x", "Muster-Sender": "x"}, b'{"sender": "x", '),
+    (HEADER, "latin", {}, b'{"town": "Orl\xe9ans", '),
+    (HEADER, "nan", {}, b'{"load": NaN, '),
+    (HEADER, "half", {}, b'{"half": "\\udce9", '),
+    (HEADER, "bom", {}, b"\xef\xbb\xbf{"),
+    (SenderBySubject(), "registration.dub1", {}, b'{"path": "C:\\W\t",, '),
+)
+
+
+def test_registration_is_of_whom_its_agent_heard_and_one_wrong_byte_costs_no_facts(lakehouse: Lakehouse) -> None:
+    dub1, at = Block("eu-west", "dub1"), FIRST + 6 * HOUR
+    emitter = Emitter(dub1.id, "dub1-a", "boot", "1", "sender", b"key")
+    state = BlockState(SourcePosition("REGISTRATION", dub1.incarnation, 100), Policy(HOUR, HOUR, DAY, MINUTE))
+    decisions: list[Decision] = []
+    for sequence, (rule, sender, headers, begin) in enumerate(HEARD, 1):
+        message = SourceMessage(
+            "registration.dub1", begin + FACTS + b"}", {"X-Node": sender.strip(), **headers}, sequence, at
+        )
+        taken = Intake(rule).read(message)
+        assert isinstance(taken, Observation)
+        assert taken.sender_id == sender
+        decisions.append(Forward(sender, message, ForwardReason.NEW))
+    rows = emitter.rows(decisions, state, WatermarkContext({}, {}, {}))
+    records = [Message(row.subject, row.payload, dict(row.headers)) for row in rows]
+    of_old_agents = [
+        dub1.registration(b'{"sender": "old", ' + FACTS + b"}", 50, at),
+        # What a node wrote into a copy is nobody's word but its own.
+        Message(
+            "fleet.eu-west.dub1.nodes.copy.x",
+            b'{"sender": "copied", ' + FACTS + b"}",
+            {**(dub1.registration(b"", 51, at).headers or {}), "Muster-Sender": "forged"},
+        ),
+        dub1.registration(b"{}", 52, at),
+    ]
+    everybody = [*(sender for _, sender, _, _ in HEARD), "old", "copied"]
+    heard = [dub1.new(sender, at) for sender in everybody]
+    lakehouse.hub.publish([*heard, *records, *of_old_agents, dub1.watermark(at, at + HOUR)])
+    counts = lakehouse.roll_up().counts
+    assert (counts.quarantined, counts.written) == (0, 2 * len(everybody) + 2)
+    query = (
+        "SELECT i.sender_id, {0}(facts, '$.os'), {0}(facts, '$.load') FROM muster.inventory i JOIN"
+        " muster.sender_intervals s ON (s.site, s.block, s.sender_id) = (i.site, i.block, i.sender_id)"
+    )
+    expected = sorted((sender, "el9", "1.5") for sender in everybody)
+    assert sorted(lakehouse.rows(query.format("json_extract_string"))) == expected
+    assert sorted(lakehouse.rows_in_spark(query.format("get_json_object"))) == expected
+    kept = lakehouse.rows(
+        "SELECT sender_id, payload, original, payload_bytes, repaired IS NOT NULL FROM registrations ORDER BY sequence"
+    )
+    assert [bytes(original or str(payload).encode()) for _, payload, original, _, _ in kept] == [  # type: ignore[call-overload]
+        record.body for record in (*records, *of_old_agents)
+    ]
+    assert [size for _, _, _, size, _ in kept] == [len(record.body) for record in (*records, *of_old_agents)]
+    assert {sender for sender, _, _, _, is_repaired in kept if is_repaired} == {*everybody[5:10]}
+    assert [sender for sender, _, original, _, _ in kept if original] == ["latin"]
+    assert kept[-1][0] is None
+
+
+def test_sender_that_its_stream_ceased_to_hear_is_unknown_for_a_time_and_then_no_more(lakehouse: Lakehouse) -> None:
+    dub1, begin, until = Block("eu-west", "dub1"), FIRST + 2 * HOUR, FIRST + 20 * HOUR
+    nobody_knew, far = FIRST + 6 * HOUR, TODAY + 30 * DAY
+    names = ("again", "apart", "gone", "later", "operator", "stale")
+    lakehouse.hub.publish(
+        [
+            *(dub1.new(name, begin) for name in names),
+            *(dub1.retired_unheard(name, nobody_knew, until) for name in ("again", "gone", "later", "operator")),
+            dub1.retired_unheard("apart", nobody_knew, far),
+            # Its silence was noticed while the stream listened to it.
+            dub1.stale("stale", nobody_knew),
+            dub1.watermark(begin, FIRST + DAY),
+        ]
+    )
+    lakehouse.roll_up()
+    days = (
+        "SELECT sender_id, up_us, down_us, unknown_us, absent_us, outage_count FROM muster.sender_availability_daily"
+        f" WHERE day = '{day(FIRST)}' ORDER BY sender_id"
+    )
+    unheard = (4 * HOUR, 0, 14 * HOUR, 6 * HOUR, 0)
+    apart = ("apart", 4 * HOUR, 0, 18 * HOUR, 2 * HOUR, 0)
+    stale = ("stale", 4 * HOUR, 18 * HOUR, 0, 2 * HOUR, 1)
+    assert lakehouse.rows(days) == [
+        ("again", *unheard), apart, ("gone", *unheard), ("later", *unheard), ("operator", *unheard), stale,
+    ]  # fmt: skip
+
+    second = dub1.new("again", FIRST + 10 * HOUR), dub1.new("later", FIRST + 22 * HOUR)
+    by_operator = dub1.retired_by_operator("operator", FIRST + 11 * HOUR, nobody_knew)
+    lakehouse.hub.publish([*second, by_operator, second[0], dub1.watermark(begin, TODAY)])
+    lakehouse.roll_up()
+    assert lakehouse.rows(days) == [
+        ("again", 18 * HOUR, 0, 4 * HOUR, 2 * HOUR, 0),
+        apart,
+        ("gone", *unheard),
+        ("later", 6 * HOUR, 0, 14 * HOUR, 4 * HOUR, 0),
+        ("operator", 4 * HOUR, 0, 0, 20 * HOUR, 0),
+        stale,
+    ]
+    intervals = (
+        "SELECT sender_id, state, epoch_us(started_at), epoch_us(ended_at), ended_by, advisory_kind,"
+        " epoch_us(episode_started_at) FROM sender_intervals WHERE sender_id IN ('again', 'apart') ORDER BY 1, 3"
+    )
+    assert lakehouse.rows(intervals) == [
+        ("again", "up", begin, nobody_knew, "unheard", "new", begin),
+        ("again", "unknown", nobody_knew, FIRST + 10 * HOUR, "new", "retired", begin),
+        ("again", "up", FIRST + 10 * HOUR, None, None, "new", FIRST + 10 * HOUR),
+        ("apart", "up", begin, nobody_knew, "unheard", "new", begin),
+        ("apart", "unknown", nobody_knew, far, "retired", "retired", begin),
+    ]
+    with open_tables(lakehouse.warehouse) as tables:
+        choice = Choice(since=str(day(FIRST)), until=str(day(FIRST + DAY)))
+        figures = read_figures(tables, choice, registration_interval=300 * SECOND)
+    assert figures.unknown_by_cause == {"unheard": 4 * HOUR + 18 * HOUR + 2 * 14 * HOUR}
+    assert lakehouse.rows("SELECT DISTINCT epoch_us(unheard_until) FROM advisories ORDER BY 1") == [
+        (until,), (far,), (None,),
+    ]  # fmt: skip
+    before = {table.name: sorted(lakehouse.rows(f"SELECT * FROM {table.name}"), key=repr) for table in DERIVED}
+    lakehouse.roll_up(RollupRequest(full=True))
+    after = {table.name: sorted(lakehouse.rows(f"SELECT * FROM {table.name}"), key=repr) for table in DERIVED}
+    assert after == before

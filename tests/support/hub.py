@@ -154,6 +154,10 @@ class Block:
         message = self.retired(sender_id, at, last_seen_at)
         return message._replace(body=message.body[:-1] + b',"by_operator":true}')
 
+    def retired_unheard(self, sender_id: str, last_seen_at: int, until: int) -> Message:
+        message = self.retired(sender_id, last_seen_at + STALE_AFTER, last_seen_at)
+        return message._replace(body=message.body[:-1] + b',"unheard_until_us":%d}' % until)
+
     def watermark(self, since: int, through: int, *, rebuilt_at: int = 0) -> Message:
         record = Watermark(
             region=self.id.region,

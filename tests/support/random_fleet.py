@@ -31,6 +31,7 @@ class Said(NamedTuple):
     ordinal: int | None
     event_id: str
     by_operator: bool
+    unheard_until: int | None = None
 
 
 class Mark(NamedTuple):
@@ -119,19 +120,26 @@ def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: in
                 yield _said(sender_id, NEW, at, at, rebuilt=True)
                 at += draw.randrange(1, 20 * HOUR)
                 continue
-        if state == "absent":
-            kind, seen_at, state = NEW, at, "up"
-        elif state == "up" and draw.random() < 0.9:
-            kind, seen_at, state = STALE, at - draw.randrange(STALE_AFTER, 3 * STALE_AFTER), "down"
-        elif state == "up":
-            kind, seen_at, state = RETIRED, at - draw.randrange(0, STALE_AFTER), "absent"
-        elif draw.random() < 0.8:
-            kind, seen_at, state = RECOVERED, at, "up"
-        else:
-            kind, state = RETIRED, "absent"
-        by_operator = kind is RETIRED and draw.random() < 0.5
-        yield _said(sender_id, kind, at, seen_at)._replace(by_operator=by_operator)
+        kind, seen_at, state, until = _turn(draw, state, at, seen_at)
+        by_operator = kind is RETIRED and until is None and draw.random() < 0.5
+        yield _said(sender_id, kind, at, seen_at)._replace(by_operator=by_operator, unheard_until=until)
         at += draw.choice((draw.randrange(1, HOUR), draw.randrange(1, 40 * HOUR), HOUR - at % HOUR, DAY - at % DAY))
+
+
+def _turn(draw: random.Random, state: str, at: int, seen_at: int) -> tuple[AdvisoryKind, int, str, int | None]:
+    """Draw what is said next of a sender: the kind, when it was last seen, its state, and until when it is unheard."""
+    if state in ("absent", "unheard"):
+        is_retired_now = state == "unheard" and draw.random() < 0.2
+        return (RETIRED, seen_at, "absent", None) if is_retired_now else (NEW, at, "up", None)
+    if state == "up":
+        silent_since = at - draw.randrange(STALE_AFTER, 3 * STALE_AFTER)
+        if draw.random() < 0.15:
+            length = draw.choice((draw.randrange(0, HOUR), draw.randrange(0, 60 * HOUR), 10 * DAY))
+            return RETIRED, silent_since, "unheard", silent_since + length
+        if draw.random() < 0.9:
+            return STALE, silent_since, "down", None
+        return RETIRED, at - draw.randrange(0, STALE_AFTER), "absent", None
+    return (RECOVERED, at, "up", None) if draw.random() < 0.8 else (RETIRED, seen_at, "absent", None)
 
 
 def _said(sender_id: str, kind: AdvisoryKind, at: int, seen_at: int, *, rebuilt: bool = False) -> Said:
@@ -169,6 +177,7 @@ def advisory_rows(history: BlockHistory) -> Iterator[Row]:
             "ordinal": each.ordinal,
             "rebuilt": each.rebuilt,
             "by_operator": each.by_operator,
+            "unheard_until": each.unheard_until,
             "assumed": each.ordinal is None,
         }
 
@@ -249,7 +258,7 @@ def account(
     for sender_id in {each.sender_id for each in history.said}:
         strokes = list(_strokes([each for each in history.said if each.sender_id == sender_id], history))
         edges = {at for at, _ in strokes} | {at for span in known for at in span[:2]} | {known_through}
-        first = min(at for at, _ in strokes)
+        first = min((at for at, _ in strokes), default=known_through)
         edges |= set(range(first // unit * unit, known_through, unit))
         planned = [each for each in windows if each.is_of(history, sender_id)]
         edges |= {at for each in planned for at in (each.started_at, each.ended_at)}
@@ -285,9 +294,14 @@ def _strokes(said: list[Said], history: BlockHistory) -> Iterator[tuple[int, str
     lost = sorted({each.rebuilt_at for each in history.marks if each.rebuilt_at})
     begun, before = 0, ""
     for each, following in zip(said, [*said[1:], None], strict=True):
-        dates_back = each.kind is STALE or (each.kind is RETIRED and (each.by_operator or before != STALE))
+        word = "unheard" if each.unheard_until is not None else str(each.kind)
+        is_late = word == RETIRED and before in (STALE, "unheard") and not each.by_operator
+        dates_back = word in (STALE, RETIRED, "unheard") and not is_late
         begun = max(begun, each.last_seen_at if dates_back else each.at)
-        if each.kind is RETIRED:
+        if each.unheard_until is not None:
+            yield begun, "unknown"
+            yield max(begun, each.unheard_until), "absent"
+        elif each.kind is RETIRED:
             if before not in ("", RETIRED):
                 yield begun, "absent"
         else:
@@ -296,7 +310,7 @@ def _strokes(said: list[Said], history: BlockHistory) -> Iterator[tuple[int, str
                 if at > each.at and (following is None or at < following.at):
                     yield at, "unknown"
                     break
-        before = each.kind
+        before = word
 
 
 def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:

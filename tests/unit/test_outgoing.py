@@ -139,6 +139,7 @@ def test_registration_is_a_row_of_the_senders_bytes_and_exact_headers() -> None:
             headers={
                 "Content-Type": "application/json",
                 "x-trace": "a: b",
+                "Muster-Sender": "n1.example.net",
                 "Muster-Origin": "eu-west.dub1.nodes.1769817600000000-1769817700123.4711",
                 "Choria-SR-Source": "REGISTRATION 4711 dub1 nodes 1769817725999",
                 "Muster-Reason": "interval",
@@ -146,7 +147,7 @@ def test_registration_is_a_row_of_the_senders_bytes_and_exact_headers() -> None:
             },
             payload=payload,
             sender_id="n1.example.net",
-            headers_size=len("Content-Type: application/json\r\nx-trace: a: b\r\n"),
+            headers_size=len("Content-Type: application/json\r\nx-trace: a: b\r\nMuster-Sender: n1.example.net\r\n"),
         )
     ]
 
@@ -178,10 +179,21 @@ def test_header_that_no_client_may_send_is_dropped(name: str) -> None:
     assert rows_of(forward(headers={name: "1"})) == rows_of(forward())
 
 
-@pytest.mark.parametrize("name", ["Muster-Origin", "Muster-Reason", "Choria-SR-Source"])
-def test_sender_cannot_forge_the_headers_of_the_agent(name: str) -> None:
-    (row,), (honest,) = rows_of(forward(headers={name: "forged"})), rows_of(forward())
-    assert msgspec.structs.replace(row, headers_size=0) == honest
+@pytest.mark.parametrize(
+    "name", ["Muster-Sender", "muster-sender", "MUSTER-ORIGIN", "Muster-Reason", "Muster-Later", "choria-sr-source"]
+)
+@pytest.mark.parametrize("sender_id", ["n1.example.net", ""])
+def test_sender_cannot_forge_the_headers_of_the_agent(name: str, sender_id: str) -> None:
+    forged = rows_of(forward(headers={name: "forged"}, sender_id=sender_id))
+    assert forged == rows_of(forward(sender_id=sender_id))
+
+
+def test_registration_names_its_sender_unless_nobody_was_identified() -> None:
+    (row,), (nobodys,) = rows_of(forward(sender_id="büro 7\n")), rows_of(forward(sender_id=""))
+    assert row.headers["Muster-Sender"] == "b%C3%BCro 7%0A"
+    assert "Muster-Sender" not in nobodys.headers
+    # A name may be longer than all else that is counted once for every record.
+    assert row.size - nobodys.size == len("Muster-Sender: b%C3%BCro 7%0A\r\n")
 
 
 def test_headers_that_merely_look_like_commands_are_kept() -> None:
@@ -268,13 +280,13 @@ def test_decisions_become_rows_in_their_order() -> None:
 
 
 def test_size_counts_the_payload_and_what_every_record_takes() -> None:
-    assert rows_of(forward(b"x" * 1000))[0].size == 1000 + RECORD_OVERHEAD
+    assert rows_of(forward(b"x" * 1000, sender_id=""))[0].size == 1000 + RECORD_OVERHEAD
     assert rows_of(STALE)[0].headers_size == 0
 
 
 def test_size_counts_the_headers_that_go_on_with_a_message() -> None:
-    rows = rows_of(forward(b"x" * 1000, headers={"X-Own": "y" * 4000, "Nats-Msg-Id": "z" * 500}))
-    assert rows[0].size == 1000 + RECORD_OVERHEAD + len("X-Own: \r\n") + 4000
+    rows = rows_of(forward(b"x" * 1000, headers={"X-Own": "y" * 4000, "Nats-Msg-Id": "z" * 500}, sender_id="a"))
+    assert rows[0].size == 1000 + RECORD_OVERHEAD + len("X-Own: \r\nMuster-Sender: a\r\n") + 4000
     assert size_of(rows * 3) == 3 * rows[0].size
 
 

@@ -37,11 +37,18 @@ class RelaySite:
         self._sequence = 0
 
     def meets(
-        self, subject: str, origin: str, at: float, body: bytes = b'{"sender":"a"}', *, too_old: bool = False
+        self,
+        subject: str,
+        origin: str,
+        at: float,
+        body: bytes = b'{"sender":"a"}',
+        *,
+        too_old: bool = False,
+        named: str = "",
     ) -> list[Forward]:
         """Read one message; give what goes on."""
         self._sequence += 1
-        headers = {"Muster-Origin": origin} if origin else None
+        headers = ({"Muster-Origin": origin} if origin else {}) | ({"Muster-Sender": named} if named else {})
         draft = self.relay.draft()
         message = SourceMessage(subject, body, headers, self._sequence, START + round(at * SECOND))
         assert self._intake.give(draft, message, too_old=too_old)
@@ -73,6 +80,24 @@ def test_first_registration_of_an_origin_goes_on_and_the_next_after_the_interval
 def test_first_intervals_are_spread() -> None:
     intervals = {POLICY.first_interval(f"{DUB1}.node{number}") // SECOND for number in range(200)}
     assert len(intervals) > 40
+
+
+@pytest.mark.parametrize("body", [b'{"sender":"other"}', b"NaN", b"{}"])
+def test_sender_is_who_the_site_says_it_is(body: bytes) -> None:
+    site = RelaySite()
+    went_on = [
+        site.meets(registration_subject(DUB1), origin_header(DUB1, SITE_PAST, number), number, body, named=named)
+        for number, named in enumerate(("b%C3%BCro", "b%C3%BCro", "100%25", ""), 1)
+    ]
+    names = [each.sender_id.removeprefix(f"{DUB1}.") for one in went_on for each in one]
+    assert names == ["büro", "100%", "other" if b"other" in body else ""]
+
+
+@pytest.mark.parametrize("named", ["%00", "x" * 1025])
+def test_name_that_no_store_takes_is_not_taken_from_a_header(named: str) -> None:
+    site = RelaySite()
+    (went_on,) = site.meets(registration_subject(DUB1), origin_header(DUB1, SITE_PAST, 1), 0, named=named)
+    assert went_on.sender_id == f"{DUB1}.a"
 
 
 def test_senders_of_one_name_at_two_sites_are_two_origins() -> None:
@@ -184,7 +209,11 @@ def test_registration_that_is_too_old_is_withheld() -> None:
 def test_probe_goes_no_further() -> None:
     site = RelaySite()
     draft = site.relay.draft()
-    headers = {"Muster-Origin": origin_header(DUB1, SITE_PAST, 1), PROBE_HEADER: "eu-west.dub1.nodes"}
+    headers = {
+        "Muster-Origin": origin_header(DUB1, SITE_PAST, 1),
+        "Muster-Sender": "a",
+        PROBE_HEADER: "eu-west.dub1.nodes",
+    }
     message = SourceMessage(registration_subject(DUB1), b'{"sender":"a"}', headers, 1, START)
     assert RelayIntake(Intake(SenderByPath("sender"))).give(draft, message, too_old=False)
     assert (draft.decisions, draft.state().counters) == ([], {"probes": {"others": 1}})
@@ -205,7 +234,8 @@ def test_changed_past_begins_an_epoch_and_forgets_nobody() -> None:
 
 def test_record_keeps_its_subject_bytes_and_headers() -> None:
     origin = origin_header(DUB1, SITE_PAST, 7)
-    headers = {"Muster-Origin": origin, "Choria-SR-Source": "R 7 dub1 nodes 1", "Nats-Stream-Source": "x", "X": "y"}
+    kept = {"Muster-Origin": origin, "Choria-SR-Source": "R 7 dub1 nodes 1", "Muster-Sender": "a", "X": "y"}
+    headers = {"Nats-Stream-Source": "x", **kept}
     message = SourceMessage(registration_subject(DUB1), b'{"sender":"a"}', headers, 1, START)
     emitter = RelayEmitter(BlockId("eu", "paris", "up"), bytes(32))
     state = BlockState(SourcePosition("FLEET", FLEET_PAST, 1), POLICY)
@@ -221,7 +251,6 @@ def test_record_keeps_its_subject_bytes_and_headers() -> None:
         b'{"sender":"a"}',
     )
     assert row.sender_id == "eu-west.dub1.nodes.a"
-    kept = {"Muster-Origin": origin, "Choria-SR-Source": "R 7 dub1 nodes 1", "X": "y"}
     assert row.headers == {**kept, "Nats-Msg-Id": again.headers["Nats-Msg-Id"]}
     assert row.headers_size == sum(len(f"{name}: {value}\r\n") for name, value in kept.items())
 

@@ -3,6 +3,9 @@
 import jsonschema
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.aio.client import Client
 
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation
 from shared.wire import (
@@ -15,6 +18,8 @@ from shared.wire import (
     encode,
     origin_header,
     parse_origin_header,
+    parse_sender_header,
+    sender_header,
     source_header,
 )
 from tests.support.advisories import advisory_of
@@ -123,6 +128,16 @@ def advisory(kind: AdvisoryKind) -> Advisory:
         opening=(INCARNATION, 17),
         ordinal=list(AdvisoryKind).index(kind) + 1,
     )
+
+
+def test_retirement_of_a_sender_that_its_stream_ceased_to_hear_is_golden() -> None:
+    unheard = msgspec.structs.replace(advisory(AdvisoryKind.RETIRED), unheard_until_us=SEEN_AT + 86_400_000_000)
+    golden = GOLDEN_ADVISORIES[AdvisoryKind.RETIRED][:-1] + b',"unheard_until_us":1769904125999999}'
+    assert encode(unheard) == golden
+    assert decode_advisory(golden) == unheard
+    known = decode_advisory(GOLDEN_ADVISORIES[AdvisoryKind.RETIRED])
+    assert isinstance(known, Advisory)
+    assert known.unheard_until_us is msgspec.UNSET
 
 
 def watermark() -> Watermark:
@@ -275,3 +290,34 @@ def test_what_is_not_an_origin_is_refused(text: str) -> None:
 
 def test_source_header_is_chorias_format_in_milliseconds() -> None:
     assert source_header("REGISTRATION", 4711, "dub1", "dub1-a", AT) == "REGISTRATION 4711 dub1 dub1-a 1769818445999"
+
+
+@pytest.mark.parametrize(
+    ("sender_id", "text"),
+    [
+        ("n1.example.net", "n1.example.net"),
+        ("a b+c:d/~", "a b+c:d/~"),
+        (" ", "%20"),
+        ("  a ", "%20%20a%20"),
+        ("100%", "100%25"),
+        ("%41", "%2541"),
+        ("a\r\nNats-Rollup: all", "a%0D%0ANats-Rollup: all"),
+        ("\ttab\x7f", "%09tab%7F"),
+        ("büro\u00a0\U0001f600", "b%C3%BCro%C2%A0%F0%9F%98%80"),
+    ],
+)
+def test_sender_header_is_golden(sender_id: str, text: str) -> None:
+    assert sender_header(sender_id) == text
+    assert parse_sender_header(text) == sender_id
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_sender_comes_back_from_a_header_as_a_client_reads_it(sender_id: str) -> None:
+    line = f"Muster-Sender: {sender_header(sender_id)}\r\n".encode()
+    found = Client._parse_header_lines(line)
+    assert {name: parse_sender_header(text) for name, text in found.items()} == {"Muster-Sender": sender_id}
+
+
+@pytest.mark.parametrize(("text", "sender_id"), [("%", "%"), ("a%zz", "a%zz"), ("%4", "%4"), ("%ff", "\ufffd")])
+def test_sender_header_that_no_agent_wrote_is_read_as_far_as_it_can_be(text: str, sender_id: str) -> None:
+    assert parse_sender_header(text) == sender_id

@@ -20,6 +20,7 @@ _ENDINGS: Final = {
     "rebuilt": "was there when a lost store was rebuilt",
     "retired": "never came back: forgotten",
     "lost_store": "unknown: its agent lost its store",
+    "unheard": "unknown: its stream no longer listens where it publishes",
     "stale": "fell silent again",
     "import_gap": "unknown: what was imported has a gap here",
     "import_end": "down to the end of what was imported",

@@ -16,7 +16,7 @@ WHERE cancelled_at IS NULL AND started_at < make_timestamptz($until) AND ended_a
 -- The intervals of senders, cut to the period, those of named senders also at their maintenance.
 CREATE TEMP TABLE lives AS
 WITH whole AS (
-  SELECT region, site, block, sender_id, state,
+  SELECT region, site, block, sender_id, CASE WHEN advisory_kind = 'retired' THEN 'unheard' ELSE state END AS state,
     greatest(epoch_us(started_at), $since) AS started_at,
     least(coalesce(epoch_us(ended_at), $until), $until) AS ended_at
   FROM sender_intervals
@@ -132,19 +132,20 @@ summed AS (
     sum(change) FILTER (state = 'up') AS up,
     sum(change) FILTER (state = 'down') AS down,
     sum(change) FILTER (state = 'unknown') AS lost,
+    sum(change) FILTER (state = 'unheard') AS unheard,
     sum(change) FILTER (state = 'maintenance') AS planned,
     NULL AS cause
   FROM changes
   GROUP BY ALL
   UNION ALL
-  SELECT region, site, block, place, name, started_at, 0, 0, 0, 0,
+  SELECT region, site, block, place, name, started_at, 0, 0, 0, 0, 0,
     CASE WHEN known THEN 'known:' || cause ELSE cause END
   FROM watched
   JOIN members USING (region, site, block)
 ),
 instants AS (
   SELECT region, site, block, place, name, happened_at, sum(up) AS up, sum(down) AS down, sum(lost) AS lost,
-    sum(planned) AS planned, max(cause) AS cause
+    sum(unheard) AS unheard, sum(planned) AS planned, max(cause) AS cause
   FROM summed
   GROUP BY ALL
 ),
@@ -154,6 +155,7 @@ so_far AS (
     coalesce(sum(up) OVER in_time, 0) AS up,
     coalesce(sum(down) OVER in_time, 0) AS down,
     coalesce(sum(lost) OVER in_time, 0) AS lost,
+    coalesce(sum(unheard) OVER in_time, 0) AS unheard,
     coalesce(sum(planned) OVER in_time, 0) AS planned,
     coalesce(last_value(cause IGNORE NULLS) OVER in_time, 'unobserved') AS cause
   FROM instants
@@ -163,8 +165,9 @@ so_far AS (
 SELECT region, site, block, place, name, started_at, ended_at,
   CASE WHEN known THEN up ELSE 0 END AS up,
   CASE WHEN known THEN down ELSE 0 END AS down,
-  CASE WHEN known THEN lost WHEN cause = 'maintenance' THEN 0 ELSE up + down + lost END AS unknown,
-  CASE WHEN cause = 'maintenance' THEN up + down + lost + planned ELSE planned END AS maintenance,
+  CASE WHEN known THEN lost + unheard WHEN cause = 'maintenance' THEN 0 ELSE up + down + lost + unheard END AS unknown,
+  CASE WHEN known THEN unheard ELSE 0 END AS unheard,
+  CASE WHEN cause = 'maintenance' THEN up + down + lost + unheard + planned ELSE planned END AS maintenance,
   CASE WHEN cause = 'known:imported' THEN 'import_gap' WHEN known THEN 'lost_store' ELSE cause END AS unknown_cause,
   cause = 'known:assumed' AS assumed,
   cause = 'known:imported' AS imported
@@ -241,8 +244,12 @@ GROUP BY region, site, block
 ORDER BY ALL;
 
 -- name: causes
-SELECT unknown_cause, sum(unknown * (ended_at - started_at)::HUGEINT) AS unknown
-FROM steps
+SELECT cause, sum(unknown * (ended_at - started_at)::HUGEINT) AS unknown
+FROM (
+  SELECT unknown_cause AS cause, unknown - unheard AS unknown, started_at, ended_at FROM steps
+  UNION ALL
+  SELECT 'unheard', unheard, started_at, ended_at FROM steps
+)
 GROUP BY ALL
 HAVING unknown > 0
 ORDER BY unknown DESC;

@@ -15,6 +15,7 @@ CAUSES: Final = {
     "import_gap": "the imported history does not say what they were",
     "lost": "an operator gave up archived messages as lost",
     "lost_store": "an agent lost its store, and has not heard these senders since",
+    "unheard": "their site's stream no longer listens where these senders published",
 }
 """Why time is unknown, by the tables' words for it."""
 
