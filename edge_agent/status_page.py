@@ -8,7 +8,7 @@ from edge_agent.pair.status import MISSED_AFTER, PairStatus
 from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
 from edge_agent.status_report import LEAST_FREE, STARTS, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.terminal import UNWRAPPED
-from edge_agent.usefulness import THEN_UNHEARD, PartStatus, is_blind, stands_still, why_unproven
+from edge_agent.usefulness import PartStatus, is_blind, stands_still, why_unproven
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.sizes import format_size
@@ -157,8 +157,6 @@ def _block_lines(report: StatusReport, block: BlockReport) -> Iterator[_Line]:
         if is_of_block and of == block.name:
             yield f"  {kind}", _part(part)
     yield "  lag", _lag(report, block)
-    if block.progress and block.progress.loss:
-        yield "  takes less", f"the stream {block.progress.loss}: {THEN_UNHEARD}"
     yield "  position", f"{state.position.stream} sequence {state.position.sequence:,}"
     if state.mode == "sample":
         since = f", without a gap since {_instant(state.observed_since)}" if state.observed_since else ""

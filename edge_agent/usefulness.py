@@ -56,8 +56,6 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
             behind = format_duration(reached.behind // SECOND * SECOND)
             lasted = f"blind for {behind}: nothing waits, but" if reached.is_covered else "blind:"
             yield f"stream {block}: {lasted} {why_unproven(block, reached, parts)}"
-        elif reached.loss:
-            yield f"stream {block}: the stream {reached.loss}: {THEN_UNHEARD}"
         if stands_still(reached):
             ahead = format_duration(reached.ahead // SECOND * SECOND)
             yield f"stream {block}: standing still: its server's clock is {ahead} behind what it had shown before"
@@ -76,9 +74,11 @@ def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus])
 def warnings(block: str, state: BlockState, sender_count: int) -> Iterator[str]:
     """Say in a line each what is to be looked at although a block is useful; by the stream's own time."""
     policy, through = state.policy, state.observed_through
-    recent = [each for each in state.refusals.values() if through - each.last_at <= policy.stale_after]
+    recent = [each for each in state.rejections.values() if through - each.last_at <= policy.stale_after]
     turned_away = [each for each in recent if each.reason is RejectReason.TOO_MANY_SENDERS]
     nameless = [each for each in recent if each.reason is not RejectReason.TOO_MANY_SENDERS]
+    if state.loss and not state.is_suspended:
+        yield f"stream {block}: the stream {state.loss}: {THEN_UNHEARD}"
     if nameless:
         last = nameless[-1]
         yield (

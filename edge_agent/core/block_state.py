@@ -4,7 +4,7 @@ import msgspec
 
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.policy import Policy
-from edge_agent.core.refusals import Refusals
+from edge_agent.core.rejections import Rejections
 from edge_agent.core.resume import StreamTakes
 from edge_agent.core.standing import Standing
 from shared.identifiers import SourcePosition
@@ -33,7 +33,7 @@ class BlockState(msgspec.Struct, frozen=True):
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
     its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
     take less, None where nobody is missed because of that; ``refuses``, ``awaits_word`` and ``narrowed_at`` as in
-    ``StreamSeen``. ``refusals`` are those of a mode that watches senders. ``mark`` stands in what a member of a
+    ``StreamSeen``. ``rejections`` are those of a mode that watches senders. ``mark`` stands in what a member of a
     redundant pair commits, and nowhere else.
     """
 
@@ -60,7 +60,7 @@ class BlockState(msgspec.Struct, frozen=True):
     refuses: bool = False
     awaits_word: bool = False
     narrowed_at: int = 0
-    refusals: Refusals = {}
+    rejections: Rejections = {}
     mark: PairMark | None = None
 
     @property

@@ -42,7 +42,7 @@ class Draft:
         self._senders, self._sender_count = senders, len(senders)
         self._decision_limit = decision_limit
         self._detects = detect_blind_spans
-        self._ledger = ledger = Ledger(state.advisory_ordinal, state.refusals)
+        self._ledger = ledger = Ledger(state.advisory_ordinal, state.rejections)
         self.decisions = ledger.decisions
         self.recorded = ledger.recorded
         self.observed_through = state.observed_through
@@ -270,7 +270,7 @@ class Draft:
             awaits_word=self._awaits_word,
             narrowed_at=self._narrowed_at,
             counters=counted(self._before.counters, additions),
-            refusals=self._ledger.refusals,
+            rejections=self._ledger.rejections,
         )
 
     def changes(self) -> SenderChanges:

@@ -5,7 +5,7 @@ import msgspec
 from edge_agent.core.block_state import Counters
 from edge_agent.core.decision import Advise, Decision, Forward, RecordedInput
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
-from edge_agent.core.refusals import Refusals, with_another
+from edge_agent.core.rejections import Rejections, with_another
 from edge_agent.core.senders import SenderState
 from shared.identifiers import AdvisoryKind, Incarnation
 from shared.wire import ForwardReason
@@ -14,9 +14,9 @@ from shared.wire import ForwardReason
 class Ledger:
     """What one draft has decided so far. ``ordinal`` is that of the last advisory, in this incarnation."""
 
-    def __init__(self, ordinal: int, refusals: Refusals) -> None:
+    def __init__(self, ordinal: int, rejections: Rejections) -> None:
         self.ordinal = ordinal
-        self.refusals = refusals
+        self.rejections = rejections
         self.decisions: list[Decision] = []
         self.recorded: list[RecordedInput] = []
         self.counts: Counters = {}
@@ -83,7 +83,7 @@ class Ledger:
     def refuse(self, message: SourceMessage, reason: RejectReason, at: int) -> None:
         """Count a message that is no registration, and remember it."""
         self.count("rejected", reason)
-        self.refusals = with_another(self.refusals, message, reason, at)
+        self.rejections = with_another(self.rejections, message, reason, at)
 
     def turn_away(self, message: SourceMessage, at: int) -> None:
         """Refuse a message whose sender would be one too many; it is not passed on, since any number may follow."""

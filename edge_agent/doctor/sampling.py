@@ -10,7 +10,7 @@ from nats.js.errors import Error as JetStreamError
 from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
-from edge_agent.core.refusals import excerpt
+from edge_agent.core.rejections import excerpt
 from edge_agent.delivery import delivery_of
 from edge_agent.doctor.visit import Visit
 from edge_agent.source_consumer import ConsumerInfo

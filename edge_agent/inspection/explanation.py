@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from edge_agent.core.decision import BlindSpan, Clamped, RecordedInput, SenderAskedFor, SenderRetired
-from edge_agent.core.refusals import Refusal, bearing
+from edge_agent.core.rejections import Rejection, bearing
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
@@ -48,7 +48,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """What ``explain`` tells; also its JSON form. ``tracked`` is None where the sender is not known (any more).
 
     ``history`` holds decisions and, between them, what happened to the stream, in the order in which they took effect.
-    ``log_begins_at`` is the instant of the oldest advisory that is kept of any sender. ``refusals`` are messages that
+    ``log_begins_at`` is the instant of the oldest advisory that is kept of any sender. ``rejections`` are messages that
     were rejected since the sender was last seen, and may be its; ``are_its`` where their subjects or bodies show
     its name.
     """
@@ -59,7 +59,7 @@ class Explanation(msgspec.Struct, frozen=True):
     tracked: TrackedSender | None
     history: list[Decided | RecordedInput]
     log_begins_at: int
-    refusals: list[Refusal] = []
+    rejections: list[Rejection] = []
     are_its: bool = False
 
 
@@ -81,12 +81,12 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
         recorded = [each for each in of_all if _concerns(each, sender_id)]
         history = list(_history(decided, recorded, tracked))
         last_seen_at = tracked.last_seen_at if tracked else max(each.last_seen_at for each in decided)
-        refusals, are_its = _refused_since(block, sender_id, last_seen_at)
+        rejections, are_its = _rejected_since(block, sender_id, last_seen_at)
         explanations.append(
-            Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at, refusals, are_its)
+            Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at, rejections, are_its)
         )
     if not explanations:
-        unheard = [each for block in blocks.values() for each in bearing(block.state.refusals.values(), sender_id)]
+        unheard = [each for block in blocks.values() for each in bearing(block.state.rejections.values(), sender_id)]
         similar = similar_senders(database, sender_id)
         hint = (
             f"did you mean {', '.join(map(visible, similar))}?"
@@ -102,9 +102,9 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
     return explanations
 
 
-def _refused_since(block: KnownBlock, sender_id: str, last_seen_at: int) -> tuple[list[Refusal], bool]:
+def _rejected_since(block: KnownBlock, sender_id: str, last_seen_at: int) -> tuple[list[Rejection], bool]:
     """Give what was rejected since, the latest first: what bears the sender's name, else all that may be anybody's."""
-    since = [each for each in reversed(block.state.refusals.values()) if each.last_at > last_seen_at]
+    since = [each for each in reversed(block.state.rejections.values()) if each.last_at > last_seen_at]
     its = bearing(since, sender_id)
     return its or since, bool(its)
 

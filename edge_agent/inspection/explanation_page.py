@@ -12,7 +12,7 @@ from shared.tables import visible
 
 LABEL = 17
 NARROWEST = 40
-REFUSALS_SHOWN = 3
+REJECTIONS_SHOWN = 3
 
 
 def render_explanation(explained: Explanation, *, at: int, width: int, limit: int) -> str:
@@ -33,13 +33,13 @@ def _heading(explained: Explanation) -> str:
 def _facts(explained: Explanation, at: int) -> Iterator[tuple[str, str]]:
     if explained.tracked is not None:
         yield from (_tracked if explained.block.watches else _remembered)(explained, explained.tracked, at)
-    if explained.refusals:
+    if explained.rejections:
         yield "rejected since", _rejected(explained, at)
 
 
 def _rejected(explained: Explanation, at: int) -> str:
     """Tell which messages it may have sent since it was last seen that do not count."""
-    refusals = explained.refusals
+    rejections = explained.rejections
     whose = (
         "it may have been living: these are its, by their subjects or bodies"
         if explained.are_its
@@ -48,9 +48,11 @@ def _rejected(explained: Explanation, at: int) -> str:
     said = [
         f"{each.count:,} on {each.subject} ({each.reason}), the last at {_when(each.last_at, at)}, "
         f"message {each.sequence}: {each.excerpt or 'empty'}"
-        for each in refusals[:REFUSALS_SHOWN]
+        for each in rejections[:REJECTIONS_SHOWN]
     ]
-    more = f"; and on {len(refusals) - REFUSALS_SHOWN:,} more subjects" if len(refusals) > REFUSALS_SHOWN else ""
+    more = (
+        f"; and on {len(rejections) - REJECTIONS_SHOWN:,} more subjects" if len(rejections) > REJECTIONS_SHOWN else ""
+    )
     return f"{whose}: {'; '.join(said)}{more}"
 
 

@@ -6,7 +6,7 @@ import pytest
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import BlindCause, Clamped, CloseCoverage, ObservationBegun, PolicyChanged
 from edge_agent.core.observation import Observation, Rejected, RejectReason
-from edge_agent.core.refusals import Refusal
+from edge_agent.core.rejections import Rejection
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ForwardReason
@@ -55,8 +55,8 @@ def test_state_after_a_commit_is_whole() -> None:
             "advisories": {"new": 1},
             "forwarded": {"new": 1, "copy": 1},
         },
-        refusals={
-            "no_sender registration.dub1": Refusal(
+        rejections={
+            "no_sender registration.dub1": Rejection(
                 "registration.dub1", RejectReason.NO_SENDER, 1, instant(1), instant(1), 2, "xxxxxxxxxx"
             )
         },

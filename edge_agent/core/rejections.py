@@ -10,12 +10,12 @@ import msgspec
 from edge_agent.core.observation import RejectReason, SourceMessage
 from shared.tables import visible
 
-REFUSALS_KEPT = 32
+REJECTIONS_KEPT = 32
 EXCERPT = 60
 SUBJECT_KEPT = 256
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class Rejection(msgspec.Struct, frozen=True):
     """What was rejected on one subject for one reason since ``first_at``, the last at ``last_at``, as ``sequence``.
 
     Instants are the stream's own time in microseconds. ``excerpt`` is what the last one begins with, made visible.
@@ -30,22 +30,22 @@ class Refusal(msgspec.Struct, frozen=True):
     excerpt: str
 
 
-Refusals = dict[str, Refusal]
+Rejections = dict[str, Rejection]
 """By reason and subject, the latest last."""
 
 
-def with_another(refusals: Refusals, message: SourceMessage, reason: RejectReason, at: int) -> Refusals:
-    """Add a message that was rejected; the oldest go beyond REFUSALS_KEPT."""
+def with_another(rejections: Rejections, message: SourceMessage, reason: RejectReason, at: int) -> Rejections:
+    """Add a message that was rejected; the oldest go beyond REJECTIONS_KEPT."""
     # Made visible it can be written, whatever bytes it is of.
     subject = visible(message.subject[:SUBJECT_KEPT])
     key = f"{reason} {subject}"
-    rest = {each: refusals[each] for each in refusals if each != key}
-    before = refusals.get(key)
-    for oldest in list(rest)[: max(len(rest) + 1 - REFUSALS_KEPT, 0)]:
+    rest = {each: rejections[each] for each in rejections if each != key}
+    before = rejections.get(key)
+    for oldest in list(rest)[: max(len(rest) + 1 - REJECTIONS_KEPT, 0)]:
         del rest[oldest]
     count, first_at = (before.count + 1, before.first_at) if before else (1, at)
-    refusal = Refusal(subject, reason, count, first_at, at, message.sequence, excerpt(message.payload))
-    return {**rest, key: refusal}
+    rejection = Rejection(subject, reason, count, first_at, at, message.sequence, excerpt(message.payload))
+    return {**rest, key: rejection}
 
 
 def excerpt(payload: bytes) -> str:
@@ -58,14 +58,14 @@ def excerpt(payload: bytes) -> str:
     return f"{shown}…" if len(payload) > EXCERPT else shown
 
 
-def bearing(refusals: Iterable[Refusal], sender_id: str) -> list[Refusal]:
+def bearing(rejections: Iterable[Rejection], sender_id: str) -> list[Rejection]:
     """Give those that are a sender's by what they show: its name, or its first label, in the subject or the body."""
     name = sender_id.casefold()
     label = name.partition(".")[0]
     written = {name, name.replace(".", "_"), name.replace(".", "-"), *([] if label.isdecimal() else [label])} - {""}
 
-    def shows_it(refusal: Refusal) -> bool:
-        subject, body = f".{refusal.subject}.".casefold(), refusal.excerpt.casefold()
+    def shows_it(rejection: Rejection) -> bool:
+        subject, body = f".{rejection.subject}.".casefold(), rejection.excerpt.casefold()
         return f'"{name}"' in body or any(f".{form}." in subject for form in written)
 
-    return [each for each in refusals if shows_it(each)]
+    return [each for each in rejections if shows_it(each)]

@@ -5,7 +5,7 @@ import pytest
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import RejectReason, SourceMessage
-from edge_agent.core.refusals import REFUSALS_KEPT, Refusals, bearing, with_another
+from edge_agent.core.rejections import REJECTIONS_KEPT, Rejections, bearing, with_another
 from edge_agent.usefulness import warnings
 from shared.instants import MINUTE, SECOND
 from tests.support.watched_site import POLICY, START, position
@@ -13,22 +13,22 @@ from tests.support.watched_site import POLICY, START, position
 NO_SENDER, TOO_MANY = RejectReason.NO_SENDER, RejectReason.TOO_MANY_SENDERS
 
 
-def refused(*subjects: str, reason: RejectReason = NO_SENDER, payload: bytes = b"{}") -> Refusals:
-    refusals: Refusals = {}
+def refused(*subjects: str, reason: RejectReason = NO_SENDER, payload: bytes = b"{}") -> Rejections:
+    rejections: Rejections = {}
     for sequence, subject in enumerate(subjects, 1):
         message = SourceMessage(subject, payload, None, sequence, START + sequence * SECOND)
-        refusals = with_another(refusals, message, reason, message.stored_at)
-    return refusals
+        rejections = with_another(rejections, message, reason, message.stored_at)
+    return rejections
 
 
-def state(refusals: Refusals, observed_through: int = START + MINUTE) -> BlockState:
+def state(rejections: Rejections, observed_through: int = START + MINUTE) -> BlockState:
     policy = msgspec.structs.replace(POLICY, stale_after=5 * MINUTE, max_senders=1_000)
-    return BlockState(position(9, 9), policy, observed_through=observed_through, refusals=refusals)
+    return BlockState(position(9, 9), policy, observed_through=observed_through, rejections=rejections)
 
 
 def test_messages_of_one_subject_are_counted_together_with_when_they_came() -> None:
-    (refusal,) = refused("a", "a", "a").values()
-    assert (refusal.count, refusal.first_at, refusal.last_at, refusal.sequence) == (
+    (rejection,) = refused("a", "a", "a").values()
+    assert (rejection.count, rejection.first_at, rejection.last_at, rejection.sequence) == (
         3,
         START + SECOND,
         START + 3 * SECOND,
@@ -37,7 +37,7 @@ def test_messages_of_one_subject_are_counted_together_with_when_they_came() -> N
 
 
 def test_only_the_last_subjects_are_remembered() -> None:
-    subjects = [f"s{number}" for number in range(REFUSALS_KEPT + 5)]
+    subjects = [f"s{number}" for number in range(REJECTIONS_KEPT + 5)]
     kept = refused(*subjects, "s5")
     assert [each.subject for each in kept.values()] == [*subjects[6:], "s5"]
 
@@ -47,7 +47,7 @@ def test_only_the_last_subjects_are_remembered() -> None:
 def test_whatever_was_rejected_can_be_written_down(subject: str, payload: bytes) -> None:
     written = msgspec.json.encode(state(refused(subject, payload=payload)))
     assert len(written) < 2_000
-    assert msgspec.json.decode(written, type=BlockState).refusals
+    assert msgspec.json.decode(written, type=BlockState).rejections
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_a_body_that_shows_the_name_is_its_senders() -> None:
 
 
 def test_messages_that_name_no_sender_are_warned_of_until_a_living_sender_would_have_spoken_again() -> None:
-    refusals = refused("nodes.web1", payload=b"{oops")
+    rejections = refused("nodes.web1", payload=b"{oops")
     last_at = START + SECOND
-    (said,) = warnings("nodes", state(refusals, last_at + 2 * MINUTE), 7)
+    (said,) = warnings("nodes", state(rejections, last_at + 2 * MINUTE), 7)
     assert said == (
         "stream nodes: messages that name no sender are rejected, the last 2m ago on subject nodes.web1 (no_sender): "
         "{oops; whoever sent it may be called stale"
     )
-    assert list(warnings("nodes", state(refusals, last_at + 5 * MINUTE), 7))
-    assert not list(warnings("nodes", state(refusals, last_at + 5 * MINUTE + 1), 7))
+    assert list(warnings("nodes", state(rejections, last_at + 5 * MINUTE), 7))
+    assert not list(warnings("nodes", state(rejections, last_at + 5 * MINUTE + 1), 7))
 
 
 def test_senders_that_are_turned_away_are_warned_of_with_the_limit() -> None:
