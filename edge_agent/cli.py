@@ -134,8 +134,9 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
         except StoreUnreadable as error:
             click.echo(str(error))
             sys.exit(2)
-        click.echo("\n".join(report.problems) or "useful")
-        sys.exit(0 if not report.problems else 1 if report.has_process else 2)
+        wrong = [*report.problems, *(f"{concern.what}; {concern.remedy}" for concern in report.concerns)]
+        click.echo("\n".join(wrong) or "useful")
+        sys.exit(0 if not wrong else 1 if report.has_process else 2)
     report = read_status(path)
     click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width()))
 

@@ -32,6 +32,7 @@ COUNTERS = (
     "probes",
     "compacted",
     "dropped",
+    "set_apart",
     "blind",
     "clamped",
 )
@@ -76,6 +77,8 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
             if name in report.parts:
                 yield name, _part(report.parts[name])
     yield "outbox", _outbox(report)
+    for concern in report.concerns:
+        yield "too large", f"{concern.what}; {concern.remedy}"
     for block in report.blocks:
         yield "", ""
         yield from _block_lines(report, block)

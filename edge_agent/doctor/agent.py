@@ -20,6 +20,8 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
         yield _unshown(error)
         return
     agent = report.agent
+    for concern in report.concerns:
+        yield doubtful("agent", concern.what, concern.remedy)
     if report.life is Life.STARTING:
         yield doubtful("agent", f"it is starting: {STARTS}", "wait, then look again; its log says what it does")
         return
