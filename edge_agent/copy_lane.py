@@ -169,7 +169,8 @@ class CopyLane(UploadLane):
         self._alone += 1
 
     async def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
-        self._end = None
+        # It is what its batch was refused for: the others go together.
+        self._end, self._alone = None, 0
         await super()._leave_behind(row, limit)
 
     def _note_end(self, end: Place | None) -> None:
