@@ -185,6 +185,37 @@ def _form_of(shipment: Shipment) -> tuple[Form, int]:
     return shipment.form, len(shipment.rows)
 
 
+async def test_a_limit_that_has_risen_for_some_only_lets_these_through_and_leaves_the_others_alone(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Some are refused again before the last have gone back.
+    monkeypatch.setattr(oversized, "SLICE_BYTES", 1)
+    tried: list[str] = []
+    tell_of_shipments(monkeypatch, lambda shipment: tried.append(shipment.rows[0].payload.decode().strip()))
+    large = [copy(f"large{number}", size=200_000 + number) for number in range(20)]
+    async with running_region(tmp_path) as region:
+        await region.make_stream(max_msg_size=LIMIT)
+        async with uploading(region, store):
+            await fill(store, [copy("small", size=80_000), *large])
+            await emptied(store, 21)
+            tried.clear()
+            await region.update_stream(max_msg_size=100_000)
+            await until(partial(_has_stored, region, 1), "the small one has arrived", 60.0)
+            await until(lambda: "large19" in tried, "all others were tried", 60.0)
+            await emptied(store, 20)
+            await fill(store, copies(0, 1))
+            await until(partial(_has_stored, region, 2), "copying goes on", 60.0)
+            await emptied(store, 20)
+        # But for the smallest, which is tried now and then.
+        assert {text: tried.count(text) for text in tried if text.startswith("large") and text != "large0"} == {
+            f"large{number}": 1 for number in range(1, 20)
+        }
+
+
+async def _has_stored(region: Region, count: int) -> bool:
+    return await region.stored_count() >= count
+
+
 async def test_what_is_set_apart_outlives_the_agent_and_is_tried_again_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +237,24 @@ async def test_what_is_set_apart_outlives_the_agent_and_is_tried_again_at_its_st
         assert sorted(words(await region.stored(), ".copy.")[10:]) == [f"large{number}" for number in range(5)]
 
 
+@pytest.mark.parametrize("row", [registration("", "large", size=100_000), advisory("large", size=100_000)])
+async def test_a_limit_that_was_raised_by_a_reload_costs_no_record(
+    tmp_path: Path, store: SqliteStore, row: OutboxRow
+) -> None:
+    async with running_region(tmp_path, extra_config=LOWER) as region:
+        await region.make_stream()
+        async with uploading(region, store) as told:
+            await fill(store, copies(0, 1))
+            await emptied(store, 0)
+            region.server.reload(RAISED)
+            await until(lambda: _has_reloaded(region), "the server has taken its new configuration", 60.0)
+            await fill(store, [row])
+            await emptied(store, 0)
+        assert [record.text for record in await region.stored()] == ["c0", "large"]
+    assert store.outbox_counters(BLOCK) == {}
+    assert set(told) == {""}, "the connection has stood"
+
+
 async def test_a_limit_that_was_lowered_ends_one_connection_and_sets_apart_what_it_does_not_take(
     tmp_path: Path, store: SqliteStore
 ) -> None:
@@ -215,14 +264,14 @@ async def test_a_limit_that_was_lowered_ends_one_connection_and_sets_apart_what_
             await fill(store, copies(0, 1))
             await emptied(store, 0)
             region.server.reload(LOWER)
-            await until(lambda: _is_lowered(region), "the server has taken its new configuration", 60.0)
+            await until(lambda: _has_reloaded(region), "the server has taken its new configuration", 60.0)
             await fill(store, [copy("large", size=100_000), *copies(1, 10)])
             await emptied(store, 1)
             assert len({text for text in told if "Maximum Payload" in text}) <= 1
         assert words(await region.stored(), ".copy.") == [f"c{number}" for number in range(11)]
 
 
-def _is_lowered(region: Region) -> bool:
+def _has_reloaded(region: Region) -> bool:
     return "max_payload" in region.server.log_tail()
 
 
