@@ -213,7 +213,7 @@ class UploadLane:
     async def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
         """Send a row once more without the headers that can be spared; if it had none, go on without it."""
         self._publishes.failed += 1
-        # Of the servers' limit whoever writes messages knew beforehand.
+        # For the servers' limit they were left out already.
         shorter = without_spared(row) if limit is SizeLimit.MAX_MSG_SIZE else row
         if shorter is not row:
             self._send_again(shorter)

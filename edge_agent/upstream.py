@@ -11,13 +11,14 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment, SizeLimit
 from edge_agent.ports import UpstreamUnavailable
-from edge_agent.upstream_protocol import MessageTooLarge, answer_to, framed
+from edge_agent.upstream_protocol import MessageTooLarge, answer_to, framed, shortened
 from shared.link_progress import LinkProgress
 from shared.nats_client import EdgeClient
 from shared.nats_connection import ConnectFailed
@@ -125,10 +126,8 @@ class JetStreamUpstream:
         await self._send(shipment)
 
     async def _send(self, shipment: Shipment) -> None:
-        # Inboxes are drawn: no other client's batch has this name.
-        batch_id = f"{self._inbox.rpartition('.')[2]}.{shipment.number}"
         try:
-            parts = framed(shipment, f"{self._inbox}.{shipment.number}", batch_id, self._client.max_payload)
+            parts = self._framed(shipment)
         except MessageTooLarge as error:
             # A server ends the connection of a client that tries.
             if shipment.form is Form.SINGLE and self._ask_limit is not None and not self._has_asked:
@@ -136,10 +135,12 @@ class JetStreamUpstream:
                 self._doubted.add(doubt)
                 doubt.add_done_callback(self._doubted.discard)
                 return
-            outcome = Outcome.TOO_LARGE if shipment.form in (Form.SINGLE, Form.QUESTION) else Outcome.REFUSED
-            self._answers.append(Answer(shipment.number, outcome, reason=str(error), limit=SizeLimit.MAX_PAYLOAD))
-            self._arrived.set()
-            return
+            parts = self._framed_shorter(shipment) if shipment.form is Form.SINGLE else []
+            if not parts:
+                outcome = Outcome.TOO_LARGE if shipment.form in (Form.SINGLE, Form.QUESTION) else Outcome.REFUSED
+                self._answers.append(Answer(shipment.number, outcome, reason=str(error), limit=SizeLimit.MAX_PAYLOAD))
+                self._arrived.set()
+                return
         self._unanswered[shipment.number] = shipment
         try:
             if self._client.pending_data_size > BACKLOG_LIMIT:
@@ -148,6 +149,18 @@ class JetStreamUpstream:
             await self._client.publish_framed(parts)
         except (nats.errors.Error, OSError) as error:
             raise UpstreamUnavailable(f"cannot publish: {error}") from error
+
+    def _framed(self, shipment: Shipment) -> list[bytes]:
+        # Inboxes are drawn: no other client's batch has this name.
+        batch_id = f"{self._inbox.rpartition('.')[2]}.{shipment.number}"
+        return framed(shipment, f"{self._inbox}.{shipment.number}", batch_id, self._client.max_payload)
+
+    def _framed_shorter(self, shipment: Shipment) -> list[bytes]:
+        """Leave out as few headers as will do; nothing where the row is too large all the same."""
+        for row in shortened(shipment.rows[0]):
+            with contextlib.suppress(MessageTooLarge):
+                return self._framed(msgspec.structs.replace(shipment, rows=(row,)))
+        return []
 
     async def _send_or_not(self, shipment: Shipment) -> None:
         """Ask the server for its limit, then publish after all, or answer; others need not wait meanwhile."""

@@ -5,11 +5,11 @@ Tried on nats-server 2.15.1: messages without a reply subject are staged in sile
 whole when it is committed; of a subject's last sequence that is not as expected, the answer comes before that for a
 duplicate where messages go alone, and after it in a batch.
 
-A message that is too large leaves without headers that can be spared, in the order of ``SPARED_HEADERS``, as few as
-will do. Its own headers, the id and the origin are never left out.
+A message that is too large may leave without headers that can be spared. Its own headers, the id and the origin are
+never left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -21,7 +21,8 @@ NEVER = (1 << 63) - 1
 """A sequence that no message has: what is to be stored behind it is never stored."""
 
 SPARED_HEADERS = (REASON_HEADER, SOURCE_HEADER, "Muster-Sender")
-"""What nobody needs to tell one record from another; the sender last, since tables take its name from nowhere else."""
+"""In the order in which they are left out: what nobody needs to tell one record from another. The sender last, since
+tables take its name from nowhere else."""
 
 _VERSION = "NATS/1.0\r\n"
 _NEWLINES = str.maketrans("\r\n", "  ")
@@ -59,10 +60,18 @@ def header_lines(headers: Mapping[str, str]) -> str:
     return "".join([f"{name}: {_one_line(value)}\r\n" for name, value in headers.items()])
 
 
+def shortened(row: OutboxRow) -> Iterator[OutboxRow]:
+    """Leave out headers that can be spared: one, two, and so on; nothing where a row has none."""
+    kept = dict(row.headers)
+    for name in SPARED_HEADERS:
+        if kept.pop(name, None) is not None:
+            yield msgspec.structs.replace(row, headers=dict(kept))
+
+
 def without_spared(row: OutboxRow) -> OutboxRow:
     """Leave out every header that can be spared; the row itself where it has none."""
-    kept = {name: value for name, value in row.headers.items() if name not in SPARED_HEADERS}
-    return row if len(kept) == len(row.headers) else msgspec.structs.replace(row, headers=kept)
+    *_, shortest = row, *shortened(row)
+    return shortest
 
 
 def least_size(row: OutboxRow) -> int:
@@ -141,14 +150,7 @@ def _write(
     """Write one message. ``address`` is its subject, and the one to answer on where it is answered."""
     head = _head(around, headers)
     if len(head) + len(payload) > max_payload:
-        kept = dict(headers)
-        for name in SPARED_HEADERS:
-            kept.pop(name, None)
-            head = _head(around, kept)
-            if len(head) + len(payload) <= max_payload:
-                break
-        else:
-            raise MessageTooLarge(f"{len(head) + len(payload)} bytes are more than the region's servers take")
+        raise MessageTooLarge(f"{len(head) + len(payload)} bytes are more than the region's servers take")
     parts += (f"HPUB {address} {len(head)} {len(head) + len(payload)}\r\n".encode() + head, payload, b"\r\n")
 
 
