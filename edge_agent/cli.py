@@ -134,7 +134,8 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
         except StoreUnreadable as error:
             click.echo(str(error))
             sys.exit(2)
-        wrong = [*report.problems, *(f"warning: {line}" for line in report.warnings)]
+        concerns = [*report.warnings, *report.too_large]
+        wrong = [*report.problems, *(f"warning: {each.what}; {each.remedy}" for each in concerns)]
         click.echo("\n".join(wrong) or "useful")
         sys.exit(0 if not wrong else 1 if report.has_process else 2)
     report = read_status(path)

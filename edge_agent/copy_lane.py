@@ -24,7 +24,7 @@ from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.form_choice import FormChoice
 from edge_agent.core.known_prefix import KnownPrefix
 from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
+from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment, SizeLimit
 from edge_agent.pacing import jitter, loop_time
 from edge_agent.ports import LaneRows
 from edge_agent.region_terms import Terms
@@ -100,6 +100,9 @@ class CopyLane(UploadLane):
             self._end = None
         elif not goes_one_by_one:
             rows, _ = self._batch()
+            if rows[0].size >= self._terms.alone_from(rows[0].block):
+                # What followed a row that may be refused would be refused, too.
+                self._end = None
         if self._end and rows[0].block != self._end_block:
             self._end = None
         behind = self._end
@@ -119,6 +122,8 @@ class CopyLane(UploadLane):
             # It may go into another stream, where the one in flight stands nowhere.
             return None
         rows, _ = self._batch()
+        if rows and rows[0].size >= self._terms.alone_from(self._end_block):
+            return None
         if len(rows) < BATCH_ROWS // 2 and sum(row.size for row in rows) < self._flight_limit.limit // 4:
             # What has come by the time the one in flight is answered makes a fuller batch.
             return None
@@ -149,12 +154,24 @@ class CopyLane(UploadLane):
             elif self._turns:
                 self._turns -= 1
             self._note_end(Place(rows[-1].subject, answer.sequence) if answer.sequence else None)
+        elif shipment.form is Form.SINGLE and answer.outcome is Outcome.TOO_LARGE:
+            await self._leave_behind(rows[0], answer.limit)
         elif shipment.form is Form.SINGLE:
             self._refuse(rows[0], answer)
         elif shipment.form is Form.CHAIN:
             self._take_back_chain(rows)
         else:
             self._take_back(rows, answer)
+
+    def _send_again(self, row: OutboxRow) -> None:
+        self._window.take_back((row.row_id,))
+        self._returned.append(row)
+        self._alone += 1
+
+    async def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
+        # It is what its batch was refused for: the others go together.
+        self._end, self._alone = None, 0
+        await super()._leave_behind(row, limit)
 
     def _note_end(self, end: Place | None) -> None:
         """Know where the last answered shipment ends.
@@ -224,7 +241,7 @@ class CopyLane(UploadLane):
             case Outcome.BUSY:
                 self._search = None
                 self._rest_while_busy()
-            case Outcome.NO_BATCHES:
+            case Outcome.NO_BATCHES | Outcome.TOO_LARGE:
                 self._search = None
             case _:
                 self._refuse(row, answer)

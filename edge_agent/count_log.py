@@ -11,7 +11,7 @@ import msgspec
 from edge_agent.core.block_state import Counters
 from edge_agent.fault_log import FIRST_QUIET, LONGEST_QUIET
 
-WATCHED = ("dropped", "rejected", "blind", "clamped")
+WATCHED = ("dropped", "set_apart", "rejected", "blind", "clamped")
 
 
 class CountLine(msgspec.Struct, frozen=True):

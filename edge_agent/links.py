@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from shared.nats_client import EdgeClient
 from shared.nats_connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
 
@@ -13,6 +15,8 @@ log = logging.getLogger("muster.agent")
 
 CONNECT_DEADLINE = 10.0
 LONGEST_RETRY = 10.0
+ASK_DEADLINE = 4.0
+FLUSH_DEADLINE = 2
 
 
 class Adapter(Protocol):
@@ -61,6 +65,24 @@ class Links:
         for error in ends:
             if error is not None:
                 log.debug("a link did not close well", exc_info=error)
+
+
+async def max_payload_of(client: EdgeClient, settings: ConnectionSettings) -> int:
+    """Ask the server that an open connection leads to how large a message may be; raise ConnectFailed.
+
+    Another server's word would not do: the one that we are connected to ends the connection of who sends more.
+    """
+    url = client.connected_url
+    if url is None:
+        raise ConnectFailed("the connection is down")
+    here = msgspec.structs.replace(settings, servers=(f"{url.scheme}://{url.netloc.rpartition('@')[2]}",))
+    fresh = await connect(here, name="muster-agent asks for max_payload", deadline=ASK_DEADLINE)
+    try:
+        # The limit of a user comes behind the answer to the first ping.
+        await fresh.flush(FLUSH_DEADLINE)
+        return fresh.max_payload
+    finally:
+        await fresh.close()
 
 
 def _take_link_state(adapters: list[Adapter], report: Callable[[str, str], None], state: LinkState) -> None:

@@ -12,10 +12,11 @@ from edge_agent.core.block_state import Counters
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.obeying import TOO_OLD
 from edge_agent.core.observation import ProofCause, RejectReason
+from edge_agent.core.shipment import SizeLimit
 from edge_agent.exposition import Kind, Metric, Sample
 from edge_agent.host import Usage
 from edge_agent.pair.status import PairPhase, PairStatus
-from edge_agent.ports import Progress
+from edge_agent.ports import LaneDepth, Progress
 from edge_agent.status_board import UPSTREAM, AgentStatus, block_of
 from edge_agent.usefulness import PartStatus
 from shared.identifiers import AdvisoryKind
@@ -91,8 +92,14 @@ COUNTED = {
     "dropped": Counted(
         "muster_agent_dropped_total",
         "cause",
-        ("outbox_full", "too_large", "operator"),
-        "Registrations given up before they reached the region.",
+        ("outbox_full", "too_large", "set_apart_full", "operator"),
+        "Records given up before they reached the region.",
+    ),
+    "set_apart": Counted(
+        "muster_agent_set_apart_total",
+        "limit",
+        tuple(SizeLimit),
+        "Copies and advisories that the region refused as too large, each once.",
     ),
 }
 
@@ -123,6 +130,7 @@ class Numbers(msgspec.Struct, frozen=True):
     usage: Usage
     is_useful: bool
     pair: PairStatus | None = None
+    set_apart: LaneDepth = LaneDepth()
 
 
 def metrics_of(numbers: Numbers) -> Iterator[Metric]:
@@ -241,6 +249,9 @@ def _outbox(numbers: Numbers) -> Iterator[Metric]:
     ]
     text = "Age of what the oldest waiting record speaks of; 0 where nothing waits."
     yield Metric("muster_agent_outbox_oldest_age_seconds", "gauge", text, ages)
+    text = "Copies and advisories that wait for the region to take larger messages."
+    yield _one("muster_agent_set_apart_rows", "gauge", text, numbers.set_apart.rows)
+    yield _one("muster_agent_set_apart_bytes", "gauge", "What they take, in bytes.", numbers.set_apart.size)
     yield _one("muster_agent_outbox_limit_bytes", "gauge", "store.max_outbox.", numbers.agent.max_outbox)
 
 

@@ -133,4 +133,5 @@ def _numbers(board: StatusBoard, store: SqliteStore, oldest: dict[Lane, int]) ->
         usage=host.usage(),
         is_useful=not board.problems(),
         pair=board.pair() if board.pair else None,
+        set_apart=store.set_apart_depth(),
     )

@@ -1,7 +1,7 @@
 """Take copies to the region that were not stored before: in order, and only while nothing goes wrong.
 
 What is refused here closes the passage. Its rows are stored then, and the lane of stored copies asks again, tells why,
-and waits.
+and waits; or goes on, where a row was too large.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import OutboxRow
-from edge_agent.core.shipment import Answer, Shipment
+from edge_agent.core.shipment import Answer, Shipment, SizeLimit
 from edge_agent.passage import Passage
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
@@ -31,6 +31,9 @@ class PassLane(CopyLane):
             self._closed_count = self._passage.closed_count
             self.rewind()
         return super().next_shipment(self._passage.handed_count)
+
+    async def _leave_behind(self, _row: OutboxRow, _limit: SizeLimit) -> None:
+        self._passage.close()
 
     def _refuse(self, _row: OutboxRow, _answer: Answer) -> None:
         self._passage.close()

@@ -16,12 +16,13 @@ A row that was taken back may have reached the region all the same: its message 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
 
 from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.shipment import TooLarge
 from edge_agent.ports import EVERYTHING
 
 ROOM = 8 << 20
@@ -40,8 +41,8 @@ class Passage:
         self._size = 0
         self._last_row_id = 0
         self._is_linked = False
-        self._is_open = False
-        self._changed = asyncio.Event()
+        self._is_open = self._is_barred = False
+        self._changed, self._emptied = asyncio.Event(), asyncio.Event()
         self.acknowledged_through = 0
         self.handed_count = 0
         self.closed_count = 0
@@ -50,7 +51,7 @@ class Passage:
 
     def opens(self) -> bool:
         """Tell whether the passage takes rows, opening it where it may be; ask when no own commit is under way."""
-        if self._copies_wait():
+        if self._is_barred or self._copies_wait():
             return False
         if not self._is_open and self._is_linked and not self._rows:
             self._is_open = True
@@ -85,6 +86,7 @@ class Passage:
         assert not self._is_open, "what is taken back must no longer leave"
         self._rows = deque(row for row in self._rows if row.block != block)
         self._size = sum(row.size for row in self._rows)
+        self._emptied.set()
 
     async def change(self, within: float) -> None:
         """Wait until something was acknowledged or the passage closed, for so many seconds at most."""
@@ -99,6 +101,25 @@ class Passage:
             self._is_open = False
             self.closed_count += 1
             self._changed.set()
+
+    @contextlib.contextmanager
+    def kept_closed(self) -> Iterator[None]:
+        """Close, and stay closed for a while: copies come into the store that no ingest commits."""
+        self._is_barred = True
+        self.close()
+        try:
+            yield
+        finally:
+            self._is_barred = False
+
+    async def is_left(self, within: float) -> bool:
+        """Wait until every row of a closed passage was taken back; False if that takes longer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while self._rows:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        return not self._rows
 
     # For the uploader
 
@@ -140,9 +161,9 @@ class Passage:
     def release(self, _lane: Lane) -> None:
         """Do nothing: no row here is replaced, in flight or not."""
 
-    async def discard(self, _row: OutboxRow, _cause: str) -> None:
-        """Refuse: copies are never dropped."""
-        raise AssertionError("copies are never dropped")
+    async def set_apart(self, _row: OutboxRow, _too_large: TooLarge) -> None:
+        """Refuse: what a target cannot take is stored first."""
+        raise AssertionError("nothing is set apart here")
 
 
 def _nobody() -> None:

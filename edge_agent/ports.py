@@ -13,7 +13,7 @@ from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.policy import Policy
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.core.senders import SenderChanges
-from edge_agent.core.shipment import Answer, Shipment
+from edge_agent.core.shipment import Answer, Shipment, TooLarge
 from edge_agent.core.standing import Standing
 from shared.identifiers import BlockId
 
@@ -95,12 +95,49 @@ class LaneRows(Protocol):
     def release(self, lane: Lane) -> None:
         """Take back that rows are in flight: they will be read and sent again."""
 
-    async def discard(self, row: OutboxRow, cause: str) -> None:
-        """Drop a registration that can never be delivered, counted by cause."""
+    async def set_apart(self, row: OutboxRow, too_large: TooLarge) -> None:
+        """Keep a row that its target cannot take where it holds up nobody; registrations, watermarks go, counted."""
+
+
+class SetApart(msgspec.Struct, frozen=True):
+    """The smallest row that is set apart of one block in one lane, and what it needs."""
+
+    lane: Lane
+    block: str
+    row_id: int
+    too_large: TooLarge
+
+
+class PutBack(msgspec.Struct, frozen=True):
+    """Rows that are set apart and are to be sent again: of a block in a lane, that need at most so many bytes.
+
+    Those before a row, and of them, the smallest first, no more than the one that reaches ``byte_limit``.
+    """
+
+    lane: Lane
+    block: str
+    needed: int
+    before: int = EVERYTHING
+    byte_limit: int = EVERYTHING
 
 
 class OutboxStore(LaneRows, Protocol):
     """What the uploader needs of the store."""
+
+    async def wait_for_set_apart(self) -> None:
+        """Wait until something is set apart."""
+
+    async def smallest_set_apart(self) -> list[SetApart]:
+        """Name what is set apart, for each block and lane the smallest row."""
+
+    async def put_back(self, which: PutBack) -> list[int]:
+        """Append rows that are set apart to their lane again; give their new ids."""
+
+    async def has_set_apart(self, row_id: int) -> bool:
+        """Tell whether a row is set apart."""
+
+    def acknowledged_through(self) -> dict[Lane, int]:
+        """Name by lane the row up to which none waits any more."""
 
     async def wait_for_rows(self, seen: int) -> int:
         """Wait until the count of appends differs from ``seen``; give the new count."""
@@ -270,8 +307,18 @@ class Upstream(Protocol):
     async def answers(self, patience: float) -> Sequence[Answer]:
         """Give what was answered since the last call; none if none came within ``patience`` seconds or poke()."""
 
+    @property
+    def max_payload(self) -> int:
+        """Give how many bytes a message may have, headers included, as far as is known."""
+
+    async def ask_max_payload(self) -> int:
+        """Give the same as the server says it now, or said some seconds ago."""
+
     def poke(self) -> None:
         """Let answers() return: there is something to send."""
+
+    def give_up(self) -> None:
+        """Publish nothing more of what was sent."""
 
     def takes_more(self) -> bool:
         """Tell whether the link has taken bytes since the last call, and has more to take."""

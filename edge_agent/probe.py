@@ -7,12 +7,11 @@ stream's own limits, the account's, the server's, a full disk, no quorum. A prob
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
@@ -21,6 +20,8 @@ from edge_agent.core.resume import StreamFacts
 from edge_agent.storing import StoringPhase, is_denied
 from shared.instants import SECOND
 from shared.jetstream_api import PubAck
+from shared.nats_client import EdgeClient
+from shared.nats_connection import ConnectFailed
 from shared.subjects import covers
 
 PATIENCE = 5.0
@@ -80,14 +81,20 @@ def _below(pattern: str) -> str:
 class Probe:
     """One block's probes. ``origin`` names the block in them.
 
-    ``report`` hears of every change of phase, with the reason.
+    ``report`` hears of every change of phase, with the reason; ``ask_max_payload`` asks the server for its limit anew.
     ``refusal`` says why the stream refused the last probe, "" where it did not.
     """
 
     def __init__(
-        self, client: Client, rule: ProbeRule, origin: str, report: Callable[[StoringPhase, str], None]
+        self,
+        client: EdgeClient,
+        rule: ProbeRule,
+        origin: str,
+        report: Callable[[StoringPhase, str], None],
+        ask_max_payload: Callable[[], Awaitable[int]],
     ) -> None:
         self.refusal = ""
+        self._ask_max_payload = ask_max_payload
         self._client = client
         self._rule = rule
         self._headers = {PROBE_HEADER: origin}
@@ -131,11 +138,13 @@ class Probe:
             return
         assert self._subscription is not None
         self._sent_at, self._is_unanswered = now, True
+        body = self._body(facts.mean_size)
         try:
-            await self._client.publish(
-                self._subject, self._body(facts.mean_size), reply=self._subscription.subject, headers=self._headers
-            )
-        except nats.errors.Error as error:
+            if len(body) + OVERHEAD > self._client.max_payload:
+                # Servers do not tell an open connection that the limit was raised.
+                self._client.learn_max_payload(await self._ask_max_payload())
+            await self._client.publish(self._subject, body, reply=self._subscription.subject, headers=self._headers)
+        except (nats.errors.Error, ConnectFailed, OSError) as error:
             self._refuse(str(error))
 
     def takes_denial(self, reason: str) -> bool:

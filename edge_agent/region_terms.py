@@ -1,6 +1,10 @@
-"""Learn anew on each connection, by asking, whether the region takes batches of a block."""
+"""Learn anew on each connection whether the region takes batches of a block, and which rows had better go alone."""
 
-from edge_agent.core.shipment import Outcome
+from edge_agent.core.shipment import Form, Outcome
+from edge_agent.ports import EVERYTHING
+
+HEADROOM = 512
+"""How much shorter than a message may be, in bytes, a row is that may go in a batch: that has headers of its own."""
 
 
 class Terms:
@@ -8,9 +12,14 @@ class Terms:
 
     Whether batches are taken is known by block, since blocks may go into different streams; and only when it was asked:
     a trial with rows would have them arrive behind later ones.
+
+    A row that may be too large goes alone: in a batch it would have all of them refused, and each sent again alone.
+    ``max_payload`` is what the servers take, in bytes.
     """
 
     def __init__(self) -> None:
+        self.max_payload = EVERYTHING
+        self._refused_sizes: dict[str, int] = {}
         self._takes_batches: dict[str, bool] = {}
         self._asked: set[str] = set()
         self._number = 0
@@ -18,6 +27,7 @@ class Terms:
     def forget(self) -> None:
         """Expect nothing of another connection."""
         self._takes_batches.clear()
+        self._refused_sizes.clear()
         self._asked.clear()
 
     def takes_batches(self, block: str) -> bool | None:
@@ -36,9 +46,25 @@ class Terms:
         """Note that nobody waits for the answer any more."""
         self._asked.discard(block)
 
-    def learn(self, block: str, outcome: Outcome) -> None:
+    def alone_from(self, block: str) -> int:
+        """Give from which size on a row of a block goes alone."""
+        return min(self.max_payload - HEADROOM, self._refused_sizes.get(block, EVERYTHING))
+
+    def was_too_large(self, block: str, size: int) -> None:
+        """Note that a row of a size was refused for it."""
+        self._refused_sizes[block] = min(size, self._refused_sizes.get(block, size))
+
+    def was_taken(self, block: str, size: int) -> None:
+        """Note that a row of a size was taken."""
+        if self._refused_sizes and size >= self._refused_sizes.get(block, EVERYTHING):
+            del self._refused_sizes[block]
+
+    def learn(self, block: str, form: Form, outcome: Outcome) -> None:
         """Take what the answer to a question or to a batch says."""
         self._asked.discard(block)
+        if form is Form.QUESTION and outcome is Outcome.TOO_LARGE:
+            # Its headers are more than the stream takes of any message.
+            outcome = Outcome.NO_BATCHES
         match outcome:
             case Outcome.NO_BATCHES:
                 self._takes_batches[block] = False

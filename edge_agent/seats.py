@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +14,7 @@ from edge_agent.core.senders import SenderTable
 from edge_agent.heartbeat import Heartbeat
 from edge_agent.ingest import Ingest
 from edge_agent.ingest_block import BlockRules, IngestPhase
-from edge_agent.links import Adapter
+from edge_agent.links import Adapter, max_payload_of
 from edge_agent.modes import Mode, mode_of
 from edge_agent.passing import Passing
 from edge_agent.policy_orders import PolicyOrders
@@ -120,12 +121,13 @@ class Seats:
 
         return report
 
-    def _probe(self, block: StreamSettings, client: Client) -> Probe | None:
+    def _probe(self, block: StreamSettings, client: EdgeClient) -> Probe | None:
         if not block.is_probed:
             return None
         rule = block.probe_rule(self._settings.region, self._settings.site)
         origin = str(self._settings.block_id(block))
-        return Probe(client, rule, origin, self._board.reporter(f"probe of {block.name}"))
+        report = self._board.reporter(f"probe of {block.name}")
+        return Probe(client, rule, origin, report, partial(max_payload_of, client, block.source))
 
     def _heartbeat(self, block: StreamSettings, client: Client) -> Heartbeat | None:
         subject, interval = block.heartbeat.subject, int(block.heartbeat.interval)

@@ -33,6 +33,7 @@ COUNTERS = (
     "probes",
     "compacted",
     "dropped",
+    "set_apart",
     "blind",
     "clamped",
 )
@@ -77,13 +78,15 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
             if name in report.parts:
                 yield name, _part(report.parts[name])
     yield "outbox", _outbox(report)
+    for concern in report.too_large:
+        yield "too large", f"{concern.what}; {concern.remedy}"
     for block in report.blocks:
         yield "", ""
         yield from _block_lines(report, block)
     yield from _unread_parts(report)
     for warning in report.warnings:
         yield "", ""
-        yield "warning", warning
+        yield "warning", f"{warning.what}; {warning.remedy}"
     if report.last_problem:
         problem = report.last_problem
         yield "", ""

@@ -12,6 +12,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState, Counters, counted
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.senders import SenderPhase
+from edge_agent.core.shipment import SizeLimit
 from edge_agent.outbox_ages import oldest_at
 from edge_agent.pair.status import PairStatus
 from edge_agent.ports import Progress
@@ -19,12 +20,13 @@ from edge_agent.status_board import AgentStatus, now
 from edge_agent.store import schema
 from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.senders import slot_range
-from edge_agent.usefulness import PartStatus, problems, warnings
-from shared.instants import SECOND
+from edge_agent.usefulness import Concern, PartStatus, problems, warnings
+from shared.instants import HOUR, SECOND, format_duration
 from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
 LEAST_FREE = 1 << 20
+DROPPED_LATELY = 24 * HOUR
 _LOCKS = Path("/proc/locks")
 STARTS = "a process has the store and has not written yet"
 
@@ -49,6 +51,12 @@ _NOT_USEFUL = {
 }
 
 
+_REFUSED = {
+    SizeLimit.MAX_PAYLOAD: "too large for the region's servers",
+    SizeLimit.MAX_MSG_SIZE: "too large for the region's stream",
+}
+
+
 class BlockReport(msgspec.Struct, frozen=True):
     """One stream block as committed: its state, its senders by phase, how far it had read when that was last told.
 
@@ -70,11 +78,32 @@ class LaneReport(msgspec.Struct, frozen=True):
     oldest_at: int = 0
 
 
+class SetApartReport(msgspec.Struct, frozen=True):
+    """Records of one stream block and lane that are over one limit, the oldest of them since ``oldest_at``.
+
+    ``needed`` is how large messages have to be allowed to be for all of them, in bytes, headers included.
+    """
+
+    stream: str
+    lane: str
+    limit: SizeLimit
+    count: int
+    size: int
+    needed: int
+    oldest_at: int
+
+    @property
+    def records(self) -> str:
+        """Name them."""
+        return {"copies": "copy", "advisories": "advisory"}[self.lane] if self.count == 1 else self.lane
+
+
 class StatusReport(msgspec.Struct, frozen=True):
     """Everything that status shows; also its JSON form. Instants and durations are microseconds.
 
     ``room`` is what is left of ``store.max_outbox``, ``disk_free`` of the store's disk (-1: not known), in bytes.
-    ``problems`` says why the agent is not useful now, ``warnings`` what is to be looked at although it is.
+    ``problems`` says why the agent is not useful now; ``warnings`` and ``too_large`` what is to be looked at all the
+    same.
     """
 
     agent: AgentStatus
@@ -86,7 +115,9 @@ class StatusReport(msgspec.Struct, frozen=True):
     outbox_counters: Counters
     room: int
     problems: list[str] = []
-    warnings: list[str] = []
+    warnings: list[Concern] = []
+    too_large: list[Concern] = []
+    set_apart: list[SetApartReport] = []
     disk_free: int = -1
     pair: PairStatus | None = None
 
@@ -129,6 +160,7 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
     for additions in _outbox_counters(database).values():
         total = counted(total, additions)
     known = {name: reached for name, reached in progress.items() if reached is not None}
+    set_apart = list(_read_set_apart(database))
     return StatusReport(
         agent=agent,
         life=life,
@@ -141,11 +173,13 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
         pair=msgspec.json.decode(bodies.get("pair", "null"), type=PairStatus | None),
         problems=list(problems(parts, known, now())) if life is Life.RUNNING else [_NOT_USEFUL[life]],
         warnings=[
-            line
+            warning
             for each in blocks
             if life is Life.RUNNING
-            for line in warnings(each.name, each.state, sum(each.senders.values()))
+            for warning in warnings(each.name, each.state, sum(each.senders.values()))
         ],
+        too_large=[*map(_concern_of, set_apart), *_read_dropped(database, now())],
+        set_apart=set_apart,
     )
 
 
@@ -180,6 +214,35 @@ def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:
     counting = [schema.rows_through(lane), *([schema.chunks_through(lane)] if lane in schema.CHUNKS else [])]
     found = [database.execute(statement, (schema.EVERY_ROW,)).fetchone() for statement in counting]
     return LaneReport(sum(count for count, _ in found), sum(size for _, size in found), oldest_at(database, lane))
+
+
+def _read_set_apart(database: sqlite3.Connection) -> Iterator[SetApartReport]:
+    for block, lane, cause, *measures in database.execute(schema.SET_APART_BY_LIMIT):
+        yield SetApartReport(block, Lane(lane).name.lower(), SizeLimit(cause), *measures)
+
+
+def _concern_of(each: SetApartReport) -> Concern:
+    verb = "is" if each.count == 1 else "are"
+    since = f"the oldest for {_lasted(now() - each.oldest_at)}"
+    what = f"stream {each.stream}: {each.count:,} {each.records} {verb} set apart, {since}: {_REFUSED[each.limit]}"
+    return Concern(what, _raise(each.limit, each.needed))
+
+
+def _read_dropped(database: sqlite3.Connection, at: int) -> Iterator[Concern]:
+    for block, cause, needed, last_at in database.execute(schema.TOO_LARGE):
+        limit = SizeLimit(cause)
+        if at - last_at < DROPPED_LATELY:
+            what = f"stream {block}: registrations or watermarks are dropped, the last {_lasted(at - last_at)} ago"
+            yield Concern(f"{what}: {_REFUSED[limit]}", _raise(limit, needed))
+
+
+def _raise(limit: SizeLimit, needed: int) -> str:
+    of = "of the region's servers" if limit is SizeLimit.MAX_PAYLOAD else "of the region's stream"
+    return f"raise {limit} {of} to at least {needed} bytes"
+
+
+def _lasted(duration: int) -> str:
+    return format_duration(max(duration, 0) // SECOND * SECOND)
 
 
 def _read_blocks(database: sqlite3.Connection, bodies: dict[str, str]) -> Iterator[BlockReport]:

@@ -1,7 +1,8 @@
 """Take one lane's rows to the region: read ahead, ship, take the answers, and let the acknowledged prefix go.
 
 Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
-which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on.
+which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on. A row
+that is too large is refused for good, and holds up nobody: the store sets it apart, and the lane goes on.
 
 While a backlog brings records by the hundred, they let reading go first: a batch of registrations leaves each second,
 and five of advisories, of which there are as many only when everybody is new. Whoever knows the present sooner says
@@ -16,13 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment
+from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment, SizeLimit, TooLarge
 from edge_agent.core.upload_window import UploadWindow
 from edge_agent.lane_reader import LaneReader
 from edge_agent.pacing import FIRST_RETRY, LONGEST_RETRY, jitter, loop_time
 from edge_agent.ports import LaneRows
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
+from edge_agent.upstream_protocol import least_size, without_spared
 
 WINDOW_MESSAGES = 8_192
 """Another row, or batch, leaves while fewer are in flight. A server answers whatever it took off a stream's queue when
@@ -32,7 +34,6 @@ BATCH_ROWS = 1_000
 WORTH_A_BATCH = 100
 """From how many rows on: a server makes files for every batch, which takes as long as to store some dozens of rows."""
 
-TOO_LARGE = "too_large"
 BUSY_PAUSE = 2.0
 YIELDING_ROWS = {Lane.ADVISORIES: 5 * BATCH_ROWS, Lane.REGISTRATIONS: BATCH_ROWS, Lane.COPIES: 0}
 """How many leave each second while reading goes first; 0: copies go as ever."""
@@ -143,7 +144,9 @@ class UploadLane:
         if answer.outcome is Outcome.STORED:
             self._retry_after = FIRST_RETRY
         if shipment.form is not Form.SINGLE:
-            self._terms.learn(shipment.rows[0].block, answer.outcome)
+            self._terms.learn(shipment.rows[0].block, shipment.form, answer.outcome)
+        elif answer.outcome is Outcome.STORED:
+            self._terms.was_taken(shipment.rows[0].block, shipment.rows[0].size)
         await self._answered(shipment, answer)
 
     def give_back(self) -> int:
@@ -202,18 +205,30 @@ class UploadLane:
             if answer.outcome is Outcome.BUSY:
                 self._batches_from = loop_time() + BUSY_PAUSE * jitter()
             self._again.extend(rows)
-        elif answer.outcome is Outcome.TOO_LARGE and self.lane is Lane.REGISTRATIONS:
-            self._publishes.failed += 1
-            await self._store.discard(rows[0], TOO_LARGE)
-            self._acknowledge(rows, done=0)
+        elif answer.outcome is Outcome.TOO_LARGE:
+            await self._leave_behind(rows[0], answer.limit)
         else:
             self._refuse(rows[0], answer)
+
+    async def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
+        """Send a row once more without the headers that can be spared; if it had none, go on without it."""
+        self._publishes.failed += 1
+        # For the servers' limit they were left out already.
+        shorter = without_spared(row) if limit is SizeLimit.MAX_MSG_SIZE else row
+        if shorter is not row:
+            self._send_again(shorter)
+            return
+        self._terms.was_too_large(row.block, row.size)
+        await self._store.set_apart(row, TooLarge(limit, least_size(row)))
+        self._acknowledge((row,), done=0)
+
+    def _send_again(self, row: OutboxRow) -> None:
+        self._again.append(row)
 
     def _refuse(self, row: OutboxRow, answer: Answer) -> None:
         """Let the lane rest, and begin again; a row that may not be dropped waits until somebody has helped."""
         self._publishes.failed += 1
-        waits = "; it is never dropped, so its lane waits" if answer.outcome is Outcome.TOO_LARGE else ""
-        self.problem = f"block {row.block}: {row.subject}: {answer.reason}{waits}"
+        self.problem = f"block {row.block}: {row.subject}: {answer.reason}"
         self._rests_until = loop_time() + self._retry_after * jitter()
         self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
         self.rewind()
@@ -233,15 +248,19 @@ class UploadLane:
     def _batch(self) -> tuple[list[OutboxRow], bool]:
         """Choose rows for a batch; tell whether there will be more of them when the window is empty.
 
-        All are of one block: another's may go into another stream.
+        All are of one block: another's may go into another stream. One that may be too large is left alone.
         """
         rows: list[OutboxRow] = []
         size, block = 0, self._ready[0].block
+        alone_from = self._terms.alone_from(block)
         admits, is_idle = self._window.admits, not len(self._window)
         for row in self._ready:
-            size += row.size
+            row_size = row.size
+            size += row_size
             if row.block != block or len(rows) == BATCH_ROWS or (size > self._flight_limit.limit // 2 and rows):
                 break
+            if row_size >= alone_from:
+                return rows or [row], False
             if not (is_idle or admits(size)) or (row.is_watermark and not is_idle):
                 return rows, True
             rows.append(row)

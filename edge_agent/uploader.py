@@ -1,7 +1,7 @@
 """Empty the outbox into the region: pipelined, advisories first, only the acknowledged prefix deleted.
 
 After a failure of the link everything unacknowledged is read and sent again under the same message ids. What is
-refused holds up its own lane alone.
+refused holds up its own lane alone, and what is too large holds up nobody.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from edge_agent.cancellation import is_cancelled
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.outgoing import Lane
+from edge_agent.oversized import OversizedRetry
 from edge_agent.pacing import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
 from edge_agent.pass_lane import PassLane
 from edge_agent.passage import Passage
@@ -47,6 +48,7 @@ class Uploader:
         self._pace = Pace(bytes_per_second)
         self._report = report
         self._terms = Terms()
+        self._oversized = OversizedRetry(store, upstream, passage)
         self.publishes = Tally()
 
         def limit() -> FlightLimit:
@@ -72,7 +74,9 @@ class Uploader:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch_appends(), name="outbox watcher")
                 tasks.create_task(self._retry_for_ever(), name="uploader")
+                tasks.create_task(self._oversized.run(), name="oversized records")
         finally:
+            self._upstream.give_up()
             # What is still being read would be in flight, with nobody to send it.
             for lane in self._lanes:
                 lane.rewind()
@@ -104,6 +108,7 @@ class Uploader:
         loop = asyncio.get_running_loop()
         progressed_at = loop.time()
         while not is_cancelled():
+            self._terms.max_payload = self._upstream.max_payload
             was_idle, began_at = not self._in_flight(), loop.time()
             has_more = await self._send_some()
             # What was kept back to keep to the bandwidth could not be answered: that time does not count.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from edge_agent.agent_parts import AgentParts
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.standing import Standing
-from edge_agent.links import Adapter
+from edge_agent.links import Adapter, max_payload_of
 from edge_agent.status_board import CONNECTED, NOT_ACCEPTED, UPSTREAM
 from edge_agent.uploader import Uploader
 from edge_agent.upstream import JetStreamUpstream
@@ -31,7 +31,11 @@ class Uploading:
         adapters: list[Adapter] = []
         report = self._parts.board.reporter(UPSTREAM)
         client = await self._parts.links.open(self._parts.settings.upstream, "upstream", adapters, report)
-        upstream = JetStreamUpstream(client)
+
+        async def ask_limit() -> int:
+            return await max_payload_of(client, self._parts.settings.upstream)
+
+        upstream = JetStreamUpstream(client, ask_limit)
         adapters += (self._parts.policy_feed, upstream)
         return RegionLink(client, upstream)
 

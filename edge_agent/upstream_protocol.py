@@ -4,17 +4,25 @@ Atomic batches are ADR-50's: every message names the batch and its place in it, 
 Tried on nats-server 2.15.1: messages without a reply subject are staged in silence; a batch is accepted or refused as a
 whole when it is committed; of a subject's last sequence that is not as expected, the answer comes before that for a
 duplicate where messages go alone, and after it in a batch.
+
+A message that is too large may leave without headers that can be spared. Its own headers, the id and the origin are
+never left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
-from shared.wire import MESSAGE_ID_HEADER
+from shared.wire import MESSAGE_ID_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER
 
 NEVER = (1 << 63) - 1
 """A sequence that no message has: what is to be stored behind it is never stored."""
+
+SPARED_HEADERS = (REASON_HEADER, SOURCE_HEADER, SENDER_HEADER)
+"""In the order in which they are left out: what nobody needs to tell one record from another. The sender last, since
+tables take its name from nowhere else."""
 
 _VERSION = "NATS/1.0\r\n"
 _NEWLINES = str.maketrans("\r\n", "  ")
@@ -52,6 +60,25 @@ def header_lines(headers: Mapping[str, str]) -> str:
     return "".join([f"{name}: {_one_line(value)}\r\n" for name, value in headers.items()])
 
 
+def shortened(row: OutboxRow) -> Iterator[OutboxRow]:
+    """Leave out headers that can be spared: one, two, and so on; nothing where a row has none."""
+    kept = dict(row.headers)
+    for name in SPARED_HEADERS:
+        if kept.pop(name, None) is not None:
+            yield msgspec.structs.replace(row, headers=dict(kept))
+
+
+def without_spared(row: OutboxRow) -> OutboxRow:
+    """Leave out every header that can be spared; the row itself where it has none."""
+    *_, shortest = row, *shortened(row)
+    return shortest
+
+
+def least_size(row: OutboxRow) -> int:
+    """Give how many bytes a server, and a stream, has to take for a row, by itself and without what can be spared."""
+    return len(_head(("", ""), without_spared(row).headers)) + len(row.payload)
+
+
 class MessageTooLarge(Exception):
     """A message has more bytes than a server takes; the text says how many."""
 
@@ -62,14 +89,14 @@ def framed(shipment: Shipment, reply: str, batch_id: str, max_payload: int) -> l
     rows = shipment.rows
     match shipment.form:
         case Form.SINGLE:
-            _write(parts, rows[0].subject, reply, header_lines(rows[0].headers), rows[0].payload, max_payload)
+            _write(parts, f"{rows[0].subject} {reply}", ("", ""), rows[0].headers, rows[0].payload, max_payload)
         case Form.QUESTION:
             lines = (
-                f"{MESSAGE_ID_HEADER}: {rows[0].headers[MESSAGE_ID_HEADER]}\r\n"
                 f"Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: 1\r\nNats-Batch-Commit: 1\r\n"
                 f"Nats-Expected-Last-Subject-Sequence: {NEVER}\r\n"
             )
-            _write(parts, rows[0].subject, reply, lines, b"", max_payload)
+            headers = {MESSAGE_ID_HEADER: rows[0].headers[MESSAGE_ID_HEADER]}
+            _write(parts, f"{rows[0].subject} {reply}", (lines, ""), headers, b"", max_payload)
         case Form.BATCH:
             _write_batch(parts, shipment, reply, batch_id, max_payload)
         case Form.CHAIN:
@@ -87,11 +114,12 @@ def _write_batch(parts: list[bytes], shipment: Shipment, reply: str, batch_id: s
     )
     of_batch, last = f"Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: ", len(rows)
     for place, row in enumerate(rows, 1):
-        lines = f"{lines}{of_batch}{place}\r\n{header_lines(row.headers)}"
+        lines = f"{lines}{of_batch}{place}\r\n"
         if place == last:
-            _write(parts, row.subject, reply, f"{lines}Nats-Batch-Commit: 1\r\n", row.payload, max_payload)
+            around = lines, "Nats-Batch-Commit: 1\r\n"
+            _write(parts, f"{row.subject} {reply}", around, row.headers, row.payload, max_payload)
         else:
-            _write(parts, row.subject, "", lines, row.payload, max_payload)
+            _write(parts, row.subject, (lines, ""), row.headers, row.payload, max_payload)
         lines = ""
 
 
@@ -104,20 +132,30 @@ def _write_chain(parts: list[bytes], shipment: Shipment, reply: str, max_payload
     for row in rows:
         subject = f"Nats-Expected-Last-Subject-Sequence-Subject: {before}\r\n" if before != row.subject else ""
         lines = (
-            f"Nats-Expected-Last-Sequence: {sequence}\r\nNats-Expected-Last-Subject-Sequence: {sequence}\r\n"
-            f"{subject}{header_lines(row.headers)}"
+            f"Nats-Expected-Last-Sequence: {sequence}\r\nNats-Expected-Last-Subject-Sequence: {sequence}\r\n{subject}"
         )
-        _write(parts, row.subject, reply if row is last else "", lines, row.payload, max_payload)
+        address = f"{row.subject} {reply}" if row is last else row.subject
+        _write(parts, address, (lines, ""), row.headers, row.payload, max_payload)
         before, sequence = row.subject, sequence + 1
 
 
-def _write(parts: list[bytes], subject: str, reply: str, lines: str, payload: bytes, max_payload: int) -> None:
-    head = f"{_VERSION}{lines}\r\n".encode()
+def _write(
+    parts: list[bytes],
+    address: str,
+    around: tuple[str, str],
+    headers: Mapping[str, str],
+    payload: bytes,
+    max_payload: int,
+) -> None:
+    """Write one message. ``address`` is its subject, and the one to answer on where it is answered."""
+    head = _head(around, headers)
     if len(head) + len(payload) > max_payload:
         raise MessageTooLarge(f"{len(head) + len(payload)} bytes are more than the region's servers take")
-    sizes = f"{len(head)} {len(head) + len(payload)}\r\n"
-    command = f"HPUB {subject} {reply} {sizes}".encode() if reply else f"HPUB {subject} {sizes}".encode()
-    parts += (command + head, payload, b"\r\n")
+    parts += (f"HPUB {address} {len(head)} {len(head) + len(payload)}\r\n".encode() + head, payload, b"\r\n")
+
+
+def _head(around: tuple[str, str], headers: Mapping[str, str]) -> bytes:
+    return f"{_VERSION}{around[0]}{header_lines(headers)}{around[1]}\r\n".encode()
 
 
 def answer_to(shipment_number: int, form: Form, body: bytes) -> Answer:

@@ -22,9 +22,15 @@ from edge_agent.ports import Progress
 from shared.instants import MINUTE, SECOND, format_duration
 
 DRAIN_PATIENCE = 1 * MINUTE
-THEN_UNHEARD = "who is not heard any more is unknown, not stale; give the stream back what it took"
 WORKING = frozenset({"connected", "reading", "following", "stored", "leading", "standing by", "catching up"})
 _UPSTREAM, _SOURCE, _STREAM, _PAIR = "upstream", "source of ", "stream ", "pair"
+
+
+class Concern(msgspec.Struct, frozen=True):
+    """What somebody should look at though the agent is useful, and what to do about it."""
+
+    what: str
+    remedy: str
 
 
 class PartStatus(msgspec.Struct, frozen=True):
@@ -71,26 +77,30 @@ def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus])
     return f"nothing proves that the stream can store{said}"
 
 
-def warnings(block: str, state: BlockState, sender_count: int) -> Iterator[str]:
-    """Say in a line each what is to be looked at although a block is useful; by the stream's own time."""
+def warnings(block: str, state: BlockState, sender_count: int) -> Iterator[Concern]:
+    """Say what is to be looked at although a block is useful; by the stream's own time."""
     policy, through = state.policy, state.observed_through
     recent = [each for each in state.rejections.values() if through - each.last_at <= policy.stale_after]
     turned_away = [each for each in recent if each.reason is RejectReason.TOO_MANY_SENDERS]
     nameless = [each for each in recent if each.reason is not RejectReason.TOO_MANY_SENDERS]
     if state.loss and not state.is_suspended:
-        yield f"stream {block}: the stream {state.loss}: {THEN_UNHEARD}"
+        yield Concern(
+            f"stream {block}: the stream {state.loss}: who is not heard any more is unknown, not stale",
+            "give the stream back what it took",
+        )
     if nameless:
         last = nameless[-1]
-        yield (
+        yield Concern(
             f"stream {block}: messages that name no sender are rejected, the last {_ago(last.last_at, through)} on "
-            f"subject {last.subject} ({last.reason}): {last.excerpt or 'empty'}; whoever sent it may be called stale"
+            f"subject {last.subject} ({last.reason}): {last.excerpt or 'empty'}; whoever sent it may be called stale",
+            "correct what the sender publishes, or [stream.sender], or leave it out by source.filter_subject",
         )
     if turned_away:
         last = turned_away[-1]
-        yield (
+        yield Concern(
             f"stream {block}: max_senders ({policy.max_senders:,}) is reached, with {sender_count:,} senders: messages "
-            f"of others are rejected, the last {_ago(last.last_at, through)} on subject {last.subject}; raise it, or "
-            "correct [stream.sender] where that names messages"
+            f"of others are rejected, the last {_ago(last.last_at, through)} on subject {last.subject}",
+            "raise it, or correct [stream.sender] where that names messages",
         )
 
 

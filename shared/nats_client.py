@@ -71,6 +71,10 @@ class EdgeClient(DirectClient):
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
         return min(servers, key=lambda server: server.reconnects), delay * jitter
 
+    def learn_max_payload(self, max_payload: int) -> None:
+        """Take what the server says now: it tells no open connection that its configuration has changed."""
+        self._max_payload = max_payload
+
     def abort(self) -> None:
         """Drop the connection without waiting for what is still to be sent."""
         writer = getattr(self._transport, "_io_writer", None)
@@ -191,6 +195,12 @@ class EdgeClient(DirectClient):
             readable = subject.decode(errors="backslashreplace").encode()
             message = super()._build_message(sid, readable, reply, data, headers)
         return message
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """Take the limit of our user: who sends more is disconnected. nats-py knows the server's own alone."""
+        await super()._process_info(info, initial_connection)
+        if info.get("max_payload", 0) > 0:
+            self.learn_max_payload(info["max_payload"])
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         """Take headers that are none as no headers: servers pass on what a client sends, and nats-py's reader dies."""

@@ -20,6 +20,8 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
         yield _unshown(error)
         return
     agent = report.agent
+    for concern in (*report.too_large, *report.warnings):
+        yield doubtful("agent", concern.what, concern.remedy)
     if report.life is Life.STARTING:
         yield doubtful("agent", f"it is starting: {STARTS}", "wait, then look again; its log says what it does")
         return
@@ -41,9 +43,6 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
     troubled = {name: part for name, part in report.parts.items() if part.reason}
     for name, part in troubled.items():
         yield doubtful("agent", f"{name}: {part.phase} for {rough(now() - part.since)}: {part.reason}", "see below")
-    for warning in report.warnings:
-        remedy = "correct what the sender publishes, or [stream.sender], or leave it out by source.filter_subject"
-        yield doubtful("agent", warning, remedy)
     if not troubled:
         yield good("agent", f"running for {rough(now() - agent.started_at)}, all its parts do their work")
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import msgspec
@@ -15,10 +17,18 @@ from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection import moments
 from edge_agent.inspection.decision_lines import HEADING, as_line, follow
 from edge_agent.inspection.decisions import FORWARDED, Decided, DecisionFilter, last_decisions, last_row_id
-from edge_agent.inspection.drop import drop_registrations
+from edge_agent.inspection.drop import drop_registrations, drop_set_apart
 from edge_agent.inspection.explanation import explain_sender
 from edge_agent.inspection.explanation_page import render_explanation
-from edge_agent.inspection.outbox import export_outbox, read_outbox, render_outbox, write_records
+from edge_agent.inspection.outbox import (
+    export_outbox,
+    list_set_apart,
+    read_outbox,
+    render_outbox,
+    render_set_apart,
+    write_records,
+    write_set_apart,
+)
 from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, render_senders
 from edge_agent.status_board import now
 from edge_agent.store.reading import reading
@@ -137,7 +147,7 @@ def explain(config_path: Path, stream: str, sender: str, limit: int, as_json: bo
     cls=CommandGroup,
     invoke_without_command=True,
     epilog=f"{EXAMPLES}muster-agent outbox\n  muster-agent outbox --to waiting.jsonl"
-    "\n  muster-agent outbox drop --lane registrations",
+    "\n  muster-agent outbox drop --lane registrations\n  muster-agent outbox set-apart --to too-large.jsonl",
 )
 @config_option
 @click.option(
@@ -157,10 +167,52 @@ def outbox(context: click.Context, config_path: Path, target: Path | None, as_js
         if target is None:
             report = read_outbox(database)
             click.echo(_json(report) if as_json else render_outbox(report, now()))
-        elif str(target) == "-":
-            write_records(database, sys.stdout.buffer)
         else:
-            click.echo(f"{export_outbox(database, target):,} records written to {target}")
+            _export(target, partial(write_records, database))
+
+
+@outbox.command(
+    "set-apart",
+    epilog=f"{EXAMPLES}muster-agent outbox set-apart\n  muster-agent outbox set-apart --row 4711 --to -"
+    "\n  muster-agent outbox set-apart --drop --stream events --yes",
+)
+@stream_option
+@click.option("--row", "row_id", type=int, help="Only the record of this number.")
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="Write them into a new file (-: standard output), a JSON object per line, payloads in base64.",
+)
+@click.option("--drop", "drops", is_flag=True, help="Give them up, all or those of a stream; the agent may run.")
+@click.option("--yes", is_flag=True, help="Do not ask before they are dropped.")
+@json_option
+@click.option("--config", "own_path", type=click.Path(dir_okay=False, path_type=Path), help="As before set-apart.")
+@click.pass_obj
+def set_apart(
+    config_path: Path, /, own_path: Path | None, stream: str, row_id: int | None, target: Path | None, **how: bool
+) -> None:
+    """List the copies and advisories that are too large for the region, with the limit that keeps each back.
+
+    They are sent by themselves when that has been raised.
+    """
+    path = _store_of(own_path or config_path)
+    if how["drops"] and (row_id is not None or target is not None):
+        raise click.UsageError("--drop goes without --row and --to: it gives up all, or those of a --stream")
+    with reading(path) as database:
+        rows = [each for each in list_set_apart(database, stream) if row_id in (None, each.row_id)]
+        if target is not None:
+            _export(target, partial(write_set_apart, database, rows))
+        elif not how["drops"]:
+            click.echo(_json(rows) if how["as_json"] else render_set_apart(rows, now()))
+    if not how["drops"]:
+        return
+    if not rows:
+        click.echo("Nothing is set apart: nothing to drop.")
+        return
+    _confirm(f"Drop {len(rows):,} records that are set apart? The region will never get them", is_sure=how["yes"])
+    dropped = asyncio.run(drop_set_apart(path, stream))
+    click.echo(f"{dropped.rows:,} records ({format_size(dropped.size)}) dropped")
 
 
 @outbox.command(
@@ -184,14 +236,25 @@ def drop(config_path: Path, own_path: Path | None, lane: str, stream: str, yes: 
     if not count:
         click.echo("No registrations wait: nothing to drop.")
         return
-    if not yes and not sys.stdin.isatty():
-        raise click.UsageError("nobody is there to be asked: --yes drops without asking")
-    if not yes:
-        click.confirm(f"Drop {count:,} registrations ({format_size(size)})? The region will never get them", abort=True)
+    _confirm(f"Drop {count:,} registrations ({format_size(size)})? The region will never get them", is_sure=yes)
     dropped = asyncio.run(drop_registrations(path, stream))
     left, _ = _waiting(path, lane, stream)
     stayed = f"; {left:,} stay: they are on their way to the region, or came meanwhile" if left else ""
     click.echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}")
+
+
+def _confirm(question: str, *, is_sure: bool) -> None:
+    if not is_sure and not sys.stdin.isatty():
+        raise click.UsageError("nobody is there to be asked: --yes drops without asking")
+    if not is_sure:
+        click.confirm(question, abort=True)
+
+
+def _export(target: Path, write: Callable[[IO[bytes]], int]) -> None:
+    if str(target) == "-":
+        write(sys.stdout.buffer)
+    else:
+        click.echo(f"{export_outbox(target, write):,} records written to {target}")
 
 
 def _waiting(path: Path, lane: str, stream: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Drop registrations from the outbox because an operator says so, counted by the cause ``operator``.
+"""Drop registrations, or what is set apart, because an operator says so, counted by the cause ``operator``.
 
 A running agent keeps books of its outbox, so it is asked, through its store, to do it. A store that no agent has is
 held, so that none starts meanwhile, and the same transaction is made here.
@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.ports import LaneDepth, StoreFailing, StoreFull, StoreLocked
+from edge_agent.store import schema
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import StoreInUse, StoreUnusable, held
 from edge_agent.store.sqlite_store import SqliteStore
@@ -29,7 +30,15 @@ FORGET = "DELETE FROM operator_request WHERE answer IS NOT NULL AND row_id < ? -
 
 async def drop_registrations(path: Path, block: str) -> LaneDepth:
     """Drop what is not on its way, of one block or of all (""); give how much. Raise StoreUnusable."""
-    blocks = block or EVERY_BLOCK
+    return await _drop(path, block or EVERY_BLOCK)
+
+
+async def drop_set_apart(path: Path, block: str) -> LaneDepth:
+    """Drop what is set apart, of one block or of all (""); give how much. Raise StoreUnusable."""
+    return await _drop(path, schema.ASKS_SET_APART + (block or EVERY_BLOCK))
+
+
+async def _drop(path: Path, blocks: str) -> LaneDepth:
     try:
         with held(path):
             return await _drop_here(path, blocks)
@@ -42,6 +51,8 @@ async def drop_registrations(path: Path, block: str) -> LaneDepth:
 async def _drop_here(path: Path, blocks: str) -> LaneDepth:
     store = await SqliteStore.open(path, max_outbox=0)
     try:
+        if blocks.startswith(schema.ASKS_SET_APART):
+            return await store.drop_set_apart(blocks.removeprefix(schema.ASKS_SET_APART))
         return await store.drop_registrations(blocks)
     except StoreFull as error:
         raise StoreUnusable(f"store {path}: {error}; make some room first") from error

@@ -1,9 +1,9 @@
-"""List what waits in the outbox, and copy it into a file."""
+"""List what waits in the outbox, and what is set apart as too large, and copy either into a file."""
 
 import base64
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import IO
@@ -16,9 +16,12 @@ from edge_agent.inspection.moments import relative
 from edge_agent.outbox_ages import instant_of
 from edge_agent.pair.status import PairPhase
 from edge_agent.status_board import NOT_ACCEPTED, UPSTREAM
-from edge_agent.status_report import read_report
+from edge_agent.status_report import SetApartReport, read_report
+from edge_agent.store import schema
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.reading import StoreUnreadable
+from edge_agent.store.set_apart import set_apart_row
+from edge_agent.usefulness import Concern
 from shared.sizes import format_size
 from shared.tables import Column, format_table
 
@@ -76,6 +79,21 @@ class OutboxReport(msgspec.Struct, frozen=True):
     held_up: str = ""
     sent_by: str = ""
     not_leading: str = ""
+    set_apart: list[SetApartReport] = []
+    too_large: list[Concern] = []
+
+
+class SetApartRow(msgspec.Struct, frozen=True):
+    """One record that is set apart, since ``at``; ``needed`` bytes is what ``limit`` would have to allow."""
+
+    row_id: int
+    stream: str
+    lane: str
+    subject: str
+    size: int
+    needed: int
+    limit: str
+    at: int
 
 
 def read_outbox(database: sqlite3.Connection) -> OutboxReport:
@@ -108,6 +126,33 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
         held_up=upstream.reason if upstream and is_refused else "",
         sent_by=pair.other if pair and pair.phase == PairPhase.STANDING_BY else "",
         not_leading=pair.phase if pair and pair.phase in _NOT_LEADING else "",
+        set_apart=status.set_apart,
+        too_large=status.too_large,
+    )
+
+
+def list_set_apart(database: sqlite3.Connection, stream: str = "") -> list[SetApartRow]:
+    """Name every record that is set apart, of one stream or of all, the oldest first."""
+    return [
+        SetApartRow(row_id, block, Lane(lane).name.lower(), subject, size, needed, cause, at)
+        for row_id, lane, block, cause, needed, at, size, subject in database.execute(schema.LIST_SET_APART)
+        if stream in ("", block)
+    ]
+
+
+def render_set_apart(rows: list[SetApartRow], at: int) -> str:
+    """Lay them out for a terminal."""
+    if not rows:
+        return "Nothing is set apart: the region takes what the agent sends."
+    return format_table(
+        [
+            Column("row", lambda each: str(each.row_id), right=True),
+            Column("stream", lambda each: each.stream),
+            Column("since", lambda each: relative(each.at, at), right=True),
+            Column("needs", lambda each: f"{each.limit} {each.needed:,}"),
+            Column("subject", lambda each: each.subject),
+        ],
+        rows,
     )
 
 
@@ -146,6 +191,8 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
         yield f"Nothing leaves: upstream {report.upstream}."
     elif report.held_up:
         yield f"Held up: {report.held_up}."
+    for concern in report.too_large:
+        yield f"Too large: {concern.what}; {concern.remedy}."
     for what, causes in sorted(report.counters.items()):
         yield f"{what} so far: {', '.join(f'{cause} {count:,}' for cause, count in sorted(causes.items()))}"
 
@@ -154,8 +201,8 @@ def _said(instant: int, at: int) -> str:
     return relative(instant, at) if instant else "unknown"
 
 
-def export_outbox(database: sqlite3.Connection, target: Path) -> int:
-    """Write every waiting record to a new file as a JSON line; give their number. Raise StoreUnreadable.
+def export_outbox(target: Path, write: Callable[[IO[bytes]], int]) -> int:
+    """Write records to a new file, as ``write`` does; give their number. Raise StoreUnreadable.
 
     The file is whole or not there, and readable by its owner alone: registrations say much about a host.
     """
@@ -167,7 +214,7 @@ def export_outbox(database: sqlite3.Connection, target: Path) -> int:
         made.unlink(missing_ok=True)
         with closing(os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _SECRET), "wb")) as file:
             try:
-                count = write_records(database, file)
+                count = write(file)
                 file.flush()
                 os.fsync(file.fileno())
             except BaseException:
@@ -179,26 +226,45 @@ def export_outbox(database: sqlite3.Connection, target: Path) -> int:
     return count
 
 
+def write_set_apart(database: sqlite3.Connection, rows: Iterable[SetApartRow], file: IO[bytes]) -> int:
+    """Write a JSON line for each of these records that is still set apart."""
+    count = 0
+    for each in rows:
+        if database.execute(schema.HAS_SET_APART, (each.row_id,)).fetchone() == (1,):
+            row, at = set_apart_row(database, each.row_id)
+            record = _record(msgspec.structs.replace(row, row_id=each.row_id))
+            record |= {"set_apart_at": at, "limit": each.limit, "needed": each.needed}
+            file.write(msgspec.json.encode(record) + b"\n")
+            count += 1
+    return count
+
+
+def _record(row: OutboxRow) -> dict[str, object]:
+    return {
+        "lane": row.lane.name.lower(),
+        "row_id": row.row_id,
+        "stream": row.block,
+        "sender_id": row.sender_id,
+        "subject": row.subject,
+        "headers": row.headers,
+        "payload": base64.b64encode(row.payload).decode(),
+    }
+
+
 def write_records(database: sqlite3.Connection, file: IO[bytes]) -> int:
-    """Write a JSON line for each record that waits: advisories first, in the order in which they would leave."""
+    """Write a JSON line for each record that waits: advisories first, in the order in which they would leave.
+
+    What is set apart comes behind them.
+    """
     count = 0
     for lane in Lane:
         after = 0
         while rows := _page(database, lane, after):
             for row in rows:
-                record = {
-                    "lane": lane.name.lower(),
-                    "row_id": row.row_id,
-                    "stream": row.block,
-                    "sender_id": row.sender_id,
-                    "subject": row.subject,
-                    "headers": row.headers,
-                    "payload": base64.b64encode(row.payload).decode(),
-                }
-                file.write(msgspec.json.encode(record) + b"\n")
+                file.write(msgspec.json.encode(_record(row)) + b"\n")
             after = rows[-1].row_id
             count += len(rows)
-    return count
+    return count + write_set_apart(database, list_set_apart(database), file)
 
 
 def _page(database: sqlite3.Connection, lane: Lane, after: int) -> list[OutboxRow]:

@@ -79,5 +79,6 @@ class Flusher:
         async with self._lock:
             with noticing_damage():
                 requests = await self._database.execute_fetchall(schema.OPEN_REQUESTS)
-        for row_id, blocks in requests:
-            await self._transact(SideBatch(dropped_blocks=blocks, request=row_id))
+        for row_id, asked in requests:
+            blocks = asked.removeprefix(schema.ASKS_SET_APART)
+            await self._transact(SideBatch(dropped_blocks=blocks, drops_set_apart=asked != blocks, request=row_id))

@@ -19,7 +19,12 @@ CREATE TABLE forward_log_chunk {schema.LOG_CHUNK_COLUMNS};
 CREATE TABLE forward_fate {schema.FATE_COLUMNS};
 """
 
-STEPS = {1: _TO_2, 2: _TO_3}
+_TO_4 = f"""
+CREATE TABLE set_apart {schema.SET_APART_COLUMNS};
+CREATE TABLE too_large {schema.TOO_LARGE_COLUMNS};
+"""
+
+STEPS = {1: _TO_2, 2: _TO_3, 3: _TO_4}
 """What leads from each version to the next."""
 
 

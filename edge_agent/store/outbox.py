@@ -2,7 +2,7 @@
 
 Advisories, watermarks and copies are never dropped. A newer registration of a sender replaces an older one that has not
 been sent; over the byte limit the oldest registrations go, counted, and the log of decisions says of each what became
-of it.
+of it. What its target cannot take is set apart, beside the lanes, within a limit of its own: the oldest goes beyond it.
 
 Many rows are appended as chunks; of registrations up to a part of the limit, since what replaces one in a chunk has to
 find it.
@@ -15,15 +15,18 @@ from functools import partial
 import msgspec
 
 from edge_agent.core.outgoing import Lane, OutboxRow, size_of
-from edge_agent.ports import LaneDepth
+from edge_agent.core.shipment import TooLarge
+from edge_agent.ports import LaneDepth, PutBack
 from edge_agent.store import chunks, log_statements, schema
 from edge_agent.store.bulk import put_rows
 from edge_agent.store.chunks import Chunk
 from edge_agent.store.merging import merged
 from edge_agent.store.outbox_account import OutboxAccount
 from edge_agent.store.outbox_books import OutboxBooks
+from edge_agent.store.set_apart import SetApartChange
 
 OUTBOX_FULL = "outbox_full"
+TOO_LARGE = "too_large"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,18 +49,30 @@ class OutboxChange:
         self._appended: dict[Lane, tuple[list[OutboxRow], int]] = {}
         self._removed: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         self._has_dropped_unsent = False
+        self._apart = SetApartChange(books, self._account)
 
     @property
     def dropped(self) -> LaneDepth:
         """Measure what an operator had dropped."""
         return self._account.dropped
 
+    @property
+    def put_back_ids(self) -> list[int]:
+        """Give the new ids of rows that were set apart and wait in their lane again."""
+        return self._apart.returned_ids
+
     def adopt(self) -> None:
         """Let the books say what the transaction made durable."""
         account = self._account
         self._books.adopt(
-            account.depths, account.chunked, self._last_row_ids, self._deleted_through, self._last_watermarks
+            account.depths,
+            account.chunked,
+            self._last_row_ids,
+            self._deleted_through,
+            self._last_watermarks,
+            account.set_apart,
         )
+        self._apart.adopt()
         self._books.add_counts(account.additions)
         for rows in self._placed:
             self._books.chunked_senders.add(rows)
@@ -127,13 +142,40 @@ class OutboxChange:
             self._database.executemany(schema.DELETE_REGISTRATION, dropped)
             self._removed[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
 
-    def discard(self, row: OutboxRow, cause: str) -> None:
-        """Drop one registration, counted by ``cause``; without effect where it is gone already."""
-        chunk = chunks.first_chunk_behind(self._database, Lane.REGISTRATIONS, row.row_id - 1)
-        if chunk and chunk.first_row_id <= row.row_id:
-            self._unpack(Lane.REGISTRATIONS, chunk)
-        if self._database.execute(schema.DELETE_REGISTRATION, (row.row_id,)).rowcount:
-            self._account.drop(row.block, cause, row.row_id, row.size)
+    def set_apart(self, row: OutboxRow, too_large: TooLarge, at: int) -> None:
+        """Set a row in flight apart from its lane, counted; without effect where it is gone already.
+
+        Registrations and watermarks are dropped: later ones say the same, or more.
+        """
+        lane, row_id = row.lane, row.row_id
+        chunk = chunks.first_chunk_behind(self._database, lane, row_id - 1)
+        if chunk and chunk.first_row_id <= row_id:
+            self._unpack(lane, chunk)
+        is_kept = lane is not Lane.REGISTRATIONS and not row.is_watermark
+        if is_kept:
+            self._apart.keep(self._database, row, too_large, at)
+        if not self._database.execute(schema.delete_row(lane), (row_id,)).rowcount:
+            return
+        if lane is Lane.REGISTRATIONS:
+            self._account.drop(row.block, TOO_LARGE, row_id, row.size)
+        else:
+            self._account.resize(lane, -1, -row.size)
+        if row.is_watermark:
+            self._account.count_dropped(row.block, TOO_LARGE)
+        if not is_kept:
+            self._database.execute(schema.NOTE_TOO_LARGE, (row.block, too_large.limit, too_large.needed, at))
+
+    def put_back(self, which: PutBack) -> None:
+        """Append rows that are set apart to their lane again."""
+        found = self._apart.take(self._database, which)
+        if found:
+            first = self.append([row for row, _ in found])
+            for row_id, (_, at) in enumerate(found, first):
+                self._apart.returned(row_id, at)
+
+    def drop_set_apart(self, blocks: str, cause: str) -> None:
+        """Drop everything that is set apart, of the blocks that match a GLOB."""
+        self._apart.drop(self._database, blocks, cause)
 
     def drop_unsent(self, blocks: str, cause: str) -> None:
         """Drop every registration that is not in flight, of the blocks that match a GLOB."""

@@ -18,7 +18,7 @@ class OutboxAccount:
     """What one transaction counts.
 
     ``depths`` is what waits by lane, ``chunked`` how much of that in chunks, in bytes. ``additions`` is what was let go
-    by block, ``dropped`` how much of it for an operator.
+    by block, ``dropped`` how much of it for an operator. ``set_apart`` waits beside the lanes, for a larger limit.
     """
 
     def __init__(self, books: OutboxBooks) -> None:
@@ -26,6 +26,7 @@ class OutboxAccount:
         self.chunked = dict(books.chunked)
         self.additions: dict[str, Counters] = {}
         self.dropped = LaneDepth()
+        self.set_apart = books.set_apart
         self._max_outbox = books.max_outbox
         self._fates: list[tuple[str, int]] = []
 
@@ -64,6 +65,24 @@ class OutboxAccount:
         self._count(block, "dropped", cause, rows)
         self.resize(Lane.REGISTRATIONS, -rows, -size)
         self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
+
+    def resize_set_apart(self, rows: int, size: int) -> None:
+        """Count rows that are set apart, or no longer."""
+        self.set_apart = LaneDepth(self.set_apart.rows + rows, self.set_apart.size + size)
+
+    def count_set_apart(self, block: str, cause: str) -> None:
+        """Count one that was not set apart before."""
+        self._count(block, "set_apart", cause)
+
+    def drop_set_apart(self, block: str, cause: str, size: int) -> None:
+        """Count one of those that are set apart, of ``size`` bytes, that is dropped."""
+        self._count(block, "dropped", cause)
+        self.resize_set_apart(-1, -size)
+        self.dropped = LaneDepth(self.dropped.rows + 1, self.dropped.size + size)
+
+    def count_dropped(self, block: str, cause: str) -> None:
+        """Count a watermark that is dropped; its size is the caller's to count."""
+        self._count(block, "dropped", cause)
 
     def write(self, database: sqlite3.Connection) -> None:
         """Write what was counted, and what became of the registrations that were let go one by one."""

@@ -24,6 +24,10 @@ RESUMES_AT = 0.95
 LONGEST_WAIT_FOR_UPLOADS = 0.5
 CHUNKED_UP_TO = 0.25
 """How much of the limit registrations may take in chunks, as a part of it."""
+SET_APART_UP_TO = 0.25
+"""How much may be set apart beside it, as a part of the limit."""
+RETURNED_KNOWN = 10_000
+"""Of so many rows it is known, by id, since when they have been too large: set apart again, they are not news."""
 FILLS_WITHIN = 0.25
 """How long, in seconds, registrations of a backlog let those after them go first, if no more of it come."""
 FILLS_UP_TO = 0.5
@@ -42,8 +46,12 @@ class OutboxBooks:
         chunked: dict[Lane, int],
         last_row_ids: dict[Lane, int],
         counters: dict[str, Counters],
+        set_apart: LaneDepth,
     ) -> None:
         self.max_outbox = max_outbox
+        self.max_set_apart = int(max_outbox * SET_APART_UP_TO)
+        self.set_apart = set_apart
+        self.returned: dict[int, int] = {}
         self.max_chunked = int(max_outbox * CHUNKED_UP_TO)
         self.depths = depths
         self.chunked = chunked
@@ -85,7 +93,9 @@ class OutboxBooks:
         async with database.execute("SELECT block, what, cause, count FROM outbox_counter") as cursor:
             async for block, what, cause, count in cursor:
                 counters.setdefault(block, {}).setdefault(what, {})[cause] = count
-        books = cls(max_outbox, depths, chunked, last_row_ids, counters)
+        async with database.execute(schema.SET_APART_DEPTH) as cursor:
+            set_apart = LaneDepth(*((await cursor.fetchone()) or (0, 0)))
+        books = cls(max_outbox, depths, chunked, last_row_ids, counters, set_apart)
         if chunked[Lane.REGISTRATIONS]:
             await in_thread(database, books.chunked_senders.load)
         return books
@@ -99,6 +109,12 @@ class OutboxBooks:
     def size(self) -> int:
         """Give how much waits, in bytes."""
         return sum(depth.size for depth in self.depths.values())
+
+    async def wait_for_set_apart(self) -> None:
+        """Wait until something is set apart."""
+        while not self.set_apart.rows:
+            self._changed.clear()
+            await self._changed.wait()
 
     @property
     def _unloseable(self) -> int:
@@ -200,8 +216,12 @@ class OutboxBooks:
         last_row_ids: dict[Lane, int],
         deleted_through: dict[Lane, int],
         last_watermarks: dict[str, LastWatermark],
+        set_apart: LaneDepth,
     ) -> None:
         """Take over what a durable transaction left."""
+        self.set_apart = set_apart
+        while len(self.returned) > RETURNED_KNOWN:
+            del self.returned[next(iter(self.returned))]
         self.depths, self.chunked = depths, chunked
         self.last_row_ids, self.deleted_through = last_row_ids, deleted_through
         self.last_watermarks = last_watermarks

@@ -9,6 +9,7 @@ from edge_agent.core.outgoing import Lane
 from edge_agent.store.chunks import CHUNK_BYTES, read_pending
 from edge_agent.store.damage import noticing_damage
 from edge_agent.store.senders import check_senders
+from edge_agent.store.set_apart import set_apart_row
 
 _MANY = 1_000
 
@@ -19,6 +20,8 @@ def check_records(database: sqlite3.Connection) -> None:
         for number, state in database.execute("SELECT number, state FROM block").fetchall():
             msgspec.json.decode(state, type=BlockState)
             check_senders(database, number)
+        for (row_id,) in database.execute("SELECT row_id FROM set_apart").fetchall():
+            set_apart_row(database, row_id)
         for lane in Lane:
             after_row_id = 0
             while rows := read_pending(database, lane, after_row_id, _MANY, CHUNK_BYTES):

@@ -8,7 +8,7 @@ the id of its record in the outbox: together they say whether it still waits.
 
 from edge_agent.core.outgoing import Lane
 
-VERSION = 3
+VERSION = 4
 RECORDED_INPUTS_KEPT = 10_000
 EVERY_ROW = (1 << 63) - 1
 
@@ -48,6 +48,29 @@ FATE_COLUMNS = """(
 )"""
 """Of all versions from 3 on: what became of forwarded registrations that stand in a chunk of the log."""
 
+SET_APART_COLUMNS = """(
+  row_id  INTEGER PRIMARY KEY,
+  lane    INTEGER NOT NULL,
+  block   TEXT NOT NULL,
+  cause   TEXT NOT NULL,
+  needed  INTEGER NOT NULL,
+  at      INTEGER NOT NULL,
+  size    INTEGER NOT NULL,
+  subject TEXT NOT NULL,
+  headers BLOB NOT NULL,
+  payload BLOB NOT NULL
+)"""
+"""Of all versions from 4 on. What is large stands last: the rest is read without it."""
+
+TOO_LARGE_COLUMNS = """(
+  block  TEXT NOT NULL,
+  cause  TEXT NOT NULL,
+  needed INTEGER NOT NULL,
+  at     INTEGER NOT NULL,
+  PRIMARY KEY (block, cause)
+) WITHOUT ROWID"""
+"""Of all versions from 4 on: the last registration or watermark that was dropped, and what the largest one needed."""
+
 CREATE = f"""
 CREATE TABLE origin (
   replaces_lost INTEGER NOT NULL
@@ -84,6 +107,8 @@ CREATE TABLE registration_outbox {OUTBOX_COLUMNS};
 CREATE TABLE copy_outbox {OUTBOX_COLUMNS};
 CREATE TABLE advisory_chunk {CHUNK_COLUMNS};
 CREATE TABLE registration_chunk {CHUNK_COLUMNS};
+CREATE TABLE set_apart {SET_APART_COLUMNS};
+CREATE TABLE too_large {TOO_LARGE_COLUMNS};
 CREATE INDEX registration_outbox_sender ON registration_outbox (sender_id, block) WHERE sender_id <> '';
 CREATE TABLE outbox_counter (
   block TEXT NOT NULL,
@@ -169,6 +194,8 @@ FORGET_INPUTS = (
 )
 OPEN_REQUESTS = "SELECT row_id, asked FROM operator_request WHERE answer IS NULL"
 ANSWER_REQUEST = "UPDATE operator_request SET answer = ? WHERE row_id = ?"
+ASKS_SET_APART = "set apart: "
+"""Stands before the GLOB of an operator's request that is about what is set apart, not about registrations."""
 CLEAR_STATUS = "DELETE FROM status"
 PUT_STATUS = "INSERT INTO status VALUES (?,?)"
 
@@ -190,6 +217,31 @@ UNSENT_CHUNKS = (
 )
 DELETE_ADVISORY = "DELETE FROM advisory_outbox WHERE row_id = ?"
 
+SET_APART_DEPTH = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM set_apart"
+SET_APART_ROW = "SELECT lane, block, at, size, subject, headers, payload FROM set_apart WHERE row_id = ?"
+SMALLEST_SET_APART = (
+    "SELECT lane, block, row_id, cause, MIN(needed) FROM set_apart GROUP BY lane, block ORDER BY row_id"
+)
+SET_APART_OF_BLOCK = (
+    "SELECT row_id, size FROM set_apart WHERE lane = ? AND block = ? AND needed <= ? AND row_id < ? "
+    "ORDER BY needed, row_id"
+)
+# Copies first: of an advisory that is missing, the hub calls the time unknown.
+OLDEST_SET_APART = "SELECT row_id, block, size FROM set_apart ORDER BY lane DESC, at, row_id LIMIT 100"
+SET_APART_OF_BLOCKS = "SELECT row_id, block, size FROM set_apart WHERE block GLOB ?"
+SET_APART_BY_LIMIT = (
+    "SELECT block, lane, cause, COUNT(*), SUM(size), MAX(needed), MIN(at) FROM set_apart "
+    "GROUP BY block, lane, cause ORDER BY block, lane, cause"
+)
+LIST_SET_APART = "SELECT row_id, lane, block, cause, needed, at, size, subject FROM set_apart ORDER BY at, row_id"
+DELETE_SET_APART = "DELETE FROM set_apart WHERE row_id = ?"
+HAS_SET_APART = "SELECT EXISTS (SELECT 1 FROM set_apart WHERE row_id = ?)"
+NOTE_TOO_LARGE = (
+    "INSERT INTO too_large VALUES (?,?,?,?) "
+    "ON CONFLICT DO UPDATE SET needed = MAX(needed, excluded.needed), at = excluded.at"
+)
+TOO_LARGE = "SELECT block, cause, needed, at FROM too_large ORDER BY block, cause"
+
 
 def put_senders(count: int) -> str:
     """Write ``count`` senders, each as it is now."""
@@ -203,6 +255,19 @@ def put_in_outbox(lane: Lane, count: int) -> str:
         "(row_id, block, sender_id, size, watermark_since, subject, headers, payload) VALUES "
         + rows("(?,?,?,?,?,?,?,?)", count)
     )
+
+
+def set_apart(lane: Lane) -> str:
+    """Put a row of a lane's outbox among those that are set apart; the outbox keeps it."""
+    return (
+        f"INSERT INTO set_apart SELECT row_id, {int(lane)}, block, ?, ?, ?, size, subject, headers, payload "
+        f"FROM {OUTBOXES[lane]} WHERE row_id = ?"
+    )
+
+
+def delete_row(lane: Lane) -> str:
+    """Delete one row of a lane's outbox."""
+    return f"DELETE FROM {OUTBOXES[lane]} WHERE row_id = ?"
 
 
 def rows(values: str, count: int) -> str:
@@ -267,5 +332,6 @@ def waits(lane: Lane, row_id: str) -> str:
     first = f"SELECT first_row_id FROM {chunk} WHERE last_row_id >= {row_id} ORDER BY last_row_id LIMIT 1"
     return (
         f"(EXISTS (SELECT 1 FROM {OUTBOXES[lane]} AS waiting WHERE waiting.row_id = {row_id}) "
-        f"OR COALESCE(({first}) <= {row_id}, 0))"
+        f"OR COALESCE(({first}) <= {row_id}, 0) "
+        f"OR EXISTS (SELECT 1 FROM set_apart WHERE set_apart.row_id = {row_id}))"
     )

@@ -6,23 +6,35 @@ from collections.abc import Mapping
 import msgspec
 
 from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.shipment import TooLarge
+from edge_agent.ports import PutBack
 from edge_agent.store import schema
 from edge_agent.store.outbox import OutboxChange
 
 OPERATOR = "operator"
 
 
+class Oversized(msgspec.Struct, frozen=True):
+    """A row that its target cannot take, and when it said so, by the agent's clock."""
+
+    row: OutboxRow
+    too_large: TooLarge
+    at: int
+
+
 class SideBatch(msgspec.Struct, frozen=True):
-    """What one transaction writes. ``discarded`` is a row and the cause, ``dropped_blocks`` a GLOB;
-    ``request`` is the row that asked for that, if one did, and gets the answer.
+    """What one transaction writes. ``dropped_blocks`` is a GLOB: of what is set apart where ``drops_set_apart``, of
+    registrations where not; ``request`` is the row that asked for that, if one did, and gets the answer.
 
     ``status`` takes the place of all that stood there, None leaves it: what an earlier run said, or one with other
     settings, must not be taken for this one's.
     """
 
     status: Mapping[str, str] | None = None
-    discarded: tuple[OutboxRow, str] | None = None
+    oversized: Oversized | None = None
+    put_back: PutBack | None = None
     dropped_blocks: str = ""
+    drops_set_apart: bool = False
     request: int = 0
     unpacks: bool = False
 
@@ -31,10 +43,15 @@ def write_beside_blocks(database: sqlite3.Connection, batch: SideBatch, outbox: 
     """Write it into the transaction under way."""
     if batch.unpacks:
         outbox.unpack_acknowledged()
-    if batch.discarded:
-        outbox.discard(*batch.discarded)
+    if batch.oversized:
+        outbox.set_apart(batch.oversized.row, batch.oversized.too_large, batch.oversized.at)
+    if batch.put_back:
+        outbox.put_back(batch.put_back)
     if batch.dropped_blocks:
-        outbox.drop_unsent(batch.dropped_blocks, OPERATOR)
+        if batch.drops_set_apart:
+            outbox.drop_set_apart(batch.dropped_blocks, OPERATOR)
+        else:
+            outbox.drop_unsent(batch.dropped_blocks, OPERATOR)
         answer = msgspec.json.encode(outbox.dropped).decode()
         database.execute(schema.ANSWER_REQUEST, (answer, batch.request))
     if batch.status is not None:

@@ -7,6 +7,7 @@ changed only after the transaction was durable.
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
@@ -18,7 +19,19 @@ from edge_agent.cancellation import to_its_end
 from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.senders import SenderTable
-from edge_agent.ports import EVERYTHING, BatchCommit, LaneDepth, StoreFailing, StoreFull, StoreLocked, StoreUnwritable
+from edge_agent.core.shipment import SizeLimit, TooLarge
+from edge_agent.ports import (
+    EVERYTHING,
+    BatchCommit,
+    LaneDepth,
+    PutBack,
+    SetApart,
+    StoreFailing,
+    StoreFull,
+    StoreLocked,
+    StoreUnwritable,
+)
+from edge_agent.store import schema
 from edge_agent.store.block_batch import write_block_batch
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.damage import noticing_damage
@@ -29,7 +42,7 @@ from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import load_senders
-from edge_agent.store.side_batch import SideBatch, write_beside_blocks
+from edge_agent.store.side_batch import Oversized, SideBatch, write_beside_blocks
 from edge_agent.store.space import DiskSpace
 from edge_agent.store.transaction import in_thread, transact
 from edge_agent.tallies import Tally
@@ -232,16 +245,51 @@ class SqliteStore:
         """Let ``give_back`` be called before an operator drops a lane's rows: what was read and has not left."""
         self._books.give_back[lane] = give_back
 
-    async def discard(self, row: OutboxRow, cause: str) -> None:
-        """Drop a registration that can never be delivered, counted by cause."""
-        await self._transact(SideBatch(discarded=(row, cause)))
-
     async def drop_registrations(self, blocks: str) -> LaneDepth:
         """Drop the registrations that have not left, of the blocks that match a GLOB, because an operator asks.
 
         Raise StoreUnwritable.
         """
         return (await self._transact(SideBatch(dropped_blocks=blocks))).dropped
+
+    # What is too large
+
+    def set_apart_depth(self) -> LaneDepth:
+        """Measure what is set apart."""
+        return self._books.set_apart
+
+    async def set_apart(self, row: OutboxRow, too_large: TooLarge) -> None:
+        """Keep a row that its target cannot take where it holds up nobody; registrations, watermarks go, counted."""
+        await self._transact(SideBatch(oversized=Oversized(row, too_large, time.time_ns() // 1000)))
+
+    async def wait_for_set_apart(self) -> None:
+        """Wait until something is set apart."""
+        await self._books.wait_for_set_apart()
+
+    async def smallest_set_apart(self) -> list[SetApart]:
+        """Name what is set apart, for each block and lane the smallest row."""
+        async with self._lock:
+            with noticing_damage():
+                rows = await self._database.execute_fetchall(schema.SMALLEST_SET_APART)
+        return [
+            SetApart(Lane(lane), block, row_id, TooLarge(SizeLimit(cause), needed))
+            for lane, block, row_id, cause, needed in rows
+        ]
+
+    async def put_back(self, which: PutBack) -> list[int]:
+        """Append rows that are set apart to their lane again; give their new ids."""
+        return (await self._transact(SideBatch(put_back=which))).put_back_ids
+
+    async def drop_set_apart(self, blocks: str) -> LaneDepth:
+        """Drop what is set apart of the blocks that match a GLOB, because an operator asks; raise StoreUnwritable."""
+        return (await self._transact(SideBatch(dropped_blocks=blocks, drops_set_apart=True))).dropped
+
+    async def has_set_apart(self, row_id: int) -> bool:
+        """Tell whether a row is set apart."""
+        async with self._lock:
+            with noticing_damage():
+                ((found,),) = await self._database.execute_fetchall(schema.HAS_SET_APART, (row_id,))
+        return bool(found)
 
     # Transactions
 
@@ -255,7 +303,7 @@ class SqliteStore:
                 return await self._transact_locked(batch)
 
     async def _transact_locked(self, batch: BatchCommit | SideBatch) -> OutboxChange:
-        if isinstance(batch, SideBatch) and batch.dropped_blocks:
+        if isinstance(batch, SideBatch) and batch.dropped_blocks and not batch.drops_set_apart:
             self._books.take_back(Lane.REGISTRATIONS)
         outbox = OutboxChange(self._books, is_behind=isinstance(batch, BatchCommit) and batch.is_behind)
 

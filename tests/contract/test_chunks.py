@@ -15,6 +15,7 @@ from edge_agent.core.decision import Advise, Decision, Forward
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import Emitter, Lane, OutboxRow, WatermarkContext
 from edge_agent.core.senders import SenderChanges
+from edge_agent.core.shipment import SizeLimit, TooLarge
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
 from edge_agent.inspection.outbox import WAITING, write_records
 from edge_agent.ports import BatchCommit, LaneDepth
@@ -253,8 +254,8 @@ async def test_what_can_never_be_delivered_is_taken_out_of_its_chunk(tmp_path: P
     async with opened(path) as store:
         await store.commit(batch_of(1, [registration_row(f"node{number}", str(number)) for number in range(8)]))
         rows = await store.pending(Lane.REGISTRATIONS, 0, 8)
-        await store.discard(rows[1], "too_large")
-        await store.discard(rows[1], "too_large")
+        await store.set_apart(rows[1], TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))
+        await store.set_apart(rows[1], TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))
         assert chunk_count(path, Lane.REGISTRATIONS) == 1
         assert store.outbox_counters(BLOCK) == {"dropped": {"too_large": 1}}
         store.delete_through(Lane.REGISTRATIONS, rows[2].row_id)

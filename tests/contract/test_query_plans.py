@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.outgoing import Lane
+from edge_agent.core.shipment import SizeLimit, TooLarge
 from edge_agent.store import log_statements, schema
 from edge_agent.store.files import prepare
 from tests.support.store_batches import advisory, batch, copy, opened, registration, sender, watermark
@@ -91,7 +92,7 @@ async def test_nothing_that_a_store_does_reads_a_whole_table(tmp_path: Path) -> 
         store.delete_through(Lane.ADVISORIES, row.row_id)
         row, another = await store.pending(Lane.REGISTRATIONS, 0, 2)
         store.delete_through(Lane.REGISTRATIONS, row.row_id)
-        await store.discard(another, "too_large")
+        await store.set_apart(another, TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))
         (row,) = await store.pending(Lane.COPIES, 0, 1)
         store.delete_through(Lane.COPIES, row.row_id)
         await store.write_status({"agent": 1})

@@ -17,7 +17,7 @@ from edge_agent.core.outgoing import OutboxRow
 from edge_agent.store.sqlite_store import SqliteStore
 from shared import nats_client
 from tests.support.fleet_region import EMPTY, Region, Stored, running_region, uploading
-from tests.support.store_batches import BLOCK, advisory, batch, copy, die, opened, registration, watermark
+from tests.support.store_batches import advisory, batch, copy, die, opened, registration, watermark
 from tests.support.waiting import until
 
 CUTS = 6
@@ -217,27 +217,6 @@ async def test_a_stream_that_is_full_for_a_while_has_copies_in_order(tmp_path: P
             await emptied(store)
             await until(lambda: told[-1] == "", "all is well")
         assert copies_in(await region.stored()) == texts(COPIES)
-
-
-async def test_a_copy_that_nobody_takes_holds_up_copies_alone_and_none_passes_it(
-    tmp_path: Path, store: SqliteStore
-) -> None:
-    rows = [*COPIES[:300], copy("large", size=100_000), *COPIES[300:600]]
-    await fill(store, [*rows, registration("", "r")])
-    async with region_with_batches(tmp_path, max_msg_size=50_000) as region:
-        async with uploading(region, store) as told:
-            await until(lambda: told and "never dropped" in told[-1], "the reason is told")
-            assert told[-1] == (
-                "block nodes: fleet.eu-west.dub1.nodes.copy.reg: message size exceeds maximum allowed; "
-                "it is never dropped, so its lane waits"
-            )
-            await fill(store, [advisory("a"), watermark("w")])
-            await until(partial(has_stored, region, 303), "the other lanes go on")
-            assert copies_in(await region.stored()) == texts(rows[:300])
-            await region.update_stream(max_msg_size=-1)
-            await emptied(store)
-        assert copies_in(await region.stored()) == texts(rows)
-    assert store.outbox_counters(BLOCK) == {}
 
 
 async def test_somebody_who_keeps_every_batch_open_holds_up_nobody_and_changes_no_order(

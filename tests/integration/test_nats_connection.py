@@ -5,11 +5,14 @@ import base64
 import os
 import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import nkeys  # type: ignore[import-untyped]
 import pytest
 
 from shared.embedded_link import EmbeddedLink
+from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.nats_connection import (
     ApiError,
     AuthSettings,
@@ -66,6 +69,50 @@ async def test_an_nkey_seed_from_a_file_opens_the_door(tmp_path: Path) -> None:
         auth = AuthSettings(nkey_seed_file=written(tmp_path / "seed", seed.decode() + "\n"))
         async with await connect(settings_for(server, auth), name="test", deadline=5) as client:
             await client.flush()
+
+
+def nkey(prefix: int) -> Any:
+    return nkeys.from_seed(bytearray(nkeys.encode_seed(os.urandom(32), prefix)))
+
+
+def signed(signer: Any, subject: Any, **claims: object) -> str:
+    """Make a JWT as nats-server reads it."""
+    public_key = subject.public_key.decode()
+    body = {"iss": signer.public_key.decode(), "sub": public_key, "jti": public_key, "nats": {"version": 2, **claims}}
+    parts = {"typ": "JWT", "alg": "ed25519-nkey"}, body
+    text = ".".join(unpadded(msgspec.json.encode(part)) for part in parts)
+    return f"{text}.{unpadded(signer.sign(text.encode()))}"
+
+
+def unpadded(part: bytes) -> str:
+    return base64.urlsafe_b64encode(part).decode().rstrip("=")
+
+
+async def test_the_limit_of_our_user_is_known_though_the_server_takes_larger_messages(tmp_path: Path) -> None:
+    """Who sends more is disconnected, every time anew."""
+    operator, account, user = map(nkey, (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER))
+    limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
+    of_account = signed(operator, account, type="account", limits={**limits, "wildcards": True})
+    config = f"""
+operator: {signed(operator, operator, type="operator")}
+resolver: MEMORY
+resolver_preload: {{ {account.public_key.decode()}: {of_account} }}
+"""
+    token = signed(account, user, type="user", subs=-1, data=-1, payload=2_000)
+    credentials = f"""
+-----BEGIN NATS USER JWT-----
+{token}
+------END NATS USER JWT------
+-----BEGIN USER NKEY SEED-----
+{user.seed.decode()}
+------END USER NKEY SEED------
+"""
+    alone = ServerSettings(name="server", store_dir=tmp_path / "nats", jetstream=False, extra_config=config)
+    async with EmbeddedNats(alone) as server:
+        auth = AuthSettings(credentials_file=written(tmp_path / "user.creds", credentials))
+        async with await connect(settings_for(server, auth), name="test", deadline=5) as client:
+            await client.flush()
+            assert client.max_payload == 2_000
 
 
 @pytest.mark.parametrize(

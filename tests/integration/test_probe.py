@@ -565,8 +565,8 @@ async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_besi
                 narrowed_at = await deployment.site_time()
 
                 async def is_told() -> bool:
-                    warnings = " ".join((await deployment.agent.status_json())["warnings"])
-                    return "stream nodes: the stream no longer listens on rack.*: who is not heard" in warnings
+                    warnings = (await deployment.agent.status_json())["warnings"]
+                    return any("the stream no longer listens on rack.*: who is" in each["what"] for each in warnings)
 
                 await until(is_told, "status says it")
                 await deployment.until_observed(narrowed_at + SECOND)

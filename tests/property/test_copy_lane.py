@@ -1,4 +1,7 @@
-"""Whatever happens between the agent and a stream that others write to, copies are stored once and in their order."""
+"""Whatever happens between the agent and a stream that others write to, copies are stored once and in their order.
+
+All but those that the stream does not take: these are set apart, each once, and hold up nobody.
+"""
 
 import random
 from collections import deque
@@ -11,11 +14,11 @@ from edge_agent.copy_lane import CopyLane
 from edge_agent.core import form_choice
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.core.shipment import Answer, Form, Shipment
+from edge_agent.core.shipment import Answer, Form, Shipment, TooLarge
 from edge_agent.ports import EVERYTHING
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
-from tests.support.region_model import RegionModel, drawn_copies
+from tests.support.region_model import NEVER_TAKEN, RegionModel, drawn_copies
 
 HISTORIES = 1_500
 LONGEST_HISTORY = 60_000
@@ -28,17 +31,19 @@ class Waiting:
     def __init__(self, rows: Sequence[OutboxRow]) -> None:
         self.rows = rows
         self.come = self.acknowledged_through = 0
+        self.set_apart_ids: list[int] = []
 
     def at_hand(self, _lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
-        return [row for row in self.rows[: self.come] if row.row_id > after_row_id][:row_limit]
+        come = [row for row in self.rows[: self.come] if row.row_id > after_row_id]
+        return [row for row in come if row.row_id not in self.set_apart_ids][:row_limit]
 
     async def pending(
         self, _lane: Lane, _after_row_id: int, _row_limit: int, _byte_limit: int = EVERYTHING
     ) -> list[OutboxRow]:
         raise AssertionError("all of them are at hand")
 
-    async def discard(self, _row: OutboxRow, _cause: str) -> None:
-        raise AssertionError("copies are never dropped")
+    async def set_apart(self, row: OutboxRow, _too_large: TooLarge) -> None:
+        self.set_apart_ids.append(row.row_id)
 
     def delete_through(self, _lane: Lane, row_id: int) -> None:
         self.acknowledged_through = max(self.acknowledged_through, row_id)
@@ -88,6 +93,8 @@ class History:
             draw, takes_batches=draw.random() < 0.85, others_write=draw.choice((0.0, 0.0, 0.1, 0.4))
         )
         self._terms = Terms()
+        # What the servers refuse is known beforehand, what a stream refuses is not.
+        self._terms.max_payload = draw.choice((EVERYTHING, NEVER_TAKEN))
         self._lane = CopyLane(self.waiting, self._terms, FlightLimit(), Tally(), lambda: None)
         self._appends = 0
         self._sent: deque[Shipment] = deque()
@@ -134,7 +141,10 @@ async def test_copies_are_stored_once_and_in_their_order(clock: Clock) -> None:
             if history.waiting.are_gone:
                 break
             await history.step()
-        wanted = [str(row.row_id) for row in history.waiting.rows]
+        rows = history.waiting.rows
+        wanted = [str(row.row_id) for row in rows if len(row.payload) != NEVER_TAKEN]
         assert (history.waiting.are_gone, history.region.stored) == (True, wanted), f"History({seed}, clock)"
+        set_apart = [row.row_id for row in rows if len(row.payload) == NEVER_TAKEN]
+        assert history.waiting.set_apart_ids == set_apart, f"History({seed}, clock)"
         forms |= history.forms
     assert forms == set(Form)

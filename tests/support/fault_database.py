@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.store import schema
 from edge_agent.store.log_statements import LOGGED_ADVISORIES, LOGGED_FORWARDS
 from shared.wire import ORIGIN_HEADER, parse_origin_header
@@ -23,10 +23,12 @@ TAKE_BACK = {
         f"DROP TABLE {table}"
         for table in ("advisory_chunk", "registration_chunk", "advisory_log_chunk", "forward_log_chunk", "forward_fate")
     ),
+    4: ("DROP TABLE set_apart", "DROP TABLE too_large"),
 }
 OLDEST = 1
 COPIES_SINCE = 2
 CHUNKS_SINCE = 3
+SET_APART_SINCE = 4
 
 
 def rewrite(database: sqlite3.Connection) -> None:
@@ -42,6 +44,8 @@ def make_old(database: sqlite3.Connection) -> None:
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     database.execute("BEGIN IMMEDIATE")
+    if version >= SET_APART_SINCE:
+        _let_wait_again(database)
     if version >= CHUNKS_SINCE:
         _unpack(database)
     if version >= COPIES_SINCE:
@@ -51,6 +55,19 @@ def make_old(database: sqlite3.Connection) -> None:
             database.execute(statement)
     database.execute(f"PRAGMA user_version={OLDEST}")
     database.execute("COMMIT")
+
+
+def _let_wait_again(database: sqlite3.Connection) -> None:
+    """Put what is set apart back into its lane, under an id behind all others."""
+    for row_id, lane in database.execute("SELECT row_id, lane FROM set_apart ORDER BY row_id").fetchall():
+        tables = [*schema.OUTBOXES.values(), *schema.CHUNKS.values()]
+        places = ",".join("?" * len(tables))
+        ((last_id,),) = database.execute(f"SELECT MAX(seq) FROM sqlite_sequence WHERE name IN ({places})", tables)
+        database.execute(
+            f"INSERT INTO {schema.OUTBOXES[Lane(lane)]} SELECT ?, block, '', size, 0, subject, headers, payload "
+            "FROM set_apart WHERE row_id = ?",
+            (last_id + 1, row_id),
+        )
 
 
 def _unpack(database: sqlite3.Connection) -> None:
@@ -88,13 +105,12 @@ def _count_on(database: sqlite3.Connection, outbox: str, chunks: str) -> None:
 
 def _read_copies_again(database: sqlite3.Connection) -> None:
     for name, state in database.execute("SELECT name, state FROM block").fetchall():
-        waiting = database.execute(
-            "SELECT headers FROM copy_outbox WHERE block = ? ORDER BY row_id", (name,)
-        ).fetchone()
+        waiting = database.execute("SELECT headers FROM copy_outbox WHERE block = ?", (name,)).fetchall()
         if waiting:
-            origin = json.loads(waiting[0])[ORIGIN_HEADER]
+            # What was set apart waits behind later ones.
+            first = min(parse_origin_header(json.loads(headers)[ORIGIN_HEADER])[2] for (headers,) in waiting)
             body = json.loads(state)
-            body["position"] |= {"sequence": parse_origin_header(origin)[2] - 1, "stored_at": 0}
+            body["position"] |= {"sequence": first - 1, "stored_at": 0}
             body["examined_sequence"] = body["past_stored_at"] = 0
             database.execute("UPDATE block SET state = ? WHERE name = ?", (json.dumps(body), name))
 

@@ -162,7 +162,8 @@ def read_store(path: Path, block: str) -> _StoreContents:
             "SELECT body FROM recorded_input WHERE block = ? ORDER BY row_id", (block,)
         ).fetchall()
         fates = dict(database.execute(f"SELECT sequence, fate FROM {LOGGED_FORWARDS} WHERE fate <> ''"))
-        ((let_go,),) = database.execute("SELECT COALESCE(SUM(count), 0) FROM outbox_counter").fetchall()
+        counted = "SELECT COALESCE(SUM(count), 0) FROM outbox_counter WHERE what <> 'set_apart'"
+        ((let_go,),) = database.execute(counted).fetchall()
     return _StoreContents(
         states.pop(block),
         next(iter(states.values()), None),

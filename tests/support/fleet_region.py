@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.shipment import Shipment
+from edge_agent.links import max_payload_of
 from edge_agent.passage import Passage
 from edge_agent.ports import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
@@ -111,7 +113,7 @@ async def uploading(
 
     settings = ConnectionSettings(servers=(region.link.url,))
     client = await connect(settings, name="uploader", deadline=DEADLINE, on_state=on_state)
-    upstreams.append(JetStreamUpstream(client))
+    upstreams.append(JetStreamUpstream(client, partial(max_payload_of, client, settings)))
     told: list[str] = []
     uploader = Uploader(
         store,

@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
-from shared.wire import MESSAGE_ID_HEADER
+from shared.wire import MESSAGE_ID_HEADER, REASON_HEADER
+
+NEVER_TAKEN, TAKEN_SHORTENED = 5_000, 4_000
+"""Sizes of payloads that are too large, one of them only with a header that can be spared."""
 
 ANOTHER_SITES = "fleet.eu-west.other.nodes.registration"
 
@@ -57,8 +60,9 @@ class RegionModel:
             return Outcome.DUPLICATE, 0
         if shipment.behind and self._ends.get(shipment.behind.subject, 0) != shipment.behind.sequence:
             return Outcome.MISPLACED, 0
-        if ids & self._refused or self._happens(0.01):
-            return Outcome.REFUSED, 0
+        is_too_large = any(map(_is_too_large, shipment.rows))
+        if is_too_large or ids & self._refused or self._happens(0.01):
+            return Outcome.TOO_LARGE if is_too_large else Outcome.REFUSED, 0
         for row in shipment.rows:
             self._store(row)
         return Outcome.STORED, self._length
@@ -82,6 +86,8 @@ class RegionModel:
         known = self._places.get(_id(row))
         if known:
             return Outcome.STORED, known
+        if _is_too_large(row):
+            return Outcome.TOO_LARGE, 0
         if _id(row) in self._refused or self._happens(0.01):
             return Outcome.REFUSED, 0
         self._store(row)
@@ -100,12 +106,19 @@ class RegionModel:
         return self._draw.random() < share
 
 
+def _is_too_large(row: OutboxRow) -> bool:
+    """Tell whether the stream takes no message of that size."""
+    size = len(row.payload)
+    return size == NEVER_TAKEN or (size == TAKEN_SHORTENED and REASON_HEADER in row.headers)
+
+
 def _id(row: OutboxRow) -> str:
     return row.headers[MESSAGE_ID_HEADER]
 
 
 def drawn_copies(draw: random.Random, count: int) -> Iterator[OutboxRow]:
-    """Draw copies of one or two blocks, on one or more subjects, small and large, in the order of their ids."""
+    """Draw copies of one or two blocks, on one or more subjects, in the order of their ids: small, large, too large."""
+    too_large = draw.choice((0.0, 0.02, 0.2))
     blocks, subjects = draw.choice((("all",), ("all", "nodes"))), draw.choice((1, 3))
     block = blocks[0]
     for number in range(1, count + 1):
@@ -114,7 +127,7 @@ def drawn_copies(draw: random.Random, count: int) -> Iterator[OutboxRow]:
             lane=Lane.COPIES,
             block=block,
             subject=f"fleet.eu-west.dub1.{block}.copy.s{draw.randrange(subjects)}",
-            headers={MESSAGE_ID_HEADER: str(number)},
-            payload=bytes(draw.choice((10, 3_000))),
+            headers={MESSAGE_ID_HEADER: str(number), REASON_HEADER: "copy"},
+            payload=bytes(draw.choice((NEVER_TAKEN, TAKEN_SHORTENED) if draw.random() < too_large else (10, 3_000))),
             row_id=number,
         )

@@ -4,6 +4,7 @@ import base64
 import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
+from edge_agent.links import max_payload_of
 from edge_agent.ports import Checked, Opened, SourceUnavailable
 from edge_agent.probe import Probe, ProbeRule
 from edge_agent.source import JetStreamSource
@@ -149,9 +151,15 @@ class Reader:
     """Reads a site's stream, and keeps what it committed: every message of a batch that take() was called for."""
 
     def __init__(
-        self, client: EdgeClient, address: SourceAddress, probe: ProbeSettings | None, *, resets: bool = True
+        self,
+        client: EdgeClient,
+        settings: ConnectionSettings,
+        address: SourceAddress,
+        probe: ProbeSettings | None,
+        *,
+        resets: bool = True,
     ) -> None:
-        self.client = client
+        self.client, self._settings = client, settings
         self.probe_reports: list[tuple[StoringPhase, str]] = []
         api = SourceApi(client, address, resets_consumers if resets else lambda _client: False)
         self.source = JetStreamSource(client, api, SETTLE, self._probe(probe, address) if probe else None)
@@ -167,7 +175,7 @@ class Reader:
             self.probe_reports.append((phase, reason))
 
         rule = ProbeRule(probe.own, probe.subject, address.filter_subject)
-        return Probe(self.client, rule, probe.origin, report)
+        return Probe(self.client, rule, probe.origin, report, partial(max_payload_of, self.client, self._settings))
 
     async def check(self) -> Checked:
         """Check as the agent does."""
@@ -265,7 +273,7 @@ async def reading(
     settings = ConnectionSettings(servers=(site.link.url,), auth=auth or AuthSettings())
     client = await connect(settings, name="reader", deadline=DEADLINE, on_state=on_state)
     try:
-        reader = Reader(client, address or SourceAddress(STREAM, CONSUMER), probe, resets=resets)
+        reader = Reader(client, settings, address or SourceAddress(STREAM, CONSUMER), probe, resets=resets)
         readers.append(reader)
         facts, sequence = await reader.source.resolve_start()
         reader.position = SourcePosition(STREAM, facts.incarnation(), sequence)

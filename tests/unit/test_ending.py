@@ -73,6 +73,14 @@ class WaitingUpstream:
     def poke(self) -> None:
         """Let nobody wait on."""
 
+    max_payload = 1 << 20
+
+    async def ask_max_payload(self) -> int:
+        return self.max_payload
+
+    def give_up(self) -> None:
+        """Nothing waits here for a word on its size."""
+
     def takes_more(self) -> bool:
         return False
 

@@ -1,6 +1,7 @@
 """What may pass the store by, and what becomes of it."""
 
 import pytest
+from msgspec.structs import replace
 
 from edge_agent import passing
 from edge_agent.core.outgoing import Lane, OutboxRow
@@ -153,3 +154,18 @@ async def test_a_passage_that_opens_again_does_not_wait_for_what_was_taken_back(
     assert situation.a.conclude() is not None
     situation.a.hand_over(state_at(2), [])
     assert situation.a.conclude() == Concluded(state_at(2))
+
+
+async def test_nothing_passes_while_copies_come_into_the_store_that_no_ingest_commits(situation: Situation) -> None:
+    assert situation.a.hand_over(state_at(1), rows("a1"))
+    with situation.passage.kept_closed():
+        assert await situation.leaving() == []
+        assert not await situation.passage.is_left(0.01), "what was handed over has not been taken back"
+        assert situation.a.conclude() == Concluded(state_at(1), rows_with_ids("a1"))
+        assert await situation.passage.is_left(0.01)
+        assert not situation.a.hand_over(state_at(2), rows("a2"))
+    assert situation.a.hand_over(state_at(2), rows("a2"))
+
+
+def rows_with_ids(*texts: str) -> list[OutboxRow]:
+    return [replace(row, row_id=number) for number, row in enumerate(rows(*texts), 1)]

@@ -78,9 +78,10 @@ def test_messages_that_name_no_sender_are_warned_of_until_a_living_sender_would_
     rejections = refused("nodes.web1", payload=b"{oops")
     last_at = START + SECOND
     (said,) = warnings("nodes", state(rejections, last_at + 2 * MINUTE), 7)
-    assert said == (
+    assert f"{said.what}; {said.remedy}" == (
         "stream nodes: messages that name no sender are rejected, the last 2m ago on subject nodes.web1 (no_sender): "
-        "{oops; whoever sent it may be called stale"
+        "{oops; whoever sent it may be called stale; correct what the sender publishes, or [stream.sender], or leave "
+        "it out by source.filter_subject"
     )
     assert list(warnings("nodes", state(rejections, last_at + 5 * MINUTE), 7))
     assert not list(warnings("nodes", state(rejections, last_at + 5 * MINUTE + 1), 7))
@@ -88,7 +89,7 @@ def test_messages_that_name_no_sender_are_warned_of_until_a_living_sender_would_
 
 def test_senders_that_are_turned_away_are_warned_of_with_the_limit() -> None:
     (said,) = warnings("nodes", state(refused("nodes.web1", reason=TOO_MANY)), 1_000)
-    assert said == (
+    assert f"{said.what}; {said.remedy}" == (
         "stream nodes: max_senders (1,000) is reached, with 1,000 senders: messages of others are rejected, the last "
         "59s ago on subject nodes.web1; raise it, or correct [stream.sender] where that names messages"
     )

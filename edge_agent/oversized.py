@@ -1,0 +1,87 @@
+"""Try again what its target could not take, when the limit may have risen.
+
+The servers' limit is asked for: what it lets through now goes back to its lane. A stream's limit an agent need not be
+permitted to ask for, so the smallest row of each block is tried now and then, less often each time; when it was taken,
+all that is set apart of the block follows. A start of the agent tries at once.
+
+What goes back stands behind everything that waits, so its order is lost. Copies go back while none passes the store by:
+a row of the same subject that came between two others could be taken for the one before (see copy_lane.py).
+"""
+
+import asyncio
+import contextlib
+
+from edge_agent.core.outgoing import Lane
+from edge_agent.core.shipment import SizeLimit
+from edge_agent.pacing import jitter, loop_time
+from edge_agent.passage import Passage
+from edge_agent.ports import OutboxStore, PutBack, StoreUnwritable, Upstream
+
+LOOK_EVERY = 30.0
+LOOK_AT_TRIALS_EVERY = 1.0
+FIRST_TRIAL, LONGEST_PAUSE = 60.0, 1_800.0
+SLICE_BYTES = 8 << 20
+PASSAGE_PATIENCE = 5.0
+
+_Key = tuple[Lane, str]
+
+
+class OversizedRetry:
+    """The loop beside the uploader's. By lane and block: when a trial is due, the pause after it, the row on trial."""
+
+    def __init__(self, store: OutboxStore, upstream: Upstream, passage: Passage) -> None:
+        self._store, self._upstream, self._passage = store, upstream, passage
+        self._due_at: dict[_Key, float] = {}
+        self._pauses: dict[_Key, float] = {}
+        self._on_trial: dict[_Key, int] = {}
+
+    async def run(self) -> None:
+        """Look for ever, as long as anything is set apart."""
+        looked_at = float("-inf")
+        news_wait = 0.0 if await self._store.smallest_set_apart() else FIRST_TRIAL
+        while True:
+            await self._store.wait_for_set_apart()
+            # A store that is full or locked is told of by who commits.
+            with contextlib.suppress(StoreUnwritable):
+                await self._end_trials()
+                if loop_time() - looked_at >= LOOK_EVERY:
+                    await self._begin_trials(news_wait)
+                    news_wait, looked_at = FIRST_TRIAL, loop_time()
+            await asyncio.sleep(min(LOOK_AT_TRIALS_EVERY, LOOK_EVERY) if self._on_trial else LOOK_EVERY * jitter())
+
+    async def _begin_trials(self, news_wait: float) -> None:
+        smallest = await self._store.smallest_set_apart()
+        is_asked = any(each.too_large.limit is SizeLimit.MAX_PAYLOAD for each in smallest)
+        limit = await self._upstream.ask_max_payload() if is_asked else self._upstream.max_payload
+        for each in smallest:
+            key = each.lane, each.block
+            due_at = self._due_at.setdefault(key, loop_time() + news_wait)
+            # Of what the servers refused, it is known whether they would now.
+            is_due = loop_time() >= due_at or each.too_large.limit is SizeLimit.MAX_PAYLOAD
+            if key not in self._on_trial and is_due and each.too_large.needed <= limit:
+                for row_id in await self._put_back(PutBack(*key, each.too_large.needed, byte_limit=1)):
+                    self._on_trial[key] = row_id
+
+    async def _end_trials(self) -> None:
+        """Where the lane is through with the smallest row, look whether it was taken; if so, let the others follow."""
+        through = self._store.acknowledged_through()
+        for key, row_id in list(self._on_trial.items()):
+            if through[key[0]] < row_id:
+                continue
+            if await self._store.has_set_apart(row_id):
+                self._pauses[key] = min(self._pauses.get(key, FIRST_TRIAL / 2) * 2, LONGEST_PAUSE)
+                self._due_at[key] = loop_time() + self._pauses[key] * jitter()
+            else:
+                self._due_at.pop(key, None)
+                self._pauses.pop(key, None)
+                # What is set apart anew meanwhile has a later id.
+                others = PutBack(*key, self._upstream.max_payload, before=row_id, byte_limit=SLICE_BYTES)
+                while await self._put_back(others):
+                    pass
+            del self._on_trial[key]
+
+    async def _put_back(self, which: PutBack) -> list[int]:
+        if which.lane is not Lane.COPIES:
+            return await self._store.put_back(which)
+        with self._passage.kept_closed():
+            return await self._store.put_back(which) if await self._passage.is_left(PASSAGE_PATIENCE) else []
