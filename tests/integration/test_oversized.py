@@ -125,6 +125,18 @@ async def test_a_stream_that_refuses_a_row_gets_it_once_more_without_what_can_be
     assert stored["c"].headers == {"Nats-Msg-Id": "c", "X-Own": "kept", ORIGIN_HEADER: row.headers[ORIGIN_HEADER]}
 
 
+async def test_a_stream_that_takes_less_than_a_question_gets_copies_one_by_one(
+    tmp_path: Path, store: SqliteStore
+) -> None:
+    rows = [copy(f"c{number}") for number in range(50)]
+    await fill(store, [*rows[:20], copy("large", size=500), *rows[20:]])
+    async with running_region(tmp_path) as region:
+        await region.make_stream(allow_atomic=True, max_msg_size=100)
+        async with uploading(region, store):
+            await emptied(store, 1)
+        assert words(await region.stored(), ".copy.") == [row.payload.decode() for row in rows]
+
+
 async def test_watermarks_leave_behind_an_advisory_that_nobody_takes(tmp_path: Path, store: SqliteStore) -> None:
     async with running_region(tmp_path) as region:
         await region.make_stream(max_msg_size=2_000)
