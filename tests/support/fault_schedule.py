@@ -126,7 +126,7 @@ RULES = {
     FaultKind.OVERSIZED_COPY: Rule(Target.SENDERS, 1, 0.1, 0.5, may_be_long=False),
     FaultKind.MALFORMED: Rule(Target.SENDERS, 1, 3.0, 6.0),
 }
-NOT_DEALT = frozenset((FaultKind.SITE_DEAF_TO_SOME, FaultKind.OVERSIZED_COPY, FaultKind.MALFORMED))
+NOT_DEALT = frozenset((FaultKind.SITE_DEAF, FaultKind.SITE_DEAF_TO_SOME, FaultKind.OVERSIZED_COPY, FaultKind.MALFORMED))
 """Kinds that the agent does not stand yet: they come only where a schedule names its kinds."""
 
 
