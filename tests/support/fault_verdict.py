@@ -67,7 +67,7 @@ def judge(evidence: Evidence) -> Verdict:
     verdict.wrong += _wrong_coverage(evidence, held)
     kinds = Counter(str(_advisory(payload).kind) for payload in held.advisories.values())
     verdict.counts = {
-        "registrations read": len(evidence.messages),
+        "registrations read": len(evidence.messages) - len(evidence.probes),
         "registrations forwarded": len(held.registrations),
         "registrations let go": len(evidence.fates),
         "takeovers": evidence.takeovers,
