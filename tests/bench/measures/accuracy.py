@@ -64,6 +64,7 @@ CALM = (20.0, 26.0)
 LEAD = 10.0
 SUBJECT = "registration.nodes"
 ANSWERED_WITHIN = 5.0
+SHOWN = 10
 QUICK = ("who observes stands still", "link to the site cut", "site's stream full")
 NOT_MODELLED = (
     "P_A of ours: who was down before a time that nobody could see, and came back in it, counts as down until heard",
@@ -330,7 +331,9 @@ def _by_trouble(scene: Scene, figures: Mapping[str, Figures]) -> Iterator[str]:
 
 def _mistakes_of_ours(mistakes: Sequence[Mistake], truth: Truth, scene: Scene) -> Iterator[str]:
     """Say all that there is to say of a mistake that must not be."""
-    for mistake in mistakes:
+    if len(mistakes) > SHOWN:
+        yield f"the first {SHOWN} mistakes of ours, of {len(mistakes):,}:"
+    for mistake in mistakes[:SHOWN]:
         heard = truth.registered[mistake.sender_id]
         around = [(at - mistake.started_at) / SECOND for at in heard if abs(at - mistake.started_at) < 2 * STALE_AFTER]
         troubles = [
