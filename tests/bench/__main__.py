@@ -8,6 +8,7 @@ lost records do.
 import asyncio
 import os
 import platform
+import random
 import shutil
 import sys
 from collections.abc import Callable, Coroutine
@@ -18,6 +19,7 @@ import click
 import uvloop
 
 from tests.bench.measures import (
+    accuracy,
     backlog,
     copying,
     distance,
@@ -46,6 +48,7 @@ MEASURES: dict[str, Measure] = {
     **steady.MEASURES,
     **silence.MEASURES,
     **stalled_link.MEASURES,
+    **accuracy.MEASURES,
     **backlog.MEASURES,
     **tracker_rules.MEASURES,
 }
@@ -62,6 +65,7 @@ MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 @click.option("--directory", type=click.Path(path_type=Path), default=ROOT / "build" / "bench", help="On a real disk.")
 @click.option("--backlog", "backlog_size", type=click.IntRange(min=100), help="Messages of the measure backlog.")
 @click.option("--scale", type=click.FloatRange(min=0.0001), default=1.0, help="Share of the lakehouse's full sizes.")
+@click.option("--seed", type=click.IntRange(min=0), help="What accuracy plays; drawn where not given.")
 @click.argument("measures", nargs=-1, type=click.Choice([*MEASURES, *GROUPS, *LAKEHOUSE]))
 def main(
     *,
@@ -71,15 +75,17 @@ def main(
     directory: Path,
     backlog_size: int | None,
     scale: float,
+    seed: int | None,
     measures: tuple[str, ...],
 ) -> None:
-    """Run all measures, or the named ones; lakehouse names all of its own. --quick leaves these and the pair out."""
+    """Run all measures, or the named ones; lakehouse names all of its own. --quick leaves out what takes longer."""
     options = Options(
         is_quick=quick,
         peer=peer.absolute() if peer else None,
         directory=directory.absolute(),
         backlog=backlog_size or (100_000 if quick else 10_000_000),
         scale=scale,
+        seed=random.randrange(1_000_000) if seed is None else seed,
     )
     machine = _machine(options)
     print("; ".join(f"{name}: {value}" for name, value in machine.items()))
@@ -87,8 +93,8 @@ def main(
         print("quick: small sizes and one turn each, to see that everything runs; the figures mean little")
     tables: list[Table] = []
     failures = 0
-    # Spark's start, and a pair's, would each take a third of what the quick run may take.
-    everything = [name for name in MEASURES if name != "pair"] if quick else [*MEASURES, *LAKEHOUSE]
+    # Spark's start, a pair's, and real troubles would each take a third of what the quick run may take.
+    everything = [name for name in MEASURES if name not in ("pair", "accuracy")] if quick else [*MEASURES, *LAKEHOUSE]
     wanted = [each for named in measures for each in GROUPS.get(named, (named,))]
     for name in wanted or everything:
         print(f"{name} ...", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ class Row(msgspec.Struct, frozen=True):
     """One figure of ours beside the peer's (or another yardstick's), both of the same run.
 
     ``must`` is what must be reached at full size, None where nothing is asked; ``better`` says on which side of it.
+    ``others`` are the figures of a table that has ``rivals``, one of each.
     """
 
     what: str
@@ -22,6 +23,7 @@ class Row(msgspec.Struct, frozen=True):
     theirs: float | None = None
     must: float | None = None
     better: Better = "more"
+    others: Sequence[float | None] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -30,7 +32,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One measure: its rows, the command that repeats it, and what a reader must know of how it was taken."""
+    """One measure: its rows, the command that repeats it, and what a reader must know of how it was taken.
+
+    ``rivals`` head the columns of several others, in place of one yardstick.
+    """
 
     measure: str
     title: str
@@ -38,6 +43,7 @@ class Table(msgspec.Struct, frozen=True):
     rows: Sequence[Row]
     yardstick: str = "peer"
     notes: Sequence[str] = ()
+    rivals: Sequence[str] = ()
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -60,14 +66,15 @@ def median(figures: Sequence[float]) -> float | None:
 def render(table: Table) -> str:
     """Write a table for a terminal."""
     width = max(40, *(len(row.what) for row in table.rows))
-    head = f"  {'':{width}} {'ours':>12} {table.yardstick:>12} {'ours/theirs':>12} {'must reach':>12}  unit"
-    lines = [f"\n{table.measure}: {table.title}", head]
+    heads = table.rivals or (table.yardstick, "ours/theirs")
+    columns = " ".join(f"{head:>12}" for head in ("ours", *heads, "must reach"))
+    lines = [f"\n{table.measure}: {table.title}", f"  {'':{width}} {columns}  unit"]
     for row in table.rows:
         must = "" if row.must is None else f"{'>=' if row.better == 'more' else '<'} {_number(row.must)}"
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        lines.append(
-            f"  {row.what:{width}} {_number(row.ours):>12} {_number(row.theirs):>12} {ratio:>12} {must:>12}  {row.unit}"
-        )
+        others = [_number(each) for each in row.others] if table.rivals else [_number(row.theirs), ratio]
+        figures = " ".join(f"{figure:>12}" for figure in (_number(row.ours), *others, must))
+        lines.append(f"  {row.what:{width}} {figures}  {row.unit}")
     lines += [f"  {note}" for note in table.notes]
     return "\n".join([*lines, f"  repeat: {table.command}"])
 

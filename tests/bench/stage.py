@@ -29,7 +29,7 @@ STALLED = 120.0
 class Options(msgspec.Struct, frozen=True):
     """What the command line says: sizes, the peer's binary, where servers and stores keep their files.
 
-    ``scale`` is the share of the full size that measures of the lakehouse take.
+    ``scale`` is the share of the full size that measures of the lakehouse take, ``seed`` what others draw from.
     """
 
     is_quick: bool
@@ -37,6 +37,7 @@ class Options(msgspec.Struct, frozen=True):
     directory: Path
     backlog: int
     scale: float = 1.0
+    seed: int = 0
 
     def size(self, full: int, quick: int) -> int:
         """Give how much, by mode."""
@@ -61,7 +62,8 @@ class Options(msgspec.Struct, frozen=True):
         quick = " --quick" if self.is_quick else ""
         peer = f" --peer {self.peer}" if self.peer else ""
         scale = f" --scale {self.scale:g}" if self.scale != 1 and measure.startswith("lakehouse") else ""
-        return f".venv/bin/python -m tests.bench{quick}{peer}{scale} {measure}"
+        seed = f" --seed {self.seed}" if measure == "accuracy" else ""
+        return f".venv/bin/python -m tests.bench{quick}{peer}{scale}{seed} {measure}"
 
 
 class Pace(NamedTuple):
@@ -178,15 +180,18 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(options: Options, *, sync_always: bool = False) -> AsyncIterator[Stage]:
-    """Start both servers on empty directories, and make the streams."""
+async def stage(options: Options, *, sync_always: bool = False, site_storage: str = "") -> AsyncIterator[Stage]:
+    """Start both servers on empty directories, and make the streams. ``site_storage``: the most that the site holds."""
     directory = options.directory
     shutil.rmtree(directory, ignore_errors=True)
     async with AsyncExitStack() as stack:
         servers, clients = {}, {}
         for name in ("site", "region"):
             settings = ServerSettings(
-                name=name, store_dir=directory / name, sync_always=sync_always and name == "region"
+                name=name,
+                store_dir=directory / name,
+                sync_always=sync_always and name == "region",
+                max_file=site_storage if name == "site" else "",
             )
             servers[name] = await stack.enter_async_context(EmbeddedNats(settings))
             clients[name] = await connected(servers[name].url)

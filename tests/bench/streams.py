@@ -55,20 +55,33 @@ class _Consumers(msgspec.Struct):
 
 
 async def connected(url: str) -> Client:
-    """Connect as whoever fills and looks at streams."""
-    return await nats.connect(url, pending_size=64 << 20, max_reconnect_attempts=-1)
+    """Connect as whoever fills and looks at streams; it comes back, whatever becomes of its server."""
+
+    async def expected(_error: Exception) -> None:
+        """Say nothing of attempts in vain: a request that fails says so itself."""
+
+    return await nats.connect(url, pending_size=64 << 20, max_reconnect_attempts=-1, error_cb=expected)
 
 
 async def make_stream(client: Client, name: str, subject: str) -> None:
     """Make a stream for everything below a subject, kept on disk, that takes atomic batches as FLEET does."""
+    await _ask_for_stream(client, "CREATE", name, subjects=[f"{subject}.>"])
+
+
+async def change_stream(client: Client, name: str, subject: str, **changed: object) -> None:
+    """Let such a stream have other settings than it was made with, and nothing else."""
+    await _ask_for_stream(client, "UPDATE", name, **{"subjects": [f"{subject}.>"], **changed})
+
+
+async def _ask_for_stream(client: Client, how: str, name: str, **settings: object) -> None:
     config = {
         "name": name,
-        "subjects": [f"{subject}.>"],
         "retention": "limits",
         "duplicate_window": 120 * 10**9,
         "allow_atomic": True,
+        **settings,
     }
-    await request_json(client, f"$JS.API.STREAM.CREATE.{name}", config, dict[str, object], deadline=API_DEADLINE)
+    await request_json(client, f"$JS.API.STREAM.{how}.{name}", config, dict[str, object], deadline=API_DEADLINE)
 
 
 async def fill(client: Client, stream: str, subject: str, payloads: Iterable[bytes]) -> int:

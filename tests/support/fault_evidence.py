@@ -15,7 +15,7 @@ from edge_agent import config
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Advise, Forward, RecordedInput
 from edge_agent.core.intake import Intake
-from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.core.observation import Observation, ProbeSighting, SourceMessage
 from edge_agent.core.outgoing import Emitter, WatermarkContext
 from edge_agent.core.policy import Policy
 from edge_agent.core.replay import replay
@@ -27,6 +27,7 @@ from shared.embedded_nats import EmbeddedNats
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.jetstream_api import request_json
 from shared.nats_connection import ConnectionSettings, connect
+from tests.support.fault_fleet import SENDER_HEADER
 from tests.support.fault_stage import FLEET, STREAM, Down, FaultStage
 
 DEADLINE = 30.0
@@ -45,18 +46,22 @@ class FleetRecord(msgspec.Struct, frozen=True):
 class Evidence(msgspec.Struct, kw_only=True):
     """Everything that the verdict is made of.
 
-    ``messages``: the site's stream, with the sender of each ("" for none), ``acknowledged``: message ids that the
+    ``messages``: the site's stream, with the sender of each as the agent has it ("" for none); ``published_by`` has it
+    from the senders, by sequence; ``probes`` are the agent's own messages there. ``acknowledged``: message ids that the
     senders know to be stored, ``stored_ids``: those that are. ``advisories`` and ``forwarded`` are those of a straight
     run, the latter bodies by their origin; ``fates`` says of forwarded registrations, by sequence, why they were let
     go, ``let_go`` how many each agent's store names, and how many it counted; ``takeovers``, how often the other member
-    of a pair led on. ``downs``: when the site's server provably stored nothing. ``copied_through`` is the last message
-    that the block of copies has read.
+    of a pair led on. ``set_apart``: copies, by their origin, that the agent keeps because the region cannot take them.
+    ``downs``: when the site's server provably stored nothing; ``shown_twice``: what its clock, set back, showed again.
+    ``copied_through`` is the last message that the block of copies has read.
     """
 
     block_id: BlockId
     incarnation: Incarnation
     state: BlockState
     messages: list[tuple[str, SourceMessage]]
+    published_by: dict[int, str] = {}
+    probes: set[int] = set()
     acknowledged: set[str] = set()
     stored_ids: set[str] = set()
     recorded: list[RecordedInput] = []
@@ -66,7 +71,9 @@ class Evidence(msgspec.Struct, kw_only=True):
     let_go: list[tuple[int, int]] = []
     takeovers: int = 0
     fleet: list[FleetRecord] = []
+    set_apart: dict[str, bytes] = {}
     downs: list[Down] = []
+    shown_twice: list[tuple[int, int]] = []
     copies_id: BlockId | None = None
     copied_through: int = 0
 
@@ -98,6 +105,7 @@ class _StoreContents(msgspec.Struct):
     recorded: list[RecordedInput]
     fates: dict[int, str]
     let_go_count: int
+    set_apart: dict[str, bytes]
 
 
 async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
@@ -112,10 +120,13 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
     block_id = settings.block_id(block)
 
     stored_ids: set[str] = set()
+    published_by: dict[int, str] = {}
     taken = []
     async for message in stored(stage.site, STREAM):
         delivery = delivery_of(message.reply)
-        stored_ids.add((message.headers or {}).get(wire.MESSAGE_ID_HEADER, ""))
+        headers = message.headers or {}
+        stored_ids.add(headers.get(wire.MESSAGE_ID_HEADER, ""))
+        published_by[delivery.sequence] = headers.get(SENDER_HEADER, "")
         source = SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
         taken.append(intake.read(source))
     began_as = BlockState(SourcePosition(STREAM, incarnation, 0), block.policy.policy())
@@ -128,6 +139,8 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
         incarnation=incarnation,
         state=store.state,
         messages=[(each.sender_id if isinstance(each, Observation) else "", each.message) for each in taken],
+        published_by=published_by,
+        probes={each.message.sequence for each in taken if isinstance(each, ProbeSighting)},
         acknowledged=acknowledged,
         stored_ids=stored_ids,
         recorded=store.recorded,
@@ -145,7 +158,9 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
             FleetRecord(message.subject, message.data, message.headers or {})
             async for message in stored(stage.region, FLEET)
         ],
+        set_apart=store.set_apart,
         downs=stage.downs,
+        shown_twice=stage.shown_twice,
         copies_id=settings.block_id(others[0]) if others else None,
         copied_through=store.copies.position.sequence if store.copies else 0,
     )
@@ -164,13 +179,23 @@ def read_store(path: Path, block: str) -> _StoreContents:
         fates = dict(database.execute(f"SELECT sequence, fate FROM {LOGGED_FORWARDS} WHERE fate <> ''"))
         counted = "SELECT COALESCE(SUM(count), 0) FROM outbox_counter WHERE what <> 'set_apart'"
         ((let_go,),) = database.execute(counted).fetchall()
+        set_apart = _set_apart(database)
     return _StoreContents(
         states.pop(block),
         next(iter(states.values()), None),
         [msgspec.json.decode(body, type=RecordedInput) for (body,) in recorded],
         fates,
         let_go,
+        set_apart,
     )
+
+
+def _set_apart(database: sqlite3.Connection) -> dict[str, bytes]:
+    """Give the bodies of what is set apart, by origin; nothing where the store knows nothing of the kind."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'set_apart'").fetchone():
+        return {}
+    rows = database.execute("SELECT headers, payload FROM set_apart").fetchall()
+    return {msgspec.json.decode(headers, type=dict[str, str])[wire.ORIGIN_HEADER]: body for headers, body in rows}
 
 
 async def count_takeovers(stage: FaultStage) -> int:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 
-from tests.support.fault_stage import COPIED_SUBJECTS
+from tests.support.fault_stage import COPIED_SUBJECTS, Habits
 
 SENDERS = 100
 INTERVAL = 0.6
@@ -36,6 +36,39 @@ LARGEST_FILLING = 3_000
 SUBJECT = "registration.nodes"
 # Copying goes one by one where the region takes no batches.
 COPIED_ONE_IN = 5
+SENDER_HEADER = "Truth-Sender"
+"""Who published it, in a message whose body says so too, however brokenly."""
+HEADERS = f"NATS/1.0\r\nNats-Msg-Id: %s\r\n{SENDER_HEADER}: %s\r\n\r\n"
+_FACTS = {
+    "NaN": b"NaN",
+    "Infinity": b"-Infinity",
+    "lone surrogate": b'"\\udce9"',
+    "raw tab": b'"a\tb"',
+    "Latin-1 byte": b'"caf\xe9"',
+    "invalid escape": b'"C:\\W"',
+    "leading zeros": b"007",
+    "plus sign": b"+1",
+    "comma behind the last element": b"[1,]",
+}
+_WHOLE: dict[str, Callable[[bytes], bytes]] = {
+    "byte-order mark": lambda body: b"\xef\xbb\xbf" + body,
+    "trailing NUL": lambda body: body + b"\0",
+    "comma behind the last field": lambda body: body[:-1] + b",}",
+    "two documents": lambda body: body + b"\n{}",
+}
+MALFORMATIONS = (*_FACTS, *_WHOLE)
+
+
+def malformed(body: bytes, way: str) -> bytes:
+    """Break a registration's JSON; who sent it can still be read, behind the fault or before it, by the body's size.
+
+    >>> malformed(b'{"sender":"a"}', "NaN")
+    b'{"fact":NaN,"sender":"a"}'
+    """
+    if way in _WHOLE:
+        return _WHOLE[way](body)
+    fact = b'"fact":' + _FACTS[way]
+    return b"{%s,%s" % (fact, body[1:]) if len(body) % 2 == 0 else b"%s,%s}" % (body[:-1], fact)
 
 
 class Sender:
@@ -69,8 +102,28 @@ class Sender:
         if draw.randrange(10) == 0:
             self._size = draw.randrange(LARGEST_FILLING)
         urgent = draw.randrange(URGENT_ONE_IN) == 0
-        body = {"sender": self.name, "number": self.number, "urgent": urgent, "filling": "x" * self._size}
+        return self.body(urgent, self._size)
+
+    def body(self, urgent: bool, size: int) -> bytes:
+        """Give a whole registration with a filling of some size."""
+        body = {"sender": self.name, "number": self.number, "urgent": urgent, "filling": "x" * size}
         return msgspec.json.encode(body)
+
+    def oversized(self, most: int) -> bytes:
+        """Give a registration that is as large as a server takes, its headers included, or as ``most`` says."""
+        self.number += 1
+        headers = HEADERS % (self.message_id, self.name)
+        return self.body(False, most - len(headers) - len(self.body(False, 0)))
+
+    @property
+    def message_id(self) -> str:
+        """Name the message that it published last."""
+        return f"{self.name}-{self.number}"
+
+    @property
+    def malforms(self) -> bool:
+        """Tell whether it is of those that write broken bodies while some do."""
+        return zlib.crc32(self.name.encode()) >> 8 & 1 == 0
 
     def _is_in_the_dark(self, at: float) -> bool:
         turn, within = divmod(at, BLACKOUT_EVERY)
@@ -81,13 +134,14 @@ class Sender:
 class FaultFleet:
     """All senders, on one connection straight to the site's server; ``acknowledged`` are ids that it stored."""
 
-    def __init__(self, client: Client, seed: int) -> None:
+    def __init__(self, client: Client, seed: int, habits: Habits) -> None:
         self.acknowledged: set[str] = set()
         self._client = client
+        self._habits = habits
         self._senders = [
             Sender(f"node-{number:02}", random.Random(f"sender {seed} {number}")) for number in range(SENDERS)
         ]
-        self._waiting: dict[str, tuple[str, bytes]] = {}
+        self._waiting: dict[str, tuple[str, bytes, dict[str, str]]] = {}
         self._repeat_at: dict[str, float] = {}
         self._inbox = client.new_inbox()
 
@@ -100,9 +154,21 @@ class FaultFleet:
             for sender in self._senders:
                 body = sender.says(loop.time() - began_at)
                 if body is not None:
-                    await self._publish(f"{sender.name}-{sender.number}", sender.subject, body)
+                    await self._say(sender, body)
+            while self._habits.oversized:
+                subject, less = self._habits.oversized.popleft()
+                sender = next(each for each in self._senders if each.subject == subject)
+                await self._say(sender, sender.oversized(self._client.max_payload - less))
             await self._repeat()
             await asyncio.sleep(TICK)
+
+    async def _say(self, sender: Sender, body: bytes) -> None:
+        headers = {"Nats-Msg-Id": sender.message_id}
+        if b'"sender"' in body:
+            headers[SENDER_HEADER] = sender.name
+            if self._habits.malforms and sender.malforms:
+                body = malformed(body, self._habits.malforms)
+        await self._publish(sender.message_id, sender.subject, body, headers)
 
     async def settle(self) -> bool:
         """Repeat what was not acknowledged yet; tell whether everything is."""
@@ -115,17 +181,18 @@ class FaultFleet:
             if at <= now:
                 await self._publish(message_id, *self._waiting[message_id])
 
-    async def _publish(self, message_id: str, subject: str, body: bytes) -> None:
-        self._waiting[message_id] = (subject, body)
+    async def _publish(self, message_id: str, subject: str, body: bytes, headers: dict[str, str]) -> None:
+        self._waiting[message_id] = (subject, body, headers)
         self._repeat_at[message_id] = asyncio.get_running_loop().time() + REPEAT_AFTER
         with contextlib.suppress(nats.errors.Error):
-            headers = {"Nats-Msg-Id": message_id}
             await self._client.publish(subject, body, reply=f"{self._inbox}.{message_id}", headers=headers)
 
     async def _take_answer(self, message: Msg) -> None:
         message_id = message.subject.rpartition(".")[2]
         with contextlib.suppress(msgspec.MsgspecError):
-            if msgspec.json.decode(message.data, type=dict[str, object]).get("stream"):
+            # A refusal names the stream, too.
+            answer = msgspec.json.decode(message.data, type=dict[str, object])
+            if answer.get("stream") and "error" not in answer:
                 self.acknowledged.add(message_id)
                 self._waiting.pop(message_id, None)
                 self._repeat_at.pop(message_id, None)
@@ -143,7 +210,7 @@ class FleetClient(Client):
 
 
 @asynccontextmanager
-async def connected_fleet(url: str, seed: int) -> AsyncIterator[FaultFleet]:
+async def connected_fleet(url: str, seed: int, habits: Habits) -> AsyncIterator[FaultFleet]:
     """Connect the senders; whenever their server is back, so are they, within a moment."""
 
     async def expected(_error: Exception) -> None:
@@ -154,7 +221,7 @@ async def connected_fleet(url: str, seed: int) -> AsyncIterator[FaultFleet]:
     soon: Any = 0.05
     await client.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=soon, error_cb=expected)
     try:
-        yield FaultFleet(client, seed)
+        yield FaultFleet(client, seed, habits)
     finally:
         async with asyncio.timeout(CLOSE_DEADLINE):
             await client.close()

@@ -3,16 +3,26 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from shared.embedded_link import EmbeddedLink
-from shared.instants import SECOND
 from tests.support.dying_agent import When
+from tests.support.fault_fleet import MALFORMATIONS, SUBJECT
 from tests.support.fault_region import region_deaf, region_full, region_killed, region_suspended, region_swallowed
 from tests.support.fault_schedule import Fault, FaultKind, Moment, Target
-from tests.support.fault_stage import FaultStage
-from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
+from tests.support.fault_site import (
+    consumer_paused,
+    site_deaf,
+    site_deaf_to_some,
+    site_exhausted,
+    site_full,
+    site_killed,
+    site_stepped,
+    site_suspended,
+)
+from tests.support.fault_stage import COPIED_SUBJECTS, FaultStage
+from tests.support.stepped_clock import CANNOT_STEP
 
 ROUND_TRIPS = (0.06, 1.0)
 PATIENCE = 1.0
@@ -26,7 +36,8 @@ BANDWIDTHS = (4_000, 400_000)
 # Below the agent's reserve, where it pauses, down to where nothing can be written at all.
 BYTES_LEFT = (0, 0, 64 << 10, 1 << 20, 32 << 20)
 BOTH_ONE_IN = 3
-CLOCK_STEP = 1 * SECOND
+# What the agent's own headers take, and more.
+BYTES_LESS = 600
 Injector = Callable[[FaultStage, Fault], AbstractAsyncContextManager[None]]
 LinkOf = Callable[[FaultStage, Fault], EmbeddedLink]
 
@@ -84,31 +95,6 @@ def _database(change: str) -> Injector:
     return inject
 
 
-@asynccontextmanager
-async def _site_killed(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    await stage.site.kill()
-    with stage.site_down():
-        yield
-    await stage.site.start()
-
-
-@asynccontextmanager
-async def _site_suspended(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    stage.site.suspend()
-    with stage.site_down():
-        yield
-    stage.site.resume()
-
-
-@asynccontextmanager
-async def _site_stepped(stage: FaultStage, _fault: Fault) -> AsyncIterator[None]:
-    """Let its clock be ahead for a while, by less than makes a blind span or a new epoch."""
-    with SteppedClock(stage.site) as clock, stage.site_ahead(CLOCK_STEP):
-        clock.set(CLOCK_STEP)
-        yield
-        clock.set(0)
-
-
 def _cut(link_of: LinkOf) -> Injector:
     @asynccontextmanager
     async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
@@ -155,6 +141,25 @@ async def _disk_full(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
     stage.disk.free()
 
 
+def _oversized(subjects: Sequence[str]) -> Injector:
+    """Let somebody publish as much as the site's server takes in one message; half of them less, by some bytes."""
+
+    @asynccontextmanager
+    async def inject(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+        less = max(0, int((fault.detail - 0.5) * 2 * BYTES_LESS))
+        stage.habits.oversized.append((subjects[fault.number % len(subjects)], less))
+        yield
+
+    return inject
+
+
+@asynccontextmanager
+async def _malformed(stage: FaultStage, fault: Fault) -> AsyncIterator[None]:
+    stage.habits.malforms = MALFORMATIONS[int(fault.detail * len(MALFORMATIONS))]
+    yield
+    stage.habits.malforms = ""
+
+
 def _between(bounds: tuple[float, float], detail: float) -> float:
     low, high = bounds
     return low * float((high / low) ** detail)
@@ -176,9 +181,14 @@ INJECTORS: dict[FaultKind, Injector] = {
     FaultKind.AGENT_SUSPENDED: _agent_suspended,
     FaultKind.DATABASE_RESTARTED: _database("rewrite"),
     FaultKind.DATABASE_UPGRADED: _database("make_old"),
-    FaultKind.SITE_KILLED: _site_killed,
-    FaultKind.SITE_SUSPENDED: _site_suspended,
-    FaultKind.SITE_STEPPED: _site_stepped,
+    FaultKind.SITE_KILLED: site_killed,
+    FaultKind.SITE_SUSPENDED: site_suspended,
+    FaultKind.SITE_STEPPED: site_stepped,
+    FaultKind.SITE_FULL: site_full,
+    FaultKind.SITE_EXHAUSTED: site_exhausted,
+    FaultKind.SITE_DEAF: site_deaf,
+    FaultKind.SITE_DEAF_TO_SOME: site_deaf_to_some,
+    FaultKind.CONSUMER_PAUSED: consumer_paused,
     FaultKind.REGION_KILLED: region_killed,
     FaultKind.REGION_SUSPENDED: region_suspended,
     FaultKind.REGION_FULL: region_full,
@@ -191,6 +201,9 @@ INJECTORS: dict[FaultKind, Injector] = {
     FaultKind.UPLINK_STALLED: _stalled(_uplink),
     FaultKind.UPLINK_SLOW: _slow(_uplink),
     FaultKind.DISK_FULL: _disk_full,
+    FaultKind.OVERSIZED_REGISTRATION: _oversized((SUBJECT,)),
+    FaultKind.OVERSIZED_COPY: _oversized(COPIED_SUBJECTS),
+    FaultKind.MALFORMED: _malformed,
 }
 
 

@@ -14,7 +14,7 @@ from tests.support.fault_evidence import gather, last_sequence
 from tests.support.fault_fleet import FaultFleet, connected_fleet
 from tests.support.fault_injectors import kinds_left_out, play
 from tests.support.fault_policy import speak_for_ever
-from tests.support.fault_schedule import FaultKind, counts, draw_schedule
+from tests.support.fault_schedule import NOT_DEALT, FaultKind, counts, draw_schedule
 from tests.support.fault_stage import COPIED, STREAM, FaultStage, fault_stage
 from tests.support.fault_verdict import Verdict, judge
 from tests.support.supervised_agent import SupervisedAgent
@@ -22,6 +22,8 @@ from tests.support.waiting import until
 
 DRAIN_DEADLINE = 120.0
 CERTAIN_TAKEOVERS = 3
+# Megabytes: more than the senders need, and not so much that it takes long to use up.
+STORAGE, STORAGE_PER_FAULT = 64, 0.35
 LOOK_EVERY = 0.1
 WORDS_OF_A_BROKEN_AGENT = ("Traceback", "was corrupt", "beginning anew")
 FINDINGS_SHOWN = 20
@@ -37,11 +39,14 @@ class FaultRun(msgspec.Struct, kw_only=True):
     agent_starts: int
     verdict: Verdict
     is_pair: bool = False
+    cards: dict[FaultKind, int] = {}
 
     def report(self) -> Iterator[str]:
         """Say it in lines, the verdict last."""
         yield f"{'fault':28} {'times':>6}"
         for kind, count in self.faults.items():
+            if kind in NOT_DEALT and not count:
+                continue
             yield f"{kind:28} {f'left out: {self.left_out[kind]}' if kind in self.left_out else f'{count:6}'}"
         yield ""
         for name, count in self.verdict.counts.items():
@@ -57,20 +62,31 @@ class FaultRun(msgspec.Struct, kw_only=True):
         yield f"seed {self.seed}, {count} faults in {self.took:.0f} s"
         if not self.verdict.is_clean:
             pair = " --pair" if self.is_pair else ""
-            yield f"again: python -m tests.acceptance.fault_schedule --seed {self.seed} --faults {count}{pair}"
+            draw = "".join(f' --draw "{kind}={number}"' for kind, number in self.cards.items())
+            yield f"again: python -m tests.acceptance.fault_schedule --seed {self.seed} --faults {count}{pair}{draw}"
         yield self.verdict.line
 
 
 async def run_faults(
-    directory: Path, seed: int, count: int, say: Callable[[str], None], *, pair: bool = False
+    directory: Path,
+    seed: int,
+    count: int,
+    say: Callable[[str], None],
+    *,
+    pair: bool = False,
+    cards: Mapping[FaultKind, int] | None = None,
 ) -> FaultRun:
-    """Run ``count`` faults of ``seed``; logs and stores are left in ``directory``. ``pair``: two agents are there."""
+    """Run ``count`` faults of ``seed``; logs and stores are left in ``directory``.
+
+    ``pair``: two agents are there. ``cards``: the kinds that are wanted, and how many of each are in a deck.
+    """
     began_at = time.monotonic()
-    async with fault_stage(directory, atomic=seed % 2 == 0, pair=pair) as stage:
+    storage = f"{STORAGE + count * STORAGE_PER_FAULT:.0f}MB"
+    async with fault_stage(directory, atomic=seed % 2 == 0, pair=pair, site_storage=storage) as stage:
         left_out = kinds_left_out(stage)
-        faults = draw_schedule(seed, count, left_out)
+        faults = draw_schedule(seed, count, left_out, cards)
         say(f"seed {seed}: {count} faults in about {faults[-1].at:.0f} s; files in {directory}")
-        async with connected_fleet(stage.site.url, seed) as fleet:
+        async with connected_fleet(stage.site.url, seed, stage.habits) as fleet:
             stage.start_agent()
             supervising = asyncio.create_task(stage.supervise())
             living = asyncio.create_task(fleet.live())
@@ -99,6 +115,7 @@ async def run_faults(
             agent_starts=sum(agent.starts for agent in stage.agents),
             verdict=verdict,
             is_pair=pair,
+            cards=dict(cards or {}),
         )
 
 

@@ -5,7 +5,7 @@ again and again, however the seed falls.
 """
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ class Target(StrEnum):
     SOURCE_LINK = "link to the site"
     UPLINK = "link to the region"
     DISK = "disk"
+    SENDERS = "senders"
 
 
 class FaultKind(StrEnum):
@@ -39,6 +40,11 @@ class FaultKind(StrEnum):
     SITE_KILLED = "site's server killed"
     SITE_SUSPENDED = "site's server suspended"
     SITE_STEPPED = "site's clock stepped"
+    SITE_FULL = "site's stream full"
+    SITE_EXHAUSTED = "site out of storage"
+    SITE_DEAF = "site's stream deaf to all"
+    SITE_DEAF_TO_SOME = "site's stream deaf to some"
+    CONSUMER_PAUSED = "consumer paused"
     REGION_KILLED = "region's server killed"
     REGION_SUSPENDED = "region's server suspended"
     REGION_FULL = "region's stream full"
@@ -51,6 +57,9 @@ class FaultKind(StrEnum):
     UPLINK_STALLED = "link to the region half-open"
     UPLINK_SLOW = "link to the region slow"
     DISK_FULL = "disk full"
+    OVERSIZED_REGISTRATION = "registration of limit size"
+    OVERSIZED_COPY = "copy of limit size"
+    MALFORMED = "malformed bodies"
 
 
 class Moment(StrEnum):
@@ -84,6 +93,7 @@ MOMENTS = {
     Target.SOURCE_LINK: (Moment.AT_ONCE, Moment.READING),
     Target.UPLINK: (Moment.AT_ONCE, Moment.SENDING, Moment.SENDING),
     Target.DISK: (Moment.AT_ONCE, Moment.COMMITTING),
+    Target.SENDERS: (Moment.AT_ONCE,),
 }
 RULES = {
     FaultKind.AGENT_KILLED: Rule(Target.AGENT, 2, 0.02, 1.0, may_be_long=False),
@@ -95,6 +105,11 @@ RULES = {
     FaultKind.SITE_KILLED: Rule(Target.SITE, 3, 0.02, 1.5),
     FaultKind.SITE_SUSPENDED: Rule(Target.SITE, 3, 0.05, 3.0),
     FaultKind.SITE_STEPPED: Rule(Target.SITE, 2, 0.1, 2.0),
+    FaultKind.SITE_FULL: Rule(Target.SITE, 1, 1.0, 6.0),
+    FaultKind.SITE_EXHAUSTED: Rule(Target.SITE, 1, 1.0, 6.0),
+    FaultKind.SITE_DEAF: Rule(Target.SITE, 1, 1.0, 6.0),
+    FaultKind.SITE_DEAF_TO_SOME: Rule(Target.SITE, 1, 1.0, 6.0),
+    FaultKind.CONSUMER_PAUSED: Rule(Target.SITE, 1, 0.5, 5.0),
     FaultKind.REGION_KILLED: Rule(Target.REGION, 4, 0.02, 0.5),
     FaultKind.REGION_SUSPENDED: Rule(Target.REGION, 4, 0.05, 2.0),
     FaultKind.REGION_FULL: Rule(Target.REGION, 2, 0.05, 1.0, may_be_long=False),
@@ -107,7 +122,12 @@ RULES = {
     FaultKind.UPLINK_STALLED: Rule(Target.UPLINK, 4, 0.05, 2.0),
     FaultKind.UPLINK_SLOW: Rule(Target.UPLINK, 2, 0.5, 2.0),
     FaultKind.DISK_FULL: Rule(Target.DISK, 3, 0.1, 2.0),
+    FaultKind.OVERSIZED_REGISTRATION: Rule(Target.SENDERS, 1, 0.1, 0.5, may_be_long=False),
+    FaultKind.OVERSIZED_COPY: Rule(Target.SENDERS, 1, 0.1, 0.5, may_be_long=False),
+    FaultKind.MALFORMED: Rule(Target.SENDERS, 1, 3.0, 6.0),
 }
+NOT_DEALT = frozenset((FaultKind.SITE_DEAF, FaultKind.SITE_DEAF_TO_SOME, FaultKind.OVERSIZED_COPY, FaultKind.MALFORMED))
+"""Kinds that the agent does not stand yet: they come only where a schedule names its kinds."""
 
 
 class Fault(NamedTuple):
@@ -126,8 +146,16 @@ class Fault(NamedTuple):
         return RULES[self.kind].target
 
 
-def draw_schedule(seed: int, count: int, left_out: Collection[FaultKind] = ()) -> list[Fault]:
-    """Draw ``count`` faults, in the order of their instants; kinds that cannot be made here are left out."""
+def draw_schedule(
+    seed: int, count: int, left_out: Collection[FaultKind] = (), cards: Mapping[FaultKind, int] | None = None
+) -> list[Fault]:
+    """Draw ``count`` faults, in the order of their instants; kinds that cannot be made here are left out.
+
+    ``cards`` says how many of each kind are in a deck, and names all kinds, where the usual deck is not wanted.
+    """
+    if cards is None:
+        cards = {kind: rule.cards for kind, rule in RULES.items() if kind not in NOT_DEALT}
+    cards = {kind: number for kind, number in cards.items() if kind not in left_out}
     draw = random.Random(f"faults {seed}")
     deck: list[FaultKind] = []
     free_at = dict.fromkeys(Target, 0.0)
@@ -137,8 +165,8 @@ def draw_schedule(seed: int, count: int, left_out: Collection[FaultKind] = ()) -
         at += draw.uniform(*GAP)
         if number % STORM_FAULTS == 0:
             at += CALM
-        if len(deck) < len(RULES):
-            deck += _shuffled_deck(draw, left_out)
+        if len(deck) < len(cards):
+            deck += _shuffled_deck(draw, cards)
         place = next((place for place, kind in enumerate(deck) if free_at[RULES[kind].target] <= at), 0)
         kind = deck.pop(place)
         rule = RULES[kind]
@@ -155,8 +183,8 @@ def counts(faults: Collection[Fault]) -> Iterator[tuple[FaultKind, int]]:
         yield kind, sum(fault.kind is kind for fault in faults)
 
 
-def _shuffled_deck(draw: random.Random, left_out: Collection[FaultKind]) -> list[FaultKind]:
-    deck = [kind for kind, rule in RULES.items() for _ in range(rule.cards) if kind not in left_out]
+def _shuffled_deck(draw: random.Random, cards: Mapping[FaultKind, int]) -> list[FaultKind]:
+    deck = [kind for kind, number in cards.items() for _ in range(number)]
     draw.shuffle(deck)
     return deck
 

@@ -5,6 +5,7 @@ Everything is in reach of the injectors; nothing on it goes wrong by itself.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import cycle
@@ -20,6 +21,8 @@ from tests.support.fault_disk import SmallDisk
 from tests.support.supervised_agent import SupervisedAgent
 
 STREAM = "REGISTRATION"
+STREAM_SUBJECTS = ["registration.>"]
+PROBE = "registration.probe"
 # Two of them: what the region's stream does not take must hold up what comes behind it, whatever its subject.
 COPIED_SUBJECTS = ("registration.copied.a", "registration.copied.b")
 COPIED = "registration.copied.>"
@@ -60,6 +63,7 @@ name = "nodes"
 servers = ["{site}"]
 stream = "REGISTRATION"
 settle = "200ms"
+probe_subject = "{probe}"
 [stream.sender]
 json_path = "sender"
 [stream.policy]
@@ -96,10 +100,27 @@ SPARES_LEADER = 0.25
 
 
 class Down(NamedTuple):
-    """A time, in microseconds of its own clock, in which the site's server provably stored nothing."""
+    """A time, in microseconds of its own clock, in which the site's server provably stored nothing.
+
+    ``refuses``: it worked, and stored nothing that it was sent, or nothing on ``subject`` where that is named.
+    """
 
     started_at: int
     ended_at: int
+    refuses: bool = False
+    subject: str = ""
+
+
+class Habits:
+    """What senders do that is a fault of theirs; they look here before they publish.
+
+    ``malforms`` names the way in which half of them write their bodies, "" for none. ``oversized`` are subjects on
+    which a message of the largest size that the server takes is to be published, less some bytes, each once.
+    """
+
+    def __init__(self) -> None:
+        self.malforms = ""
+        self.oversized: deque[tuple[str, int]] = deque()
 
 
 class FaultStage:
@@ -126,6 +147,8 @@ class FaultStage:
         self.unheard = cycle(UNHEARD)
         self.astray = cycle(ASTRAY)
         self.downs: list[Down] = []
+        self.shown_twice: list[tuple[int, int]] = []
+        self.habits = Habits()
         self._shown_through = 0
 
     # The agents: one, or two of which one leads
@@ -181,17 +204,20 @@ class FaultStage:
     def site_ahead(self, by: int) -> Iterator[None]:
         """Note that the clock of the site's server, set back at the end, is ahead of this machine's by microseconds."""
         yield
-        self._shown_through = _now() + by
+        now = _now()
+        self._shown_through = now + by
+        # It was set back a moment ago.
+        self.shown_twice.append((now - by // 10, now + by))
 
     @contextmanager
-    def site_down(self) -> Iterator[None]:
-        """Note that the site's server, which was just ended or suspended, stores nothing meanwhile.
+    def site_down(self, *, refuses: bool = False, subject: str = "") -> Iterator[None]:
+        """Note that the site's server, which was just ended, suspended or made to refuse, stores nothing meanwhile.
 
         Of a time that its clock had shown before nobody can tell: it goes by twice.
         """
         started_at = max(_now(), self._shown_through)
         yield
-        self.downs.append(Down(started_at, _now()))
+        self.downs.append(Down(started_at, _now(), refuses, subject))
 
 
 @asynccontextmanager
@@ -204,6 +230,7 @@ async def fault_stage(
     servers_die: bool = True,
     policy: str = POLICY,
     pair: bool = False,
+    site_storage: str = "",
 ) -> AsyncIterator[FaultStage]:
     """Start servers and links, make the streams, write the settings; the agent is not started.
 
@@ -211,19 +238,22 @@ async def fault_stage(
     ``small_disk``: whether the store lies on a disk of its own, where this machine permits that. ``servers_die``: where
     they do not, they need not have each message on the disk before they acknowledge it. ``policy``: the thresholds that
     senders are held to. ``pair``: whether two agents serve the site, the second with a store on the usual disk, each
-    with a link of its own to the region, behind the one that both share.
+    with a link of its own to the region, behind the one that both share. ``site_storage``: the most that the site's
+    server may store.
     """
     async with AsyncExitStack() as stack:
         disk = stack.enter_context(SmallDisk(directory / "disk", is_wanted=small_disk))
         servers = tuple(
-            EmbeddedNats(ServerSettings(name=name, store_dir=directory / name, sync_always=servers_die))
-            for name in ("site", "region")
+            EmbeddedNats(
+                ServerSettings(name=name, store_dir=directory / name, sync_always=servers_die, max_file=storage)
+            )
+            for name, storage in (("site", site_storage), ("region", ""))
         )
         for server in servers:
             await stack.enter_async_context(server)
         site, region = servers
         uplink = await stack.enter_async_context(EmbeddedLink(region.port, round_trip=ROUND_TRIP))
-        await make_stream(site, {"name": STREAM, "subjects": ["registration.>"]})
+        await make_stream(site, {"name": STREAM, "subjects": STREAM_SUBJECTS})
         agents: list[SupervisedAgent] = []
         for name in MEMBERS if pair else MEMBERS[:1]:
             link = await stack.enter_async_context(EmbeddedLink(site.port, round_trip=ROUND_TRIP))
@@ -235,6 +265,7 @@ async def fault_stage(
             settings = (SETTINGS + (COPIES if copies and not pair else "")).format(
                 name=name,
                 copied=COPIED,
+                probe=PROBE,
                 policy=policy,
                 region=own.url,
                 site=link.url,

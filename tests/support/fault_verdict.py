@@ -23,7 +23,7 @@ from shared import subjects, wire
 from shared.identifiers import AdvisoryKind
 from shared.wire import Advisory, Watermark
 from tests.support.fault_evidence import Evidence, FleetRecord
-from tests.support.fault_stage import COPIED_SUBJECTS
+from tests.support.fault_stage import COPIED_SUBJECTS, Down
 
 
 class Verdict(msgspec.Struct):
@@ -67,12 +67,14 @@ def judge(evidence: Evidence) -> Verdict:
     verdict.wrong += _wrong_coverage(evidence, held)
     kinds = Counter(str(_advisory(payload).kind) for payload in held.advisories.values())
     verdict.counts = {
-        "registrations read": len(evidence.messages),
+        "registrations read": len(evidence.messages) - len(evidence.probes),
         "registrations forwarded": len(held.registrations),
         "registrations let go": len(evidence.fates),
         "takeovers": evidence.takeovers,
         "messages copied": len(held.copies),
+        "copies set apart": len(evidence.set_apart),
         "watermarks": len(held.watermarks),
+        "times without storing": sum(1 for _ in _deaf_times(evidence)),
         "blind spans": sum(1 for _ in _blind_spans(evidence)),
         "revisions of policy taken": sum(isinstance(item, PolicyChanged) for item in evidence.recorded),
         "senders retired by it": sum(isinstance(item, SenderRetired) for item in evidence.recorded),
@@ -122,14 +124,17 @@ def _judge_stream(evidence: Evidence, verdict: Verdict) -> None:
     """What senders know to be stored is in the stream, and all of the stream was read and counted."""
     for message_id in sorted(evidence.acknowledged - evidence.stored_ids):
         verdict.lost.append(f"registration {message_id}, by the site's own server")
-    count, position = len(evidence.messages), evidence.state.position.sequence
-    last = evidence.messages[-1][1].sequence if evidence.messages else 0
-    if position != last:
+    position = evidence.state.position.sequence
+    sequences = [message.sequence for _, message in evidence.messages]
+    # A probe may be under way when the agent ends.
+    last = max((sequence for sequence in sequences if sequence not in evidence.probes), default=0)
+    if position < last:
         verdict.lost.append(f"registrations {position + 1} to {last}: the agent never read them")
     counters = evidence.state.counters
-    counted = sum(counters.get("valid", {}).values()) + sum(counters.get("rejected", {}).values())
+    counted = sum(sum(counters.get(name, {}).values()) for name in ("valid", "rejected", "probes"))
+    count = sum(sequence <= max(position, last) for sequence in sequences)
     if counted != count:
-        verdict.wrong.append(f"valid and rejected are {counted}, but the stream holds {count}")
+        verdict.wrong.append(f"valid, rejected and probes are {counted}, but the stream holds {count}")
 
 
 def _judge_advisories(evidence: Evidence, held: _Held, verdict: Verdict) -> None:
@@ -163,15 +168,16 @@ def _judge_registrations(evidence: Evidence, held: _Held, verdict: Verdict) -> N
 
 
 def _judge_copies(evidence: Evidence, held: _Held, verdict: Verdict) -> None:
-    """Every message that is to be copied was, whole and in the stream's order."""
+    """Every message that is to be copied was, whole and in the stream's order, or is kept where it is too large."""
     if evidence.copies_id is None:
         return
     published = {
         message.sequence: message.payload for _, message in evidence.messages if message.subject in COPIED_SUBJECTS
     }
     copied = {wire.parse_origin_header(origin)[2]: payload for origin, payload in held.copies.items()}
-    verdict.lost += [f"copy of message {sequence}" for sequence in published if sequence not in copied]
-    for sequence, payload in copied.items():
+    kept = {wire.parse_origin_header(origin)[2]: payload for origin, payload in evidence.set_apart.items()}
+    verdict.lost += [f"copy of message {each}" for each in published if each not in copied and each not in kept]
+    for sequence, payload in [*copied.items(), *kept.items()]:
         if published.get(sequence) != payload:
             verdict.wrong.append(f"the copy of message {sequence} is not what was published")
     for before, after in pairwise(copied):
@@ -182,12 +188,22 @@ def _judge_copies(evidence: Evidence, held: _Held, verdict: Verdict) -> None:
 
 
 def _wrong_accusations(evidence: Evidence, held: _Held) -> Iterator[str]:
-    """Whoever is said to be stale was silent for ``stale_after``, and nobody was deaf meanwhile."""
+    """Whoever is said to be stale was silent for ``stale_after``, and nobody was deaf meanwhile.
+
+    Heard is who published a message that is stored, whatever the agent made of it, and when it was stored; only while
+    the clock of the site's server shows a time again does it count when the agent counted it.
+    """
     policy = evidence.policy
     heard: dict[str, list[int]] = defaultdict(list)
+    subjects_of: dict[str, set[str]] = defaultdict(set)
     counted_at = {item.sequence: item.counted_at for item in evidence.recorded if isinstance(item, Clamped)}
     for sender_id, message in evidence.messages:
-        heard[sender_id].append(counted_at.get(message.sequence, message.stored_at))
+        is_again = any(begin <= message.stored_at <= end for begin, end in evidence.shown_twice)
+        at = counted_at.get(message.sequence, message.stored_at) if is_again else message.stored_at
+        for named in {sender_id, evidence.published_by.get(message.sequence, "")} - {""}:
+            heard[named].append(at)
+            subjects_of[named].add(message.subject)
+    deaf = list(_deaf_times(evidence))
     for payload in held.advisories.values():
         advisory = _advisory(payload)
         if advisory.kind is not AdvisoryKind.STALE:
@@ -195,16 +211,43 @@ def _wrong_accusations(evidence: Evidence, held: _Held) -> Iterator[str]:
         silent_from = advisory.at_us - policy.stale_after
         if any(silent_from < seen_at < advisory.at_us for seen_at in heard[advisory.value]):
             yield f"advisory {_named(payload)}: it was heard meanwhile"
-        for down in evidence.downs:
-            if down.ended_at - down.started_at > policy.blind_after and (
-                down.started_at < advisory.at_us and silent_from < down.ended_at
-            ):
-                yield f"advisory {_named(payload)}: the site's server was down meanwhile"
+        for down in deaf:
+            concerns = not down.subject or down.subject in subjects_of[advisory.value]
+            if concerns and down.started_at < advisory.at_us and silent_from < down.ended_at:
+                yield f"advisory {_named(payload)}: {_what_was(down)} meanwhile"
+
+
+def _deaf_times(evidence: Evidence) -> Iterator[Down]:
+    """Give the times, longer than ``blind_after``, of which nobody can know anything.
+
+    For as long behind what a server stored last, its answers may count though it refuses by then. What it stores shows
+    that it does not just then.
+    """
+    blind_after = evidence.policy.blind_after
+    for down in evidence.downs:
+        edges = [down.started_at, down.ended_at]
+        if down.refuses:
+            edges += [
+                message.stored_at
+                for _, message in evidence.messages
+                if down.started_at < message.stored_at < down.ended_at and down.subject in ("", message.subject)
+            ]
+        for started_at, ended_at in pairwise(sorted(edges)):
+            known_through = started_at + blind_after if down.refuses else started_at
+            if ended_at - known_through > blind_after:
+                yield down._replace(started_at=known_through, ended_at=ended_at)
+
+
+def _what_was(down: Down) -> str:
+    if down.subject:
+        return f"the site's stream did not listen on {down.subject}"
+    return "the site's stream stored nothing" if down.refuses else "the site's server was down"
 
 
 def _wrong_blindness(evidence: Evidence) -> Iterator[str]:
     """No time is given up in which the site's stream shows that it worked, and its past never changed."""
     # A time that the site's clock shows once more, set back, is not the one that was given up.
+    partly_deaf = [down for down in evidence.downs if down.subject]
     stored_at = list(accumulate((message.stored_at for _, message in evidence.messages), max))
     for item in evidence.recorded:
         if isinstance(item, EpochBegun):
@@ -212,7 +255,9 @@ def _wrong_blindness(evidence: Evidence) -> Iterator[str]:
     for span in _blind_spans(evidence):
         if span.cause is not BlindCause.UNPROVEN:
             yield f"blind from {span.started_at} to {span.ended_at}, cause {span.cause}: nothing was lost to it"
-        if any(span.started_at < at < span.ended_at for at in stored_at):
+        # Of time in which some were not heard the agent may give up all.
+        in_part = any(span.started_at < down.ended_at and down.started_at < span.ended_at for down in partly_deaf)
+        if not in_part and any(span.started_at < at < span.ended_at for at in stored_at):
             yield f"blind from {span.started_at} to {span.ended_at} though messages were stored meanwhile"
 
 
@@ -222,6 +267,8 @@ def _wrong_coverage(evidence: Evidence, held: _Held) -> Iterator[str]:
     spans = list(_blind_spans(evidence))
     starts = {*begun, *(span.ended_at for span in spans)}
     decided_at = [_advisory(payload).at_us for payload in evidence.advisories]
+    # What a stream does not take on some subjects leaves the rest of it known.
+    deaf = [down for down in _deaf_times(evidence) if not down.subject]
     for mark in held.watermarks:
         since, through = mark.observed_since_us, mark.observed_through_us
         name = f"watermark from {since} to {through}"
@@ -230,11 +277,9 @@ def _wrong_coverage(evidence: Evidence, held: _Held) -> Iterator[str]:
         for span in spans:
             if since < span.ended_at and span.started_at < through:
                 yield f"{name} covers the blind span from {span.started_at} to {span.ended_at}"
-        for down in evidence.downs:
-            if down.ended_at - down.started_at > evidence.policy.blind_after and (
-                since < down.ended_at and down.started_at < through
-            ):
-                yield f"{name} covers {down.started_at} to {down.ended_at}, when the site's server was down"
+        for down in deaf:
+            if since < down.ended_at and down.started_at < through:
+                yield f"{name} covers {down.started_at} to {down.ended_at}, when {_what_was(down)}"
         decided = bisect_left(decided_at, through)
         if mark.advisory_ordinal < decided:
             yield f"{name} vouches for {mark.advisory_ordinal} advisories, {decided} were decided before its end"

@@ -1,13 +1,12 @@
 """The verdict on a schedule of faults can fail: whatever is lost, duplicated or wrong is found, and nothing else."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Advise, BlindCause, BlindSpan, EpochBegun, Forward, ObservationBegun
+from edge_agent.core.decision import Advise, BlindCause, BlindSpan, Clamped, EpochBegun, Forward, ObservationBegun
 from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.outgoing import Emitter, OutboxRow, WatermarkContext
 from edge_agent.core.policy import Policy
@@ -17,7 +16,6 @@ from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.instants import SECOND
 from shared.subjects import copy_prefix
 from tests.support.fault_evidence import Evidence, FleetRecord
-from tests.support.fault_schedule import FaultKind, counts, draw_schedule
 from tests.support.fault_stage import Down
 from tests.support.fault_verdict import Verdict, judge
 
@@ -26,6 +24,7 @@ PAST = Incarnation(created_at=1, epoch_ms=1)
 COPIES = BlockId("eu-west", "dub1", "copies")
 POLICY = Policy(sample_interval=2 * SECOND, stale_after=3 * SECOND, retire_after=8 * SECOND, blind_after=SECOND)
 THROUGH = 7 * SECOND
+REFUSED = Down(3_100_000, 6 * SECOND, refuses=True)
 # Both register at once; b, heard once more at 2.5 s, falls stale at 5.5 s.
 HEARD = [("a", 10), ("b", 11), ("a", 20), ("b", 25), *(("a", tenths) for tenths in range(30, 70, 5))]
 
@@ -118,10 +117,10 @@ def stop_reading(evidence: Evidence) -> None:
     evidence.messages.append(("a", message))
 
 
-def hear_the_accused(evidence: Evidence) -> None:
+def hear_the_accused(evidence: Evidence, sender_id: str = "b") -> None:
     """A message that neither the agent nor the straight run took for one of b's."""
     number, (_, message) = next((n, each) for n, each in enumerate(evidence.messages) if each[1].sequence == 6)
-    evidence.messages[number] = ("b", message)
+    evidence.messages[number] = (sender_id, message)
 
 
 def site_was_down(evidence: Evidence) -> None:
@@ -160,6 +159,51 @@ def test_a_registration_that_was_let_go_and_counted_is_not_lost() -> None:
     number = place(known, ".registration")
     sequence = wire.parse_origin_header(known.fleet.pop(number).headers[wire.ORIGIN_HEADER])[2]
     known.fates, known.let_go = {sequence: "newer_sample"}, [(1, 1)]
+    assert judge(known).is_clean
+
+
+def judged_with(down: Down, *stored_at: int) -> list[str]:
+    known = evidence()
+    known.downs.append(down)
+    known.messages = [each for each in known.messages if not down.started_at < each[1].stored_at < down.ended_at]
+    known.messages += [("", SourceMessage("registration.copied.a", b"", None, at, at)) for at in stored_at]
+    return [said for said in judge(known).wrong if "meanwhile" in said or "covers" in said]
+
+
+def test_a_sender_must_not_be_called_stale_while_the_stream_refuses_nor_that_time_be_vouched_for() -> None:
+    accused, covered = judged_with(REFUSED)
+    assert accused == "advisory 3, b stale at 5500000: the site's stream stored nothing meanwhile"
+    assert covered.endswith("covers 4100000 to 6000000, when the site's stream stored nothing")
+
+
+def test_a_stream_that_stores_now_and_then_or_refuses_while_answers_still_count_makes_nobody_unheard() -> None:
+    assert judged_with(REFUSED, *range(3_200_000, 6_000_000, 500_000)) == []
+    assert judged_with(Down(3_900_000, 5_800_000, refuses=True)) == []
+
+
+def test_a_stream_that_is_deaf_to_some_makes_nobody_else_unheard() -> None:
+    (accused,) = judged_with(REFUSED._replace(subject="registration.copied.a"))
+    assert "the site's stream did not listen on registration.copied.a meanwhile" in accused
+    assert judged_with(REFUSED._replace(subject="registration.nodes")) == []
+
+
+def test_who_published_what_the_agent_could_not_read_was_heard() -> None:
+    known = evidence()
+    hear_the_accused(known, "")
+    assert not any("it was heard meanwhile" in said for said in judge(known).wrong)
+    known.published_by[6] = "b"
+    assert any("it was heard meanwhile" in said for said in judge(known).wrong)
+    known.recorded.append(Clamped(6, 6 * SECOND))
+    assert any("it was heard meanwhile" in said for said in judge(known).wrong), "late, where nothing excuses that"
+    known.shown_twice.append((3 * SECOND, 6 * SECOND))
+    assert not any("it was heard meanwhile" in said for said in judge(known).wrong)
+
+
+def test_a_probe_that_the_agent_left_unread_is_no_registration_lost() -> None:
+    known = evidence()
+    known.messages.append(("", SourceMessage("registration.probe", b"", None, 99, THROUGH)))
+    assert judge(known).lost
+    known.probes.add(99)
     assert judge(known).is_clean
 
 
@@ -278,10 +322,14 @@ def test_copies_of_everything_are_what_must_be() -> None:
     assert judge(copied()).counts["messages copied"] == len(HEARD)
 
 
-def test_a_copy_that_is_lost_is_found() -> None:
+def test_a_copy_that_is_lost_is_found_unless_it_is_set_apart_and_whole() -> None:
     known = copied()
-    take_out(".copy.registration.copied.a")(known)
+    record = known.fleet.pop(place(known, ".copy.registration.copied.a"))
     assert judge(known).lost == [f"copy of message {len(HEARD)}"]
+    known.set_apart[record.headers[wire.ORIGIN_HEADER]] = record.payload
+    assert judge(known).is_clean
+    known.set_apart[record.headers[wire.ORIGIN_HEADER]] = b""
+    assert found(judge(known)) == (False, False, True)
 
 
 def test_a_copy_that_comes_twice_is_found() -> None:
@@ -300,26 +348,3 @@ def test_a_copy_out_of_order_is_found() -> None:
     known = copied()
     known.fleet.insert(-3, known.fleet.pop())
     assert found(judge(known)) == (False, False, True)
-
-
-# The schedule
-
-
-def test_a_seed_gives_its_schedule_again_and_no_other_seed_does() -> None:
-    assert draw_schedule(7, 200) == draw_schedule(7, 200)
-    assert draw_schedule(7, 200) != draw_schedule(8, 200)
-    assert draw_schedule(7, 200)[:100] == draw_schedule(7, 100)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_two_hundred_faults_are_of_every_kind_and_end_in_two_minutes(seed: int) -> None:
-    faults = draw_schedule(seed, 200)
-    assert min(count for _, count in counts(faults)) >= 3
-    assert faults[-1].at < 130
-    for target in {fault.target for fault in faults}:
-        own = [fault for fault in faults if fault.target is target]
-        assert all(before.at + before.duration <= after.at for before, after in pairwise(own))
-
-
-def test_what_cannot_be_made_here_is_left_out() -> None:
-    assert dict(counts(draw_schedule(7, 200, {FaultKind.DISK_FULL})))[FaultKind.DISK_FULL] == 0
