@@ -151,11 +151,14 @@ class Draft:
 
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
         """Note what the stream takes, and whether it is seen to refuse what is sent to it; ``facts`` as of now."""
-        took, narrowed_at, awaits_word = self._took, self._narrowed_at, self._awaits_word
+        takes, took, narrowed_at, awaits_word = self._takes, self._took, self._narrowed_at, self._awaits_word
         earliest_seen_at = self._heard.first_instant()
-        if self._takes is not None and self._takes.lost_in(facts.takes) and earliest_seen_at < NEVER:
-            took, narrowed_at, awaits_word = took or self._takes, facts.server_at, True
-        elif took is not None and not took.lost_in(facts.takes):
+        # What nobody was heard on is not missed.
+        used = takes if took is None else took if takes is None or awaits_word else took.joined(takes)
+        is_lost = used is not None and bool(used.lost_in(facts.takes))
+        if is_lost and takes != facts.takes and earliest_seen_at < NEVER:
+            took, narrowed_at, awaits_word = used, facts.server_at, True
+        elif took is not None and not is_lost:
             took, narrowed_at, awaits_word = None, 0, False
         elif took is not None and earliest_seen_at >= narrowed_at:
             took = None

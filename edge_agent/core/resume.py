@@ -38,6 +38,13 @@ class StreamTakes(msgspec.Struct, frozen=True):
             return f"no longer takes messages of more than {later.max_message_size} bytes"
         return "" if self.routing == later.routing else "copies or renames messages otherwise than before"
 
+    def joined(self, later: "StreamTakes") -> "StreamTakes":
+        """Give what either takes; the routing is this one's."""
+        sizes = (self.max_message_size, later.max_message_size)
+        return StreamTakes(
+            tuple(dict.fromkeys(self.subjects + later.subjects)), max(sizes) if all(sizes) else 0, self.routing
+        )
+
 
 class StreamFacts(msgspec.Struct, frozen=True):
     """What STREAM.INFO shows. Instants in microseconds; ``server_at`` is the server's clock when it answered.

@@ -207,7 +207,12 @@ INJECTORS: dict[FaultKind, Injector] = {
 }
 
 
-SPARED = dict.fromkeys((FaultKind.REGION_DEAF, FaultKind.REGION_SWALLOWED), (Target.AGENT, Target.UPLINK))
+SPARED = {
+    FaultKind.REGION_DEAF: (Target.AGENT, Target.UPLINK),
+    FaultKind.REGION_SWALLOWED: (Target.AGENT, Target.UPLINK),
+    # Nothing tells who was away of subjects that were edited meanwhile, and back.
+    FaultKind.SITE_DEAF_TO_SOME: (Target.AGENT, Target.SOURCE_LINK),
+}
 """What must work for a fault to be felt: nothing else befalls it meanwhile."""
 
 

@@ -14,7 +14,7 @@ from tests.support.fault_evidence import gather, last_sequence
 from tests.support.fault_fleet import FaultFleet, connected_fleet
 from tests.support.fault_injectors import kinds_left_out, play
 from tests.support.fault_policy import speak_for_ever
-from tests.support.fault_schedule import NOT_DEALT, FaultKind, counts, draw_schedule
+from tests.support.fault_schedule import FaultKind, counts, draw_schedule
 from tests.support.fault_stage import COPIED, STREAM, FaultStage, fault_stage
 from tests.support.fault_verdict import Verdict, judge
 from tests.support.supervised_agent import SupervisedAgent
@@ -45,8 +45,6 @@ class FaultRun(msgspec.Struct, kw_only=True):
         """Say it in lines, the verdict last."""
         yield f"{'fault':28} {'times':>6}"
         for kind, count in self.faults.items():
-            if kind in NOT_DEALT and not count:
-                continue
             yield f"{kind:28} {f'left out: {self.left_out[kind]}' if kind in self.left_out else f'{count:6}'}"
         yield ""
         for name, count in self.verdict.counts.items():

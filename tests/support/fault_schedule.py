@@ -126,8 +126,6 @@ RULES = {
     FaultKind.OVERSIZED_COPY: Rule(Target.SENDERS, 1, 0.1, 0.5, may_be_long=False),
     FaultKind.MALFORMED: Rule(Target.SENDERS, 1, 3.0, 6.0),
 }
-NOT_DEALT = frozenset((FaultKind.SITE_DEAF, FaultKind.SITE_DEAF_TO_SOME, FaultKind.OVERSIZED_COPY, FaultKind.MALFORMED))
-"""Kinds that the agent does not stand yet: they come only where a schedule names its kinds."""
 
 
 class Fault(NamedTuple):
@@ -154,7 +152,7 @@ def draw_schedule(
     ``cards`` says how many of each kind are in a deck, and names all kinds, where the usual deck is not wanted.
     """
     if cards is None:
-        cards = {kind: rule.cards for kind, rule in RULES.items() if kind not in NOT_DEALT}
+        cards = {kind: rule.cards for kind, rule in RULES.items()}
     cards = {kind: number for kind, number in cards.items() if kind not in left_out}
     draw = random.Random(f"faults {seed}")
     deck: list[FaultKind] = []

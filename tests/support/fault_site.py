@@ -1,5 +1,6 @@
 """Let the site's server fail, its clock step, its stream refuse what senders say, and its consumers pause."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ CLOCK_STEP = 1 * SECOND
 BALLAST = "BALLAST"
 BALLAST_SIZE = 1_000_000
 LONGEST_PAUSE = timedelta(minutes=1)
+SEEN_AFTER = 1.0
 
 
 class _Consumers(msgspec.Struct):
@@ -88,6 +90,8 @@ async def site_deaf_to_some(stage: FaultStage, _fault: Fault) -> AsyncIterator[N
     with stage.site_down(refuses=True, subject=SUBJECT):
         yield
     await _update_stream(stage)
+    # What is edited back and forth between two looks of an agent, it cannot know.
+    await asyncio.sleep(SEEN_AFTER)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from edge_agent.core.decision import (
     ObservationBegun,
     PolicyChanged,
     SenderRetired,
+    StreamSeen,
 )
 from shared import subjects, wire
 from shared.identifiers import AdvisoryKind
@@ -253,7 +254,7 @@ def _wrong_blindness(evidence: Evidence) -> Iterator[str]:
         if isinstance(item, EpochBegun):
             yield f"an epoch began at {item.at} though the stream's past is still the same"
     for span in _blind_spans(evidence):
-        if span.cause is not BlindCause.UNPROVEN:
+        if span.cause not in (BlindCause.UNPROVEN, BlindCause.REFUSED, BlindCause.NARROWED):
             yield f"blind from {span.started_at} to {span.ended_at}, cause {span.cause}: nothing was lost to it"
         # Of time in which some were not heard the agent may give up all.
         in_part = any(span.started_at < down.ended_at and down.started_at < span.ended_at for down in partly_deaf)
@@ -265,14 +266,16 @@ def _wrong_coverage(evidence: Evidence, held: _Held) -> Iterator[str]:
     """Watermarks vouch for what lies between the blind spans, and for no time in which the server was down."""
     begun = [item.at for item in evidence.recorded if isinstance(item, ObservationBegun)]
     spans = list(_blind_spans(evidence))
-    starts = {*begun, *(span.ended_at for span in spans)}
+    starts = {*begun, *(span.ended_at for span in spans), *_first_words(evidence)}
     decided_at = [_advisory(payload).at_us for payload in evidence.advisories]
     # What a stream does not take on some subjects leaves the rest of it known.
     deaf = [down for down in _deaf_times(evidence) if not down.subject]
     for mark in held.watermarks:
         since, through = mark.observed_since_us, mark.observed_through_us
         name = f"watermark from {since} to {through}"
-        if since not in starts or not since <= through <= evidence.state.observed_through:
+        # One that covers no time ends what a stream that did not take everything had left uncovered.
+        began_there = since in starts or since == through
+        if not (began_there and since <= through <= evidence.state.observed_through):
             yield f"{name}: observation did not begin there, or ended before"
         for span in spans:
             if since < span.ended_at and span.started_at < through:
@@ -283,6 +286,16 @@ def _wrong_coverage(evidence: Evidence, held: _Held) -> Iterator[str]:
         decided = bisect_left(decided_at, through)
         if mark.advisory_ordinal < decided:
             yield f"{name} vouches for {mark.advisory_ordinal} advisories, {decided} were decided before its end"
+
+
+def _first_words(evidence: Evidence) -> Iterator[int]:
+    """Give when somebody was heard again after the stream took less than before: coverage begins there."""
+    counted_at = {item.sequence: item.counted_at for item in evidence.recorded if isinstance(item, Clamped)}
+    for seen in (item for item in evidence.recorded if isinstance(item, StreamSeen) and item.awaits_word):
+        for sender_id, message in evidence.messages:
+            if sender_id and message.sequence > seen.sequence:
+                yield counted_at.get(message.sequence, message.stored_at)
+                break
 
 
 def _blind_spans(evidence: Evidence) -> Iterator[BlindSpan]:

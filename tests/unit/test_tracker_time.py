@@ -249,6 +249,32 @@ def test_a_stream_that_takes_again_what_it_took_gives_everybody_the_full_time() 
     assert told(site.watches(35)) == [("stale", "a", 33), ("stale", "b", 33)]
 
 
+def test_subjects_that_nobody_was_heard_on_are_not_missed() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, StreamTakes(("elsewhere.>",)))
+    site.looks(4, StreamTakes(("nowhere.>",)))
+    assert site.state.is_suspended
+    site.looks(6, EVERYTHING)
+    site.proves(6)
+    assert (site.state.is_suspended, site.state.loss) == (False, "")
+    assert told(site.watches(30)) == [("stale", "a", 26)]
+
+
+def test_what_was_used_in_between_is_missed_as_well() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, A_PART)
+    site.hears("b", 3)
+    site.looks(4, StreamTakes(("elsewhere.>",)))
+    assert site.state.loss == "no longer listens on registration.>, registration.dub1"
+    site.looks(5, A_PART)
+    site.hears("c", 6)
+    assert told(site.watches(30)) == [("retired", "a", 26), ("retired", "b", 26), ("stale", "c", 26)]
+
+
 def test_nobody_is_stale_in_a_stream_that_does_not_show_which_of_its_subjects_are_full() -> None:
     site = WatchedSite()
     site.hears("a", 0)
