@@ -24,7 +24,7 @@ from aggregator.lakehouse.schemas import ADVISORIES, POLICY, QUARANTINE, REGISTR
 from shared.identifiers import AdvisoryKind
 from shared.instants import LATEST, SECOND
 from shared.subjects import ROOT, RecordType
-from shared.wire import CHORIA_EVENTS
+from shared.wire import CHORIA_EVENTS, ForwardReason
 
 CHORIA_BLOCK = "choria"
 """The block of plain Choria advisories that came on subjects of their own."""
@@ -231,9 +231,17 @@ def _with_identity(read: DataFrame, choria_region: str) -> DataFrame:
 
 
 def _sender() -> Column:
-    """Say whose a registration is: whom its site's agent names; of older agents' and of copies, what it says itself."""
-    named = f.when(f.col("record") == RecordType.REGISTRATION, f.nullif("sender", f.lit("")))
-    told = f.when(f.col("table_name") == REGISTRATIONS.name, f.get_json_object("text", _SENDER_PATH))
+    """Say whose a registration is: whom its site's agent names; of older agents' and of copies, what it says itself.
+
+    Nobody's is what an agent could not identify, and passed on as it was (reason ``copy``).
+    """
+    is_by_agent = f.col("record") == RecordType.REGISTRATION
+    named = f.when(is_by_agent, f.nullif("sender", f.lit("")))
+    is_nobodys = is_by_agent & (f.col("forward_reason") == ForwardReason.COPY)
+    told = f.when(
+        (f.col("table_name") == REGISTRATIONS.name) & ~f.coalesce(is_nobodys, f.lit(False)),
+        f.get_json_object("text", _SENDER_PATH),
+    )
     return f.when(f.col("reason").isNotNull(), f.col("sender")).otherwise(f.coalesce(named, told))
 
 
