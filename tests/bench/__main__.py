@@ -93,8 +93,10 @@ def main(
         print("quick: small sizes and one turn each, to see that everything runs; the figures mean little")
     tables: list[Table] = []
     failures = 0
-    # Spark's start, a pair's, and real troubles would each take a third of what the quick run may take.
-    everything = [name for name in MEASURES if name not in ("pair", "accuracy")] if quick else [*MEASURES, *LAKEHOUSE]
+    # Spark's start, a pair's, real troubles and quiet would each take a third of what the quick run may take.
+    everything = (
+        [name for name in MEASURES if name not in ("pair", "accuracy", "probes")] if quick else [*MEASURES, *LAKEHOUSE]
+    )
     wanted = [each for named in measures for each in GROUPS.get(named, (named,))]
     for name in wanted or everything:
         print(f"{name} ...", file=sys.stderr, flush=True)

@@ -27,7 +27,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     settle: str = "5s"
     size_trigger: int = 0
     member: str = ""
-    probe_subject: str = ""
+    probes: bool = True
 
 
 MEMBERS = ("dub1-a", "dub1-b")
@@ -109,7 +109,7 @@ mode = "{mode}"
 servers = ["{work.site}"]
 stream = "REGISTRATION"
 settle = "{work.settle}"
-{f'probe_subject = "{work.probe_subject}"' if work.probe_subject else ""}
+{"" if work.probes else "probe = false"}
 {"" if work.copies else sampled}"""
 
 

@@ -114,7 +114,6 @@ async def accuracy(options: Options) -> Table:
                 site=link.url,
                 stale_after=f"{STALE_AFTER // SECOND}s",
                 settle=f"{SETTLE * 1_000 // SECOND}ms",
-                probe_subject="registration.probe",
             )
             contenders.append(await stack.enter_async_context(servers.contender(kind, work)))
         log_path = servers.directory / "observer.log"

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 
-from tests.bench.children import Child
+from tests.bench.children import Child, processor_seconds
 from tests.bench.contenders import Contender, Ours
 from tests.bench.measures.sampling import everything_arrived
 from tests.bench.registrations import registrations
-from tests.bench.report import Row, Table
+from tests.bench.report import RecordsLost, Row, Table
 from tests.bench.stage import Options, Stage, rested, stage
 from tests.bench.streams import acknowledged_through
 
@@ -32,7 +32,43 @@ async def steady(options: Options) -> Table:
     return Table("steady", title, options.command("steady"), rows)
 
 
-MEASURES = {"steady": steady}
+async def probes(options: Options) -> Table:
+    """Let a site be quiet under thresholds so short that a probe goes out several times a second."""
+    seconds = options.size(60, 5)
+    async with stage(options) as servers:
+        sent, (agent, server) = await _quiet(servers, seconds, probes=True)
+        none, (agent_without, server_without) = await _quiet(servers, seconds, probes=False)
+    if none or not sent:
+        raise RecordsLost(f"{sent} probes with, {none} without")
+    rows = [
+        Row("the agent, one probe", "us of a core", 1e6 * (agent - agent_without) / sent),
+        Row("the site's server, one probe", "us of a core", 1e6 * (server - server_without) / sent),
+    ]
+    title = f"a quiet site with probes ({sent} in {seconds} s) and without: the difference, for each"
+    return Table("probes", title, options.command("probes"), rows)
+
+
+MEASURES = {"steady": steady, "probes": probes}
+
+
+async def _quiet(servers: Stage, seconds: float, *, probes: bool) -> tuple[int, tuple[float, float]]:
+    """Give how many messages were stored, and what the agent and the site's server took, in seconds of a core."""
+    work = servers.work(stale_after="6s", settle="200ms", probes=probes)
+    await servers.site.jetstream().purge_stream("REGISTRATION")
+    async with servers.contender(Ours, work) as contender:
+        contender.child.start()
+        await servers.register([b'{"sender": "a"}'])
+        await everything_arrived(servers, contender, 1)
+        await rested(contender, servers.options.rest)
+        pids = contender.child.pid, servers.servers["site"].pid
+        stored, before = await _stored(servers), [processor_seconds(pid) for pid in pids]
+        await asyncio.sleep(seconds)
+        agent, server = (processor_seconds(pid) - taken for pid, taken in zip(pids, before, strict=True))
+        return await _stored(servers) - stored, (agent, server)
+
+
+async def _stored(servers: Stage) -> int:
+    return (await servers.site.jetstream().stream_info("REGISTRATION")).state.last_seq
 
 
 async def _turn(servers: Stage, kind: type[Contender], seconds: float) -> tuple[float, float]:
