@@ -108,6 +108,7 @@ class StreamInfo(msgspec.Struct):
             unheard_for=max([most_unheard_for, *(origin.active for origin in origins)]) // 1_000,
             first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
             awaits_consumers=self.config.retention == INTEREST,
+            copies=bool(origins),
             gathers=len(origins) + bool(self.sources and self.config.subjects) > 1,
             leader=self.cluster.leader if self.cluster.replicas else "",
         )

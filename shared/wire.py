@@ -82,7 +82,8 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``recovered`` is the one that caused the advisory. ``ordinal`` counts the block's advisories within the incarnation
     from 1, without holes. ``by_operator`` is there, and true, where the hub's policy retired a sender;
     ``unheard_until_us`` where it was retired because nobody could hear it: the stream did not take any more what it
-    published. Whether it lives is unknown from its last sighting until then, or until its next advisory.
+    published. Whether it lives is unknown from its last sighting (where it was stale, from ``at_us``) until then, or
+    until its next advisory.
     """
 
     protocol: Literal["io.choria.sr.v2.age_advisory"] = ADVISORY_PROTOCOL

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from edge_agent.core.decision import BlindCause
+from edge_agent.core.decision import BlindCause, StreamSeen
 from edge_agent.core.policy import Policy
 from edge_agent.core.rejections import Rejections
 from edge_agent.core.resume import StreamTakes
@@ -32,8 +32,8 @@ class BlockState(msgspec.Struct, frozen=True):
     ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``standing`` is what was taken of
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
     its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
-    take less, None where nobody is missed because of that; ``refuses``, ``awaits_word`` and ``narrowed_at`` as in
-    ``StreamSeen``. ``rejections`` are those of a mode that watches senders. ``mark`` stands in what a member of a
+    take less, None where nobody is missed because of that; ``seen`` is what was
+    seen of it last. ``rejections`` are those of a mode that watches senders. ``mark`` stands in what a member of a
     redundant pair commits, and nowhere else.
     """
 
@@ -57,16 +57,14 @@ class BlockState(msgspec.Struct, frozen=True):
     counters: Counters = {}
     takes: StreamTakes | None = None
     took: StreamTakes | None = None
-    refuses: bool = False
-    awaits_word: bool = False
-    narrowed_at: int = 0
+    seen: StreamSeen | None = None
     rejections: Rejections = {}
     mark: PairMark | None = None
 
     @property
     def is_suspended(self) -> bool:
         """Tell whether time passes without being covered: the stream is known not to take what is sent to it."""
-        return self.refuses or self.awaits_word
+        return self.seen is not None and self.seen.is_suspending
 
     @property
     def loss(self) -> str:

@@ -15,7 +15,7 @@ class Advise(msgspec.Struct, frozen=True, gc=False):
 
     ``sequence`` is the last sighting's; ``last_seen_at`` that of the sighting before for ``recovered``. ``by_operator``
     where a sender is retired because the hub's policy says so; ``unheard_until`` where it is because nobody could hear
-    it: whether it lives is not known from its last sighting until then.
+    it: whether it lives is not known from its last sighting until then (from ``at`` where it was stale).
     """
 
     kind: AdvisoryKind
@@ -127,7 +127,9 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
     """At ``at`` the stream was seen to refuse what is sent to it, to take less than before, or neither any more.
 
     It ``refuses``, or, where ``awaits_word``, took less and nobody was heard since: no time is covered meanwhile.
-    Whoever was heard last before ``narrowed_at`` (0: nobody) may be one whom the stream does not take any more.
+    Whoever was heard last before ``narrowed_at`` (0: nobody) may be one whom the stream does not take any more, and so
+    may anybody while it refuses ``by_subject``. Who had fallen stale before ``unheard_since`` (by the observed clock,
+    ``unheard_observed``) may have come back unheard; 0: nobody.
     """
 
     at: int
@@ -135,6 +137,18 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
     refuses: bool = False
     awaits_word: bool = False
     narrowed_at: int = 0
+    by_subject: bool = False
+    unheard_since: int = 0
+    unheard_observed: int = 0
+
+    @property
+    def is_suspending(self) -> bool:
+        """Tell whether no time is covered."""
+        return self.refuses or self.awaits_word
+
+    def says_as(self, other: "StreamSeen") -> bool:
+        """Tell whether another look has found the same."""
+        return msgspec.structs.replace(self, at=other.at, sequence=other.sequence) == other
 
 
 class Clamped(msgspec.Struct, frozen=True, tag="clamped"):

@@ -20,7 +20,7 @@ from edge_agent.core.decision import (
 )
 from edge_agent.core.ledger import Ledger
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
-from edge_agent.core.resume import StreamFacts
+from edge_agent.core.resume import StreamFacts, StreamTakes
 from edge_agent.core.sampling import reason_to_forward
 from edge_agent.core.sender_list import NOBODY
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
@@ -61,7 +61,7 @@ class Draft:
         self._settling_at = state.settling_at
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
         self._takes, self._took = state.takes, state.took
-        self._refuses, self._awaits_word, self._narrowed_at = state.refuses, state.awaits_word, state.narrowed_at
+        self._seen = state.seen or StreamSeen(0, 0)
         self._quiet_until = self._next_deadline = self._valid = 0
 
     # Inputs
@@ -93,8 +93,9 @@ class Draft:
         else:
             reason = reason_to_forward(self._policy, state, observation, at)
         self._valid += 1
-        # Somebody is heard: what the stream lost, it has not lost everybody.
-        self._awaits_word = False
+        if self._seen.awaits_word and message.stored_at >= self._seen.narrowed_at:
+            # What the stream lost, it has not lost everybody.
+            self._seen = msgspec.structs.replace(self._seen, awaits_word=False)
         if observation.deviation is not None:
             self._ledger.count("tolerated", observation.deviation)
         state.last_seen_at = at
@@ -151,48 +152,64 @@ class Draft:
 
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
         """Note what the stream takes, and whether it is seen to refuse what is sent to it; ``facts`` as of now."""
-        takes, took, narrowed_at, awaits_word = self._takes, self._took, self._narrowed_at, self._awaits_word
-        earliest_seen_at = self._heard.first_instant()
-        # What nobody was heard on is not missed.
-        used = takes if took is None else took if takes is None or awaits_word else took.joined(takes)
-        is_lost = used is not None and bool(used.lost_in(facts.takes))
-        if is_lost and takes != facts.takes and earliest_seen_at < NEVER:
-            took, narrowed_at, awaits_word = used, facts.server_at, True
-        elif took is not None and not is_lost:
-            took, narrowed_at, awaits_word = None, 0, False
-        elif took is not None and earliest_seen_at >= narrowed_at:
-            took = None
-        if facts.refuses_by_subject:
-            # Whose subject is full is not shown: it may be that of anybody who is silent.
-            narrowed_at = NEVER
-        elif narrowed_at == NEVER:
-            narrowed_at = 0
-        seen = StreamSeen(self.observed_through, self.position.sequence, refuses, awaits_word, narrowed_at)
-        if (refuses, awaits_word, narrowed_at) != (self._refuses, self._awaits_word, self._narrowed_at):
+        seen, takes, took = self._seen, self._takes, self._took
+        now = StreamSeen(
+            self.observed_through,
+            self.position.sequence,
+            refuses,
+            seen.awaits_word,
+            seen.narrowed_at,
+            facts.refuses_by_subject,
+            seen.unheard_since,
+            seen.unheard_observed,
+        )
+        if takes != facts.takes or took is not None:
+            now, took = self._compared(now, facts)
+        if facts.refuses_by_subject and not seen.by_subject:
+            now = self._unheard_from_here(now)
+        if not now.says_as(seen):
             if not self._finish_settling():
                 return False
-            self.see_stream(msgspec.structs.replace(seen, at=self.observed_through))
+            self.see_stream(msgspec.structs.replace(now, at=self.observed_through))
         self._takes, self._took = facts.takes, took
         return True
+
+    def _compared(self, now: StreamSeen, facts: StreamFacts) -> tuple[StreamSeen, StreamTakes | None]:
+        """Compare what the stream takes with what it took: give what is seen, and what it took that is missed."""
+        takes, took = self._takes, self._took
+        earliest_seen_at = self._heard.first_instant()
+        # What nobody was heard on is not missed.
+        used = takes if took is None else took if takes is None or now.awaits_word else took.joined(takes)
+        if took is not None and used is not None and not used.lost_in(facts.takes):
+            return StreamSeen(now.at, now.sequence, now.refuses, by_subject=now.by_subject), None
+        is_anybody_tracked = min(earliest_seen_at, self._stale.first_instant()) < NEVER
+        if takes is not None and takes.lost_in(facts.takes) and is_anybody_tracked:
+            narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=facts.server_at)
+            return self._unheard_from_here(narrowed), used
+        return now, None if earliest_seen_at >= now.narrowed_at else took
+
+    def _unheard_from_here(self, seen: StreamSeen) -> StreamSeen:
+        through = self.observed_through
+        return msgspec.structs.replace(seen, unheard_since=through, unheard_observed=through - self._blind_total)
 
     def see_stream(self, seen: StreamSeen) -> bool:
         """Let time pass without being covered, or be covered again, as rule 7 of the tracker has it."""
         if not self._finish_settling():
             return False
-        was_suspended, is_restored = self._is_suspended, seen.narrowed_at < self._narrowed_at
-        self._refuses, self._awaits_word, self._narrowed_at = seen.refuses, seen.awaits_word, seen.narrowed_at
+        before, self._seen = self._seen, seen
         self._quiet_until = self._next_deadline = 0
         self.recorded.append(seen)
-        if self._is_suspended and not was_suspended:
+        is_restored = seen.narrowed_at < before.narrowed_at or (before.by_subject and not seen.by_subject)
+        if seen.is_suspending and not before.is_suspending:
             if self._pending_blind is not BlindCause.NEW_EPOCH:
                 self._pending_blind = None
                 if self.observed_through:
                     self._close_coverage(self.observed_through)
             self._since = self.observed_through
             self._ledger.count("blind", BlindCause.REFUSED if seen.refuses else BlindCause.NARROWED)
-        elif (was_suspended or is_restored) and not self._is_suspended:
+        elif (before.is_suspending or is_restored) and not seen.is_suspending:
             # From the next proof on, everybody has the full time to be heard.
-            cause = BlindCause.REFUSED if was_suspended else BlindCause.NARROWED
+            cause = BlindCause.REFUSED if before.refuses else BlindCause.NARROWED
             self._pending_blind = self._pending_blind or cause
         return True
 
@@ -200,7 +217,7 @@ class Draft:
         """Go on with another past behind ``sequence`` (``stored_at``: of what was read there). Ordinals start again."""
         if not self._finish_settling():
             return False
-        is_closed = self._is_suspended or self._pending_blind is BlindCause.NEW_EPOCH
+        is_closed = self._seen.is_suspending or self._pending_blind is BlindCause.NEW_EPOCH
         if self.observed_through and not is_closed:
             self._close_coverage(self.observed_through)
         self.recorded.append(EpochBegun(incarnation, self.observed_through, self.position.sequence))
@@ -269,9 +286,7 @@ class Draft:
             rebuilt_at=self._rebuilt_at,
             takes=self._takes,
             took=self._took,
-            refuses=self._refuses,
-            awaits_word=self._awaits_word,
-            narrowed_at=self._narrowed_at,
+            seen=self._seen,
             counters=counted(self._before.counters, additions),
             rejections=self._ledger.rejections,
         )
@@ -286,10 +301,6 @@ class Draft:
         return SenderChanges(heard, stale, retired)
 
     # Rules
-
-    @property
-    def _is_suspended(self) -> bool:
-        return self._refuses or self._awaits_word
 
     def _touch(self, sender_id: str) -> SenderState | None:
         state = self._touched.get(sender_id)
@@ -306,7 +317,7 @@ class Draft:
         if not self._finish_settling():
             return False
         through = self.observed_through
-        if through == 0 or self._is_suspended:
+        if through == 0 or self._seen.is_suspending:
             self._go_on_from(at)
             return True
         if self._detects and (self._pending_blind or at - through > self._policy.blind_after):
@@ -353,7 +364,11 @@ class Draft:
         def falls_stale_at(last_seen_at: int) -> int:
             return stale_at(last_seen_at, since, policy, policy_at)
 
+        unheard_since, unheard_observed = self._seen.unheard_since, self._seen.unheard_observed
+
         def is_retired_at(stale_observed_at: int) -> int:
+            if unheard_since and stale_observed_at <= unheard_observed:
+                return max(unheard_since, since)
             return retired_at(stale_observed_at, blind_total, since, policy, policy_at)
 
         while True:
@@ -374,7 +389,7 @@ class Draft:
                     self._fall_stale(sender_id, due)
             else:
                 for sender_id in self._stale.due_together(is_retired_at, due, room):
-                    self._retire(sender_id, due)
+                    self._forget_stale(sender_id, due)
 
     def _finish_settling(self) -> bool:
         """Finish an instant that the last commit left half settled: whatever is recorded next stands behind it."""
@@ -385,7 +400,7 @@ class Draft:
         """Settle ``at`` itself too, and let time go on behind it, so that nothing more can fall on it."""
         if not self._settle(at + 1):
             return False
-        if self._is_suspended:
+        if self._seen.is_suspending:
             self._go_on_from(at + 1)
         self.observed_through = max(self.observed_through, at + 1)
         return True
@@ -396,7 +411,7 @@ class Draft:
     def _fall_stale(self, sender_id: str, at: int) -> None:
         state = self._touch(sender_id)
         assert state is not None, f"{sender_id} is queued but not tracked"
-        if state.last_seen_at < self._narrowed_at:
+        if self._seen.by_subject or state.last_seen_at < self._seen.narrowed_at:
             self._retire(sender_id, at, unheard_until=state.last_seen_at + self._policy.retire_after)
             return
         state.phase = SenderPhase.STALE
@@ -404,6 +419,12 @@ class Draft:
         self._heard.discard(sender_id)
         self._stale.put_last(state)
         self._ledger.advise(AdvisoryKind.STALE, state, at, incarnation=self.incarnation, sequence=state.last_sequence)
+
+    def _forget_stale(self, sender_id: str, at: int) -> None:
+        state, seen = self._touch(sender_id), self._seen
+        assert state is not None, f"{sender_id} is queued but not tracked"
+        is_unheard = seen.unheard_since > 0 and state.stale_observed_at <= seen.unheard_observed
+        self._retire(sender_id, at, unheard_until=at + self._policy.retired_after_stale if is_unheard else 0)
 
     def _retire(self, sender_id: str, at: int, *, by_operator: bool = False, unheard_until: int = 0) -> None:
         state = self._touch(sender_id)

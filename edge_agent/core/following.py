@@ -29,9 +29,7 @@ _OF_MESSAGES = (
     "advisory_ordinal",
     "rebuilding",
     "rebuilt_at",
-    "refuses",
-    "awaits_word",
-    "narrowed_at",
+    "seen",
 )
 """What follows from messages and recorded inputs; the rest of a state, from looking at the stream."""
 

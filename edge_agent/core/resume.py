@@ -31,7 +31,8 @@ class StreamTakes(msgspec.Struct, frozen=True):
         >>> StreamTakes(("a.>", "b")).lost_in(StreamTakes(("a.*", "b", "c")))
         'no longer listens on a.>'
         """
-        gone = [subject for subject in self.subjects if not any(covers(each, subject) for each in later.subjects)]
+        others = set(self.subjects) - set(later.subjects)
+        gone = [each for each in self.subjects if each in others and not any(covers(it, each) for it in later.subjects)]
         if gone:
             return f"no longer listens on {', '.join(gone)}"
         if later.max_message_size and not 0 < self.max_message_size <= later.max_message_size:
@@ -59,7 +60,8 @@ class StreamFacts(msgspec.Struct, frozen=True):
     ``mean_size`` what a message of it takes on the average, in bytes.
 
     ``first_stored_at`` is that of its first message, 0 where it is empty. One that ``awaits_consumers`` lets go of a
-    message when no consumer needs it any more; one that ``gathers`` stores from several places.
+    message when no consumer needs it any more; one that ``copies`` stores what other streams hold, one that ``gathers``
+    stores from several places.
     """
 
     created_at: int
@@ -75,6 +77,7 @@ class StreamFacts(msgspec.Struct, frozen=True):
     first_stored_at: int = 0
     awaits_consumers: bool = False
     gathers: bool = False
+    copies: bool = False
     leader: str = ""
 
     @property

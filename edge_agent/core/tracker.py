@@ -18,7 +18,8 @@ The rules, in this order:
 7. While the stream is seen to refuse what is sent to it, time passes without being covered, whatever else arrives, and
    nothing falls due; so it does once the stream takes less than before (subjects, sizes), until anybody is heard. When
    that is over everybody has the full time to be heard. Who was heard last before the stream took less is never
-   ``stale``: where it would be, it is ``retired`` as unheard, since the stream may not take what it publishes.
+   ``stale``: where it would be, it is ``retired`` as unheard, since the stream may not take what it publishes. Who was
+   stale already is retired so at once: it may have come back.
 
 A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table when the draft's commit has
 begun (``edge_agent.committing``). A draft that is given up leaves nothing to undo.

@@ -45,7 +45,8 @@ class Sentences:
         self._policy: Policy | None = None
         self._resumed_at: list[int] = []
         self._forwarded: Decided | None = None
-        self._retired_at = self._narrowed_at = 0
+        self._retired_at = 0
+        self._seen: StreamSeen | None = None
 
     def headed(self, entry: Decided | RecordedInput) -> tuple[str, str]:
         """Give a heading of one word and the sentence."""
@@ -74,7 +75,10 @@ class Sentences:
                 return f"Forgotten because an operator said so; last heard {seen}. Its next word makes it new."
             case _:
                 unheard = "not heard, since the stream may not take what it sends; whether it lives is not known"
-                why = unheard if decided.last_seen_at < self._narrowed_at else "forgotten"
+                may_be_lost = self._seen is not None and (
+                    self._seen.by_subject or decided.last_seen_at < self._seen.narrowed_at
+                )
+                why = unheard if may_be_lost else "forgotten"
                 return f"Silent for {silence} since {seen}: {why}. Its next word makes it new."
 
     def _of_forward(self, decided: Decided) -> str:
@@ -109,8 +113,8 @@ class Sentences:
                 )
             case EpochBegun(incarnation):
                 return "epoch", f"The stream's past changed (made anew, or restored): read as {incarnation} from here."
-            case StreamSeen(narrowed_at=narrowed_at):
-                self._narrowed_at = narrowed_at
+            case StreamSeen():
+                self._seen = entry
                 return "stream", _seen(entry)
             case PolicyChanged() | SenderAskedFor() | SenderRetired():
                 return "policy", self._of_order(entry)
@@ -134,7 +138,7 @@ def _seen(entry: StreamSeen) -> str:
         return "The stream refused what was sent to it: no time is known from here, and nobody falls stale."
     if entry.awaits_word:
         return "The stream took less than before, and nobody was heard: no time is known from here."
-    if entry.narrowed_at:
+    if entry.narrowed_at or entry.by_subject:
         return "The stream takes less than before: who is not heard any more may not reach it, and falls not stale."
     return "The stream takes what is sent to it again."
 

@@ -40,6 +40,8 @@ looks = st.tuples(
     st.sampled_from([False, False, True]),
     st.sampled_from([False, False, True]),
     st.sampled_from([None, None, 0, 5, 30]),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([False, False, True]),
 )
 histories = st.lists(sightings | sightings | proofs | proofs | changes | faults | looks, min_size=20, max_size=120)
 
@@ -77,14 +79,17 @@ class Both:
         self._give(lambda draft: draft.change_policy(policy))
         self.reference.change_policy(policy)
 
-    def look(self, refuses: bool, awaits_word: bool, narrowed_before: int | None) -> None:
+    def look(
+        self, refuses: bool, awaits_word: bool, narrowed_before: int | None, by_subject: bool, unheard: bool
+    ) -> None:
         def give(draft: PolicyDraft) -> bool:
             at = draft.observed_through
             narrowed_at = 0 if narrowed_before is None else at - narrowed_before
-            return draft.see_stream(StreamSeen(at, self._sequence, refuses, awaits_word, narrowed_at))
+            seen = StreamSeen(at, self._sequence, refuses, awaits_word, narrowed_at, by_subject)
+            return draft.see_stream(draft._unheard_from_here(seen) if unheard else seen)
 
         self._give(give)
-        self.reference.look(refuses, awaits_word, narrowed_before)
+        self.reference.look(refuses, awaits_word, narrowed_before, by_subject, unheard)
 
     def lose(self) -> None:
         self._draft.lose(BlindCause.GAP)

@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 
+import msgspec
+
 from edge_agent.core.decision import Clamped, EpochBegun, ObservationBegun, PolicyChanged
 from edge_agent.core.observation import Observation
 from edge_agent.core.policy import Policy
@@ -64,9 +66,8 @@ def _check_episodes(straight: StraightRun) -> None:
     read: dict[str, tuple[int, int]] = {}
     at = 0
     for advisory in straight.advisories:
-        allowed = by_operator if advisory.by_operator is True else follows[advisory.kind]
-        if advisory.unheard_until_us:
-            allowed = by_operator - {AdvisoryKind.STALE}
+        is_out_of_turn = advisory.by_operator is True or advisory.unheard_until_us is not msgspec.UNSET
+        allowed = by_operator if is_out_of_turn else follows[advisory.kind]
         assert last.get(advisory.value) in allowed, "an episode out of order"
         last[advisory.value] = advisory.kind
         assert advisory.at_us >= at, "time ran back"

@@ -73,14 +73,14 @@ class ReferenceTracker:
         self._epoch = 0
         self._is_epoch_new = False
         self._ordinal = 0
-        self._refuses = self._awaits_word = False
+        self._refuses = self._awaits_word = self._by_subject = False
         self._narrowed_at = 0
+        self._unheard_since: int | None = None
 
     def see(self, sighting: Sighting) -> None:
         self.prove(sighting.at)
         assert self.now is not None
         at = self.now
-        self._awaits_word = self._awaits_word and sighting.sender is None
         if sighting.sender is None:
             self.out.append(Sent(sighting.sequence, ForwardReason.COPY))
             return
@@ -98,6 +98,8 @@ class ReferenceTracker:
             reason = ForwardReason.RECOVERED
         else:
             reason = self._reason(sender, sighting, at)
+        if sighting.at >= self._narrowed_at:
+            self._awaits_word = False
         sender.last_seen_at, sender.last_sequence = at, sighting.sequence
         if reason is not None:
             sender.forwarded_at, sender.forward_count = at, sender.forward_count + 1
@@ -127,17 +129,21 @@ class ReferenceTracker:
     def lose(self) -> None:
         self._is_blind = True
 
-    def look(self, refuses: bool, awaits_word: bool, narrowed_before: int | None) -> None:
+    def look(
+        self, refuses: bool, awaits_word: bool, narrowed_before: int | None, by_subject: bool, unheard: bool
+    ) -> None:
         """See the stream refuse, take less (than ``narrowed_before`` its last proof, None: than never), or neither."""
         was_suspended, before = self._refuses or self._awaits_word, self._narrowed_at
-        self._refuses, self._awaits_word = refuses, awaits_word
+        ends_by_subject = self._by_subject and not by_subject
+        self._refuses, self._awaits_word, self._by_subject = refuses, awaits_word, by_subject
         self._narrowed_at = 0 if narrowed_before is None else (self.now or 0) - narrowed_before
+        self._unheard_since = self.now if unheard else None
         is_suspended = refuses or awaits_word
         if is_suspended and not was_suspended:
             if self.now is not None and not self._is_epoch_new:
                 self.out.append(Closed(self._since, self.now, self._ordinal))
                 self._since, self._is_blind = self.now, False
-        elif not is_suspended and (was_suspended or self._narrowed_at < before):
+        elif not is_suspended and (was_suspended or ends_by_subject or self._narrowed_at < before):
             self._is_blind = True
 
     def begin_epoch(self) -> None:
@@ -156,7 +162,8 @@ class ReferenceTracker:
             if due >= at:
                 return
             sender = self._senders[name]
-            if kind == AdvisoryKind.STALE.rank and sender.last_seen_at >= self._narrowed_at:
+            is_heard_of = sender.last_seen_at >= self._narrowed_at and not self._by_subject
+            if kind == AdvisoryKind.STALE.rank and is_heard_of:
                 sender.stale_at = due
                 self._tell(AdvisoryKind.STALE, name, due, sender.last_sequence)
             else:
@@ -169,6 +176,8 @@ class ReferenceTracker:
         if sender.stale_at is None:
             due = max(sender.last_seen_at, self._since) + self._policy.stale_after
             return max(due, self._policy_at), AdvisoryKind.STALE.rank, name
+        if self._unheard_since is not None and sender.stale_at <= self._unheard_since:
+            return max(self._unheard_since, self._since), AdvisoryKind.RETIRED.rank, name
         blind = sum(ended - started for started, ended in self._blind_spans if started >= sender.stale_at)
         due = sender.stale_at + self._policy.retire_after - self._policy.stale_after + blind
         return max(due, self._policy_at, self._since), AdvisoryKind.RETIRED.rank, name
