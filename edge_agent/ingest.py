@@ -156,8 +156,14 @@ class Ingest:
         if opened.is_gap:
             await self._note_gap()
         # Before anything that waits is read: what falls due meanwhile goes by it.
-        await self._apply(lambda draft: draft.look_at(opened.facts, refuses=bool(opened.facts.refusal)))
+        await self._look_at(opened.facts, opened.facts.refusal or None)
         self._server_at = opened.facts.server_at
+
+    async def _look_at(self, facts: StreamFacts, refusal: str | None) -> None:
+        """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was."""
+        seen = self.decider.state.seen
+        refuses = seen is not None and seen.refuses if refusal is None else bool(refusal)
+        await self._apply(lambda draft: draft.look_at(facts, refuses=refuses))
 
     async def _check(self) -> Checked:
         return await self._source.check(self.decider.state.policy.blind_after)
@@ -229,7 +235,7 @@ class Ingest:
         # Of what was delivered and is still to be read, a hole behind it tells.
         if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
             await self._note_gap()
-        await self._apply(lambda draft: draft.look_at(facts, refuses=bool(checked.refusal)))
+        await self._look_at(facts, checked.refusal)
         if not checked.caught_up_through:
             if checked.examined_sequence:
                 await self._apply(lambda draft: draft.examine(checked.examined_sequence))

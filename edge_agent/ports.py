@@ -203,14 +203,14 @@ class Checked(msgspec.Struct, frozen=True):
     ``caught_up_through`` is the instant up to which everything sent was stored and read, or 0. ``examined_sequence`` is
     the stream's last sequence where all of it was read, passed the filter or not, whatever that proves; else 0.
     ``pending`` messages wait to be read. ``refusal`` says why the stream refuses what is sent to it, "" where it does
-    not.
+    not, None where that is not known: as it was before.
     """
 
     facts: StreamFacts
     caught_up_through: int = 0
     examined_sequence: int = 0
     pending: int = 0
-    refusal: str = ""
+    refusal: str | None = ""
 
 
 class Progress(msgspec.Struct, frozen=True):

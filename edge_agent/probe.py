@@ -7,7 +7,7 @@ stream's own limits, the account's, the server's, a full disk, no quorum. A prob
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -15,7 +15,7 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from edge_agent.core.observation import PROBE_HEADER
+from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.resume import StreamFacts
 from edge_agent.storing import StoringPhase, is_denied
 from shared.instants import SECOND
@@ -37,16 +37,22 @@ _NOBODY_LISTENS = "503"
 class ProbeRule(msgspec.Struct, frozen=True):
     """On which subject a block's probes go. ``subject`` is the settings', "" where the agent chooses.
 
-    It chooses ``own``, the site's, which no sender uses, where the stream listens on that; else one below a wildcard of
-    the stream's subjects, or of the filter by which the stream is read.
+    It chooses ``own``, the block's, which no sender uses, where ``stream`` listens on that; else one below a wildcard
+    of the stream's subjects, or of the filter by which the stream is read.
     """
 
+    stream: str
     own: str
     subject: str = ""
     filter_subject: str = ""
 
-    def choose(self, subjects: Sequence[str]) -> tuple[str, str]:
-        """Give the subject for a stream that listens on ``subjects``; else "", and why there is none."""
+    def choose(self, facts: StreamFacts) -> tuple[str, str]:
+        """Give the subject for a stream; else "", and why there is none."""
+        subjects = facts.takes.subjects
+        if facts.copies:
+            return "", "the stream copies from others: that it stores a probe says nothing of them"
+        if facts.refuses_by_subject:
+            return "", "the stream refuses by subject: that it stores a probe says nothing of other subjects"
         if self.subject:
             if self._is_heard(self.subject, subjects):
                 return self.subject, ""
@@ -55,8 +61,11 @@ class ProbeRule(msgspec.Struct, frozen=True):
         for subject in (self.own, *(_below(each) for each in patterns if _has_place(each))):
             if self._is_heard(subject, subjects):
                 return subject, ""
-        needed = f"add {self.own} to them" if self._passes(self.own) else "set source.probe_subject to one that passes"
-        return "", f"the subjects that are read from the stream have no wildcard: {needed}"
+        needed = "set source.probe_subject to one that passes"
+        if self._passes(self.own):
+            needed = f"add {self.own} to the stream's subjects"
+        read = self.filter_subject or ", ".join(subjects)
+        return "", f"no subject below {read} is free for a probe: {needed}"
 
     def _is_heard(self, subject: str, subjects: Sequence[str]) -> bool:
         return self._passes(subject) and any(covers(each, subject) for each in subjects)
@@ -82,7 +91,7 @@ class Probe:
     """One block's probes. ``origin`` names the block in them.
 
     ``report`` hears of every change of phase, with the reason; ``ask_max_payload`` asks the server for its limit anew.
-    ``refusal`` says why the stream refused the last probe, "" where it did not.
+    ``refusal`` says why the stream refused the last probe, "" where it did not; None where that is not known yet.
     """
 
     def __init__(
@@ -93,7 +102,7 @@ class Probe:
         report: Callable[[StoringPhase, str], None],
         ask_max_payload: Callable[[], Awaitable[int]],
     ) -> None:
-        self.refusal = ""
+        self.refusal: str | None = None
         self._ask_max_payload = ask_max_payload
         self._client = client
         self._rule = rule
@@ -106,14 +115,14 @@ class Probe:
         self._is_unanswered = False
         self._is_off = False
 
-    async def open(self, subjects: Sequence[str]) -> None:
-        """Try anew what was in vain before, in a stream that listens on ``subjects``."""
-        self.refusal = ""
+    async def open(self, facts: StreamFacts) -> None:
+        """Try anew what was in vain before."""
+        self.refusal = None
         self._sent_at, self._is_unanswered = asyncio.get_running_loop().time(), False
-        self._subject, why_not = self._rule.choose(subjects)
-        self._is_off = not self._subject
-        if self._is_off:
-            self._report(StoringPhase.OFF, why_not)
+        self._subject, why_not = self._rule.choose(facts)
+        self._is_off = False
+        if why_not:
+            self._turn_off(why_not)
         elif self._subscription is None:
             self._subscription = await self._client.subscribe(self._client.new_inbox(), cb=self._take_answer)
 
@@ -129,7 +138,7 @@ class Probe:
             self._is_unanswered = False
             self._say_not_stored(f"no answer within {PATIENCE:g} s")
         is_quiet = abs(facts.server_at - newest_stored_at) >= interval * SECOND
-        is_wanted = is_quiet or bool(self.refusal)
+        is_wanted = is_quiet or self.refusal != ""
         if self._is_off or waited < (min(PATIENCE, interval) if is_wanted else 4 * interval):
             return
         if facts.refusal:
@@ -138,44 +147,65 @@ class Probe:
             return
         assert self._subscription is not None
         self._sent_at, self._is_unanswered = now, True
-        body = self._body(facts.mean_size)
+        body = self._body(facts)
         try:
             if len(body) + OVERHEAD > self._client.max_payload:
                 # Servers do not tell an open connection that the limit was raised.
                 self._client.learn_max_payload(await self._ask_max_payload())
             await self._client.publish(self._subject, body, reply=self._subscription.subject, headers=self._headers)
-        except (nats.errors.Error, ConnectFailed, OSError) as error:
+        except nats.errors.MaxPayloadError as error:
             self._refuse(str(error))
+        except (nats.errors.Error, ConnectFailed, OSError) as error:
+            # Our own link's: the stream has refused nothing.
+            self._say_not_stored(str(error))
 
     def takes_denial(self, reason: str) -> bool:
         """Take a permission violation, where a probe has caused it."""
         if not self._subject or not is_denied(self._subject, reason):
             return False
-        self._is_off, self._is_unanswered = True, False
-        self._report(StoringPhase.OFF, f"not permitted: publish on {self._subject}; allow the agent's user to")
+        self._turn_off(f"not permitted: publish on {self._subject}; allow the agent's user to")
         return True
 
-    def _body(self, mean_size: int) -> bytes:
-        """Write a probe as large as the stream's messages are: a limit of sizes, or little room, shows."""
+    def look_for_own(self, messages: Iterable[SourceMessage]) -> None:
+        """Find a probe among what was read back: it was stored, answered or not."""
+        if self._is_unanswered and any((each.headers or {}).get(PROBE_HEADER) == self._origin for each in messages):
+            self._take_stored()
+
+    def _body(self, facts: StreamFacts) -> bytes:
+        """Write a probe as large as the stream's messages are, and may be: little room shows, and other limits."""
         body = {"protocol": _PROTOCOL, "origin": self._origin}
-        missing = min(mean_size, LARGEST) - OVERHEAD - len(msgspec.json.encode(body | {"padding": ""}))
+        size = min(facts.mean_size, LARGEST, facts.takes.max_message_size or LARGEST)
+        missing = size - OVERHEAD - len(msgspec.json.encode(body | {"padding": ""}))
         return msgspec.json.encode(body | {"padding": " " * missing} if missing > 0 else body)
 
     async def _take_answer(self, message: Msg) -> None:
         self._is_unanswered = False
         if (message.headers or {}).get("Status") == _NOBODY_LISTENS:
-            self._refuse("nobody listens there")
+            if self.refusal is None:
+                # The stream's API may be reached where its subjects are not.
+                self._turn_off(f"no stream answers on {self._subject}: what is published here does not reach it")
+            else:
+                self._refuse("nobody listens there")
             return
         try:
-            error = msgspec.json.decode(message.data, type=PubAck).error
+            answer = msgspec.json.decode(message.data, type=PubAck)
         except msgspec.MsgspecError:
             self._say_not_stored("the answer is not JetStream's")
             return
-        if error is None:
-            self.refusal = ""
-            self._report(StoringPhase.STORED, "")
+        if answer.error is not None:
+            self._refuse(answer.error.description)
+        elif answer.stream == self._rule.stream:
+            self._take_stored()
         else:
-            self._refuse(error.description)
+            self._say_not_stored(f"stream {answer.stream} stores it, not {self._rule.stream}")
+
+    def _take_stored(self) -> None:
+        self.refusal, self._is_unanswered = "", False
+        self._report(StoringPhase.STORED, "")
+
+    def _turn_off(self, why: str) -> None:
+        self.refusal, self._is_off, self._is_unanswered = "", True, False
+        self._report(StoringPhase.OFF, why)
 
     def _refuse(self, why: str) -> None:
         self.refusal = f"refuses what is sent to it: {why}"

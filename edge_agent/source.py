@@ -33,7 +33,7 @@ class JetStreamSource:
     def __init__(self, client: EdgeClient, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
         self._probe = probe
         self._newest_stored_at = 0
-        self._probed_subjects: tuple[str, ...] = ()
+        self._probed: tuple[tuple[str, ...], bool, bool] = ((), False, False)
         self._client = client
         self._api = api
         self._settle = settle
@@ -117,9 +117,9 @@ class JetStreamSource:
         return Opened(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
 
     async def _open_probe(self, facts: StreamFacts) -> None:
-        self._probed_subjects = facts.takes.subjects
+        self._probed = facts.takes.subjects, facts.copies, facts.refuses_by_subject
         if self._probe is not None:
-            await self._probe.open(self._probed_subjects)
+            await self._probe.open(facts)
 
     async def _is_rewritten(self, position: SourcePosition, pending: int, last_stored_at: int) -> bool:
         """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
@@ -163,6 +163,8 @@ class JetStreamSource:
         taken = self._pulls.take()
         if taken:
             self._newest_stored_at = taken[-1].stored_at
+            if self._probe is not None:
+                self._probe.look_for_own(taken)
         return taken
 
     async def _look_into_hole(self, hole_after: int) -> None:
@@ -199,11 +201,11 @@ class JetStreamSource:
         heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
         return Checked(facts, heard_through - self._settle, facts.last_sequence)
 
-    async def _refusal(self, facts: StreamFacts, blind_after: int) -> str:
-        """Probe the stream where that is due, and say why it refuses what is sent to it; "" where it does not."""
+    async def _refusal(self, facts: StreamFacts, blind_after: int) -> str | None:
+        """Probe the stream where that is due, and say why it refuses what is sent to it; as in Checked."""
         if self._probe is None:
             return facts.refusal
-        if facts.takes.subjects != self._probed_subjects:
+        if (facts.takes.subjects, facts.copies, facts.refuses_by_subject) != self._probed:
             await self._open_probe(facts)
         await self._probe.send_if_due(facts, self._newest_stored_at, blind_after)
         return facts.refusal or self._probe.refusal

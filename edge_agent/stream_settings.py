@@ -290,7 +290,8 @@ class StreamSettings(Settings, frozen=True):
 
     def probe_rule(self, region: str, site: str) -> ProbeRule:
         """Say on which subject probes go."""
-        return ProbeRule(probe_subject(region, site), self.source.probe_subject, self.filter_subject)
+        own = probe_subject(region, site, self.name)
+        return ProbeRule(self.source.stream, own, self.source.probe_subject, self.filter_subject)
 
     def _check_copying(self) -> None:
         if self.sender is not None:

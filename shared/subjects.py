@@ -53,9 +53,9 @@ def copy_prefix(block_id: BlockId) -> str:
     return f"{_own(block_id)}.copy"
 
 
-def probe_subject(region: str, site: str) -> str:
-    """Name where a site's agents publish the probes of its streams: no sender's subject, and no other site's."""
-    return f"muster.probe.{region}.{site}"
+def probe_subject(region: str, site: str, block: str) -> str:
+    """Name where a site's agents publish a block's probes: no sender's subject, and no other block's."""
+    return f"muster.probe.{region}.{site}.{block}"
 
 
 def _own(block_id: BlockId) -> str:

@@ -53,9 +53,9 @@ def is_beside_the_archive(topology: TopologySettings, region: RegionSettings) ->
 def _registration(site: SiteSettings) -> DesiredStream:
     assert site.server is not None
     wanted = site.registration
-    probed = probe_subject(site.region, site.name)
-    subjects = [*wanted.subjects, *(() if any(covers(each, probed) for each in wanted.subjects) else (probed,))]
-    extra = {"subjects": subjects, "retention": wanted.retention}
+    probed = [probe_subject(site.region, site.name, block) for block in site.blocks]
+    added = [each for each in probed if not any(covers(pattern, each) for pattern in wanted.subjects)]
+    extra = {"subjects": [*wanted.subjects, *added], "retention": wanted.retention}
     return DesiredStream(Place(site.name, site.server.domain), wanted.name, _common(wanted) | extra)
 
 

@@ -83,7 +83,8 @@ def accounts_in_region(fleet: str, sites: Iterable[SiteSettings], *, with_policy
 def agent_at_site(site: SiteSettings) -> Grant:
     """Let a site's agent read its stream through consumers of its own; two that are a pair, keep a log besides."""
     stream, api = site.registration.name, api_prefix()
-    subjects = [f"{api}.STREAM.INFO.{stream}", f"{api}.STREAM.MSG.GET.{stream}", probe_subject(site.region, site.name)]
+    subjects = [f"{api}.STREAM.INFO.{stream}", f"{api}.STREAM.MSG.GET.{stream}"]
+    subjects += [probe_subject(site.region, site.name, block) for block in site.blocks]
     for block in site.blocks:
         for member in site.members or ("",):
             consumer = f"{stream}.muster-{site.name}-{block}" + (f"-{member}" if member else "")

@@ -140,7 +140,7 @@ async def _own_messages(
     wanted = {"source.probe_subject": block.source.probe_subject, "heartbeat.subject": block.heartbeat.subject}
     findings = []
     if block.is_probed and not block.source.probe_subject:
-        chosen, why_not = block.probe_rule(settings.region, settings.site).choose(facts.takes.subjects)
+        chosen, why_not = block.probe_rule(settings.region, settings.site).choose(facts)
         wanted[_PROBE] = chosen
         if not chosen:
             text, _, remedy = why_not.rpartition(": ")

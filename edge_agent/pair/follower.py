@@ -79,6 +79,8 @@ class Follower:
             senders=self.decider.sender_counts(),
             mode=state.mode,
             blind_after=state.policy.blind_after,
+            loss=state.loss,
+            is_covered=not state.is_suspended,
         )
 
     async def give(self, logged: Logged) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from nats.aio.msg import Msg
 
 from edge_agent import probe as probe_module
 from edge_agent.source_consumer import SourceAddress
@@ -15,9 +16,19 @@ from edge_agent.storing import StoringPhase
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats_connection import AuthSettings
-from tests.support.agent_process import BLIND_AFTER, SETTINGS, STALE_AFTER, Deployment, deployed
+from tests.support.agent_process import SETTINGS, STALE_AFTER, Deployment, deployed
 from tests.support.one_server import written
-from tests.support.source_site import CONSUMER, STREAM, ProbeSettings, Reader, Site, reading, running_site
+from tests.support.source_site import (
+    CONSUMER,
+    STREAM,
+    SUBJECT,
+    ProbeSettings,
+    Reader,
+    Site,
+    exhaust,
+    reading,
+    running_site,
+)
 from tests.support.waiting import until
 
 PROBE = ProbeSettings("registration.probe")
@@ -77,20 +88,20 @@ async def test_a_stream_on_which_senders_register_is_seldom_probed(site: Site) -
         assert await site.last_sequence() == 1
 
 
-async def test_a_busy_stream_is_probed_once_in_blind_after(site: Site) -> None:
+async def test_a_busy_stream_is_probed_when_it_is_opened_and_once_in_blind_after(site: Site) -> None:
     """One that is full and lets go of old messages takes some of what is sent: only a refused probe shows the rest."""
     await site.make_stream()
     async with reading(site, probe=PROBE) as reader:
 
-        async def is_probed() -> bool:
+        async def is_probed_again() -> bool:
             await site.publish(b'{"sender":"a"}')
             await proves(reader)
-            return "eu-west.dub1.nodes" in origins(reader)
+            return origins(reader).count("eu-west.dub1.nodes") >= 2
 
-        began_at = reader.position.stored_at
-        await until(is_probed, "a probe comes among the registrations")
-        first = next(each for each in reader.received if each.headers)
-        assert first.stored_at - (began_at or reader.received[0].stored_at) >= PROBE.blind_after // 2
+        await until(is_probed_again, "two probes come among the registrations")
+        first, second = [each.stored_at for each in reader.received if each.headers][:2]
+        assert first - reader.received[0].stored_at < PROBE.blind_after
+        assert second - first >= PROBE.blind_after // 2
 
 
 async def test_a_probe_is_as_large_as_the_streams_messages(site: Site) -> None:
@@ -134,39 +145,48 @@ async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_p
         assert await site.last_sequence() == last
 
 
-async def test_a_probe_that_the_stream_refuses_proves_nothing_until_one_is_stored(site: Site) -> None:
-    # What STREAM.INFO does not show as full: one message for each subject, and no other in its place.
-    await site.make_stream(discard="new", discard_new_per_subject=True, max_msgs_per_subject=1)
-    async with reading(site, probe=PROBE) as reader:
-        await until(lambda: proves(reader), "the first probe is stored and the check counts")
+async def test_a_probe_that_the_stream_refuses_proves_nothing_until_one_is_stored(tmp_path: Path) -> None:
+    """What STREAM.INFO does not show: another stream has taken all that the server may store."""
+    async with running_site(tmp_path, "jetstream: {max_file_store: 1MB}") as site:
+        await site.make_stream()
+        async with reading(site, probe=PROBE) as reader:
+            await until(lambda: proves(reader), "the first probe is stored and the check counts")
+            await exhaust(site)
 
-        async def is_told() -> bool:
-            proven = await proves(reader)
-            return not proven and reader.probe_reports[-1][0] is StoringPhase.NOT_STORED
+            async def is_told() -> bool:
+                proven = await proves(reader)
+                return not proven and reader.probe_reports[-1][0] is StoringPhase.NOT_STORED
 
-        await until(is_told, "the next is refused and checks do not count")
-        assert "maximum messages per subject exceeded" in reader.probe_reports[-1][1]
-        await site.api(f"STREAM.PURGE.{STREAM}")
-        await until(lambda: proves(reader), "a probe is stored again")
-        assert reader.probe_reports[-1] == (StoringPhase.STORED, "")
+            await until(is_told, "the next is refused and checks do not count")
+            assert "insufficient" in reader.probe_reports[-1][1]
+            await site.api("STREAM.DELETE.OTHER")
+            await until(lambda: proves(reader), "a probe is stored again")
+            assert reader.probe_reports[-1] == (StoringPhase.STORED, "")
 
 
-async def test_a_probe_without_an_answer_is_said_and_sent_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_module, "PATIENCE", 0.5)
+async def test_a_probe_that_is_not_answered_is_known_by_being_read_back(site: Site) -> None:
     await site.make_stream(no_ack=True)
     async with reading(site, probe=PROBE) as reader:
+        await until(lambda: proves(reader), "what was stored proves")
+        assert reader.probe_reports == [(StoringPhase.STORED, "")]
+
+
+async def test_a_probe_without_an_answer_that_does_not_come_back_is_said(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_module, "PATIENCE", 0.5)
+    transform = {"src": "registration.probe", "dest": "elsewhere.probe"}
+    await site.make_stream(no_ack=True, subject_transform=transform)
+    address = SourceAddress(STREAM, CONSUMER, filter_subject="registration.>")
+    async with reading(site, address, probe=PROBE) as reader:
 
         async def is_told() -> bool:
-            await proves(reader)
+            assert not await proves(reader)
             return bool(reader.probe_reports)
 
         await until(is_told, "it is said")
-        assert reader.probe_reports[0] == (
-            StoringPhase.NOT_STORED,
-            "registration.probe: no answer within 0.5 s; silence proves nothing meanwhile",
-        )
-        # What comes back proves all the same: it was stored.
-        await until(lambda: proves(reader), "what was stored proves")
+        said = "registration.probe: no answer within 0.5 s; silence proves nothing meanwhile"
+        assert reader.probe_reports == [(StoringPhase.NOT_STORED, said)]
 
 
 async def test_others_probes_prove_as_much_and_no_more_are_sent_than_are_needed(site: Site) -> None:
@@ -213,39 +233,46 @@ async def test_a_stream_that_keeps_only_what_is_unread_is_probed(site: Site, ret
         await until(is_empty, "it is acknowledged and gone")
 
 
+OWN = "muster.probe.eu-west.dub1.nodes"
+BY_SUBJECT = {"discard": "new", "discard_new_per_subject": True, "max_msgs_per_subject": 5}
+COPYING = {"sources": [{"name": "ORIGIN"}]}
+
+
 @pytest.mark.parametrize(
-    ("subjects", "filter_subject", "probe", "why"),
+    ("config", "filter_subject", "subject", "why"),
     [
+        ({}, "", "probes.dub1", "the stream does not listen on probes.dub1: add it to its subjects"),
         (
-            "registration.>",
+            {"subjects": ["registration.nodes"]},
             "",
-            ProbeSettings("probes.dub1", blind_after=1_500_000),
-            "the stream does not listen on probes.dub1: add it to its subjects",
+            "",
+            f"no subject below registration.nodes is free for a probe: add {OWN} to the stream's subjects",
         ),
         (
+            {},
             "registration.nodes",
             "",
-            ProbeSettings(blind_after=1_500_000),
-            "the subjects that are read from the stream have no wildcard: add muster.probe.eu-west.dub1 to them",
+            "no subject below registration.nodes is free for a probe: set source.probe_subject to one that passes",
         ),
-        (
-            "registration.>",
-            "registration.nodes",
-            ProbeSettings(blind_after=1_500_000),
-            "the subjects that are read from the stream have no wildcard: set source.probe_subject to one that passes",
-        ),
+        (BY_SUBJECT, "", "", "the stream refuses by subject: that it stores a probe says nothing of other subjects"),
+        (COPYING, "", "", "the stream copies from others: that it stores a probe says nothing of them"),
     ],
 )
 async def test_where_no_probe_can_be_published_silence_proves_nothing(
-    site: Site, subjects: str, filter_subject: str, probe: ProbeSettings, why: str
+    site: Site, config: dict[str, object], filter_subject: str, subject: str, why: str
 ) -> None:
-    await site.make_stream(subjects=[subjects])
+    await site.api("STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["origin"]})
+    await site.make_stream(**config)
     address = SourceAddress(STREAM, CONSUMER, filter_subject=filter_subject)
-    async with reading(site, address, probe=probe) as reader:
+    async with reading(site, address, probe=ProbeSettings(subject, blind_after=1_500_000)) as reader:
         assert reader.probe_reports == [(StoringPhase.OFF, why)]
         assert not await proves(reader), "nothing was ever stored"
-        await reader.read_on(await site.publish(b'{"sender":"a"}'))
-        assert await proves(reader), "somebody was stored just now"
+
+        async def proves_by_somebody() -> bool:
+            await site.client.publish(SUBJECT, b'{"sender":"a"}')
+            return await proves(reader)
+
+        await until(proves_by_somebody, "somebody was stored just now")
 
         async def proves_nothing() -> bool:
             return not await proves(reader)
@@ -253,13 +280,24 @@ async def test_where_no_probe_can_be_published_silence_proves_nothing(
         await until(proves_nothing, "that is long ago")
 
 
+async def test_a_stream_whose_subjects_are_not_reached_from_here_takes_no_probe(site: Site) -> None:
+    """The API may be reached, by an import or a domain, where what the stream listens on is not."""
+    await site.make_stream()
+    async with reading(site, probe=ProbeSettings("registration.probe", blind_after=2_000_000)) as reader:
+        answer = Msg(reader.client, headers={"Status": "503"})
+        await reader.source._probe._take_answer(answer)  # type: ignore[union-attr]
+        why = "no stream answers on registration.probe: what is published here does not reach it"
+        assert reader.probe_reports == [(StoringPhase.OFF, why)]
+        assert (await reader.check()).refusal == ""
+
+
 @pytest.mark.parametrize(
     ("subjects", "filter_subject", "chosen"),
     [
         (["registration.>"], "", "registration.muster-probe"),
         (["one", "site.*.facts"], "", "site.muster-probe.facts"),
-        (["registration.>", "muster.probe.eu-west.dub1"], "", "muster.probe.eu-west.dub1"),
-        (["registration.>", "muster.probe.eu-west.dub1"], "registration.*", "registration.muster-probe"),
+        (["registration.>", "muster.probe.eu-west.dub1.nodes"], "", "muster.probe.eu-west.dub1.nodes"),
+        (["registration.>", "muster.probe.eu-west.dub1.nodes"], "registration.*", "registration.muster-probe"),
     ],
 )
 async def test_a_subject_is_chosen_that_no_registration_uses(
@@ -350,13 +388,13 @@ async def test_nobody_is_accused_who_could_not_have_been_stored(tmp_path: Path) 
     async with deployed(tmp_path, WITH_PROBE) as deployment:
         await deployment.site.update_stream(discard="new", discard_new_per_subject=True, max_msgs_per_subject=1)
         deployment.agent.start()
-        await deployment.until_observed(deadline=60)
         await deployment.site.publish(msgspec.json.encode({"sender": "a"}), subject="registration.a")
+        await until(partial(have_said, deployment, 1), "it is new")
 
         async def is_told() -> bool:
-            return (await part(deployment, "probe of nodes")).get("phase") == "not stored"
+            return (await part(deployment, "probe of nodes")).get("phase") == "off"
 
-        await until(is_told, "status says that probes are refused", deadline=60)
+        await until(is_told, "status says that probes would prove nothing", deadline=60)
         refused_through = await deployment.site_time() + 2 * STALE_AFTER
 
         async def has_passed() -> bool:
@@ -364,7 +402,7 @@ async def test_nobody_is_accused_who_could_not_have_been_stored(tmp_path: Path) 
 
         await until(has_passed, "the senders have been refused for a long time", deadline=60)
         assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
-        assert "maximum messages per subject exceeded" in (await part(deployment, "probe of nodes"))["reason"]
+        assert "refuses by subject" in (await part(deployment, "probe of nodes"))["reason"]
 
         await deployment.site.update_stream(discard_new_per_subject=False, discard="old", max_msgs_per_subject=-1)
         mark = await deployment.until_observed(await deployment.site_time() + SECOND, deadline=60)
@@ -410,179 +448,3 @@ async def test_an_agent_whose_probes_are_not_permitted_says_so_and_reads_on(tmp_
         assert (probe["phase"], source["phase"], stream["phase"]) == ("off", "connected", "reading")
         assert probe["reason"] == "not permitted: publish on registration.probe; allow the agent's user to"
         assert deployment.agent.log.count("not permitted: publish on registration.probe") == 1
-
-
-# Streams that do not take what is sent to them, under default settings
-
-
-class Cause:
-    """What keeps the stream from storing, and what lets it store again."""
-
-    site_config = ""
-    loses_messages = True
-
-    def __init__(self, deployment: Deployment) -> None:
-        self.site = deployment.site
-
-    async def begins(self) -> None:
-        raise NotImplementedError
-
-    async def ends(self) -> None:
-        raise NotImplementedError
-
-    async def _fill(self) -> None:
-        """Fill what the server, or the account, may store, by another stream."""
-        await self.site.api("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
-        for size in (64 << 10, 1 << 10, 16):
-            while b'"error"' not in (answer := await self.site.client.request("other", b"x" * size)).data:
-                pass
-            assert b"resource" in answer.data, answer.data
-
-
-class ServerStorage(Cause):
-    site_config = "jetstream: {max_file_store: 1MB}"
-
-    async def begins(self) -> None:
-        await self._fill()
-
-    async def ends(self) -> None:
-        await self.site.api("STREAM.DELETE.OTHER")
-
-
-class AccountStorage(ServerStorage):
-    site_config = "accounts: { A: { users: [{user: a, password: a}], jetstream: {max_file: 1MB} } }, no_auth_user: a"
-
-
-class Subjects(Cause):
-    async def begins(self) -> None:
-        await self.site.update_stream(subjects=["elsewhere.>"])
-
-    async def ends(self) -> None:
-        await self.site.update_stream(subjects=["registration.>"])
-
-
-class Sizes(Cause):
-    async def begins(self) -> None:
-        await self.site.update_stream(max_msg_size=10)
-
-    async def ends(self) -> None:
-        await self.site.update_stream(max_msg_size=-1)
-
-
-class Payload(Cause):
-    """The server takes no message as large as a registration any more; small ones it would take."""
-
-    site_config = "max_payload: 1MB"
-
-    async def begins(self) -> None:
-        self.site.server.reload("max_payload: 2000")
-
-    async def ends(self) -> None:
-        self.site.server.reload("max_payload: 1MB")
-
-
-class Sealed(Cause):
-    """There is no way back: a sealed stream stays sealed."""
-
-    async def begins(self) -> None:
-        await self.site.update_stream(sealed=True)
-
-
-class Consumer(Cause):
-    """Somebody lets the agent's consumer deliver other subjects; what it did not deliver is read later."""
-
-    loses_messages = False
-
-    async def begins(self) -> None:
-        await self._filtered("registration.nobody")
-
-    async def ends(self) -> None:
-        await self._filtered("")
-
-    async def _filtered(self, subject: str) -> None:
-        config = (await self.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"]
-        config = {**config, "filter_subject": subject} if subject else {**config, "filter_subject": None}
-        await self.site.api(
-            f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config, "action": "update"}
-        )
-
-
-@pytest.mark.parametrize(
-    ("cause", "said"),
-    [
-        (ServerStorage, "the stream refuses what is sent to it: insufficient resources"),
-        (AccountStorage, "the stream refuses what is sent to it: resource limits exceeded for account"),
-        (Subjects, "the stream no longer listens on registration.>"),
-        (Sizes, "the stream "),
-        (Payload, "the stream refuses what is sent to it: nats: maximum payload exceeded"),
-        (Sealed, "the stream is sealed"),
-        (Consumer, "filters 'registration.nobody'"),
-    ],
-)
-async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
-    tmp_path: Path, cause: type[Cause], said: str
-) -> None:
-    async with (
-        deployed(tmp_path, SETTINGS, site_config=cause.site_config) as deployment,
-        deployment.senders(NAMES, size=3_000),
-    ):
-        deployment.agent.start()
-        await until(partial(have_said, deployment, len(NAMES)), "all are new")
-        trouble = cause(deployment)
-        await trouble.begins()
-        began_at = await deployment.site_time()
-
-        async def is_told() -> bool:
-            return said in " ".join((await deployment.agent.status_json()).get("problems", []))
-
-        await until(is_told, "status says why")
-        refused_through = began_at + 2 * STALE_AFTER
-
-        async def has_passed() -> bool:
-            return await deployment.site_time() > refused_through
-
-        await until(has_passed, "the senders were not stored for a long time")
-        if cause is not Sealed:
-            await trouble.ends()
-            mark = await deployment.until_observed(await deployment.site_time() + SECOND)
-            assert (mark.observed_since_us > refused_through) is cause.loses_messages, "what is lost is unknown"
-
-            async def is_well() -> bool:
-                return not (await deployment.agent.status_json())["problems"]
-
-            await until(is_well, "status says no more of it")
-        assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
-
-
-async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_beside_is_stale(tmp_path: Path) -> None:
-    async with deployed(tmp_path) as deployment:
-        await deployment.site.update_stream(subjects=["registration.>", "rack.*"])
-        deployment.agent.start()
-        async with deployment.senders(["lives"]):
-            async with deployment.senders(["dies"]), deployment.senders(["moved"], subject="rack.a"):
-                await until(partial(have_said, deployment, 3), "all are new")
-                await deployment.site.update_stream(subjects=["registration.>"])
-                narrowed_at = await deployment.site_time()
-
-                async def is_told() -> bool:
-                    warnings = (await deployment.agent.status_json())["warnings"]
-                    return any("the stream no longer listens on rack.*: who is" in each["what"] for each in warnings)
-
-                await until(is_told, "status says it")
-                await deployment.until_observed(narrowed_at + SECOND)
-            await until(partial(have_said, deployment, 5), "one is stale, one unheard")
-            told = {advisory.value: advisory for advisory in (await deployment.advisories())[3:]}
-            assert {sender: advisory.kind for sender, advisory in told.items()} == {
-                "dies": AdvisoryKind.STALE,
-                "moved": AdvisoryKind.RETIRED,
-            }
-            assert told["dies"].unheard_until_us is msgspec.UNSET
-            unheard = told["moved"]
-            assert unheard.unheard_until_us == unheard.last_seen_us + 3_600 * SECOND
-            code, page, _ = await deployment.agent.run_command(
-                "explain", "moved", "--config", str(deployment.agent.config)
-            )
-            assert code == 0
-            assert "the stream may not take what it sends; whether it lives is not known" in " ".join(page.split())
-            mark = await deployment.until_observed(unheard.at_us)
-            assert mark.observed_since_us < narrowed_at + BLIND_AFTER, "of the others the time is known"

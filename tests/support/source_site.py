@@ -135,13 +135,22 @@ async def running_site(
         yield Site(server, client, link)
 
 
+async def exhaust(site: Site) -> None:
+    """Fill what the server, or the account, may store, by another stream."""
+    await site.api("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+    for size in (64 << 10, 1 << 10, 16):
+        while b'"error"' not in (answer := await site.client.request("other", b"x" * size)).data:
+            pass
+        assert b"resource" in answer.data, answer.data
+
+
 class ProbeSettings(msgspec.Struct, frozen=True):
     """How a reader probes; ``blind_after`` as in a policy. Where ``own`` is chosen too, no subject is given."""
 
     subject: str = ""
     origin: str = "eu-west.dub1.nodes"
     blind_after: int = 2_000_000
-    own: str = "muster.probe.eu-west.dub1"
+    own: str = "muster.probe.eu-west.dub1.nodes"
 
 
 LONG = 600_000_000
@@ -174,7 +183,7 @@ class Reader:
         def report(phase: StoringPhase, reason: str) -> None:
             self.probe_reports.append((phase, reason))
 
-        rule = ProbeRule(probe.own, probe.subject, address.filter_subject)
+        rule = ProbeRule(STREAM, probe.own, probe.subject, address.filter_subject)
         return Probe(self.client, rule, probe.origin, report, partial(max_payload_of, self.client, self._settings))
 
     async def check(self) -> Checked:

@@ -76,7 +76,7 @@ def test_a_site_with_a_server_has_its_registration_stream_managed_there() -> Non
     first = desired(topology(site + 'registration.subjects = ["nodes.>"]\nregistration.retention = "workqueue"\n'))[0]
     assert isinstance(first, DesiredStream)
     assert (first.place, first.name) == (Place("dub1", ""), "REGISTRATION")
-    assert first.config["subjects"] == ["nodes.>", "muster.probe.eu-west.dub1"]
+    assert first.config["subjects"] == ["nodes.>", "muster.probe.eu-west.dub1.nodes"]
     assert first.config["retention"] == "workqueue"
     covering = desired(topology(site + 'registration.subjects = [">"]\n'))[0]
     assert isinstance(covering, DesiredStream)

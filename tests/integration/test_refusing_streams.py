@@ -1,0 +1,188 @@
+"""A stream that does not take what is sent to it accuses nobody, under default settings, and the agent says why."""
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shared.identifiers import AdvisoryKind
+from shared.instants import SECOND
+from tests.support.agent_process import BLIND_AFTER, SETTINGS, STALE_AFTER, Deployment, deployed
+from tests.support.source_site import CONSUMER, STREAM, exhaust
+from tests.support.waiting import until
+
+NAMES = ["a.example.net", "b.example.net"]
+
+
+async def have_said(deployment: Deployment, count: int) -> bool:
+    return len(await deployment.advisories()) >= count
+
+
+class Cause:
+    """What keeps the stream from storing, and what lets it store again."""
+
+    site_config = ""
+    loses_messages = True
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.site = deployment.site
+
+    async def begins(self) -> None:
+        raise NotImplementedError
+
+    async def ends(self) -> None:
+        raise NotImplementedError
+
+
+class ServerStorage(Cause):
+    site_config = "jetstream: {max_file_store: 1MB}"
+
+    async def begins(self) -> None:
+        await exhaust(self.site)
+
+    async def ends(self) -> None:
+        await self.site.api("STREAM.DELETE.OTHER")
+
+
+class AccountStorage(ServerStorage):
+    site_config = "accounts: { A: { users: [{user: a, password: a}], jetstream: {max_file: 1MB} } }, no_auth_user: a"
+
+
+class Subjects(Cause):
+    async def begins(self) -> None:
+        await self.site.update_stream(subjects=["elsewhere.>"])
+
+    async def ends(self) -> None:
+        await self.site.update_stream(subjects=["registration.>"])
+
+
+class Sizes(Cause):
+    async def begins(self) -> None:
+        await self.site.update_stream(max_msg_size=10)
+
+    async def ends(self) -> None:
+        await self.site.update_stream(max_msg_size=-1)
+
+
+class Payload(Cause):
+    """The server takes no message as large as a registration any more; small ones it would take."""
+
+    site_config = "max_payload: 1MB"
+
+    async def begins(self) -> None:
+        self.site.server.reload("max_payload: 2000")
+
+    async def ends(self) -> None:
+        self.site.server.reload("max_payload: 1MB")
+
+
+class Sealed(Cause):
+    """There is no way back: a sealed stream stays sealed."""
+
+    async def begins(self) -> None:
+        await self.site.update_stream(sealed=True)
+
+
+class Consumer(Cause):
+    """Somebody lets the agent's consumer deliver other subjects; what it did not deliver is read later."""
+
+    loses_messages = False
+
+    async def begins(self) -> None:
+        await self._filtered("registration.nobody")
+
+    async def ends(self) -> None:
+        await self._filtered("")
+
+    async def _filtered(self, subject: str) -> None:
+        config = (await self.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"]
+        config = {**config, "filter_subject": subject} if subject else {**config, "filter_subject": None}
+        await self.site.api(
+            f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config, "action": "update"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (ServerStorage, "the stream refuses what is sent to it: insufficient resources"),
+        (AccountStorage, "the stream refuses what is sent to it: resource limits exceeded for account"),
+        (Subjects, "the stream no longer listens on registration.>"),
+        (Sizes, "the stream "),
+        (Payload, "the stream refuses what is sent to it: nats: maximum payload exceeded"),
+        (Sealed, "the stream is sealed"),
+        (Consumer, "filters 'registration.nobody'"),
+    ],
+)
+async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
+    tmp_path: Path, cause: type[Cause], said: str
+) -> None:
+    async with (
+        deployed(tmp_path, SETTINGS, site_config=cause.site_config) as deployment,
+        deployment.senders(NAMES, size=3_000),
+    ):
+        deployment.agent.start()
+        await until(partial(have_said, deployment, len(NAMES)), "all are new")
+        trouble = cause(deployment)
+        await trouble.begins()
+        began_at = await deployment.site_time()
+
+        async def is_told() -> bool:
+            return said in " ".join((await deployment.agent.status_json()).get("problems", []))
+
+        await until(is_told, "status says why")
+        # Another run knows no more of it than the store.
+        deployment.agent.kill()
+        deployment.agent.start()
+        refused_through = began_at + 2 * STALE_AFTER
+
+        async def has_passed() -> bool:
+            return await deployment.site_time() > refused_through
+
+        await until(has_passed, "the senders were not stored for a long time")
+        if cause is not Sealed:
+            await trouble.ends()
+            mark = await deployment.until_observed(await deployment.site_time() + SECOND)
+            is_unknown = mark.observed_since_us > refused_through - BLIND_AFTER
+            assert is_unknown is cause.loses_messages, "what is lost is unknown"
+
+            async def is_well() -> bool:
+                return not (await deployment.agent.status_json())["problems"]
+
+            await until(is_well, "status says no more of it")
+        assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
+
+
+async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_beside_is_stale(tmp_path: Path) -> None:
+    async with deployed(tmp_path) as deployment:
+        await deployment.site.update_stream(subjects=["registration.>", "rack.*"])
+        deployment.agent.start()
+        async with deployment.senders(["lives"]):
+            async with deployment.senders(["dies"]), deployment.senders(["moved"], subject="rack.a"):
+                await until(partial(have_said, deployment, 3), "all are new")
+                await deployment.site.update_stream(subjects=["registration.>"])
+                narrowed_at = await deployment.site_time()
+
+                async def is_told() -> bool:
+                    warnings = (await deployment.agent.status_json())["warnings"]
+                    return any("the stream no longer listens on rack.*: who is" in each["what"] for each in warnings)
+
+                await until(is_told, "status says it")
+                await deployment.until_observed(narrowed_at + SECOND)
+            await until(partial(have_said, deployment, 5), "one is stale, one unheard")
+            told = {advisory.value: advisory for advisory in (await deployment.advisories())[3:]}
+            assert {sender: advisory.kind for sender, advisory in told.items()} == {
+                "dies": AdvisoryKind.STALE,
+                "moved": AdvisoryKind.RETIRED,
+            }
+            assert told["dies"].unheard_until_us is msgspec.UNSET
+            unheard = told["moved"]
+            assert unheard.unheard_until_us == unheard.last_seen_us + 3_600 * SECOND
+            code, page, _ = await deployment.agent.run_command(
+                "explain", "moved", "--config", str(deployment.agent.config)
+            )
+            assert code == 0
+            assert "the stream may not take what it sends; whether it lives is not known" in " ".join(page.split())
+            mark = await deployment.until_observed(unheard.at_us)
+            assert mark.observed_since_us < narrowed_at + BLIND_AFTER, "of the others the time is known"
