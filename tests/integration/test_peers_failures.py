@@ -110,7 +110,7 @@ async def test_3_a_changed_size_that_could_not_be_delivered_is_delivered_later(d
 
     async def is_read() -> bool:
         status = await deployment.agent.status_json()
-        return bool(status["blocks"]) and int(status["blocks"][0]["state"]["position"]["sequence"]) == 2
+        return bool(status["blocks"]) and status["blocks"][0]["state"]["counters"]["valid"] == {"registrations": 2}
 
     await until(is_read, "the large one is read", DEADLINE)
     deployment.agent.kill()
