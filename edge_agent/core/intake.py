@@ -31,7 +31,7 @@ from edge_agent.core.observation import (
     SourceMessage,
     Taken,
 )
-from shared.tolerant_json import Deviation, text_of
+from shared.tolerant_json import Deviation
 
 SENDER_LIMIT = 1024
 
@@ -117,7 +117,7 @@ class Intake:
 
     def read(self, message: SourceMessage) -> Taken:
         """Identify the sender and what else decides about forwarding; the payload itself is left as it is."""
-        if message.headers and (cause := self._what_else(message.headers)):
+        if message.headers and (cause := self.what_else(message.headers)):
             return ProbeSighting(message, cause)
         met: list[Deviation] = []
         body: Any = None
@@ -135,10 +135,7 @@ class Intake:
             sender_id = self._sender.normalize.of(sender_id)
         if not sender_id:
             return Rejected(message, self._why_none(body, met))
-        if not _is_encodable(sender_id):
-            sender_id = _mended(sender_id, met)
-        if not sender_id or len(sender_id) > SENDER_LIMIT or "\0" in sender_id:
-            # An advisory must fit into a message, and SQLite's JSON ends a text at NUL.
+        if not is_usable(sender_id):
             return Rejected(message, RejectReason.SENDER_NOT_USABLE)
         forced = self._force_field is not None and self._force_field.of(body, met) is True
         digest = content_digest(message.payload, self._digest, met) if self._digest else 0
@@ -151,7 +148,7 @@ class Intake:
             return draft.observe(taken, too_old=too_old)
         return draft.reject(taken, too_old=too_old) if isinstance(taken, Rejected) else draft.pass_over(taken)
 
-    def _what_else(self, headers: Mapping[str, str]) -> ProofCause | None:
+    def what_else(self, headers: Mapping[str, str]) -> ProofCause | None:
         """Tell what a message is that nobody has registered with; None where somebody has."""
         if PROBE_HEADER in headers:
             return ProofCause.OWN if headers[PROBE_HEADER] == self._probe_origin else ProofCause.OTHERS
@@ -188,24 +185,20 @@ class Intake:
         return message.subject
 
 
-def _is_encodable(text: str) -> bool:
-    """Tell whether a text has bytes in UTF-8: half a letter, as a wrong byte in a header becomes, has none."""
-    if text.isascii():
+def is_usable(sender_id: str) -> bool:
+    """Tell whether records and the store can carry a name.
+
+    An advisory must fit into a message, SQLite's JSON ends a text at NUL, and half a letter has no bytes in UTF-8.
+    """
+    if len(sender_id) > SENDER_LIMIT or "\0" in sender_id:
+        return False
+    if sender_id.isascii():
         return True
     try:
-        text.encode()
+        sender_id.encode()
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _mended(name: str, met: list[Deviation]) -> str:
-    """Write a name out of a header or a subject whose bytes are not UTF-8; "" where it comes from no bytes at all."""
-    met.append(Deviation.ENCODING)
-    try:
-        return text_of(name.encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError:
-        return ""
 
 
 def _written(value: Any) -> str | None:

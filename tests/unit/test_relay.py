@@ -93,7 +93,7 @@ def test_sender_is_who_the_site_says_it_is(body: bytes) -> None:
     assert names == ["büro", "100%", "other" if b"other" in body else ""]
 
 
-@pytest.mark.parametrize("named", ["%00", "x" * 1025])
+@pytest.mark.parametrize("named", ["%00", "x" * 1025, "\ud83d", "caf\udce9"])
 def test_name_that_no_store_takes_is_not_taken_from_a_header(named: str) -> None:
     site = RelaySite()
     (went_on,) = site.meets(registration_subject(DUB1), origin_header(DUB1, SITE_PAST, 1), 0, named=named)
