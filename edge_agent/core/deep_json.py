@@ -9,6 +9,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,7 +22,8 @@ NESTED_LIMIT = tolerant_json.NESTED_LIMIT
 
 # Never gives back what it has matched, nor wants an end: a text without one would be looked through for every quote.
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_LEVELS = re.compile(rb"[\[{\]}]")
+_STEPS = dict.fromkeys(b"[{", 1) | dict.fromkeys(b"]}", -1)
+_NO_BRACKETS = bytes(set(range(256)) - set(_STEPS))
 
 
 def decoded(decode: Callable[[bytes | str], T], body: bytes | str) -> T:
@@ -56,8 +58,5 @@ def _room() -> Iterator[None]:
 
 
 def _nesting(body: bytes) -> int:
-    level = deepest = 0
-    for bracket in _LEVELS.findall(_TEXT.sub(b"", body)):
-        level += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, level)
-    return deepest
+    brackets = _TEXT.sub(b"", body).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)

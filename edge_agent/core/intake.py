@@ -16,7 +16,7 @@ import msgspec
 from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.deep_json import decoded
 from edge_agent.core.draft import Draft
-from edge_agent.core.json_path import UNREADABLE, keys_of, tolerated, value_at
+from edge_agent.core.json_path import UNREADABLE, Met, keys_of, tolerated, value_at
 from edge_agent.core.observation import (
     DELETE_OPERATIONS,
     HEARTBEAT_HEADER,
@@ -31,7 +31,6 @@ from edge_agent.core.observation import (
     SourceMessage,
     Taken,
 )
-from shared.tolerant_json import Deviation
 
 SENDER_LIMIT = 1024
 
@@ -101,7 +100,10 @@ SenderRule = SenderByPath | SenderByHeader | SenderBySubjectToken | SenderBySubj
 
 
 class Intake:
-    """Turn messages into observations by one block's rules. ``probe_origin`` is what the block's own probes carry."""
+    """Turn messages into observations by one block's rules. ``probe_origin`` is what the block's own probes carry.
+
+    ``slow_count`` counts the messages that may have taken long to read.
+    """
 
     def __init__(
         self, sender: SenderRule, force_path: str = "", digest: DigestRule | None = None, probe_origin: str = ""
@@ -114,12 +116,16 @@ class Intake:
         self._decoder = msgspec.json.Decoder(self._shape)
         self._reads_body = bool(self._sender_field or self._force_field)
         self._digest = digest if digest and digest.paths else None
+        self.slow_count = 0
 
-    def read(self, message: SourceMessage) -> Taken:
-        """Identify the sender and what else decides about forwarding; the payload itself is left as it is."""
+    def read(self, message: SourceMessage, met: Met | None = None) -> Taken:
+        """Identify the sender and what else decides about forwarding; the payload itself is left as it is.
+
+        ``met`` is given what is met on the way.
+        """
         if message.headers and (cause := self.what_else(message.headers)):
             return ProbeSighting(message, cause)
-        met: list[Deviation] = []
+        met = [] if met is None else met
         body: Any = None
         if self._reads_body:
             try:
@@ -139,11 +145,14 @@ class Intake:
             return Rejected(message, RejectReason.SENDER_NOT_USABLE)
         forced = self._force_field is not None and self._force_field.of(body, met) is True
         digest = content_digest(message.payload, self._digest, met) if self._digest else 0
-        return Observation(sender_id, message, digest, forced, met[0] if met else None)
+        return Observation(sender_id, message, digest, forced, next(filter(None, met), None) if met else None)
 
     def give(self, draft: Draft, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft; False where that is full. One that is ``too_old`` is seen, but not forwarded."""
-        taken = self.read(message)
+        met: Met = []
+        taken = self.read(message, met)
+        if met:
+            self.slow_count += 1
         if isinstance(taken, Observation):
             return draft.observe(taken, too_old=too_old)
         return draft.reject(taken, too_old=too_old) if isinstance(taken, Rejected) else draft.pass_over(taken)
@@ -157,7 +166,7 @@ class Intake:
         is_deleted = MARKER_HEADER in headers or headers.get(OPERATION_HEADER, "").strip().upper() in DELETE_OPERATIONS
         return ProofCause.DELETE_MARKER if is_deleted else None
 
-    def _tolerated(self, payload: bytes, met: list[Deviation]) -> Any:
+    def _tolerated(self, payload: bytes, met: Met) -> Any:
         """Read what the one pass refuses; None where there is no object to be read."""
         try:
             body = tolerated(payload, met)
@@ -165,15 +174,15 @@ class Intake:
             return None
         if isinstance(body, dict):
             return msgspec.convert(body, self._shape)
-        met.clear()
+        met[:] = [None]
         return None
 
-    def _why_none(self, body: Any, met: list[Deviation]) -> RejectReason:
+    def _why_none(self, body: Any, met: Met) -> RejectReason:
         """Say why there is no sender: it may stand in what could not be read."""
-        is_broken = self._sender_field is not None and (body is None or met)
+        is_broken = self._sender_field is not None and (body is None or any(met))
         return RejectReason.NOT_AN_OBJECT if is_broken else RejectReason.NO_SENDER
 
-    def _sender_of(self, message: SourceMessage, body: Any, met: list[Deviation]) -> Any:
+    def _sender_of(self, message: SourceMessage, body: Any, met: Met) -> Any:
         if self._sender_field is not None:
             return self._sender_field.of(body, met)
         match self._sender:
@@ -224,7 +233,7 @@ class _Field(msgspec.Struct, frozen=True):
     attribute: str
     keys: tuple[str, ...]
 
-    def of(self, body: Any, met: list[Deviation]) -> Any:
+    def of(self, body: Any, met: Met) -> Any:
         value = getattr(body, self.attribute, None)
         return value_at(value, self.keys, met) if self.keys else value
 

@@ -7,6 +7,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Decision, Forward
 from edge_agent.core.intake import Intake, is_usable
+from edge_agent.core.json_path import Met
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
 from edge_agent.core.relay import RelayDraft
@@ -21,6 +22,7 @@ class RelayIntake:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
+        self.slow_count = 0
 
     def give(self, draft: RelayDraft, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft, which takes it always."""
@@ -38,8 +40,10 @@ class RelayIntake:
         if too_old:
             return draft.skip(message, "withheld", "max_age")
         named = "" if self._intake.what_else(headers) else _named_by_site(headers)
+        met: Met = []
         # Older agents do not say whom they heard.
-        taken = Observation(named, message) if named else self._intake.read(message)
+        taken = Observation(named, message) if named else self._intake.read(message, met)
+        self.slow_count += bool(met)
         if isinstance(taken, Observation):
             # None of the first three parts holds a full stop: two origins never share a name.
             return draft.relay(f"{block_id}.{taken.sender_id}", incarnation, sequence, taken)
