@@ -26,8 +26,7 @@ from typing import Any
 
 import msgspec
 
-NESTED_LIMIT = 1_000
-"""Levels beyond which nothing is read: more than any registration has, and not too many for the stack."""
+from shared.deep_json import NESTED_LIMIT, decoded
 
 MENDED_LIMIT = 100_000
 """Escapes that are mended for the standard library's decoder: each takes a call."""
@@ -158,18 +157,19 @@ class _Reader:
             if mended != body:
                 self.note(Deviation.ESCAPE)
             body = mended
-        for is_strict in (True, False):
-            decoder = json.JSONDecoder(strict=is_strict, parse_constant=self._constant)
-            # ValueError: also a number of more digits than Python reads. How deep it reads depends on the stack.
-            with contextlib.suppress(ValueError, RecursionError):
-                value, end = decoder.raw_decode(body)
-                if not isinstance(value, dict):
-                    return None
-                if not is_strict:
-                    self.note(Deviation.CONTROL_CHARACTER)
-                if body[end:].strip(_BLANKS):
-                    self.note(Deviation.SURPLUS)
-                return value
+        with contextlib.suppress(msgspec.DecodeError):
+            for is_strict in (True, False):
+                decoder = json.JSONDecoder(strict=is_strict, parse_constant=self._constant)
+                # ValueError: also a number of more digits than Python reads.
+                with contextlib.suppress(ValueError, RecursionError):
+                    value, end = decoded(decoder.raw_decode, body)
+                    if not isinstance(value, dict):
+                        return None
+                    if not is_strict:
+                        self.note(Deviation.CONTROL_CHARACTER)
+                    if body[end:].strip(_BLANKS):
+                        self.note(Deviation.SURPLUS)
+                    return value
         return None
 
     def _constant(self, word: str) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.deep_json import encoded
 from edge_agent.core.json_path import UNREADABLE, Met, keys_of, opened, read_json, value_at
+from shared.deep_json import encoded
 
 EVERY_PATH = "*"
 

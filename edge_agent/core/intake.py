@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from edge_agent.core.content_digest import DigestRule, content_digest
-from edge_agent.core.deep_json import decoded
 from edge_agent.core.draft import Draft
 from edge_agent.core.json_path import UNREADABLE, Met, keys_of, tolerated, value_at
 from edge_agent.core.observation import (
@@ -31,6 +30,7 @@ from edge_agent.core.observation import (
     SourceMessage,
     Taken,
 )
+from shared.deep_json import decoded
 
 SENDER_LIMIT = 1024
 

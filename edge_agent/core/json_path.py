@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.deep_json import decoded
 from shared import tolerant_json
+from shared.deep_json import decoded
 from shared.tolerant_json import Deviation
 
 Met = list[Deviation | None]
