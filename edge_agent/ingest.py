@@ -18,6 +18,7 @@ from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.standing import Standing
 from edge_agent.ingest_block import BlockRules, IngestPhase
+from edge_agent.pacing import Stretch
 from edge_agent.passage import Passage
 from edge_agent.passing import Passing
 from edge_agent.ports import (
@@ -214,7 +215,8 @@ class Ingest:
         """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
         max_age = self._rules.policy.max_age
         self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
-        give, before = self._intake.give, FOREVER
+        intake, stretch, before = self._intake, Stretch(), FOREVER
+        give, slow_count = intake.give, intake.slow_count
         for message in messages:
             # A clock that does not go back against the message before has not stepped back.
             if message.stored_at < before and draft.steps_back(message.stored_at):
@@ -225,6 +227,10 @@ class Ingest:
             too_old = before < oldest_forwarded
             while not give(draft, message, too_old=too_old):
                 draft = await self._next_after(draft)
+            if intake.slow_count != slow_count:
+                # Who is to say that the agent lives runs on the same loop.
+                slow_count = intake.slow_count
+                await stretch.give_way()
         return draft
 
     async def _take_check(self, checked: Checked) -> None:

@@ -1,6 +1,7 @@
 """Say how fast records leave, and how soon again what has failed: by the loop's clock, which nobody sets.
 
-Uploads that fail are tried again after a while that doubles, from ``FIRST_RETRY`` to ``LONGEST_RETRY`` seconds.
+Uploads that fail are tried again after a while that doubles, from ``FIRST_RETRY`` to ``LONGEST_RETRY`` seconds. Work
+that takes long stops for others, each time that ``LONGEST_STRETCH`` seconds are over.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import random
 FIRST_RETRY = 0.25
 LONGEST_RETRY = 5.0
 BURST_BYTES = 64 << 10
+LONGEST_STRETCH = 0.03
 
 
 class Pace:
@@ -26,6 +28,19 @@ class Pace:
         self._free_at = max(self._free_at, now - BURST_BYTES / self._rate) + size / self._rate
         if self._free_at > now:
             await asyncio.sleep(self._free_at - now)
+
+
+class Stretch:
+    """Work on the loop that nothing interrupts: it begins now, and again whenever others were let run."""
+
+    def __init__(self) -> None:
+        self._began_at = loop_time()
+
+    async def give_way(self) -> None:
+        """Let others run where it has lasted for long."""
+        if loop_time() - self._began_at > LONGEST_STRETCH:
+            await asyncio.sleep(0)
+            self._began_at = loop_time()
 
 
 def jitter() -> float:

@@ -20,6 +20,7 @@ from shared.link_progress import Connection, LinkProgress
 from shared.nats_direct import DirectClient
 from shared.nats_secrets import Login, sign, tls_context
 from shared.nats_settings import TlsSettings
+from shared.tolerant_json import text_of
 
 FIRST_RETRY = 0.1
 LONGEST_RETRY = 5.0
@@ -203,7 +204,13 @@ class EdgeClient(DirectClient):
             self.learn_max_payload(info["max_payload"])
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
-        """Take headers that are none as no headers: servers pass on what a client sends, and nats-py's reader dies."""
+        """Read bytes that are not UTF-8 as Latin-1, and headers that are none as no headers.
+
+        Servers pass on what a client sends. nats-py puts one letter in the place of every wrong byte, which makes two
+        names one; of what is no header at all its reader dies.
+        """
+        if headers and not headers.isascii():
+            headers = text_of(headers).encode()
         try:
             read: dict[str, str] | None = await super()._process_headers(headers)
         except (UnicodeDecodeError, IndexError):

@@ -12,11 +12,12 @@ The rules follow what a scanner for a path finds that never validates (``gjson``
 5. A closing bracket closes the innermost level, of whatever kind; at the outermost only its own kind does. What the end
    of the body cuts has no value: a name that was cut would be another.
 6. Levels below NESTED_LIMIT are left out. A repeated key has its last value, as for the strict decoder.
+7. Of what the standard library's decoder refuses too, only the first characters are read, at most as many as the caller
+   allows: there are megabytes that take a second each. What follows is as if the body had been cut.
 
 What JSON allows has the value that msgspec gives it. Nothing recurses, and the time taken is linear in the size.
 """
 
-import codecs
 import contextlib
 import json
 import re
@@ -25,8 +26,10 @@ from typing import Any
 
 import msgspec
 
-NESTED_LIMIT = 1_000
-"""Levels beyond which nothing is read: more than any registration has, and not too many for the stack."""
+from shared.deep_json import NESTED_LIMIT, decoded
+
+MENDED_LIMIT = 100_000
+"""Escapes that are mended for the standard library's decoder: each takes a call."""
 
 
 class Deviation(StrEnum):
@@ -49,7 +52,6 @@ class Tolerated(msgspec.Struct, frozen=True):
     deviation: Deviation | None
 
 
-_LATIN_1 = "muster-latin-1"
 _BLANKS = " \t\n\r"
 _OPENING = re.compile(r"[\[{]")
 # Between two tokens: also what is no separator of JSON, such as the => of a hash.
@@ -84,13 +86,15 @@ _NEARLY: dict[str, Any] = {
 _Container = dict[str, Any] | list[Any]
 
 
-def decode(body: bytes | str) -> Tolerated:
+def decode(body: bytes | str, limit: int | None = None) -> Tolerated:
     r"""Read what can be read; raise msgspec.DecodeError where there is neither an object nor an array.
+
+    ``limit`` is that of rule 7, in characters; None: there is none.
 
     >>> decode(b'\xef\xbb\xbf{"load": NaN, "sender": "n1",} trailing').value
     {'load': nan, 'sender': 'n1'}
     """
-    reader = _Reader()
+    reader = _Reader(limit)
     value = reader.document(reader.decoded(body) if isinstance(body, bytes) else body)
     return Tolerated(value, reader.deviation)
 
@@ -100,27 +104,24 @@ def _kept(escape: "re.Match[str]") -> str:
     return escape[0] if any(escape.groups()) else "\\" + escape[0]
 
 
-def _as_latin_1(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return error.object[error.start : error.end].decode("latin-1"), error.end
-
-
-codecs.register_error(_LATIN_1, _as_latin_1)
-
-
 def text_of(written: bytes) -> str:
     r"""Give the text that bytes are: of UTF-8, and where they are not, of Latin-1.
 
     >>> text_of(b"caf\xc3\xa9"), text_of(b"caf\xe9")
     ('café', 'café')
     """
-    return written.decode("utf-8", _LATIN_1)
+    text = written.decode("utf-8", "surrogateescape")
+    # Not letter by letter, nor by a handler of ours: a megabyte of wrong bytes is a million calls.
+    for wrong in range(0x80, 0x100):
+        text = text.replace(chr(0xDC00 + wrong), chr(wrong))
+    return text
 
 
 class _Reader:
     """Reads one body: the containers that are open, and the key that waits for its value in the innermost."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
         self.deviation: Deviation | None = None
         self._levels: list[_Container] = []
         self._key: str | None = None
@@ -150,31 +151,45 @@ class _Reader:
     def _quickly(self, body: str) -> dict[str, Any] | None:
         """Let the standard library, which is twenty times as fast, read an object whose structure is whole."""
         if _DOUBTFUL_ESCAPE.search(body):
-            mended = _ESCAPE.sub(_kept, body)
+            mended, count = _ESCAPE.subn(_kept, body, MENDED_LIMIT)
+            if count == MENDED_LIMIT:
+                return None
             if mended != body:
                 self.note(Deviation.ESCAPE)
             body = mended
-        for is_strict in (True, False):
-            decoder = json.JSONDecoder(strict=is_strict, parse_constant=self._constant)
-            # ValueError: also a number of more digits than Python reads. How deep it reads depends on the stack.
-            with contextlib.suppress(ValueError, RecursionError):
-                value, end = decoder.raw_decode(body)
-                if not isinstance(value, dict):
-                    return None
-                if not is_strict:
-                    self.note(Deviation.CONTROL_CHARACTER)
-                if body[end:].strip(_BLANKS):
-                    self.note(Deviation.SURPLUS)
-                return value
+        with contextlib.suppress(msgspec.DecodeError):
+            for is_strict in (True, False):
+                decoder = json.JSONDecoder(strict=is_strict, parse_constant=self._constant)
+                # ValueError: also a number of more digits than Python reads.
+                with contextlib.suppress(ValueError, RecursionError):
+                    value, end = decoded(decoder.raw_decode, body)
+                    if not isinstance(value, dict):
+                        return None
+                    if not is_strict:
+                        self.note(Deviation.CONTROL_CHARACTER)
+                    if body[end:].strip(_BLANKS):
+                        self.note(Deviation.SURPLUS)
+                    return value
         return None
 
     def _constant(self, word: str) -> Any:
         self.note(Deviation.VALUE)
         return _NEARLY[word]
 
-    def _thoroughly(self, body: str, opening: "re.Match[str] | None") -> _Container:
+    def _thoroughly(self, body: str, opening: "re.Match[str]") -> _Container:
+        whole = body[opening.start() :]
+        body = whole[: self._limit]
+        is_cut = len(body) < len(whole)
+        found, at = self._first_found(body)
+        if is_cut and not isinstance(found, dict):
+            self.note(Deviation.TRUNCATED)
+        if is_cut or body[at:].strip(_BLANKS):
+            self.note(Deviation.SURPLUS)
+        return found
+
+    def _first_found(self, body: str) -> tuple[_Container, int]:
         found: _Container | None = None
-        at = 0
+        at, opening = 0, _OPENING.search(body)
         while opening:
             value: _Container = {} if opening[0] == "{" else []
             at = self._fill(value, body, opening.end())
@@ -182,9 +197,7 @@ class _Reader:
                 found = value
             opening = None if isinstance(found, dict) else _OPENING.search(body, at)
         assert found is not None, "there was something to open"
-        if body[at:].strip(_BLANKS):
-            self.note(Deviation.SURPLUS)
-        return found
+        return found, at
 
     def _fill(self, outermost: _Container, body: str, at: int) -> int:
         """Read up to the end of a container; give where that is."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.deep_json import encoded
-from edge_agent.core.json_path import UNREADABLE, keys_of, opened, read_json, value_at
-from shared.tolerant_json import Deviation
+from edge_agent.core.json_path import UNREADABLE, Met, keys_of, opened, read_json, value_at
+from shared.deep_json import encoded
 
 EVERY_PATH = "*"
 
@@ -21,7 +20,7 @@ class DigestRule(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
 
 
-def content_digest(payload: bytes, rule: DigestRule, met: list[Deviation] | None = None) -> int:
+def content_digest(payload: bytes, rule: DigestRule, met: Met | None = None) -> int:
     """Give a 64-bit BLAKE2b of the chosen content, whatever the order of its keys; 0 where there is nothing to be read.
 
     Paths go on into JSON that stands as text inside JSON, and what is not quite JSON is read as far as that goes, as
@@ -47,7 +46,7 @@ def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:
     return [keys_of(inner.removeprefix(f"{path}.")) for inner in ignored if inner.startswith(f"{path}.")]
 
 
-def _without(value: Any, keys: tuple[str, ...], met: list[Deviation]) -> Any:
+def _without(value: Any, keys: tuple[str, ...], met: Met) -> Any:
     """Copy a JSON value, less what stands at a path."""
     inside = opened(value, met)
     if not keys or not isinstance(inside, dict):

@@ -81,6 +81,8 @@ class Copier:
 class CopyIntake:
     """Find out where a message is copied to; its body is not looked at."""
 
+    slow_count = 0
+
     def __init__(self, target: CopySubject) -> None:
         self._target = target
 

@@ -91,6 +91,10 @@ class Decider(Protocol):
 class MessageIntake(Protocol):
     """Reads messages as the block's mode sees them."""
 
+    @property
+    def slow_count(self) -> int:
+        """Count the messages that may have taken long to read: behind each, others on the loop may wait."""
+
     def give(self, draft: Any, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft; False where that is full. One that is ``too_old`` is read, but goes no further."""
 

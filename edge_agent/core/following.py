@@ -5,7 +5,7 @@ message was gone when it was to be read, or the settings are not the same.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -49,7 +49,7 @@ class OtherCommit(msgspec.Struct, frozen=True):
 
 
 class Following:
-    """One commit, decided once more: give it the commit's messages in order, then finish it."""
+    """One commit, decided once more: let it take the commit's messages in order, then finish it."""
 
     def __init__(self, tracker: Tracker, intake: MessageIntake, commit: OtherCommit) -> None:
         self._draft = tracker.draft(decision_limit=NO_LIMIT, detect_blind_spans=False)
@@ -57,13 +57,17 @@ class Following:
         self._commit = commit
         self._waiting = deque(commit.recorded)
 
-    def give(self, messages: Iterable[SourceMessage]) -> None:
-        """Take messages."""
+    def take(self, messages: Iterable[SourceMessage]) -> Iterator[None]:
+        """Take messages; stop behind each that may have taken long to read."""
         draft, waiting, oldest_forwarded = self._draft, self._waiting, self._commit.oldest_forwarded
+        intake, slow_count = self._intake, self._intake.slow_count
         for message in messages:
             while waiting and holds_before(waiting[0], message.sequence):
                 apply_recorded(draft, waiting.popleft())
-            self._intake.give(draft, message, too_old=message.stored_at < oldest_forwarded)
+            intake.give(draft, message, too_old=message.stored_at < oldest_forwarded)
+            if intake.slow_count != slow_count:
+                slow_count = intake.slow_count
+                yield
 
     def finish(self) -> Draft:
         """Give the draft that the commit was made of; raise OutOfStep where it comes out another.

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from edge_agent.core.content_digest import DigestRule, content_digest
-from edge_agent.core.deep_json import decoded
 from edge_agent.core.draft import Draft
-from edge_agent.core.json_path import UNREADABLE, keys_of, tolerated, value_at
+from edge_agent.core.json_path import UNREADABLE, Met, keys_of, tolerated, value_at
 from edge_agent.core.observation import (
     DELETE_OPERATIONS,
     HEARTBEAT_HEADER,
@@ -31,7 +30,7 @@ from edge_agent.core.observation import (
     SourceMessage,
     Taken,
 )
-from shared.tolerant_json import Deviation, text_of
+from shared.deep_json import decoded
 
 SENDER_LIMIT = 1024
 
@@ -101,7 +100,10 @@ SenderRule = SenderByPath | SenderByHeader | SenderBySubjectToken | SenderBySubj
 
 
 class Intake:
-    """Turn messages into observations by one block's rules. ``probe_origin`` is what the block's own probes carry."""
+    """Turn messages into observations by one block's rules. ``probe_origin`` is what the block's own probes carry.
+
+    ``slow_count`` counts the messages that may have taken long to read.
+    """
 
     def __init__(
         self, sender: SenderRule, force_path: str = "", digest: DigestRule | None = None, probe_origin: str = ""
@@ -114,12 +116,16 @@ class Intake:
         self._decoder = msgspec.json.Decoder(self._shape)
         self._reads_body = bool(self._sender_field or self._force_field)
         self._digest = digest if digest and digest.paths else None
+        self.slow_count = 0
 
-    def read(self, message: SourceMessage) -> Taken:
-        """Identify the sender and what else decides about forwarding; the payload itself is left as it is."""
-        if message.headers and (cause := self._what_else(message.headers)):
+    def read(self, message: SourceMessage, met: Met | None = None) -> Taken:
+        """Identify the sender and what else decides about forwarding; the payload itself is left as it is.
+
+        ``met`` is given what is met on the way.
+        """
+        if message.headers and (cause := self.what_else(message.headers)):
             return ProbeSighting(message, cause)
-        met: list[Deviation] = []
+        met = [] if met is None else met
         body: Any = None
         if self._reads_body:
             try:
@@ -135,23 +141,23 @@ class Intake:
             sender_id = self._sender.normalize.of(sender_id)
         if not sender_id:
             return Rejected(message, self._why_none(body, met))
-        if not _is_encodable(sender_id):
-            sender_id = _mended(sender_id, met)
-        if not sender_id or len(sender_id) > SENDER_LIMIT or "\0" in sender_id:
-            # An advisory must fit into a message, and SQLite's JSON ends a text at NUL.
+        if not is_usable(sender_id):
             return Rejected(message, RejectReason.SENDER_NOT_USABLE)
         forced = self._force_field is not None and self._force_field.of(body, met) is True
         digest = content_digest(message.payload, self._digest, met) if self._digest else 0
-        return Observation(sender_id, message, digest, forced, met[0] if met else None)
+        return Observation(sender_id, message, digest, forced, next(filter(None, met), None) if met else None)
 
     def give(self, draft: Draft, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft; False where that is full. One that is ``too_old`` is seen, but not forwarded."""
-        taken = self.read(message)
+        met: Met = []
+        taken = self.read(message, met)
+        if met:
+            self.slow_count += 1
         if isinstance(taken, Observation):
             return draft.observe(taken, too_old=too_old)
         return draft.reject(taken, too_old=too_old) if isinstance(taken, Rejected) else draft.pass_over(taken)
 
-    def _what_else(self, headers: Mapping[str, str]) -> ProofCause | None:
+    def what_else(self, headers: Mapping[str, str]) -> ProofCause | None:
         """Tell what a message is that nobody has registered with; None where somebody has."""
         if PROBE_HEADER in headers:
             return ProofCause.OWN if headers[PROBE_HEADER] == self._probe_origin else ProofCause.OTHERS
@@ -160,7 +166,7 @@ class Intake:
         is_deleted = MARKER_HEADER in headers or headers.get(OPERATION_HEADER, "").strip().upper() in DELETE_OPERATIONS
         return ProofCause.DELETE_MARKER if is_deleted else None
 
-    def _tolerated(self, payload: bytes, met: list[Deviation]) -> Any:
+    def _tolerated(self, payload: bytes, met: Met) -> Any:
         """Read what the one pass refuses; None where there is no object to be read."""
         try:
             body = tolerated(payload, met)
@@ -168,15 +174,15 @@ class Intake:
             return None
         if isinstance(body, dict):
             return msgspec.convert(body, self._shape)
-        met.clear()
+        met[:] = [None]
         return None
 
-    def _why_none(self, body: Any, met: list[Deviation]) -> RejectReason:
+    def _why_none(self, body: Any, met: Met) -> RejectReason:
         """Say why there is no sender: it may stand in what could not be read."""
-        is_broken = self._sender_field is not None and (body is None or met)
+        is_broken = self._sender_field is not None and (body is None or any(met))
         return RejectReason.NOT_AN_OBJECT if is_broken else RejectReason.NO_SENDER
 
-    def _sender_of(self, message: SourceMessage, body: Any, met: list[Deviation]) -> Any:
+    def _sender_of(self, message: SourceMessage, body: Any, met: Met) -> Any:
         if self._sender_field is not None:
             return self._sender_field.of(body, met)
         match self._sender:
@@ -188,24 +194,20 @@ class Intake:
         return message.subject
 
 
-def _is_encodable(text: str) -> bool:
-    """Tell whether a text has bytes in UTF-8: half a letter, as a wrong byte in a header becomes, has none."""
-    if text.isascii():
+def is_usable(sender_id: str) -> bool:
+    """Tell whether records and the store can carry a name.
+
+    An advisory must fit into a message, SQLite's JSON ends a text at NUL, and half a letter has no bytes in UTF-8.
+    """
+    if len(sender_id) > SENDER_LIMIT or "\0" in sender_id:
+        return False
+    if sender_id.isascii():
         return True
     try:
-        text.encode()
+        sender_id.encode()
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _mended(name: str, met: list[Deviation]) -> str:
-    """Write a name out of a header or a subject whose bytes are not UTF-8; "" where it comes from no bytes at all."""
-    met.append(Deviation.ENCODING)
-    try:
-        return text_of(name.encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError:
-        return ""
 
 
 def _written(value: Any) -> str | None:
@@ -231,7 +233,7 @@ class _Field(msgspec.Struct, frozen=True):
     attribute: str
     keys: tuple[str, ...]
 
-    def of(self, body: Any, met: list[Deviation]) -> Any:
+    def of(self, body: Any, met: Met) -> Any:
         value = getattr(body, self.attribute, None)
         return value_at(value, self.keys, met) if self.keys else value
 

@@ -2,7 +2,8 @@
 
 Adapters carry a registration as JSON text inside JSON, and nodes zip it: a path goes on into either. Nothing that
 anybody registers is an error here, whatever it opens to. What is not quite JSON is read as far as that goes
-(``shared.tolerant_json``), and how it deviates is added to ``met``.
+(``shared.tolerant_json``), and how it deviates is added to ``met``; so is None where something was read in vain, or
+unzipped: whoever finds anything there knows that reading took long.
 """
 
 import base64
@@ -11,9 +12,14 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.deep_json import decoded
 from shared import tolerant_json
+from shared.deep_json import decoded
 from shared.tolerant_json import Deviation
+
+Met = list[Deviation | None]
+
+TOLERATED_LIMIT = 256 << 10
+"""Characters that are read of what is broken in its structure: a fraction of a second's work."""
 
 # Whoever registers may send a few bytes that become gigabytes, and JSON that takes forty times more as objects.
 UNZIPPED_LIMIT = 2 << 20
@@ -30,7 +36,7 @@ def keys_of(path: str) -> tuple[str, ...]:
     return tuple(path.split(".")) if path else ()
 
 
-def read_json(body: bytes, met: list[Deviation]) -> Any:
+def read_json(body: bytes, met: Met) -> Any:
     """Decode a whole body; raise one of UNREADABLE where there is nothing to be read."""
     try:
         return decoded(msgspec.json.decode, body)
@@ -38,15 +44,15 @@ def read_json(body: bytes, met: list[Deviation]) -> Any:
         return tolerated(body, met)
 
 
-def tolerated(body: bytes | str, met: list[Deviation]) -> Any:
+def tolerated(body: bytes | str, met: Met) -> Any:
     """Decode what the strict decoder has refused; raise msgspec.DecodeError where there is nothing to be read."""
-    found = tolerant_json.decode(body)
+    found = tolerant_json.decode(body, TOLERATED_LIMIT)
     # Without a deviation it is JSON with a number that is too large.
     met.append(found.deviation or Deviation.VALUE)
     return found.value
 
 
-def value_at(value: Any, keys: tuple[str, ...], met: list[Deviation]) -> Any:
+def value_at(value: Any, keys: tuple[str, ...], met: Met) -> Any:
     """Give what stands at a path, None where nothing does."""
     for key in keys:
         value = opened(value, met)
@@ -54,14 +60,19 @@ def value_at(value: Any, keys: tuple[str, ...], met: list[Deviation]) -> Any:
     return value
 
 
-def opened(value: Any, met: list[Deviation]) -> Any:
+def opened(value: Any, met: Met) -> Any:
     """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not.
 
     What is not quite JSON counts as JSON where at least one key of an object can be read: else it is a mere text.
     """
     if not isinstance(value, str):
         return value
-    body: str | bytes = value if value[:1] in ("{", "[") else _unzipped(value) if value[:2] in _ZIPPED else ""
+    body: str | bytes = ""
+    if value[:1] in ("{", "["):
+        body = value
+    elif value[:2] in _ZIPPED:
+        met.append(None)
+        body = _unzipped(value)
     if not body:
         return value
     try:
@@ -70,13 +81,14 @@ def opened(value: Any, met: list[Deviation]) -> Any:
         return _opened_with_tolerance(body, met) or value
 
 
-def _opened_with_tolerance(body: str | bytes, met: list[Deviation]) -> dict[str, Any] | None:
-    deviations: list[Deviation] = []
+def _opened_with_tolerance(body: str | bytes, met: Met) -> dict[str, Any] | None:
+    deviations: Met = []
     try:
         found = tolerated(body, deviations)
     except msgspec.DecodeError:
         return None
     if not (isinstance(found, dict) and found):
+        met.append(None)
         return None
     met += deviations
     return found

@@ -11,6 +11,8 @@ from edge_agent.core.observation import RejectReason, SourceMessage
 from shared.tables import visible
 
 REJECTIONS_KEPT = 32
+"""Subjects that are kept for each reason: one that comes on every subject pushes none of the others out."""
+
 EXCERPT = 60
 SUBJECT_KEPT = 256
 
@@ -35,13 +37,14 @@ Rejections = dict[str, Rejection]
 
 
 def with_another(rejections: Rejections, message: SourceMessage, reason: RejectReason, at: int) -> Rejections:
-    """Add a message that was rejected; the oldest go beyond REJECTIONS_KEPT."""
+    """Add a message that was rejected; the oldest of its reason go beyond REJECTIONS_KEPT."""
     # Made visible it can be written, whatever bytes it is of.
     subject = visible(message.subject[:SUBJECT_KEPT])
     key = f"{reason} {subject}"
     rest = {each: rejections[each] for each in rejections if each != key}
     before = rejections.get(key)
-    for oldest in list(rest)[: max(len(rest) + 1 - REJECTIONS_KEPT, 0)]:
+    of_reason = [each for each, other in rest.items() if other.reason == reason]
+    for oldest in of_reason[: max(len(of_reason) + 1 - REJECTIONS_KEPT, 0)]:
         del rest[oldest]
     count, first_at = (before.count + 1, before.first_at) if before else (1, at)
     rejection = Rejection(subject, reason, count, first_at, at, message.sequence, excerpt(message.payload))

@@ -1,11 +1,14 @@
 """Read what a relay meets, and write what it passes on: the record's own subject, headers and bytes."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import Decision, Forward
-from edge_agent.core.intake import SENDER_LIMIT, Intake
-from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
+from edge_agent.core.intake import Intake, is_usable
+from edge_agent.core.json_path import Met
+from edge_agent.core.observation import Observation, Rejected, SourceMessage
 from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
 from edge_agent.core.relay import RelayDraft
 from shared import wire
@@ -19,14 +22,16 @@ class RelayIntake:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
+        self.slow_count = 0
 
     def give(self, draft: RelayDraft, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft, which takes it always."""
         found = parse_subject(message.subject)
         if found is None or found.record_type is not RecordType.REGISTRATION:
             return draft.skip(message, "skipped", str(found.record_type) if found else "other_record")
+        headers = message.headers or {}
         try:
-            block_id, incarnation, sequence = wire.parse_origin_header((message.headers or {})[wire.ORIGIN_HEADER])
+            block_id, incarnation, sequence = wire.parse_origin_header(headers[wire.ORIGIN_HEADER])
         except (KeyError, WireError):
             return draft.skip(message, "rejected", "no_origin")
         if block_id != found.block_id:
@@ -34,21 +39,21 @@ class RelayIntake:
             return draft.skip(message, "rejected", "origin_disagrees")
         if too_old:
             return draft.skip(message, "withheld", "max_age")
-        taken = self._intake.read(message)
-        named = "" if isinstance(taken, ProbeSighting) else _named_by_site(message)
-        if named:
-            # Older agents do not say whom they heard.
-            taken = Observation(named, message)
+        named = "" if self._intake.what_else(headers) else _named_by_site(headers)
+        met: Met = []
+        # Older agents do not say whom they heard.
+        taken = Observation(named, message) if named else self._intake.read(message, met)
+        self.slow_count += bool(met)
         if isinstance(taken, Observation):
             # None of the first three parts holds a full stop: two origins never share a name.
             return draft.relay(f"{block_id}.{taken.sender_id}", incarnation, sequence, taken)
         return draft.pass_on(taken) if isinstance(taken, Rejected) else draft.skip(message, "probes", taken.cause)
 
 
-def _named_by_site(message: SourceMessage) -> str:
+def _named_by_site(headers: Mapping[str, str]) -> str:
     """Give the sender as its site knows it; nothing where no agent could have sent that name."""
-    sender_id = wire.parse_sender_header((message.headers or {}).get(wire.SENDER_HEADER, ""))
-    return sender_id if len(sender_id) <= SENDER_LIMIT and "\0" not in sender_id else ""
+    sender_id = wire.parse_sender_header(headers.get(wire.SENDER_HEADER, ""))
+    return sender_id if is_usable(sender_id) else ""
 
 
 class RelayEmitter(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest_block import BlockRules, IngestPhase
-from edge_agent.pacing import loop_time
+from edge_agent.pacing import Stretch, loop_time
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged
 from edge_agent.ports import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
@@ -138,7 +138,9 @@ class Follower:
             self.decider, self._rules.intake, OtherCommit(state, entry.recorded, entry.oldest_forwarded)
         )
         async for messages in self._messages_through(state):
-            following.give(messages)
+            stretch = Stretch()
+            for _ in following.take(messages):
+                await stretch.give_way()
         draft = following.finish()
         if entry.kind is not EntryKind.PROVED:
             emitter = self._rules.emitter

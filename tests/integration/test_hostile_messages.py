@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.ports import SourceUnavailable
+from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import Stage, agent_stage
 from tests.support.running_agent import AgentProcess, agent_process
 from tests.support.source_site import STREAM, Site, reading, running_site
@@ -111,6 +112,29 @@ async def test_a_sender_whose_name_is_no_text_stops_nobody(tmp_path: Path, rule:
         received = [sum(counters.get(what, {}).values()) for what in ("valid", "rejected")]
         assert sum(received) == last
         assert "Traceback" not in agent.log, agent.log
+
+
+async def test_names_in_headers_are_told_apart_by_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    """What is passed on and what is copied has them too, as the letters that they are of Latin-1."""
+    async with agent_stage(tmp_path) as stage:
+        settings = stage.config_path.read_text().replace('json_path = "sender"', 'header = "X-Sender"')
+        source = f'[stream.source]\nservers = ["{stage.site.link.url}"]\nstream = "{STREAM}"\nprobe = false\n'
+        stage.config_path.write_text(f'{settings}[[stream]]\nname = "copies"\nmode = "copy"\n{source}')
+        for number, name in enumerate((b"caf\xe9", b"caf\xe8", b"caf\xc3\xa9 \xff"), start=1):
+            headers = b"NATS/1.0\r\nX-Sender: %b\r\n\r\n" % name
+            line = b"HPUB registration.x %d %d\r\n" % (len(headers), len(headers) + 2)
+            await stored_from_a_socket(stage.site, b"%b%b{}\r\n" % (line, headers), number)
+        names = ["café", "cafè", "café ÿ"]
+        async with agent_process(stage.config_path) as agent:
+
+            async def are_in(part: str) -> bool:
+                assert agent.is_running, agent.log
+                records = await stage.region.records(part)
+                return names == [name for each in records for name in names if each.has_header("X-Sender", name)]
+
+            await until(lambda: are_in(".nodes.registration"), "all is passed on", DEADLINE)
+            await until(lambda: are_in(".copies.copy."), "all is copied", DEADLINE)
+        assert await stage.region.told(AdvisoryKind.NEW) == names
 
 
 FORGED = {

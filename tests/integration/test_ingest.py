@@ -1,13 +1,17 @@
 """Ingest over a real store and a scripted stream: what it makes of gaps and changed pasts, and when it pauses."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gzip
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from edge_agent import pacing
+from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.decision import BlindCause, BlindSpan, EpochBegun, PolicyChanged
+from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.policy import Policy
 from edge_agent.ingest_block import IngestPhase
@@ -60,6 +64,49 @@ class Hub:
 
     def said(self) -> list[Said]:
         return self._said
+
+
+async def seen_by_others(agent: MortalAgent, work: Coroutine[None, None, None]) -> set[int]:
+    """Do some work; give behind how many messages that are slow to read others on the loop were run."""
+    intake = agent.ingest._intake
+    before, seen = intake.slow_count, set[int]()
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        seen.add(intake.slow_count - before)
+        await asyncio.sleep(0)
+    await task
+    return seen
+
+
+# How long it takes
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b'{"sender":"a","x":[1,2,],}', id="tolerated"),
+        pytest.param(b"[" * 100_000, id="rejected"),
+        pytest.param(msgspec.json.encode({"sender": "a", "zipped": gzip.compress(b"{}")}), id="zipped"),
+    ],
+)
+async def test_others_run_behind_every_message_that_is_slow_to_read(
+    agent: MortalAgent, monkeypatch: pytest.MonkeyPatch, payload: bytes
+) -> None:
+    """Else a batch of such would hold up all that the agent does, and its watchdog would end it, every time anew."""
+    monkeypatch.setattr(pacing, "LONGEST_STRETCH", 0.0)
+    agent.ingest._intake = Intake(SenderByPath("sender"), digest=DigestRule(("zipped",)))
+    for _ in range(5):
+        agent.stream.publish({"sender": "a"}, payload=payload)
+    assert await seen_by_others(agent, agent.read(5)) >= {1, 2, 3, 4}
+
+
+async def test_nobody_waits_for_others_behind_what_is_read_at_once(
+    agent: MortalAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "LONGEST_STRETCH", 0.0)
+    publish(agent, *"abcab")
+    assert await seen_by_others(agent, agent.read(5)) == {0}
+    assert agent.tracker.state.counters["valid"] == {"registrations": 5}
 
 
 # What is recorded

@@ -1,5 +1,6 @@
 """However a registration is broken outside the name in it, its sender is heard; nothing that anybody sends raises."""
 
+import contextlib
 import json
 from typing import Any
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.intake import SENDER_LIMIT, Intake, SenderByPath
-from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.core.json_path import TOLERATED_LIMIT
+from edge_agent.core.observation import Observation, Rejected, SourceMessage
 from shared import tolerant_json
 
 NAME = "web1.example.net"
@@ -120,6 +122,58 @@ def test_no_number_in_a_senders_place_raises(digits: int, before: bytes, is_brok
         assert len(taken.sender_id) <= SENDER_LIMIT
 
 
+@given(broken(), st.integers(0, 300))
+def test_what_lies_behind_the_limit_is_as_if_the_body_had_been_cut(payload: bytes, limit: int) -> None:
+    """Whoever is named before it is heard; a name that it cuts is nobody's."""
+    try:
+        value = tolerant_json.decode(payload, limit or 1).value
+    except msgspec.DecodeError:
+        return
+    if isinstance(value, dict):
+        assert value.get("sender") in (None, NAME, "another")
+
+
+@pytest.mark.parametrize("rest", [b"[1,2,]", b"[" * 10, b'{"a":' * 10, b"[]" * 10], ids=repr)
+def test_sender_is_heard_before_the_limit_and_not_behind_it(rest: bytes) -> None:
+    def body(blanks: int) -> bytes:
+        return b'{"other":[1,2,],' + b" " * blanks + SENDER + b',"rest":' + rest * (TOLERATED_LIMIT // len(rest))
+
+    before = TOLERATED_LIMIT - len(SENDER) - 20
+    heard, unheard = read(body(before)), read(body(before + 30))
+    assert isinstance(heard, Observation)
+    assert heard.sender_id == NAME
+    assert isinstance(unheard, Rejected)
+
+
+def test_what_the_standard_library_reads_is_read_to_its_end() -> None:
+    taken = read(b'{"load":NaN,"pad":"' + b"x" * (4 * TOLERATED_LIMIT) + b'",' + SENDER + b"}")
+    assert isinstance(taken, Observation)
+    assert taken.sender_id == NAME
+
+
+def test_escapes_beyond_those_that_are_mended_stay_as_they_are_written() -> None:
+    for escape in (r"\x", r"\ud800"):
+        text = escape * (tolerant_json.MENDED_LIMIT + 1)
+        assert tolerant_json.decode(f'{{"a":"{text}","sender":"{NAME}"}}').value == {"a": text, "sender": NAME}
+
+
+@given(
+    st.binary(max_size=40) | st.lists(st.sampled_from([b"\xc3\xa9", b"\xe9", b"\xf0\x9f", b"a", b"\x80"])).map(b"".join)
+)
+def test_bytes_that_are_not_utf8_are_latin1_one_by_one(written: bytes) -> None:
+    text, rest = "", written
+    while rest:
+        for size in (1, 2, 3, 4):
+            with contextlib.suppress(UnicodeDecodeError):
+                text += rest[:size].decode()
+                break
+        else:
+            size = 1
+            text += rest[:1].decode("latin-1")
+        rest = rest[size:]
+    assert tolerant_json.text_of(written) == text
+
+
 HOSTILE = {
     "quotes": b'{"a":' + b'"' * 500_000,
     "quotes escaped": b'{"a":' + b'"\\' * 250_000,
@@ -142,6 +196,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_reading_takes_time_in_proportion_to_the_size(name: str) -> None:
-    """Half a megabyte takes half a second; what took the square of that would take hours."""
+    """Half a megabyte takes a second; what took the square of that would take hours."""
+    tolerant_json.decode(HOSTILE[name])
     for payload in (HOSTILE[name], b'{"data":' + msgspec.json.encode(HOSTILE[name].decode("latin-1")) + b"}"):
         read(payload)

@@ -35,15 +35,16 @@ class ScriptedStream:
 
     # What happens to it
 
-    def publish(self, body: dict[str, object], *, stored_before: int = 0) -> SourceMessage | None:
+    def publish(self, body: dict[str, object], *, stored_before: int = 0, payload: bytes = b"") -> SourceMessage | None:
         """Store a message, ``stored_before`` microseconds in the past: another server's clock may be behind.
 
-        None where it is refused; what ``a`` and ``b`` send lies below ``nodes.``.
+        None where it is refused; what ``a`` and ``b`` send lies below ``nodes.``. ``payload`` is what the body is as
+        bytes, where it is not JSON.
         """
         if self.refusal or (self.takes.subjects != ("nodes.>",) and body["sender"] in ("a", "b")):
             self.refused.append((str(body["sender"]), self.clock))
             return None
-        payload = msgspec.json.encode(body)
+        payload = payload or msgspec.json.encode(body)
         sequence = self._first_sequence + len(self._messages)
         message = SourceMessage("nodes.registration", payload, None, sequence, self.clock - stored_before)
         self._messages.append(message)

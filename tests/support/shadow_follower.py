@@ -20,7 +20,8 @@ class ShadowFollower:
         """Decide one commit once more."""
         commit = OtherCommit(batch.state, tuple(batch.recorded), batch.oldest_forwarded)
         following = Following(self.tracker, self._intake, commit)
-        following.give(messages)
+        for _ in following.take(messages):
+            pass
         draft = following.finish()
         assert draft.decisions == list(batch.decisions), "the follower decides otherwise"
         self.tracker.adopt(draft)

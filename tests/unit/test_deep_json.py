@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from edge_agent.core.content_digest import DigestRule, content_digest
-from edge_agent.core.deep_json import NESTED_LIMIT, decoded, encoded
 from edge_agent.core.intake import Intake, SenderByPath
+from edge_agent.core.json_path import TOLERATED_LIMIT
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from shared.deep_json import NESTED_LIMIT, decoded, encoded
 from shared.tolerant_json import Deviation
 
 T = TypeVar("T")
@@ -44,6 +45,12 @@ def test_its_digest_is_the_same_at_every_depth(rule: DigestRule) -> None:
     digests = {at_depth(depth, lambda: content_digest(body, rule)) for depth in DEPTHS}
     assert len(digests) == 1
     assert digests != {0}
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_what_is_not_quite_json_is_read_or_not_by_its_own_depth_alone(depth: int) -> None:
+    body = b'{"load":NaN,"pad":"' + b"x" * TOLERATED_LIMIT + b'",' + nested(NESTED_LIMIT)[1:]
+    assert at_depth(depth, lambda: read(body)) is Observation
 
 
 def test_who_nests_without_end_is_heard() -> None:

@@ -42,6 +42,20 @@ def test_only_the_last_subjects_are_remembered() -> None:
     assert [each.subject for each in kept.values()] == [*subjects[6:], "s5"]
 
 
+def test_what_is_rejected_for_one_reason_is_not_forgotten_for_another() -> None:
+    rejections = refused("web1")
+    for number in range(2 * REJECTIONS_KEPT):
+        message = SourceMessage(f"s{number}", b"{}", None, number + 2, START + (number + 2) * SECOND)
+        rejections = with_another(rejections, message, TOO_MANY, message.stored_at)
+    nameless, *turned_away = rejections.values()
+    assert (nameless.subject, nameless.reason) == ("web1", NO_SENDER)
+    assert len(turned_away) == REJECTIONS_KEPT
+    assert [said.what.partition(": ")[2][:24] for said in warnings("nodes", state(rejections), 1_000)] == [
+        "messages that name no se",
+        "max_senders (1,000) is r",
+    ]
+
+
 @pytest.mark.parametrize("subject", ["a\udcff", "\ud83d", "a\x1b[2J", "x" * 4_000])
 @pytest.mark.parametrize("payload", [b"\xff\xfe\0", b"\xed\xa0\x80", b"x" * 1_000])
 def test_whatever_was_rejected_can_be_written_down(subject: str, payload: bytes) -> None:

@@ -33,7 +33,7 @@ class RelaySite:
     def __init__(self, policy: Policy = POLICY) -> None:
         position = SourcePosition("FLEET", FLEET_PAST, 0)
         self.relay = Relay(BlockState(position, policy, mode="relay"))
-        self._intake = RelayIntake(Intake(SenderByPath("sender")))
+        self.intake = RelayIntake(Intake(SenderByPath("sender")))
         self._sequence = 0
 
     def meets(
@@ -51,7 +51,7 @@ class RelaySite:
         headers = ({"Muster-Origin": origin} if origin else {}) | ({"Muster-Sender": named} if named else {})
         draft = self.relay.draft()
         message = SourceMessage(subject, body, headers, self._sequence, START + round(at * SECOND))
-        assert self._intake.give(draft, message, too_old=too_old)
+        assert self.intake.give(draft, message, too_old=too_old)
         self.relay.adopt(draft)
         return [decision for decision in draft.decisions if isinstance(decision, Forward)]
 
@@ -93,11 +93,20 @@ def test_sender_is_who_the_site_says_it_is(body: bytes) -> None:
     assert names == ["büro", "100%", "other" if b"other" in body else ""]
 
 
-@pytest.mark.parametrize("named", ["%00", "x" * 1025])
+@pytest.mark.parametrize("named", ["%00", "x" * 1025, "\ud83d", "caf\udce9"])
 def test_name_that_no_store_takes_is_not_taken_from_a_header(named: str) -> None:
     site = RelaySite()
     (went_on,) = site.meets(registration_subject(DUB1), origin_header(DUB1, SITE_PAST, 1), 0, named=named)
     assert went_on.sender_id == f"{DUB1}.a"
+
+
+def test_no_body_is_read_where_the_header_names_the_sender() -> None:
+    """What is slow to read is counted, so that others on the loop are run behind it."""
+    site = RelaySite()
+    for number, (named, slow_count) in enumerate((("a", 0), ("", 1), ("%00", 2), ("a", 2)), 1):
+        origin = origin_header(DUB1, SITE_PAST, number)
+        site.meets(registration_subject(DUB1), origin, number, b'{"sender":"a",}', named=named)
+        assert site.intake.slow_count == slow_count
 
 
 def test_senders_of_one_name_at_two_sites_are_two_origins() -> None:

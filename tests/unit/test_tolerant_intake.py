@@ -7,7 +7,9 @@ import gzip
 import msgspec
 import pytest
 
+from edge_agent.core.block_state import BlockState
 from edge_agent.core.content_digest import DigestRule
+from edge_agent.core.following import Following, OtherCommit
 from edge_agent.core.intake import (
     Intake,
     NameForm,
@@ -18,7 +20,9 @@ from edge_agent.core.intake import (
     SenderRule,
 )
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage, Taken
+from edge_agent.core.tracker import Tracker
 from shared.tolerant_json import Deviation
+from tests.support.watched_site import POLICY, START, position
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
@@ -180,3 +184,14 @@ def test_names_stay_as_they_are_unless_told_otherwise() -> None:
     assert read(SenderByPath("sender"), b'{"sender":" Web1. "}') == Observation(
         " Web1. ", message(b'{"sender":" Web1. "}')
     )
+
+
+# What takes long
+
+
+def test_who_follows_stops_behind_every_message_that_may_take_long_to_read() -> None:
+    tracker = Tracker(BlockState(position(1, 1), POLICY))
+    bodies = [b'{"sender":"n1"}', b'{"sender":"n1",}', b"[" * 1_000, b"", b'{"sender":NaN,}', b'{"sender":"n1"}']
+    following = Following(tracker, Intake(SenderByPath("sender")), OtherCommit(tracker.state))
+    sent = [SourceMessage("s", body, None, number, START) for number, body in enumerate(bodies)]
+    assert [each.sequence for each in sent for _ in following.take([each])] == [1, 2, 4]

@@ -9,28 +9,30 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
 
-from shared import tolerant_json
-
 T = TypeVar("T")
+Body = TypeVar("Body", bound=bytes | str)
 
-NESTED_LIMIT = tolerant_json.NESTED_LIMIT
+NESTED_LIMIT = 1_000
+"""Levels beyond which nothing is read: more than any registration has, and not too many for the stack."""
 
 # Never gives back what it has matched, nor wants an end: a text without one would be looked through for every quote.
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_LEVELS = re.compile(rb"[\[{\]}]")
+_STEPS = dict.fromkeys(b"[{", 1) | dict.fromkeys(b"]}", -1)
+_NO_BRACKETS = bytes(set(range(256)) - set(_STEPS))
 
 
-def decoded(decode: Callable[[bytes | str], T], body: bytes | str) -> T:
+def decoded(decode: Callable[[Body], T], body: Body) -> T:
     """Decode; raise what ``decode`` raises, and DecodeError for what is nested deeper than NESTED_LIMIT."""
     try:
         return decode(body)
     except RecursionError:
-        # Counted only now: it takes a hundred times as long as decoding.
-        if _nesting(body.encode() if isinstance(body, str) else body) > NESTED_LIMIT:
+        # Counted only now: it takes longer than decoding.
+        if _is_too_deep(body.encode() if isinstance(body, str) else body):
             raise msgspec.DecodeError(f"nested deeper than {NESTED_LIMIT} levels") from None
     with _room():
         return decode(body)
@@ -55,9 +57,6 @@ def _room() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def _nesting(body: bytes) -> int:
-    level = deepest = 0
-    for bracket in _LEVELS.findall(_TEXT.sub(b"", body)):
-        level += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, level)
-    return deepest
+def _is_too_deep(body: bytes) -> bool:
+    brackets = _TEXT.sub(b"", body).translate(None, _NO_BRACKETS)
+    return any(map(NESTED_LIMIT.__lt__, accumulate(map(_STEPS.__getitem__, brackets))))
