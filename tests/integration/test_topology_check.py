@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 from nats.aio.client import Client
 
 from aggregator.topology.connections import connections
@@ -31,6 +32,7 @@ from tests.support.waiting import until
 
 REGION = "us-east"
 SOURCED_WITHIN = 180.0
+COPIES = {"ARCHIVE": "FLEET", "COPY": "BIG"}
 
 
 class Watched(NamedTuple):
@@ -289,3 +291,26 @@ async def test_what_waits_a_missing_consumer_a_cut_link_and_bad_settings_are_tol
         assert code == 2
         assert line.startswith("CRITICAL - ")
         assert "hub.server: there is no such key, did you mean servers?" in line
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+async def test_what_waits_is_seen_however_large_it_is_and_the_link_stays(tmp_path: Path, retention: str) -> None:
+    """An answer of MSG.GET, in base64, would be larger than a server takes: it would end the leaf connection."""
+    big = f'[[stream]]\nname = "BIG"\nplace = "us-east"\nsubjects = ["big.*"]\nretention = "{retention}"\n'
+    copy = '[[stream]]\nname = "COPY"\n[[stream.source]]\nname = "BIG"\ndomain = "us-east"\nallow = true\n'
+    async with watched(tmp_path, f'{big}{copy}filter_subject = "big.new"\n') as stage:
+        names = await request_json(stage.agent, "$JS.API.CONSUMER.NAMES.BIG", None, dict[str, Any], deadline=20)
+        for consumer in ("FLEET.muster-archive", f"BIG.{names['consumers'][0]}"):
+            pause = f"$JS.API.CONSUMER.PAUSE.{consumer}"
+            await request_json(stage.agent, pause, {"pause_until": "2099-01-01T00:00:00Z"}, dict[str, Any], deadline=20)
+        for subject in ("fleet.us-east.dub1.nodes.registration", "big.new"):
+            await stage.agent.jetstream().publish(subject, b"x" * 1_000_000, timeout=20)
+            await stage.agent.jetstream().publish(subject, b"x", timeout=20)
+
+        async def is_seen() -> bool:
+            code, line = await stage.checked("--behind", "1s,1h")
+            waits = "2 messages behind {} of us-east, the oldest waits for "
+            return code == 1 and all(f"{copy} is {waits.format(at)}" in line for copy, at in COPIES.items())
+
+        await until(is_seen, "what waits is seen", 60)
+        assert "Maximum" not in stage.servers.hub.log_path.read_text()
