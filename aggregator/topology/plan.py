@@ -33,6 +33,7 @@ from aggregator.topology.found import (
     origin_place,
     sources_of,
 )
+from aggregator.topology.harms import found_harms, harms
 from aggregator.topology.refusals import gatherings, refusals
 from aggregator.topology.regained import mark_of, marked, not_copied, regained, unmarked
 from aggregator.topology.remarks import absences, remarks, silent_origins
@@ -135,9 +136,15 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         problems,
         tuple(refusals(decided, found)),
         tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
-        (*gatherings(decided, found), *not_copied(found)),
+        (*gatherings(decided, found), *_left_to_people(wanted, found), *not_copied(found)),
         tuple(sorted(key for key in sealed if key[0] not in problems)),
     )
+
+
+def _left_to_people(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
+    for stream, harm in found_harms(wanted, found):
+        if not harm.mended:
+            yield f"{stream.place}: {stream.name} {harm.text}"
 
 
 def _copier_of(wanted: Desired) -> StreamKey | None:
@@ -166,7 +173,8 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
         remark = f"{silent} gives no answer: {lacking}" if silent else ""
         yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config, remark=remark)
         return
-    managed = fitting(wanted.config, current.config)
+    mended = [each.mended for each in harms(wanted, current.config)]
+    managed = fitting(dict(ChainMap(*mended, wanted.config)), current.config)
     fields = tuple(differences(managed, current.config))
     if anew and not any(map(needs_another_stream, fields)):
         # A mirror goes on at its own last sequence, whatever its new origin holds before that.

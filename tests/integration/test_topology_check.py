@@ -314,3 +314,32 @@ async def test_what_waits_is_seen_however_large_it_is_and_the_link_stays(tmp_pat
 
         await until(is_seen, "what waits is seen", 60)
         assert "Maximum" not in stage.servers.hub.log_path.read_text()
+
+
+async def test_what_breaks_a_promise_is_told_and_mended_by_apply_on_real_servers(tmp_path: Path) -> None:
+    """A size that an archive does not take stops all that comes behind it, with lag 0 and no error."""
+    async with watched(tmp_path) as stage:
+        await stage.publish(stage.word())
+        await stage.archived(1)
+        hidden = {
+            "subject_transform": {"src": "fleet.>", "dest": "hidden.>"},
+            "republish": {"src": ">", "dest": "fleet.a.>"},
+        }
+        by_hand: dict[str, dict[str, Any]] = {
+            f"$JS.{REGION}.API FLEET": {"no_ack": True, "consumer_limits": {"inactive_threshold": 3600 * 10**9}},
+            "$JS.API ARCHIVE": {**hidden, "max_msg_size": 1},
+            "$JS.API REPORT": {**hidden, "max_msg_size": 1, "max_msgs_per_subject": 1, "allow_rollup_hdrs": True},
+        }
+        for key, config in by_hand.items():
+            api, name = key.split()
+            changed = (await stream(stage.hub, name, api))["config"] | config
+            await request_json(stage.hub, f"{api}.STREAM.UPDATE.{name}", changed, dict[str, Any], deadline=20)
+        word = stage.word()
+        await stage.agent.publish(word.subject, word.body)
+        code, line = await stage.checked()
+        assert (code, line.count(": apply mends it")) == (2, sum(map(len, by_hand.values()))), line
+        path = stage.servers.topology_path
+        assert "applied 3 changes" in await ran("apply", "--config", path)
+        assert await ran("plan", "--config", path) == "nothing to do\n"
+        await until(partial(holds, stage.hub, "REPORT", 2), "everything is reported", SOURCED_WITHIN)
+        await stage.comes_to(0)
