@@ -50,6 +50,7 @@ def harms(wanted: DesiredStream, config: Config) -> Iterator[Harm]:
         yield Harm("republish", text, {"republish": None})
     if not is_at_site:
         yield from _of_ours(wanted, config)
+        yield from _of_copies(wanted, config)
 
 
 def found_harms(wanted: Iterable[Desired], found: Found) -> Iterator[tuple[DesiredStream, Harm]]:
@@ -91,6 +92,14 @@ def _of_ours(wanted: DesiredStream, config: Config) -> Iterator[Harm]:
     if limits.get("inactive_threshold") or 0 < limits.get("max_ack_pending", 0) < _MOST_PENDING:
         text = "limits its consumers (consumer_limits): those of copies go while nobody reads, or are refused"
         yield Harm("consumer_limits", text, {"consumer_limits": None}, loses=False)
+
+
+def _of_copies(wanted: DesiredStream, config: Config) -> Iterator[Harm]:
+    for copied in (*(config.get("sources") or ()), *filter(None, [config.get("mirror")])):
+        renamed = [f"{taken} as {kept}" for taken, kept in taken_subjects(copied) if kept not in ("", taken)]
+        if renamed and not wanted.config.get("subjects"):
+            text = f"stores what it copies of {copied['name']} under other subjects ({', '.join(renamed)})"
+            yield Harm("subject_transforms", f"{text}, where nobody looks for it", {})
     if "sources" not in wanted.config and not wanted.config.get("mirror"):
         for source in config.get("sources") or ():
             stored = [kept or taken for taken, kept in taken_subjects(source)] or [">"]

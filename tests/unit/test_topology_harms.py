@@ -118,6 +118,21 @@ def test_a_source_that_nobody_wants_is_told() -> None:
     assert "takes nothing more from STRANGE" in planned
 
 
+def test_a_copy_that_renames_is_told_and_left_to_people() -> None:
+    """To a server a source with another transform is another one; a mirror cannot be changed."""
+    renamed = {"subject_transforms": [{"src": "muster.>", "dest": "m.>"}]}
+    sources = as_applied(desired(topology(TEXT))).streams[HUB_PLACE, "ARCHIVE"].config["sources"]
+    for name, config in (
+        ("ARCHIVE", {"sources": [*sources[:-1], sources[-1] | renamed]}),
+        ("REPORT", {"mirror": {"name": "ARCHIVE"} | renamed}),
+    ):
+        told, planned, shown, updates = said(name, config)
+        ((severity, text),) = told
+        assert (severity, updates) == (Severity.CRITICAL, {})
+        assert "under other subjects (muster.> as m.>), where nobody looks for it" in text
+        assert (text in planned, text in shown) == (True, True)
+
+
 def test_a_sealed_stream_is_critical() -> None:
     told, planned, shown, updates = said("FREE", {"sealed": True, "deny_delete": True, "discard": "new"})
     ((severity, text),) = told
