@@ -77,8 +77,11 @@ def domain_inbox(prefix: str, domain: str, token: str) -> str:
     return f"{prefix}.{domain}.{token}"
 
 
-async def _request(client: Client, subject: str, payload: bytes, deadline: float) -> Msg:
-    """Ask, and of another domain wait where nobody but that need be let answer: permissions can tell domains apart."""
+async def request(client: Client, subject: str, payload: bytes, deadline: float) -> Msg:
+    """Ask, and of another domain wait where nobody but that need be let answer: permissions can tell domains apart.
+
+    Raise what nats-py's ``request`` does.
+    """
     domain = _DOMAIN_API.match(subject)
     if domain is None:
         return await client.request(subject, payload, timeout=deadline)
@@ -104,7 +107,7 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
     """
     payload = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
     try:
-        reply = await _request(client, subject, payload, deadline)
+        reply = await request(client, subject, payload, deadline)
     except nats.errors.NoRespondersError as error:
         raise RequestFailed(f"{subject}: nobody answers there (domain down, wrong name, or no permission)") from error
     except (nats.errors.Error, TimeoutError) as error:

@@ -96,6 +96,21 @@ def parse_subject(subject: str) -> FleetSubject | None:
     return None
 
 
+def overlap(one: str, other: str) -> bool:
+    """Tell whether there is a subject that two patterns both stand for.
+
+    >>> overlap("fleet.*.dub1", "fleet.eu-west.>"), overlap("fleet.eu-west", "fleet.*.dub1")
+    (True, False)
+    """
+    ones, others = one.split("."), other.split(".")
+    for left, right in zip(ones, others, strict=False):
+        if ">" in (left, right):
+            return True
+        if left != right and "*" not in (left, right):
+            return False
+    return len(ones) == len(others)
+
+
 def covers(pattern: str, subject: str) -> bool:
     """Tell whether a stream's subject takes every subject that another, perhaps itself a wildcard, stands for.
 

@@ -18,7 +18,7 @@ from aggregator.topology.connections import connections
 from aggregator.topology.desired import desired
 from aggregator.topology.observing import observe
 from aggregator.topology.plan import Change, Plan, plan
-from aggregator.topology.plan_text import change_lines
+from aggregator.topology.plan_text import change_lines, untaken
 from aggregator.topology.report import Report, report
 from aggregator.topology.settings import TopologySettings
 from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
@@ -78,7 +78,9 @@ class Topology:
 
     async def _carry_out(self, todo: Plan) -> None:
         async with connections(load_settings(self.path, TopologySettings)) as opened:
-            await apply(todo, opened, self._tell_change)
+            missed = await apply(todo, opened, self._tell_change)
+        if missed:
+            raise ApplyFailed("; ".join(untaken(*each) for each in missed))
         if todo.problems:
             raise ApplyFailed("; ".join(f"{place}: {why}" for place, why in todo.problems.items()))
 

@@ -28,6 +28,8 @@ def _begins_anew(wanted: DesiredStream, found: Found) -> bool:
     if wanted.place in found.unreachable:
         return False
     current = found.streams.get((wanted.place, wanted.name))
+    if current is not None and current.is_sealed:
+        return False
     return current is None or any(needs_another_stream(each) for each in differences(wanted.config, current.config))
 
 

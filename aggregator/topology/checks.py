@@ -11,7 +11,8 @@ import msgspec
 
 from aggregator.topology.desired import is_beside_the_archive
 from aggregator.topology.evidence import Block, Evidence, Waiting
-from aggregator.topology.found import Found, FoundStream, silence, taken_subjects
+from aggregator.topology.found import Found, FoundStream, sealed, silence, taken_subjects
+from aggregator.topology.harms import found_harms
 from aggregator.topology.refusals import gatherings, refusals
 from aggregator.topology.report import ReplicationRow, Report, report
 from aggregator.topology.report_text import another_past, not_copied
@@ -63,6 +64,7 @@ def check(
         *_places(found),
         *_silences(found),
         *_streams(wanted, found),
+        *_harms(wanted, found),
         *_refused(wanted, found),
         *(each for row in _copyings(shown, wanted, found) for each in _copying(row, evidence, limits)),
         *_watermarks(topology, evidence, limits),
@@ -105,8 +107,17 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
         stream = found.streams.get((each.place, each.name))
         if stream is None and (each.place, each.name, "") not in found.silent:
             yield Finding(Severity.CRITICAL, place, f"{each.name} is missing: apply creates it")
+        if stream is not None and stream.is_sealed:
+            yield Finding(Severity.CRITICAL, place, sealed((each.place, each.name)))
         if stream is not None:
             yield from _health(each, stream)
+
+
+def _harms(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
+    """Tell of what somebody set by hand, and breaks what a stream promises."""
+    for stream, harm in found_harms(wanted, found):
+        text = f"{stream.name} {harm.text}{': apply mends it' if harm.mended else ''}"
+        yield Finding(Severity.CRITICAL if harm.loses else Severity.WARNING, str(stream.place), text)
 
 
 def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:

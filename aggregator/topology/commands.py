@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from aggregator.topology.applying import ApplyFailed
+from aggregator.topology.applying import ApplyFailed, NotTaken
 from aggregator.topology.applying import apply as apply_plan
 from aggregator.topology.connections import Connections, connections
 from aggregator.topology.desired import archiving_of, desired, is_beside_the_archive
@@ -24,6 +24,7 @@ from aggregator.topology.plan_text import (
     plan_as_json,
     step_lines,
     summary,
+    untaken,
     warning_lines,
 )
 from aggregator.topology.report import report as make_report
@@ -65,7 +66,7 @@ def plan(config_path: Path, again: tuple[str, ...], as_json: bool) -> None:
     topology = load(config_path)
     todo = asyncio.run(_connected(topology, _planning(topology, again)))
     click.echo(_json(plan_as_json(todo)) if as_json else format_plan(todo))
-    _end(todo.problems or todo.refused)
+    _end(todo.problems or todo.refused or todo.sealed)
 
 
 @click.command()
@@ -82,7 +83,7 @@ def apply(config_path: Path, again: tuple[str, ...], force: bool, as_json: bool)
         if not as_json:
             click.echo(f"{change.place}: " + "\n".join(step_lines(change)))
 
-    async def applied(opened: Connections) -> Plan:
+    async def applied(opened: Connections) -> tuple[Plan, tuple[NotTaken, ...]]:
         todo = await planned(opened)
         if todo.refused:
             raise click.ClickException(f"nothing was changed: {'; '.join(todo.refused)}")
@@ -90,20 +91,22 @@ def apply(config_path: Path, again: tuple[str, ...], force: bool, as_json: bool)
             losses = (f"{each.place}: {each.action} {named(each)}, which {each.destroys}" for each in todo.destructive)
             raise click.ClickException(f"nothing was changed, this asks for --force: {'; '.join(losses)}")
         try:
-            await apply_plan(todo, opened, tell)
+            return todo, await apply_plan(todo, opened, tell)
         except ApplyFailed as error:
             raise click.ClickException(str(error)) from error
-        return todo
 
-    done = asyncio.run(_connected(topology, applied))
+    done, missed = asyncio.run(_connected(topology, applied))
+    not_applied = [untaken(*each) for each in missed]
     if as_json:
-        click.echo(_json(plan_as_json(done)))
+        click.echo(_json(plan_as_json(done) | {"not_applied": not_applied}))
     else:
         for line in (*told(done.problems.items()), *left_lines(done), *warning_lines(done)):
             click.echo(line)
-        count = len(done.changes)
-        click.echo(f"applied {count} change{'s' * (count != 1)}" if count else summary(done))
-    _end(done.problems)
+        for line in not_applied:
+            click.echo(f"not applied: {line}")
+        count = len(done.changes) - len(missed)
+        click.echo(f"applied {count} change{'s' * (count != 1)}" if done.changes else summary(done))
+    _end(done.problems or done.sealed or missed)
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)

@@ -18,9 +18,11 @@ from aggregator.topology.settings import RegionSettings, SiteSettings, TopologyS
 from aggregator.topology.sourcing import archive_deliveries, consumer_of, through_consumer
 from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
+from shared.policy import EVERY_REVISION
 from shared.subjects import ROOT, covers, probe_subject
 
 ARCHIVE_CONSUMER = "muster-archive"
+_CARRIES = (f"{ROOT}.>", EVERY_REVISION)
 
 
 def desired(topology: TopologySettings) -> tuple[Desired, ...]:
@@ -55,8 +57,10 @@ def _registration(site: SiteSettings) -> DesiredStream:
     wanted = site.registration
     probed = [probe_subject(site.region, site.name, block) for block in site.blocks]
     added = [each for each in probed if not any(covers(pattern, each) for pattern in wanted.subjects)]
-    extra = {"subjects": [*wanted.subjects, *added], "retention": wanted.retention}
-    return DesiredStream(Place(site.name, site.server.domain), wanted.name, _common(wanted) | extra)
+    subjects = [*wanted.subjects, *added]
+    extra = {"subjects": subjects, "retention": wanted.retention}
+    place = Place(site.name, site.server.domain)
+    return DesiredStream(place, wanted.name, _common(wanted) | extra, carries=tuple(subjects))
 
 
 def _hub_streams(topology: TopologySettings) -> Iterator[DesiredStream]:
@@ -64,8 +68,8 @@ def _hub_streams(topology: TopologySettings) -> Iterator[DesiredStream]:
     origins = [Origin(region_place(region), topology.fleet_of(region).name) for region in topology.regions]
     if topology.policy is not None:
         origins.append(Origin(hub, topology.policy.name))
-    yield DesiredStream(hub, topology.archive.name, _archive(topology), tuple(origins))
-    yield DesiredStream(hub, topology.report.name, _report(topology), (Origin(hub, topology.archive.name),))
+    yield DesiredStream(hub, topology.archive.name, _archive(topology), tuple(origins), _CARRIES)
+    yield DesiredStream(hub, topology.report.name, _report(topology), (Origin(hub, topology.archive.name),), _CARRIES)
 
 
 def _policy(topology: TopologySettings) -> Iterator[Desired]:
@@ -153,13 +157,14 @@ def _region(topology: TopologySettings, region: RegionSettings) -> Iterator[Desi
 
 def _fleet(topology: TopologySettings, region: RegionSettings) -> DesiredStream:
     wanted = topology.fleet_of(region)
+    subjects = [f"{ROOT}.{region.name}.>"]
     extra = {
-        "subjects": [f"{ROOT}.{region.name}.>"],
+        "subjects": subjects,
         "retention": "limits",
         "allow_atomic": True,
         "allow_direct": True,
     }
-    return DesiredStream(region_place(region), wanted.name, _common(wanted) | extra)
+    return DesiredStream(region_place(region), wanted.name, _common(wanted) | extra, carries=tuple(subjects))
 
 
 def _archive_consumer(topology: TopologySettings, region: RegionSettings) -> DesiredConsumer:

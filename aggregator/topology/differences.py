@@ -39,12 +39,36 @@ def differences(wanted: Config, current: Config) -> Iterator[FieldChange]:
             yield FieldChange(field, before or ([] if isinstance(after, list) else before), after)
 
 
+def not_taken(asked: Config, kept: Config) -> Iterator[FieldChange]:
+    """List what a server that answered OK has not made so: ``before`` is what it keeps, ``after`` what was asked."""
+    for field, after in asked.items():
+        before = kept.get(field)
+        if field == "metadata":
+            is_taken = _without_the_servers_own(after) == _without_the_servers_own(before)
+        else:
+            is_taken = _agrees(after, before)
+        if not is_taken:
+            yield FieldChange(field, before, after)
+
+
+def _without_the_servers_own(metadata: Config | None) -> Config:
+    return {key: said for key, said in (metadata or {}).items() if not key.startswith("_nats.")}
+
+
 def fitting(wanted: Config, current: Config) -> Config:
-    """Shorten, with ``max_age``, the duplicate window that nobody asked for: the server refuses one that is longer."""
-    max_age = wanted.get("max_age", 0)
-    if "duplicate_window" in wanted or not 0 < max_age < current.get("duplicate_window", 0):
-        return wanted
-    return wanted | {"duplicate_window": max_age}
+    """Take along what nobody asked for and the server refuses beside what is wanted.
+
+    That is a duplicate window longer than ``max_age``, and that a full subject refuses what is new where the stream
+    lets go of what is old, or has no limit for a subject.
+    """
+    fitted, max_age = wanted, wanted.get("max_age", 0)
+    if "duplicate_window" not in wanted and 0 < max_age < current.get("duplicate_window", 0):
+        fitted = fitted | {"duplicate_window": max_age}
+    merged = current | wanted
+    refuses = merged.get("discard") == "new" and merged.get("max_msgs_per_subject", -1) > 0
+    if current.get("discard_new_per_subject") and not refuses:
+        fitted = fitted | {"discard_new_per_subject": False}
+    return fitted
 
 
 def source_pairs(wanted: list[Config], current: list[Config]) -> list[tuple[Config | None, Config | None]]:
@@ -122,6 +146,8 @@ def _agrees(after: Any, before: Any) -> bool:
         return all(_agrees(value, before.get(key)) for key, value in after.items())
     if isinstance(after, list) and all(isinstance(each, str) for each in after):
         return sorted(after) == sorted(before or [])
+    if isinstance(after, list) and isinstance(before, list) and len(after) == len(before):
+        return all(_agrees(*each) for each in zip(after, before, strict=True))
     return bool(after == before or (not after and not before))
 
 

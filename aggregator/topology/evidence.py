@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from aggregator.topology.connections import REQUEST_DEADLINE, Connections
 from aggregator.topology.found import Found, FoundStream, StreamKey
 from aggregator.topology.holes import holes
-from aggregator.topology.reading import get_message, read_messages
+from aggregator.topology.reading import get_message, read_messages, see_message
 from aggregator.topology.report import CopyKey, ReplicationRow, Report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place
@@ -140,10 +140,9 @@ async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: Rep
     taken = row.taken if row.taken is not None else max(0, (row.origin_last or 0) - (row.behind or 0))
     oldest = []
     for subject in row.takes or (">",):
-        request = {"seq": taken + 1, "next_by_subj": subject}
-        message = await get_message(client, key, request)
+        message = await see_message(client, key, origin.config, subject, taken + 1)
         if message is not None:
-            oldest.append(parse_instant(message.time))
+            oldest.append(message.stored_at)
     if not oldest:
         return None
     limits = ((origin.state.bytes, "max_bytes"), (origin.state.messages, "max_msgs"))

@@ -106,6 +106,11 @@ class FoundStream(msgspec.Struct, frozen=True):
     cluster: Cluster = Cluster()
     ts: str = ""
 
+    @property
+    def is_sealed(self) -> bool:
+        """Tell whether it takes neither messages nor changes, for good."""
+        return bool(self.config.get("sealed"))
+
 
 class AckFloor(msgspec.Struct, frozen=True):
     """How far a consumer was acknowledged without a gap, by its stream's sequence."""
@@ -212,6 +217,16 @@ def silence(key: ConsumerKey, found: Found) -> str:
     _, stream, consumer = key
     what = f"{stream}'s consumer {consumer}" if consumer else stream
     return f"{what} is not available: {found.silent[key]}" if key in found.silent else ""
+
+
+def sealed(key: StreamKey) -> str:
+    """Say of a stream that is sealed what that means, and what helps."""
+    place, name = key
+    command = f"nats{f' --js-domain {place.domain}' if place.domain else ''} stream rm {name}"
+    return (
+        f"{name} is sealed: it takes neither messages nor changes, and nobody can undo that: unless it is meant so,"
+        f" copy what it holds to another stream, then {command}, and apply makes it again"
+    )
 
 
 def beyond(mirror: FoundStream, origin: FoundStream | None) -> int:

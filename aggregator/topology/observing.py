@@ -1,7 +1,7 @@
 """Ask JetStream what there is of what is wanted, by raw requests: no field that we do not know is lost.
 
-Nothing is changed. Every request has a deadline; a place that does not answer is reported, and does not hold up the
-others.
+Nothing is changed, but for consumers that go away by themselves. Every request has a deadline; a place that does not
+answer is reported, and does not hold up the others.
 """
 
 import asyncio
@@ -23,9 +23,10 @@ from aggregator.topology.found import (
     silence,
     sources_of,
 )
+from aggregator.topology.reading import see_message
 from aggregator.topology.sourcing import OURS, copier_of, named_copier
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
-from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_MESSAGE, NO_SUCH_STREAM, domain_of
+from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, domain_of
 from shared.nats_connection import ApiError, RequestFailed, request_json
 
 _FIRST_DEADLINE = 2.0
@@ -45,14 +46,6 @@ class _AccountInfo(msgspec.Struct, frozen=True):
 class _Names(msgspec.Struct, frozen=True):
     total: int = 0
     consumers: list[str] | None = None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    seq: int
-
-
-class _MessageAnswer(msgspec.Struct, frozen=True):
-    message: _Message
 
 
 async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays: bool = False) -> Found:
@@ -143,16 +136,8 @@ async def _observe_last_matching(client: Client, asked: Origin, found: Found) ->
     """Ask for the last message that a source with a filter could take: the origin's own last one need not match."""
     key = asked.place, asked.name
     for subject in asked.subjects if key in found.streams else ():
-        request = {"last_by_subj": subject}
-        api = f"{asked.place.api}.STREAM.MSG.GET.{asked.name}"
-        try:
-            answer = await _asked_again(client, api, request, _MessageAnswer)
-        except ApiError as error:
-            if error.err_code != NO_SUCH_MESSAGE:
-                raise
-            found.last_matching[key, subject] = 0
-        else:
-            found.last_matching[key, subject] = answer.message.seq
+        message = await see_message(client, key, found.streams[key].config, subject)
+        found.last_matching[key, subject] = message.sequence if message is not None else 0
 
 
 async def _observe_consumer(client: Client, asked: DesiredConsumer, found: dict[ConsumerKey, FoundConsumer]) -> None:

@@ -33,6 +33,7 @@ from aggregator.topology.found import (
     origin_place,
     sources_of,
 )
+from aggregator.topology.harms import found_harms, harms
 from aggregator.topology.refusals import gatherings, refusals
 from aggregator.topology.regained import mark_of, marked, not_copied, regained, unmarked
 from aggregator.topology.remarks import absences, remarks, silent_origins
@@ -74,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True):
     """The steps from found to desired, and for each place that cannot be planned for, why.
 
     With ``refused`` lines, nothing of it may be carried out; ``warnings`` hinder nothing. ``left`` are consumers to
-    remove where nobody answers.
+    remove where nobody answers. ``sealed`` streams are not as wanted, and cannot be changed.
     """
 
     changes: tuple[Change, ...]
@@ -82,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True):
     refused: tuple[str, ...] = ()
     left: tuple[Change, ...] = ()
     warnings: tuple[str, ...] = ()
+    sealed: tuple[StreamKey, ...] = ()
 
     @property
     def destructive(self) -> tuple[Change, ...]:
@@ -98,8 +100,10 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     changes: list[Change] = []
     made: list[DesiredConsumer] = []
     absent = dict(absences(wanted, found))
+    sealed = {key for each in wanted if (key := _copier_of(each)) in found.streams and found.streams[key].is_sealed}
     for each in wanted:
-        if each.place in problems:
+        # To a change of one that is sealed the server answers OK, and makes none.
+        if each.place in problems or _copier_of(each) in sealed:
             continue
         if isinstance(each, DesiredStream):
             steps = _stream_changes(each, found, anew=(each.place, each.name) in anew)
@@ -132,8 +136,22 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         problems,
         tuple(refusals(decided, found)),
         tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
-        (*gatherings(decided, found), *not_copied(found)),
+        (*gatherings(decided, found), *_left_to_people(wanted, found), *not_copied(found)),
+        tuple(sorted(key for key in sealed if key[0] not in problems)),
     )
+
+
+def _left_to_people(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
+    for stream, harm in found_harms(wanted, found):
+        if not harm.mended:
+            yield f"{stream.place}: {stream.name} {harm.text}"
+
+
+def _copier_of(wanted: Desired) -> StreamKey | None:
+    """Name the stream that is wanted, or that copies through a consumer that is."""
+    if isinstance(wanted, DesiredStream):
+        return wanted.place, wanted.name
+    return wanted.copying.key if wanted.copying is not None else None
 
 
 def _remarked(change: Change, remark: str) -> Change:
@@ -155,7 +173,8 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
         remark = f"{silent} gives no answer: {lacking}" if silent else ""
         yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config, remark=remark)
         return
-    managed = fitting(wanted.config, current.config)
+    mended = [each.mended for each in harms(wanted, current.config)]
+    managed = fitting(dict(ChainMap(*mended, wanted.config)), current.config)
     fields = tuple(differences(managed, current.config))
     if anew and not any(map(needs_another_stream, fields)):
         # A mirror goes on at its own last sequence, whatever its new origin holds before that.

@@ -1,11 +1,11 @@
 """Write a plan for people, and as JSON for programs. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from aggregator.topology.confinement import confinement_of, number_of
 from aggregator.topology.differences import FieldChange
-from aggregator.topology.found import api_of, consumer_name_of
+from aggregator.topology.found import api_of, consumer_name_of, sealed
 from aggregator.topology.plan import Action, Change, Plan
 from aggregator.topology.words import told
 from shared.instants import format_duration
@@ -71,8 +71,19 @@ def left_lines(plan: Plan) -> Iterator[str]:
         yield f"{change.place}: does not answer, so {named(change)} stays: once it is back, {command}"
 
 
+def untaken(change: Change, fields: Iterable[FieldChange]) -> str:
+    """Say what a server did not make of a step to which it answered OK, and what to look at."""
+    kept = ", ".join(f"{each.field}: {_shown(each.field, each.before)}" for each in fields)
+    asked = ", ".join(_shown(each.field, each.after) for each in fields)
+    return (
+        f"{change.place}: {named(change)}: the server answered OK to {change.action} and keeps {kept} (asked for:"
+        f" {asked}): it is too old for that, or somebody sealed the stream meanwhile: plan tells"
+    )
+
+
 def warning_lines(plan: Plan) -> Iterator[str]:
     """Say what to look at, which the plan neither mends nor minds."""
+    yield from told((key[0], sealed(key)) for key in plan.sealed)
     yield from (f"warning: {text}" for text in plan.warnings)
 
 
@@ -89,7 +100,9 @@ def summary(plan: Plan) -> str:
     """Count the steps in one line."""
     counts = {action: sum(change.action is action for change in plan.changes) for action in Action}
     text = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
-    text = text or "nothing to do" + (" where there was an answer" if plan.problems else "")
+    text = text or f"nothing {'that can be done' if plan.sealed else 'to do'}" + (
+        " where there was an answer" if plan.problems else ""
+    )
     if plan.refused:
         count = len(plan.refused)
         text += f"; {count} {'copies are' if count > 1 else 'copy is'} refused: apply changes nothing"
@@ -117,6 +130,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "problems": {str(place): reason for place, reason in plan.problems.items()},
         "refused": list(plan.refused),
         "warnings": list(plan.warnings),
+        "sealed": [{"place": str(place), "stream": name} for place, name in plan.sealed],
         "left": [
             {"place": str(change.place), "stream": change.stream, "consumer": change.consumer} for change in plan.left
         ],

@@ -17,7 +17,7 @@ from shared.policy import EVERY_REVISION, STREAM, consumer_config, consumer_name
 def policy_at_hub(hub: Place, policy: PolicySettings, common: Config) -> DesiredStream:
     """Give the hub's stream; ``common`` is what every stream has."""
     extra = {"subjects": [EVERY_REVISION], "retention": "limits", "allow_direct": True, "deny_delete": True}
-    return DesiredStream(hub, policy.name, common | extra)
+    return DesiredStream(hub, policy.name, common | extra, carries=(EVERY_REVISION,))
 
 
 def policy_in_region(
@@ -34,7 +34,8 @@ def policy_in_region(
         extra = {"mirror": copying.copying.source, "retention": "limits", "allow_direct": True}
         config = common | replicas | extra
         yield copying
-        yield DesiredStream(place, name, config, (Origin(hub, name, (subjects_of_region(region.name),)),))
+        carries = (subjects_of_region(region.name),)
+        yield DesiredStream(place, name, config, (Origin(hub, name, carries),), carries)
     for site in topology.sites:
         if site.region == region.name:
             config = consumer_config(region.name, site.name)

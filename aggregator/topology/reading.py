@@ -1,6 +1,6 @@
-"""Read what a stream holds on a subject: one message, how many, or message by message.
+"""Read what a stream holds on a subject: one message, when it was stored, how many, or message by message.
 
-For the latter two through a consumer that goes away by itself.
+For the latter three through a consumer that goes away by itself.
 """
 
 from collections.abc import AsyncIterator
@@ -13,8 +13,9 @@ from nats.aio.client import Client
 
 from aggregator.topology.connections import REQUEST_DEADLINE
 from aggregator.topology.found import StreamKey
-from shared.instants import format_instant
-from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request_json
+from aggregator.topology.words import Config
+from shared.instants import SECOND, format_instant, parse_instant
+from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request, request_json
 
 _BATCH = 1_000
 _FORGOTTEN_AFTER = 60_000_000_000
@@ -26,6 +27,13 @@ class Read(NamedTuple):
     subject: str
     body: bytes
     sequence: int
+
+
+class Seen(NamedTuple):
+    """Which message there is, and when its stream stored it, in microseconds."""
+
+    sequence: int
+    stored_at: int
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -56,6 +64,45 @@ async def get_message(client: Client, stream: StreamKey, request: dict[str, obje
             raise
         return None
     return answer.message
+
+
+async def see_message(
+    client: Client, stream: StreamKey, config: Config, subject: str, start: int | None = None
+) -> Seen | None:
+    """Find the first message on ``subject`` from a sequence on, without it the last one; None where there is none.
+
+    Its body stays where it is: MSG.GET writes that in base64, and an answer that is larger than the servers'
+    ``max_payload`` breaks the leaf link that it comes over. ``config`` is the stream's. Raise RequestFailed, ApiError.
+    """
+    if config.get("retention") == "workqueue":
+        # Beside the one who works there, a server takes no other consumer.
+        asked: dict[str, Any] = {"last_by_subj": subject} if start is None else {"seq": start, "next_by_subj": subject}
+        return await _see_directly(client, stream, asked, may=bool(config.get("allow_direct")))
+    begins = {"deliver_policy": "last"} if start is None else _from_sequence(start)
+    async with _consumer(client, stream, subject, begins | {"headers_only": True}) as created:
+        if not created.num_pending:
+            return None
+        api = f"{stream[0].api}.CONSUMER.MSG.NEXT.{stream[1]}.{created.name}"
+        answer = await request(client, api, b'{"batch":1,"no_wait":true}', REQUEST_DEADLINE)
+        if "Status" in (answer.headers or {}):
+            return None
+        return Seen(answer.metadata.sequence.stream, round(answer.metadata.timestamp.timestamp() * SECOND))
+
+
+async def _see_directly(client: Client, stream: StreamKey, asked: dict[str, Any], *, may: bool) -> Seen | None:
+    """Read the message with its body: directly, where the stream lets us, since that is not written in base64."""
+    if not may:
+        stored = await get_message(client, stream, asked)
+        return Seen(stored.seq, parse_instant(stored.time)) if stored is not None else None
+    subject = f"{stream[0].api}.DIRECT.GET.{stream[1]}"
+    try:
+        answer = await request(client, subject, msgspec.json.encode(asked), REQUEST_DEADLINE)
+    except (nats.errors.Error, TimeoutError) as error:
+        raise RequestFailed(f"{subject}: no answer: {error}") from error
+    headers = answer.headers or {}
+    if "Nats-Sequence" not in headers:
+        return None
+    return Seen(int(headers["Nats-Sequence"]), parse_instant(headers["Nats-Time-Stamp"]))
 
 
 async def count_messages(client: Client, stream: StreamKey, subject: str, start: int) -> int:

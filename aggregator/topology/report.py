@@ -20,10 +20,12 @@ from aggregator.topology.found import (
     api_of,
     beyond,
     is_same_source,
+    sealed,
     silence,
     sources_of,
     taken_subjects,
 )
+from aggregator.topology.harms import found_harms
 from aggregator.topology.words import Config, Desired, DesiredStream
 from shared.instants import format_instant, parse_instant
 from shared.jetstream_api import api_prefix, domain_of
@@ -116,12 +118,16 @@ class Silence(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Both tables, and what did not answer: places, and streams and consumers of places that did."""
+    """Both tables, and what did not answer: places, and streams and consumers of places that did.
+
+    ``harms``: what somebody set that breaks what a stream promises, by place.
+    """
 
     streams: tuple[StreamRow, ...]
     replication: tuple[ReplicationRow, ...]
     unreachable: dict[str, str]
     silent: tuple[Silence, ...] = ()
+    harms: tuple[tuple[str, str], ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -132,12 +138,17 @@ class Report(msgspec.Struct, frozen=True):
 
 def report(wanted: Iterable[Desired], found: Found) -> Report:
     """Gather both tables, streams in the order in which records pass them."""
+    wanted = tuple(wanted)
     streams = [each for each in wanted if isinstance(each, DesiredStream)]
+    keys = ((each.place, each.name) for each in streams)
+    harms = [(str(key[0]), sealed(key)) for key in keys if key in found.streams and found.streams[key].is_sealed]
+    harms += [(str(each.place), f"{each.name} {harm.text}") for each, harm in found_harms(wanted, found)]
     return Report(
         tuple(_stream_row(each, found) for each in streams),
         tuple(row for each in streams for row in _replication_rows(each, found)),
         {str(place): reason for place, reason in found.unreachable.items()},
         tuple(Silence(str(key[0]), *key[1:], silence(key, found)) for key in sorted(found.silent)),
+        tuple(harms),
     )
 
 

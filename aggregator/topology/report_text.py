@@ -61,6 +61,7 @@ def format_report(report: Report) -> str:
         if row not in alike
     ]
     remarks += report.unreachable.items()
+    remarks += report.harms
     remarks += [(each.place, each.text) for each in report.silent]
     wrong = [row for row in report.streams if row.error and row.place not in report.unreachable]
     remarks += [(row.place, f"{row.name} {row.error}") for row in wrong]

@@ -14,11 +14,14 @@ from msgspec import Meta
 
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.settings import Duration, Settings, Size
+from shared.subjects import is_readable, overlap
 
 Storage = Literal["file", "memory"]
 Retention = Literal["limits", "workqueue", "interest"]
 Sourcing = Literal["durable", "plain"]
 HUB_PLACE = "hub"
+_SHORTEST = 100_000
+_LARGEST_LIMIT = 2**31 - 1
 
 
 def check_name(name: str, what: str) -> None:
@@ -51,6 +54,9 @@ class StreamSettings(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         check_name(self.name, "stream")
+        for name, duration in (("max_age", self.max_age), ("duplicate_window", self.duplicate_window)):
+            if 0 < duration < _SHORTEST:
+                raise ValueError(f"{name} is at least 100ms, or 0s")
         if self.max_age and self.duplicate_window > self.max_age:
             raise ValueError("duplicate_window must not exceed max_age")
 
@@ -169,6 +175,22 @@ class FreeStreamSettings(StreamSettings, frozen=True):
             )
         if self.mirror is None and not self.sources and not self.subjects:
             raise ValueError(f"stream {self.name!r} takes nothing: give it subjects, a source or a mirror")
+        self._refuse_what_servers_refuse()
+
+    def _refuse_what_servers_refuse(self) -> None:
+        """Raise ValueError here already, before an apply has done half of its steps."""
+        for number, subject in enumerate(self.subjects):
+            if subject == ">" or not is_readable(subject):
+                raise ValueError(f"no stream can listen to {subject!r}")
+            other = next((each for each in self.subjects[:number] if overlap(each, subject)), None)
+            if other is not None:
+                raise ValueError(f"subjects {other!r} and {subject!r} overlap")
+        if self.max_message_size > _LARGEST_LIMIT:
+            raise ValueError("max_message_size is below 2GiB, or 0")
+        if self.allow_rollup and self.deny_purge:
+            raise ValueError("allow_rollup and deny_purge exclude each other: a rollup removes messages")
+        if self.mirror is not None and self.allow_atomic:
+            raise ValueError("a mirror takes no batches: leave out allow_atomic")
 
     @property
     def origins(self) -> tuple[OriginSettings, ...]:

@@ -42,12 +42,16 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class DesiredStream(msgspec.Struct, frozen=True):
-    """A stream that should be; ``config`` holds the managed fields, ``origins`` what it copies."""
+    """A stream that should be; ``config`` holds the managed fields, ``origins`` what it copies.
+
+    ``carries``: the subjects of our records that are to be found there; none for one that is freely laid out.
+    """
 
     place: Place
     name: str
     config: Config
     origins: tuple[Origin, ...] = ()
+    carries: tuple[str, ...] = ()
 
 
 class Copying(msgspec.Struct, frozen=True):

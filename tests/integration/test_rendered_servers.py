@@ -11,12 +11,13 @@ import pytest
 
 from aggregator.topology.permissions import CONNECTIONS_OF_A_SITE
 from shared.identifiers import message_id
-from shared.jetstream_api import ApiError
+from shared.jetstream_api import ApiError, request_json
 from shared.nats_connection import ConnectFailed, connect
 from shared.wire import MESSAGE_ID_HEADER
 from tests.support.leaf_intruder import hung_up
 from tests.support.rendered import (
     CONNECT_DEADLINE,
+    REQUEST_DEADLINE,
     SERVERS,
     Rendered,
     Visitor,
@@ -26,6 +27,7 @@ from tests.support.rendered import (
     rendered_servers,
     until_archived,
 )
+from tests.support.waiting import until
 
 MEANT_FOR_SERVERS = (
     {"Nats-Expected-Stream": "FLEET"},
@@ -145,6 +147,26 @@ async def test_a_sites_key_publishes_as_its_site_and_hears_that_it_is_stored(ren
         await agent.store(f"{OWN}.watermark", b"{}")
         assert not agent.denials
     await until_archived(rendered, before + 1)
+
+
+async def test_what_waits_in_a_region_is_seen_with_what_its_link_lets_pass(rendered: Rendered) -> None:
+    pause = "$JS.eu-west.API.CONSUMER.PAUSE.FLEET.muster-archive"
+    before = await rendered.archived()
+    async with (
+        rendered.visited("hub", "aggregator") as hub,
+        rendered.visited("eu-west", "dub1-agent", INBOX) as agent,
+    ):
+        for until_instant, expected in (("2099-01-01T00:00:00Z", True), ("2001-01-01T00:00:00Z", False)):
+            body = {"pause_until": until_instant}
+            await request_json(hub.client, pause, body, dict[str, object], deadline=REQUEST_DEADLINE)
+            await (agent.store(f"{OWN}.watermark", b"{}") if expected else until_archived(rendered, before + 1))
+
+            async def is_seen(expected: bool = expected) -> bool:
+                checked = await asyncio.to_thread(muster, rendered.directory, "check", "--behind", "0s,1h")
+                waits = "ARCHIVE is 1 messages behind FLEET of eu-west, the oldest waits for"
+                return (waits in checked.stdout) is expected
+
+            await until(is_seen, f"what waits is told: {expected}", 60)
 
 
 async def test_a_sites_key_can_neither_roll_up_nor_let_expire_what_others_stored(rendered: Rendered) -> None:

@@ -5,9 +5,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from nats.aio.client import Client
 
+from aggregator.topology.applying import apply
+from aggregator.topology.connections import connections
+from aggregator.topology.desired import desired
+from aggregator.topology.observing import observe
+from aggregator.topology.plan import Change, plan
+from aggregator.topology.plan_text import untaken
+from aggregator.topology.settings import TopologySettings
 from shared.nats_connection import request_json
+from shared.settings import load_settings
 from tests.support.aggregator_command import ran, refused
 from tests.support.archiving import BODY, RETRIED, acknowledged, applied, archived_sequences, publish
 from tests.support.regions import REGIONS, answers, client_of, federation, holds, stream
@@ -207,3 +217,43 @@ async def test_an_unreachable_hub_is_one_clear_line(tmp_path: Path) -> None:
         "us-east, hub: cannot connect within 5 s to 127.0.0.1:1: connection refused, nothing listens there",
         "nothing to do where there was an answer",
     ]
+
+
+async def sealed(client: Client, name: str, api: str) -> None:
+    config = (await stream(client, name, api))["config"]
+    await request_json(client, f"{api}.STREAM.UPDATE.{name}", config | {"sealed": True}, dict[str, Any], deadline=5)
+
+
+async def test_a_change_that_a_sealed_stream_does_not_take_is_not_told_as_applied(tmp_path: Path) -> None:
+    """The server answers OK to an update of it. What else is planned is carried out."""
+    async with federation(tmp_path, ("us-east",)) as servers:
+        await applied(servers)
+        path = servers.topology_path
+        path.write_text(path.read_text() + '[fleet]\nmax_age = "5d"\n[report]\nmax_age = "7d"\n')
+        settings = load_settings(path, TopologySettings)
+        wanted, done = desired(settings), list[Change]()
+        async with await client_of(servers.hub) as hub, connections(settings) as opened:
+            todo = plan(wanted, await observe(wanted, opened, with_strays=True))
+            await sealed(hub, "FLEET", "$JS.us-east.API")
+            now = (await stream(hub, "FLEET", "$JS.us-east.API"))["config"] | {"max_age": 5 * 86_400 * 10**9}
+            changes = [
+                msgspec.structs.replace(each, config=now) if each.stream == "FLEET" else each for each in todo.changes
+            ]
+            todo = msgspec.structs.replace(todo, changes=tuple(changes))
+            (missed,) = await apply(todo, opened, done.append)
+            line = untaken(*missed)
+            assert line.startswith(
+                "us-east: FLEET: the server answered OK to update and keeps max_age: for ever (asked for: 5d)"
+            )
+            assert [change.stream for change in done] == ["REPORT"]
+
+            path.write_text(path.read_text().replace("7d", "8d"))
+            said = "us-east: FLEET is sealed: it takes neither messages nor changes"
+            planned = await refused("plan", "--config", path)
+            assert (said in planned.stdout, "1 to update" in planned.stdout) == (True, True)
+            answer = await refused("apply", "--config", path)
+            assert (said in answer.stdout, "applied 1 change\n" in answer.stdout) == (True, True)
+            assert (await stream(hub, "REPORT"))["config"]["max_age"] == 8 * 86_400 * 10**9
+            await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=5)
+            await applied(servers)
+            assert (await stream(hub, "FLEET", "$JS.us-east.API"))["config"]["max_age"] == 5 * 86_400 * 10**9

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 from nats.aio.client import Client
 
 from aggregator.topology.connections import connections
@@ -31,6 +32,7 @@ from tests.support.waiting import until
 
 REGION = "us-east"
 SOURCED_WITHIN = 180.0
+COPIES = {"ARCHIVE": "FLEET", "COPY": "BIG"}
 
 
 class Watched(NamedTuple):
@@ -289,3 +291,55 @@ async def test_what_waits_a_missing_consumer_a_cut_link_and_bad_settings_are_tol
         assert code == 2
         assert line.startswith("CRITICAL - ")
         assert "hub.server: there is no such key, did you mean servers?" in line
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+async def test_what_waits_is_seen_however_large_it_is_and_the_link_stays(tmp_path: Path, retention: str) -> None:
+    """An answer of MSG.GET, in base64, would be larger than a server takes: it would end the leaf connection."""
+    big = f'[[stream]]\nname = "BIG"\nplace = "us-east"\nsubjects = ["big.*"]\nretention = "{retention}"\n'
+    copy = '[[stream]]\nname = "COPY"\n[[stream.source]]\nname = "BIG"\ndomain = "us-east"\nallow = true\n'
+    async with watched(tmp_path, f'{big}{copy}filter_subject = "big.new"\n') as stage:
+        names = await request_json(stage.agent, "$JS.API.CONSUMER.NAMES.BIG", None, dict[str, Any], deadline=20)
+        for consumer in ("FLEET.muster-archive", f"BIG.{names['consumers'][0]}"):
+            pause = f"$JS.API.CONSUMER.PAUSE.{consumer}"
+            await request_json(stage.agent, pause, {"pause_until": "2099-01-01T00:00:00Z"}, dict[str, Any], deadline=20)
+        for subject in ("fleet.us-east.dub1.nodes.registration", "big.new"):
+            await stage.agent.jetstream().publish(subject, b"x" * 1_000_000, timeout=20)
+            await stage.agent.jetstream().publish(subject, b"x", timeout=20)
+
+        async def is_seen() -> bool:
+            code, line = await stage.checked("--behind", "1s,1h")
+            waits = "2 messages behind {} of us-east, the oldest waits for "
+            return code == 1 and all(f"{copy} is {waits.format(at)}" in line for copy, at in COPIES.items())
+
+        await until(is_seen, "what waits is seen", 60)
+        assert "Maximum" not in stage.servers.hub.log_path.read_text()
+
+
+async def test_what_breaks_a_promise_is_told_and_mended_by_apply_on_real_servers(tmp_path: Path) -> None:
+    """A size that an archive does not take stops all that comes behind it, with lag 0 and no error."""
+    async with watched(tmp_path) as stage:
+        await stage.publish(stage.word())
+        await stage.archived(1)
+        hidden = {
+            "subject_transform": {"src": "fleet.>", "dest": "hidden.>"},
+            "republish": {"src": ">", "dest": "fleet.a.>"},
+        }
+        by_hand: dict[str, dict[str, Any]] = {
+            f"$JS.{REGION}.API FLEET": {"no_ack": True, "consumer_limits": {"inactive_threshold": 3600 * 10**9}},
+            "$JS.API ARCHIVE": {**hidden, "max_msg_size": 1},
+            "$JS.API REPORT": {**hidden, "max_msg_size": 1, "max_msgs_per_subject": 1, "allow_rollup_hdrs": True},
+        }
+        for key, config in by_hand.items():
+            api, name = key.split()
+            changed = (await stream(stage.hub, name, api))["config"] | config
+            await request_json(stage.hub, f"{api}.STREAM.UPDATE.{name}", changed, dict[str, Any], deadline=20)
+        word = stage.word()
+        await stage.agent.publish(word.subject, word.body)
+        code, line = await stage.checked()
+        assert (code, line.count(": apply mends it")) == (2, sum(map(len, by_hand.values()))), line
+        path = stage.servers.topology_path
+        assert "applied 3 changes" in await ran("apply", "--config", path)
+        assert await ran("plan", "--config", path) == "nothing to do\n"
+        await until(partial(holds, stage.hub, "REPORT", 2), "everything is reported", SOURCED_WITHIN)
+        await stage.comes_to(0)

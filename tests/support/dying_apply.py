@@ -24,15 +24,16 @@ def mortal() -> None:
 
     async def dying(
         client: Client, subject: str, body: dict[str, Any] | None, deadline: float = REQUEST_DEADLINE
-    ) -> None:
+    ) -> dict[str, Any]:
         nonlocal asked
         asked += 1
         is_time = asked == int(number)
         if is_time and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        await request(client, subject, body, deadline)
+        answer = await request(client, subject, body, deadline)
         if is_time:
             os.kill(os.getpid(), signal.SIGKILL)
+        return answer
 
     applying._request = dying
 

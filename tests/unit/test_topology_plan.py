@@ -296,6 +296,7 @@ def test_a_plan_as_json_keeps_jetstreams_values() -> None:
         "problems": {},
         "refused": [],
         "warnings": [],
+        "sealed": [],
         "left": [],
     }
 
@@ -344,4 +345,29 @@ def test_a_stream_that_is_replaced_gets_its_consumers_again() -> None:
         (Action.REPLACE, US, "FLEET", ""),
         (Action.REPLACE, US, "FLEET", "muster-archive"),
         (Action.UPDATE, HUB_PLACE, "ARCHIVE", ""),
+    ]
+
+
+@pytest.mark.parametrize("name", ["ORIGIN", "COPY", "ARCHIVE"])
+def test_nothing_is_planned_for_a_sealed_stream_nor_for_what_it_copies_through(name: str) -> None:
+    """The server would answer OK and change nothing; sealing sets what else is wanted otherwise."""
+    text = '[[stream]]\nname = "ORIGIN"\nsubjects = ["o"]\n[[stream]]\nname = "COPY"\nmirror.name = "ORIGIN"\n'
+    wanted = desired(topology(text))
+    is_sealed = {"sealed": True, "discard": "new", "deny_delete": True, "deny_purge": True}
+    found = as_applied(wanted, **{name: is_sealed})
+    for stream in ("ORIGIN", "COPY"):
+        with_state(found, HUB_PLACE, stream, StreamState(messages=3, last_seq=3))
+    del found.consumers[EU, "FLEET", "muster-archive"]
+    todo = plan(wanted, found)
+    assert {change.stream for change in todo.changes} == (set() if name == "ARCHIVE" else {"FLEET", "ARCHIVE"})
+    assert todo.sealed == ((HUB_PLACE, name),)
+    assert f"hub: {name} is sealed: it takes neither messages nor changes" in format_plan(todo)
+
+
+def test_what_the_server_refuses_beside_a_change_is_changed_with_it() -> None:
+    found = as_applied(desired(topology()), FLEET={"discard": "new", "discard_new_per_subject": True})
+    todo = plan(desired(topology()), found)
+    assert [(change.stream, change.config["discard_new_per_subject"]) for change in todo.changes] == [
+        ("FLEET", False),
+        ("FLEET", False),
     ]

@@ -40,7 +40,6 @@ def test_a_stream_becomes_jetstreams_own_words() -> None:
         max_message_size = "1KiB"
         duplicate_window = "1m"
         deny_delete = true
-        deny_purge = true
         allow_rollup = true
         description = "for people"
         placement = { cluster = "c1", tags = ["rg:1"] }
@@ -66,7 +65,7 @@ def test_a_stream_becomes_jetstreams_own_words() -> None:
             "allow_atomic": False,
             "allow_rollup_hdrs": True,
             "deny_delete": True,
-            "deny_purge": True,
+            "deny_purge": False,
             "description": "for people",
             "sources": [],
             "mirror": None,
@@ -152,6 +151,14 @@ def test_what_is_copied_is_made_before_its_copies() -> None:
         (COPY + '[[stream.source]]\nname = "ORDERS"\n', "mirror and source exclude each other"),
         (ORDERS + '[stream.mirror]\nname = "O"\n', "a mirror listens to no subjects"),
         (ORDERS + "mirror_direct = true\n", "mirror_direct needs a mirror"),
+        (COPY.replace("[stream.", "allow_atomic = true\n[stream."), "a mirror takes no batches"),
+        (ORDERS + "allow_rollup = true\ndeny_purge = true\n", "allow_rollup and deny_purge exclude each other"),
+        (ORDERS + 'max_age = "50ms"\n', "max_age is at least 100ms, or 0s"),
+        (ORDERS + 'duplicate_window = "50ms"\n', "duplicate_window is at least 100ms, or 0s"),
+        (ORDERS + 'max_message_size = "2GiB"\n', "max_message_size is below 2GiB, or 0"),
+        (ORDERS.replace("S.*", "S.>.x"), "no stream can listen to 'ORDERS.>.x'"),
+        (ORDERS.replace("ORDERS.*", ">"), "no stream can listen to '>'"),
+        (ORDERS.replace('"]', '", "ORDERS.new"]'), "subjects 'ORDERS.*' and 'ORDERS.new' overlap"),
         *(
             (ORDERS + place + '[[stream.source]]\nname = "ORDERS"\n' + domain, "stream 'ORDERS' would copy itself")
             for place, domain in (
