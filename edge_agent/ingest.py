@@ -162,8 +162,7 @@ class Ingest:
 
     async def _look_at(self, facts: StreamFacts, refusal: str | None) -> None:
         """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was."""
-        seen = self.decider.state.seen
-        refuses = seen is not None and seen.refuses if refusal is None else bool(refusal)
+        refuses = self.decider.state.seen.refuses if refusal is None else bool(refusal)
         await self._apply(lambda draft: draft.look_at(facts, refuses=refuses))
 
     async def _check(self) -> Checked:

@@ -57,14 +57,14 @@ class BlockState(msgspec.Struct, frozen=True):
     counters: Counters = {}
     takes: StreamTakes | None = None
     took: StreamTakes | None = None
-    seen: StreamSeen | None = None
+    seen: StreamSeen = StreamSeen(0, 0)
     rejections: Rejections = {}
     mark: PairMark | None = None
 
     @property
     def is_suspended(self) -> bool:
         """Tell whether time passes without being covered: the stream is known not to take what is sent to it."""
-        return self.seen is not None and self.seen.is_suspending
+        return self.seen.is_suspending
 
     @property
     def loss(self) -> str:

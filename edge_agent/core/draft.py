@@ -61,7 +61,7 @@ class Draft:
         self._settling_at = state.settling_at
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
         self._takes, self._took = state.takes, state.took
-        self._seen = state.seen or StreamSeen(0, 0)
+        self._seen = state.seen
         self._quiet_until = self._next_deadline = self._valid = 0
 
     # Inputs
