@@ -95,8 +95,11 @@ class LaneRows(Protocol):
     def release(self, lane: Lane) -> None:
         """Take back that rows are in flight: they will be read and sent again."""
 
-    async def set_apart(self, row: OutboxRow, too_large: TooLarge) -> None:
-        """Keep a row that its target cannot take where it holds up nobody; registrations, watermarks go, counted."""
+    async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
+        """Keep rows that their target cannot take where they hold up nobody; registrations, watermarks go, counted.
+
+        Raise StoreUnwritable.
+        """
 
 
 class SetApart(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Write what stands beside the batches of blocks: status, what an operator asks for, what was let go."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,10 +15,9 @@ OPERATOR = "operator"
 
 
 class Oversized(msgspec.Struct, frozen=True):
-    """A row that its target cannot take, and when it said so, by the agent's clock."""
+    """Rows that their target cannot take, and when it said so, by the agent's clock."""
 
-    row: OutboxRow
-    too_large: TooLarge
+    rows: Sequence[tuple[OutboxRow, TooLarge]]
     at: int
 
 
@@ -44,7 +43,8 @@ def write_beside_blocks(database: sqlite3.Connection, batch: SideBatch, outbox: 
     if batch.unpacks:
         outbox.unpack_acknowledged()
     if batch.oversized:
-        outbox.set_apart(batch.oversized.row, batch.oversized.too_large, batch.oversized.at)
+        for row, too_large in batch.oversized.rows:
+            outbox.set_apart(row, too_large, batch.oversized.at)
     if batch.put_back:
         outbox.put_back(batch.put_back)
     if batch.dropped_blocks:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -258,9 +258,12 @@ class SqliteStore:
         """Measure what is set apart."""
         return self._books.set_apart
 
-    async def set_apart(self, row: OutboxRow, too_large: TooLarge) -> None:
-        """Keep a row that its target cannot take where it holds up nobody; registrations, watermarks go, counted."""
-        await self._transact(SideBatch(oversized=Oversized(row, too_large, time.time_ns() // 1000)))
+    async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
+        """Keep rows that their target cannot take where they hold up nobody; registrations, watermarks go, counted.
+
+        Raise StoreUnwritable.
+        """
+        await self._transact(SideBatch(oversized=Oversized(rows, time.time_ns() // 1000)))
 
     async def wait_for_set_apart(self) -> None:
         """Wait until something is set apart."""

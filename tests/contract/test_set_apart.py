@@ -36,7 +36,7 @@ async def set_apart(store: SqliteStore, rows: Sequence[OutboxRow], too_large: To
     await store.commit(batch(1, rows))
     for lane in {row.lane for row in rows}:
         for row in await store.pending(lane, store.acknowledged_through()[lane], ALL_ROWS):
-            await store.set_apart(row, too_large)
+            await store.set_apart([(row, too_large)])
             store.delete_through(lane, row.row_id)
 
 
@@ -50,8 +50,8 @@ async def test_a_row_is_there_once_however_the_agent_ends(path: Path) -> None:
     store = await SqliteStore.open(path, ROOM)
     await store.commit(batch(1, [copy("before"), copy("large", size=100_000), copy("behind")]))
     _, large, _ = await store.pending(Lane.COPIES, 0, ALL_ROWS)
-    await store.set_apart(large, OF_SERVERS)
-    await store.set_apart(large, OF_SERVERS)
+    await store.set_apart([(large, OF_SERVERS)])
+    await store.set_apart([(large, OF_SERVERS)])
     await die(store)
     async with opened(path, ROOM) as store:
         assert await waiting(store, Lane.COPIES) == ["before", "behind"]
@@ -76,7 +76,7 @@ async def test_a_row_that_was_tried_again_is_no_news(path: Path) -> None:
         for _ in range(2):
             (row_id,) = await store.put_back(PutBack(Lane.COPIES, BLOCK, EVERYTHING))
             (row,) = await store.pending(Lane.COPIES, 0, ALL_ROWS)
-            await store.set_apart(row, OF_STREAM)
+            await store.set_apart([(row, OF_STREAM)])
             assert await store.has_set_apart(row_id)
         (last,) = rows_apart(path)
         assert (last.at, last.row_id > first.row_id) == (first.at, True)
@@ -105,7 +105,7 @@ async def test_rows_of_a_chunk_are_set_apart_alone(path: Path) -> None:
     async with opened(path, ROOM) as store:
         await store.commit(batch(1, [advisory(f"a{number}") for number in range(200)]))
         rows = await store.pending(Lane.ADVISORIES, 0, ALL_ROWS)
-        await store.set_apart(rows[77], OF_STREAM)
+        await store.set_apart([(rows[77], OF_STREAM)])
         assert await waiting(store, Lane.ADVISORIES) == [f"a{number}" for number in range(200) if number != 77]
         assert [row.row_id for row in rows_apart(path)] == [rows[77].row_id]
 

@@ -1,6 +1,8 @@
 """A record that its target cannot take holds up no other: it is set apart, and sent when the limit has risen."""
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -150,6 +152,44 @@ async def test_watermarks_leave_behind_an_advisory_that_nobody_takes(tmp_path: P
             await emptied(store, 0)
         assert [record.text for record in await region.stored()][4:] == ["large"]
     assert store.outbox_counters(BLOCK) == {"set_apart": {"max_msg_size": 1}, "dropped": {"too_large": 1}}
+
+
+async def test_a_store_that_cannot_set_a_row_apart_holds_up_its_lane_alone(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def note(shipment: Shipment) -> None:
+        if shipment.form is not Form.QUESTION:
+            sent.extend(row.payload.decode().strip() for row in shipment.rows)
+
+    tell_of_shipments(monkeypatch, note)
+    await store._database.execute("PRAGMA busy_timeout=1")
+    advisories = [advisory(f"a{number}", size=2_000) for number in range(3_000)]
+    await fill(store, [copy("large", size=100_000), *copies(0, 1), *advisories])
+    async with running_region(tmp_path, round_trip=0.1, bandwidth=2 << 20) as region:
+        await region.make_stream(max_msg_size=LIMIT)
+        with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with uploading(region, store) as told:
+                await until(partial(_has_stored, region, 3_000), "all advisories have arrived", 60.0)
+                await until(lambda: any("store locked" in text for text in told), "the lane says why it waits", 60.0)
+                assert store.set_apart_depth() == LaneDepth()
+                other.execute("ROLLBACK")
+                await emptied(store, 1)
+        stored = await region.stored()
+    assert words(stored, ".copy.") == ["c0"]
+    assert sorted(text for text in sent if text.startswith("a")) == sorted(f"a{number}" for number in range(3_000))
+
+
+async def test_rows_that_are_refused_together_are_set_apart_together(tmp_path: Path, store: SqliteStore) -> None:
+    await fill(store, [advisory(f"large{number}", size=3_000) for number in range(500)])
+    commits = store.commits.done
+    async with running_region(tmp_path) as region:
+        await region.make_stream(max_msg_size=2_000)
+        async with uploading(region, store):
+            await emptied(store, 500)
+    assert store.commits.done - commits < 250
 
 
 async def test_a_flood_of_rows_that_nobody_takes_breaks_no_batch_and_stays_within_its_bound(
