@@ -10,17 +10,43 @@ import pytest
 from msgspec import structs
 
 from edge_agent import oversized, upstream
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.copier import CopyEmitter
+from edge_agent.core.decision import Copy, Forward
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext
+from edge_agent.core.relaying import RelayEmitter
 from edge_agent.core.shipment import Form, Shipment
 from edge_agent.ports import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.upstream_protocol import least_size
-from shared.wire import ORIGIN_HEADER, REASON_HEADER, SOURCE_HEADER
+from shared.identifiers import BlockId
+from shared.subjects import registration_subject
+from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER, ForwardReason, origin_header
 from tests.support.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
-from tests.support.store_batches import BLOCK, advisory, batch, copy, die, opened, registration, watermark
+from tests.support.store_batches import (
+    BLOCK,
+    BLOCK_ID,
+    INCARNATION,
+    advisory,
+    batch,
+    copy,
+    die,
+    opened,
+    registration,
+    state_at,
+    watermark,
+)
 from tests.support.waiting import until
 
 LIMIT = 65_536
+DUB1 = BlockId("eu-west", "dub1", "nodes")
+ANOTHERS_HEADERS = {
+    "X-Own": "kept",
+    ORIGIN_HEADER: origin_header(DUB1, INCARNATION, 7),
+    SOURCE_HEADER: "REGISTRATION 7 dub1 nodes 1700000000000",
+    SENDER_HEADER: "a",
+    REASON_HEADER: "new",
+}
 RAISED = "max_payload: 1048576"
 LOWER = f"max_payload: {LIMIT}"
 
@@ -125,6 +151,37 @@ async def test_a_stream_that_refuses_a_row_gets_it_once_more_without_what_can_be
         stored = {record.text: record for record in await region.stored()}
     assert stored.keys() == {"c", "next"}
     assert stored["c"].headers == {"Nats-Msg-Id": "c", "X-Own": "kept", ORIGIN_HEADER: row.headers[ORIGIN_HEADER]}
+
+
+def from_another_agent(emitter: CopyEmitter | RelayEmitter, payload_size: int) -> OutboxRow:
+    """Make the row of a record that another agent has sent."""
+    message = SourceMessage(registration_subject(DUB1), bytes(payload_size), ANOTHERS_HEADERS, 1, 1)
+    is_copy = isinstance(emitter, CopyEmitter)
+    decision = Copy(message, "fleet.reg") if is_copy else Forward("a", message, ForwardReason.INTERVAL)
+    (row,) = emitter.rows([decision], state_at(1), WatermarkContext({}, {}, {}))
+    return row
+
+
+@pytest.mark.parametrize(
+    ("emitter", "kept"),
+    [
+        (CopyEmitter(BLOCK_ID, bytes(32)), {"X-Own", SENDER_HEADER}),
+        (RelayEmitter(BLOCK_ID, bytes(32)), {"X-Own", SENDER_HEADER, SOURCE_HEADER, REASON_HEADER}),
+    ],
+)
+async def test_headers_that_a_record_came_with_are_never_left_out(
+    store: SqliteStore, region: Region, emitter: CopyEmitter | RelayEmitter, kept: set[str]
+) -> None:
+    limit = 10_000
+    row = from_another_agent(emitter, limit - least_size(from_another_agent(emitter, 0)))
+    await region.make_stream(max_msg_size=limit)
+    await fill(store, [row])
+    async with uploading(region, store):
+        await emptied(store, 0)
+    (stored,) = await region.stored()
+    assert stored.payload == row.payload
+    assert stored.headers.keys() == {ORIGIN_HEADER, "Nats-Msg-Id", *kept}
+    assert {name: stored.headers[name] for name in kept} == {name: ANOTHERS_HEADERS[name] for name in kept}
 
 
 async def test_a_stream_that_takes_less_than_a_question_gets_copies_one_by_one(
