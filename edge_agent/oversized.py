@@ -2,7 +2,8 @@
 
 The servers' limit is asked for: what it lets through now goes back to its lane. A stream's limit an agent need not be
 permitted to ask for, so the smallest row of each block is tried now and then, less often each time; when it was taken,
-all that is set apart of the block follows. A start of the agent tries at once.
+all that is set apart of the block for the same limit follows. A start of the agent tries at once, and so does a change
+of the servers' limit: whoever changes one is likely to have changed the other.
 
 What goes back stands behind everything that waits, so its order is lost. Copies go back while none passes the store by:
 a row of the same subject that came between two others could be taken for the one before (see copy_lane.py).
@@ -23,17 +24,21 @@ FIRST_TRIAL, LONGEST_PAUSE = 60.0, 1_800.0
 SLICE_BYTES = 8 << 20
 PASSAGE_PATIENCE = 5.0
 
-_Key = tuple[Lane, str]
+_Key = tuple[Lane, str, SizeLimit]
 
 
 class OversizedRetry:
-    """The loop beside the uploader's. By lane and block: when a trial is due, the pause after it, the row on trial."""
+    """The loop beside the uploader's.
+
+    By lane, block and limit: when a trial is due, the pause after it, the row on trial.
+    """
 
     def __init__(self, store: OutboxStore, upstream: Upstream, passage: Passage) -> None:
         self._store, self._upstream, self._passage = store, upstream, passage
         self._due_at: dict[_Key, float] = {}
         self._pauses: dict[_Key, float] = {}
         self._on_trial: dict[_Key, int] = {}
+        self._limit = 0
 
     async def run(self) -> None:
         """Look for ever, as long as anything is set apart."""
@@ -51,10 +56,17 @@ class OversizedRetry:
 
     async def _begin_trials(self, news_wait: float) -> None:
         smallest = await self._store.smallest_set_apart()
-        is_asked = any(each.too_large.limit is SizeLimit.MAX_PAYLOAD for each in smallest)
-        limit = await self._upstream.ask_max_payload() if is_asked else self._upstream.max_payload
+        known = self._upstream.max_payload
+        is_asked = any(
+            each.too_large.limit is SizeLimit.MAX_PAYLOAD or each.too_large.needed > known for each in smallest
+        )
+        limit = await self._upstream.ask_max_payload() if is_asked else known
+        if self._limit and limit != self._limit:
+            self._pauses.clear()
+            self._due_at = dict.fromkeys(self._due_at, 0.0)
+        self._limit = limit
         for each in smallest:
-            key = each.lane, each.block
+            key = each.lane, each.block, each.too_large.limit
             due_at = self._due_at.setdefault(key, loop_time() + news_wait)
             # Of what the servers refused, it is known whether they would now.
             is_due = loop_time() >= due_at or each.too_large.limit is SizeLimit.MAX_PAYLOAD

@@ -13,7 +13,7 @@ from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.policy import Policy
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.core.senders import SenderChanges
-from edge_agent.core.shipment import Answer, Shipment, TooLarge
+from edge_agent.core.shipment import Answer, Shipment, SizeLimit, TooLarge
 from edge_agent.core.standing import Standing
 from shared.identifiers import BlockId
 
@@ -103,7 +103,7 @@ class LaneRows(Protocol):
 
 
 class SetApart(msgspec.Struct, frozen=True):
-    """The smallest row that is set apart of one block in one lane, and what it needs."""
+    """The smallest row of one block in one lane that is over one limit, and what it needs."""
 
     lane: Lane
     block: str
@@ -112,13 +112,14 @@ class SetApart(msgspec.Struct, frozen=True):
 
 
 class PutBack(msgspec.Struct, frozen=True):
-    """Rows that are set apart and are to be sent again: of a block in a lane, that need at most so many bytes.
+    """Rows of a block in a lane that are over a limit, need at most so many bytes, and are to be sent again.
 
     Those before a row, and of them, the smallest first, no more than the one that reaches ``byte_limit``.
     """
 
     lane: Lane
     block: str
+    limit: SizeLimit
     needed: int
     before: int = EVERYTHING
     byte_limit: int = EVERYTHING
@@ -131,7 +132,7 @@ class OutboxStore(LaneRows, Protocol):
         """Wait until something is set apart."""
 
     async def smallest_set_apart(self) -> list[SetApart]:
-        """Name what is set apart, for each block and lane the smallest row."""
+        """Name what is set apart, for each block, lane and limit the smallest row."""
 
     async def put_back(self, which: PutBack) -> list[int]:
         """Append rows that are set apart to their lane again; give their new ids."""

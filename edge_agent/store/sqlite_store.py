@@ -270,13 +270,13 @@ class SqliteStore:
         await self._books.wait_for_set_apart()
 
     async def smallest_set_apart(self) -> list[SetApart]:
-        """Name what is set apart, for each block and lane the smallest row."""
+        """Name what is set apart, for each block, lane and limit the smallest row."""
         async with self._lock:
             with noticing_damage():
                 rows = await self._database.execute_fetchall(schema.SMALLEST_SET_APART)
         return [
             SetApart(Lane(lane), block, row_id, TooLarge(SizeLimit(cause), needed))
-            for lane, block, row_id, cause, needed in rows
+            for lane, block, cause, row_id, needed in rows
         ]
 
     async def put_back(self, which: PutBack) -> list[int]:

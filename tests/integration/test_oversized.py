@@ -303,6 +303,24 @@ async def test_a_limit_that_has_risen_for_some_only_lets_these_through_and_leave
         }
 
 
+@pytest.mark.parametrize("is_raised_for_all", [True, False])
+async def test_a_limit_that_was_not_raised_holds_up_no_record_that_was_over_the_other(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, is_raised_for_all: bool
+) -> None:
+    monkeypatch.setattr(oversized, "FIRST_TRIAL", 3_600.0)
+    monkeypatch.setattr(oversized, "LONGEST_PAUSE", 3_600.0)
+    async with running_region(tmp_path, extra_config=LOWER) as region:
+        await region.make_stream(max_msg_size=20_000)
+        await region.api("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other.>"]})
+        await fill(store, [copy("small", size=30_000), structs.replace(copy("large", size=100_000), subject="other.a")])
+        async with uploading(region, store):
+            await emptied(store, 2)
+            if is_raised_for_all:
+                await region.update_stream(max_msg_size=-1)
+            region.server.reload(RAISED)
+            await emptied(store, 0 if is_raised_for_all else 1)
+
+
 async def _has_stored(region: Region, count: int) -> bool:
     return await region.stored_count() >= count
 
