@@ -16,8 +16,11 @@ from edge_agent.core.senders import SenderChanges
 from edge_agent.core.shipment import Answer, Shipment, SizeLimit, TooLarge
 from edge_agent.core.standing import Standing
 from shared.identifiers import BlockId
+from shared.instants import HOUR
 
 EVERYTHING = (1 << 63) - 1
+DROPPED_LATELY = 24 * HOUR
+"""For so long people are told of records that were dropped for their size, unless a limit has risen that is enough."""
 
 
 class StoreUnwritable(Exception):
@@ -111,6 +114,14 @@ class SetApart(msgspec.Struct, frozen=True):
     too_large: TooLarge
 
 
+class DroppedTooLarge(msgspec.Struct, frozen=True):
+    """Registrations or watermarks of a block were dropped for one limit; what the largest needs, when the last was."""
+
+    block: str
+    too_large: TooLarge
+    at: int
+
+
 class PutBack(msgspec.Struct, frozen=True):
     """Rows of a block in a lane that are over a limit, need at most so many bytes, and are to be sent again.
 
@@ -128,8 +139,14 @@ class PutBack(msgspec.Struct, frozen=True):
 class OutboxStore(LaneRows, Protocol):
     """What the uploader needs of the store."""
 
-    async def wait_for_set_apart(self) -> None:
-        """Wait until something is set apart."""
+    async def wait_for_too_large(self) -> None:
+        """Wait until something is set apart, or is known to have been dropped for its size."""
+
+    async def dropped_too_large(self) -> list[DroppedTooLarge]:
+        """Say what is known to have been dropped for its size."""
+
+    async def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
+        """Forget what was dropped, where nothing was since; raise StoreUnwritable."""
 
     async def smallest_set_apart(self) -> list[SetApart]:
         """Name what is set apart, for each block, lane and limit the smallest row."""

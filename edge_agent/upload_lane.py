@@ -155,7 +155,10 @@ class UploadLane:
         if shipment.form is not Form.SINGLE:
             self._terms.learn(shipment.rows[0].block, shipment.form, answer.outcome)
         elif answer.outcome is Outcome.STORED:
-            self._terms.was_taken(shipment.rows[0].block, shipment.rows[0].size)
+            row = shipment.rows[0]
+            self._terms.was_taken(row.block, row.size)
+            if row.block in self._terms.dropped:
+                self._terms.covers(row.block, least_size(row))
         self._answered(shipment, answer)
 
     async def set_apart(self) -> None:

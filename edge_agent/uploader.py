@@ -49,7 +49,7 @@ class Uploader:
         self._pace = Pace(bytes_per_second)
         self._report = report
         self._terms = Terms()
-        self._oversized = OversizedRetry(store, upstream, passage)
+        self._oversized = OversizedRetry(store, upstream, passage, self._terms)
         self.publishes = Tally()
 
         def limit() -> FlightLimit:

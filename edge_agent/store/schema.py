@@ -241,6 +241,7 @@ NOTE_TOO_LARGE = (
     "ON CONFLICT DO UPDATE SET needed = MAX(needed, excluded.needed), at = excluded.at"
 )
 TOO_LARGE = "SELECT block, cause, needed, at FROM too_large ORDER BY block, cause"
+FORGET_TOO_LARGE = "DELETE FROM too_large WHERE block = ? AND cause = ? AND at = ?"
 
 
 def put_senders(count: int) -> str:

@@ -7,7 +7,7 @@ import msgspec
 
 from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import TooLarge
-from edge_agent.ports import PutBack
+from edge_agent.ports import DroppedTooLarge, PutBack
 from edge_agent.store import schema
 from edge_agent.store.outbox import OutboxChange
 
@@ -32,6 +32,7 @@ class SideBatch(msgspec.Struct, frozen=True):
     status: Mapping[str, str] | None = None
     oversized: Oversized | None = None
     put_back: PutBack | None = None
+    forgotten: Sequence[DroppedTooLarge] = ()
     dropped_blocks: str = ""
     drops_set_apart: bool = False
     request: int = 0
@@ -47,6 +48,8 @@ def write_beside_blocks(database: sqlite3.Connection, batch: SideBatch, outbox: 
             outbox.set_apart(row, too_large, batch.oversized.at)
     if batch.put_back:
         outbox.put_back(batch.put_back)
+    if batch.forgotten:
+        outbox.forget_dropped(batch.forgotten)
     if batch.dropped_blocks:
         if batch.drops_set_apart:
             outbox.drop_set_apart(batch.dropped_blocks, OPERATOR)

@@ -23,6 +23,7 @@ from edge_agent.core.shipment import SizeLimit, TooLarge
 from edge_agent.ports import (
     EVERYTHING,
     BatchCommit,
+    DroppedTooLarge,
     LaneDepth,
     PutBack,
     SetApart,
@@ -265,9 +266,20 @@ class SqliteStore:
         """
         await self._transact(SideBatch(oversized=Oversized(rows, time.time_ns() // 1000)))
 
-    async def wait_for_set_apart(self) -> None:
-        """Wait until something is set apart."""
-        await self._books.wait_for_set_apart()
+    async def wait_for_too_large(self) -> None:
+        """Wait until something is set apart, or is known to have been dropped for its size."""
+        await self._books.wait_for_too_large()
+
+    async def dropped_too_large(self) -> list[DroppedTooLarge]:
+        """Say what is known to have been dropped for its size."""
+        async with self._lock:
+            with noticing_damage():
+                rows = await self._database.execute_fetchall(schema.TOO_LARGE)
+        return [DroppedTooLarge(block, TooLarge(SizeLimit(cause), needed), at) for block, cause, needed, at in rows]
+
+    async def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
+        """Forget what was dropped, where nothing was since; raise StoreUnwritable."""
+        await self._transact(SideBatch(forgotten=dropped))
 
     async def smallest_set_apart(self) -> list[SetApart]:
         """Name what is set apart, for each block, lane and limit the smallest row."""

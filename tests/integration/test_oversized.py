@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from edge_agent import oversized, upstream
+from edge_agent import oversized, ports, upstream
 from edge_agent.core.copier import CopyEmitter
 from edge_agent.core.decision import Copy, Forward
 from edge_agent.core.observation import SourceMessage
@@ -319,6 +319,69 @@ async def test_a_limit_that_was_not_raised_holds_up_no_record_that_was_over_the_
                 await region.update_stream(max_msg_size=-1)
             region.server.reload(RAISED)
             await emptied(store, 0 if is_raised_for_all else 1)
+
+
+@pytest.mark.parametrize("cause", ["max_payload", "max_msg_size"])
+async def test_nobody_is_told_to_raise_a_limit_that_has_become_high_enough(
+    tmp_path: Path, store: SqliteStore, cause: str
+) -> None:
+    is_servers = cause == "max_payload"
+    async with running_region(tmp_path, extra_config=LOWER if is_servers else RAISED) as region:
+        await region.make_stream(max_msg_size=-1 if is_servers else LIMIT)
+        async with uploading(region, store):
+            await fill(store, [registration("", "largest", size=100_000), registration("", "large", size=90_000)])
+            await until(partial(_knows_dropped, store, [cause]), "it is known that one was dropped", 60.0)
+            if is_servers:
+                region.server.reload(RAISED)
+            else:
+                await region.update_stream(max_msg_size=-1)
+                await fill(store, [registration("", "as large", size=100_000)])
+            await until(partial(_knows_dropped, store, []), "what was dropped would be taken now", 60.0)
+
+
+async def test_a_smaller_record_that_is_taken_proves_no_limit_for_the_largest(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = SqliteStore.dropped_too_large
+
+    async def counted(store: SqliteStore) -> list[ports.DroppedTooLarge]:
+        nonlocal looks
+        looks += 1
+        return await look(store)
+
+    monkeypatch.setattr(SqliteStore, "dropped_too_large", counted)
+    async with running_region(tmp_path) as region:
+        await region.make_stream(max_msg_size=LIMIT)
+        async with uploading(region, store):
+            await fill(store, [registration("", "largest", size=100_000)])
+            await until(partial(_knows_dropped, store, ["max_msg_size"]), "it is known that one was dropped", 60.0)
+            await region.update_stream(max_msg_size=95_000)
+            await fill(store, [registration("", "smaller", size=90_000)])
+            await emptied(store, 0)
+            seen = looks
+            await until(lambda: looks > seen + 2, "it was looked again since", 60.0)
+            assert [each.too_large.limit for each in await look(store)] == ["max_msg_size"]
+
+
+async def test_what_was_dropped_long_ago_says_no_more_what_the_next_ones_need(
+    store: SqliteStore, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await region.make_stream(max_msg_size=2_000)
+    async with uploading(region, store):
+        await fill(store, [registration("", "large", size=100_000)])
+        await until(partial(_knows_dropped, store, ["max_msg_size"]), "it is known that one was dropped", 60.0)
+        monkeypatch.setattr(oversized, "DROPPED_LATELY", 0)
+        await until(partial(_knows_dropped, store, []), "it is forgotten", 60.0)
+        monkeypatch.setattr(oversized, "DROPPED_LATELY", ports.DROPPED_LATELY)
+        await fill(store, [registration("", "small", size=3_000)])
+        await until(partial(_knows_dropped, store, ["max_msg_size"]), "it is known that one was dropped", 60.0)
+        (dropped,) = await store.dropped_too_large()
+    assert 3_000 < dropped.too_large.needed < 4_000
+
+
+async def _knows_dropped(store: SqliteStore, causes: list[str]) -> bool:
+    return [each.too_large.limit for each in await store.dropped_too_large()] == causes
 
 
 async def _has_stored(region: Region, count: int) -> bool:
