@@ -134,12 +134,12 @@ class CopyLane(UploadLane):
         behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
         return self._shipped(rows, form, behind)
 
-    async def take_answer(self, answer: Answer) -> None:
+    def take_answer(self, answer: Answer) -> None:
         """Take an answer to a shipment; one that is no longer in flight means nothing."""
         _, self._left_at = self._in_flight.get(answer.number, (None, 0.0))
-        await super().take_answer(answer)
+        super().take_answer(answer)
 
-    async def _answered(self, shipment: Shipment, answer: Answer) -> None:
+    def _answered(self, shipment: Shipment, answer: Answer) -> None:
         rows = shipment.rows
         if shipment.form in (Form.BATCH, Form.QUESTION) and answer.outcome is not Outcome.BUSY:
             self._busy_since = 0.0
@@ -155,7 +155,7 @@ class CopyLane(UploadLane):
                 self._turns -= 1
             self._note_end(Place(rows[-1].subject, answer.sequence) if answer.sequence else None)
         elif shipment.form is Form.SINGLE and answer.outcome is Outcome.TOO_LARGE:
-            await self._leave_behind(rows[0], answer.limit)
+            self._leave_behind(rows[0], answer.limit)
         elif shipment.form is Form.SINGLE:
             self._refuse(rows[0], answer)
         elif shipment.form is Form.CHAIN:
@@ -168,10 +168,10 @@ class CopyLane(UploadLane):
         self._returned.append(row)
         self._alone += 1
 
-    async def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
+    def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
         # It is what its batch was refused for: the others go together.
         self._end, self._alone = None, 0
-        await super()._leave_behind(row, limit)
+        super()._leave_behind(row, limit)
 
     def _note_end(self, end: Place | None) -> None:
         """Know where the last answered shipment ends.

@@ -32,7 +32,7 @@ class PassLane(CopyLane):
             self.rewind()
         return super().next_shipment(self._passage.handed_count)
 
-    async def _leave_behind(self, _row: OutboxRow, _limit: SizeLimit) -> None:
+    def _leave_behind(self, _row: OutboxRow, _limit: SizeLimit) -> None:
         self._passage.close()
 
     def _refuse(self, _row: OutboxRow, _answer: Answer) -> None:

@@ -161,7 +161,7 @@ class Passage:
     def release(self, _lane: Lane) -> None:
         """Do nothing: no row here is replaced, in flight or not."""
 
-    async def set_apart(self, _row: OutboxRow, _too_large: TooLarge) -> None:
+    async def set_apart(self, _rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
         """Refuse: what a target cannot take is stored first."""
         raise AssertionError("nothing is set apart here")
 

@@ -13,11 +13,14 @@ from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.policy import Policy
 from edge_agent.core.resume import PastChange, StreamFacts
 from edge_agent.core.senders import SenderChanges
-from edge_agent.core.shipment import Answer, Shipment, TooLarge
+from edge_agent.core.shipment import Answer, Shipment, SizeLimit, TooLarge
 from edge_agent.core.standing import Standing
 from shared.identifiers import BlockId
+from shared.instants import HOUR
 
 EVERYTHING = (1 << 63) - 1
+DROPPED_LATELY = 24 * HOUR
+"""For so long people are told of records that were dropped for their size, unless a limit has risen that is enough."""
 
 
 class StoreUnwritable(Exception):
@@ -95,12 +98,15 @@ class LaneRows(Protocol):
     def release(self, lane: Lane) -> None:
         """Take back that rows are in flight: they will be read and sent again."""
 
-    async def set_apart(self, row: OutboxRow, too_large: TooLarge) -> None:
-        """Keep a row that its target cannot take where it holds up nobody; registrations, watermarks go, counted."""
+    async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
+        """Keep rows that their target cannot take where they hold up nobody; registrations, watermarks go, counted.
+
+        Raise StoreUnwritable.
+        """
 
 
 class SetApart(msgspec.Struct, frozen=True):
-    """The smallest row that is set apart of one block in one lane, and what it needs."""
+    """The smallest row of one block in one lane that is over one limit, and what it needs."""
 
     lane: Lane
     block: str
@@ -108,14 +114,23 @@ class SetApart(msgspec.Struct, frozen=True):
     too_large: TooLarge
 
 
+class DroppedTooLarge(msgspec.Struct, frozen=True):
+    """Registrations or watermarks of a block were dropped for one limit; what the largest needs, when the last was."""
+
+    block: str
+    too_large: TooLarge
+    at: int
+
+
 class PutBack(msgspec.Struct, frozen=True):
-    """Rows that are set apart and are to be sent again: of a block in a lane, that need at most so many bytes.
+    """Rows of a block in a lane that are over a limit, need at most so many bytes, and are to be sent again.
 
     Those before a row, and of them, the smallest first, no more than the one that reaches ``byte_limit``.
     """
 
     lane: Lane
     block: str
+    limit: SizeLimit
     needed: int
     before: int = EVERYTHING
     byte_limit: int = EVERYTHING
@@ -124,11 +139,17 @@ class PutBack(msgspec.Struct, frozen=True):
 class OutboxStore(LaneRows, Protocol):
     """What the uploader needs of the store."""
 
-    async def wait_for_set_apart(self) -> None:
-        """Wait until something is set apart."""
+    async def wait_for_too_large(self) -> None:
+        """Wait until something is set apart, or is known to have been dropped for its size."""
+
+    async def dropped_too_large(self) -> list[DroppedTooLarge]:
+        """Say what is known to have been dropped for its size."""
+
+    async def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
+        """Forget what was dropped, where nothing was since; raise StoreUnwritable."""
 
     async def smallest_set_apart(self) -> list[SetApart]:
-        """Name what is set apart, for each block and lane the smallest row."""
+        """Name what is set apart, for each block, lane and limit the smallest row."""
 
     async def put_back(self, which: PutBack) -> list[int]:
         """Append rows that are set apart to their lane again; give their new ids."""

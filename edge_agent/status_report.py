@@ -15,18 +15,17 @@ from edge_agent.core.senders import SenderPhase
 from edge_agent.core.shipment import SizeLimit
 from edge_agent.outbox_ages import oldest_at
 from edge_agent.pair.status import PairStatus
-from edge_agent.ports import Progress
+from edge_agent.ports import DROPPED_LATELY, Progress
 from edge_agent.status_board import AgentStatus, now
 from edge_agent.store import schema
 from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.senders import slot_range
 from edge_agent.usefulness import Concern, PartStatus, problems, warnings
-from shared.instants import HOUR, SECOND, format_duration
+from shared.instants import SECOND, format_duration
 from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
 LEAST_FREE = 1 << 20
-DROPPED_LATELY = 24 * HOUR
 _LOCKS = Path("/proc/locks")
 STARTS = "a process has the store and has not written yet"
 

@@ -2,7 +2,8 @@
 
 Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
 which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on. A row
-that is too large is refused for good, and holds up nobody: the store sets it apart, and the lane goes on.
+that is too large is refused for good, and holds up nobody: the store sets it apart, and the lane goes on. Until that is
+durable nothing more leaves in the lane; what it was refused for meanwhile goes into the next transaction, together.
 
 While a backlog brings records by the hundred, they let reading go first: a batch of registrations leaves each second,
 and five of advisories, of which there are as many only when everybody is new. Whoever knows the present sooner says
@@ -21,7 +22,7 @@ from edge_agent.core.shipment import Answer, Form, Outcome, Place, Shipment, Siz
 from edge_agent.core.upload_window import UploadWindow
 from edge_agent.lane_reader import LaneReader
 from edge_agent.pacing import FIRST_RETRY, LONGEST_RETRY, jitter, loop_time
-from edge_agent.ports import LaneRows
+from edge_agent.ports import LaneRows, StoreUnwritable
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
 from edge_agent.upstream_protocol import least_size, without_spared
@@ -45,7 +46,7 @@ class UploadLane:
     """One lane, whose rows may pass each other when a publish fails. ``wake`` is called when more of them were read.
 
     ``problem`` says why its rows do not leave, until one was acknowledged or none waits. ``is_empty`` tells that none
-    waited when it was last asked for a shipment.
+    waited when it was last asked for a shipment. ``has_too_large`` asks for set_apart().
     """
 
     def __init__(
@@ -76,6 +77,14 @@ class UploadLane:
         self._waits_since = 0.0
         self._left_since = 0
         self._left_from = self._yields_until = 0.0
+        self._too_large: list[tuple[OutboxRow, TooLarge]] = []
+        self._is_setting_apart = False
+        self._rewind_count = 0
+
+    @property
+    def has_too_large(self) -> bool:
+        """Tell whether rows were refused for their size and are still in the lane."""
+        return bool(self._too_large)
 
     @property
     def in_flight(self) -> int:
@@ -103,7 +112,7 @@ class UploadLane:
         Where it is kept back a while before it leaves, left() has to follow.
         """
         now = loop_time()
-        if now < self._rests_until or self._yields(now):
+        if self._too_large or self._is_setting_apart or now < self._rests_until or self._yields(now):
             return None
         has_read_all = self._reader.read_on(appends)
         self.is_empty = has_read_all and self._reader.through == self._acknowledged_through
@@ -133,7 +142,7 @@ class UploadLane:
             self._waits_since = now
         self._in_flight[shipment.number] = (shipment, now)
 
-    async def take_answer(self, answer: Answer) -> None:
+    def take_answer(self, answer: Answer) -> None:
         """Take an answer to a shipment; one that is no longer in flight means nothing."""
         shipment, sent_at = self._in_flight.pop(answer.number, (None, 0.0))
         if shipment is None:
@@ -146,8 +155,28 @@ class UploadLane:
         if shipment.form is not Form.SINGLE:
             self._terms.learn(shipment.rows[0].block, shipment.form, answer.outcome)
         elif answer.outcome is Outcome.STORED:
-            self._terms.was_taken(shipment.rows[0].block, shipment.rows[0].size)
-        await self._answered(shipment, answer)
+            row = shipment.rows[0]
+            self._terms.was_taken(row.block, row.size)
+            if row.block in self._terms.dropped:
+                self._terms.covers(row.block, least_size(row))
+        self._answered(shipment, answer)
+
+    async def set_apart(self) -> None:
+        """Have the store set apart what was too large; where it cannot, the lane rests, and begins again."""
+        rows, self._too_large = self._too_large, []
+        if not rows:
+            return
+        rewind_count, self._is_setting_apart = self._rewind_count, True
+        try:
+            await self._store.set_apart(rows)
+        except StoreUnwritable as error:
+            self._rest(f"{error.cause}: {error}")
+            return
+        finally:
+            self._is_setting_apart = False
+        self._retry_after = FIRST_RETRY
+        if rewind_count == self._rewind_count:
+            self._acknowledge([row for row, _ in rows], done=0)
 
     def give_back(self) -> int:
         """Forget what was read and has not left; give the last row that may have."""
@@ -167,6 +196,8 @@ class UploadLane:
                 self._terms.unanswered(shipment.rows[0].block)
         self._again.clear()
         self._in_flight.clear()
+        self._too_large.clear()
+        self._rewind_count += 1
         self._store.release(self.lane)
 
     # For lanes of other rules
@@ -195,7 +226,7 @@ class UploadLane:
             return None
         return self._shipment((self._again.popleft(),))
 
-    async def _answered(self, shipment: Shipment, answer: Answer) -> None:
+    def _answered(self, shipment: Shipment, answer: Answer) -> None:
         rows = shipment.rows
         if shipment.form is Form.QUESTION:
             return
@@ -206,11 +237,11 @@ class UploadLane:
                 self._batches_from = loop_time() + BUSY_PAUSE * jitter()
             self._again.extend(rows)
         elif answer.outcome is Outcome.TOO_LARGE:
-            await self._leave_behind(rows[0], answer.limit)
+            self._leave_behind(rows[0], answer.limit)
         else:
             self._refuse(rows[0], answer)
 
-    async def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
+    def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
         """Send a row once more without the headers that can be spared; if it had none, go on without it."""
         self._publishes.failed += 1
         # For the servers' limit they were left out already.
@@ -219,16 +250,19 @@ class UploadLane:
             self._send_again(shorter)
             return
         self._terms.was_too_large(row.block, row.size)
-        await self._store.set_apart(row, TooLarge(limit, least_size(row)))
-        self._acknowledge((row,), done=0)
+        self._too_large.append((row, TooLarge(limit, least_size(row))))
 
     def _send_again(self, row: OutboxRow) -> None:
         self._again.append(row)
 
     def _refuse(self, row: OutboxRow, answer: Answer) -> None:
-        """Let the lane rest, and begin again; a row that may not be dropped waits until somebody has helped."""
+        """Let a row that may not be dropped wait until somebody has helped."""
         self._publishes.failed += 1
-        self.problem = f"block {row.block}: {row.subject}: {answer.reason}"
+        self._rest(f"block {row.block}: {row.subject}: {answer.reason}")
+
+    def _rest(self, problem: str) -> None:
+        """Let the lane rest, and begin again."""
+        self.problem = problem
         self._rests_until = loop_time() + self._retry_after * jitter()
         self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
         self.rewind()

@@ -5,17 +5,18 @@ refused holds up its own lane alone, and what is too large holds up nobody.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from edge_agent.cancellation import is_cancelled
 from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.outgoing import Lane
+from edge_agent.core.shipment import Answer
 from edge_agent.oversized import OversizedRetry
 from edge_agent.pacing import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
 from edge_agent.pass_lane import PassLane
 from edge_agent.passage import Passage
-from edge_agent.ports import OutboxStore, StoreUnwritable, Upstream, UpstreamUnavailable
+from edge_agent.ports import OutboxStore, Upstream, UpstreamUnavailable
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
 from edge_agent.upload_lane import UploadLane
@@ -48,7 +49,7 @@ class Uploader:
         self._pace = Pace(bytes_per_second)
         self._report = report
         self._terms = Terms()
-        self._oversized = OversizedRetry(store, upstream, passage)
+        self._oversized = OversizedRetry(store, upstream, passage, self._terms)
         self.publishes = Tally()
 
         def limit() -> FlightLimit:
@@ -63,6 +64,7 @@ class Uploader:
             PassLane(passage, self._terms, limit(), self.publishes, upstream.poke),
         )
         self._lane_of: dict[int, UploadLane] = {}
+        self._found_too_large = asyncio.Event()
         self._appends = 0
         self._retry_after = FIRST_RETRY
         self._looked_at = self._taken_at = 0.0
@@ -74,12 +76,22 @@ class Uploader:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch_appends(), name="outbox watcher")
                 tasks.create_task(self._retry_for_ever(), name="uploader")
+                tasks.create_task(self._set_apart_for_ever(), name="records set apart")
                 tasks.create_task(self._oversized.run(), name="oversized records")
         finally:
             self._upstream.give_up()
             # What is still being read would be in flight, with nobody to send it.
             for lane in self._lanes:
                 lane.rewind()
+
+    async def _set_apart_for_ever(self) -> None:
+        """Beside the answers: a store that is slow, locked or full is waited for by the lanes that need it alone."""
+        while True:
+            await self._found_too_large.wait()
+            self._found_too_large.clear()
+            for lane in self._lanes:
+                await lane.set_apart()
+            self._upstream.poke()
 
     async def _watch_appends(self) -> None:
         while True:
@@ -95,8 +107,6 @@ class Uploader:
                 await self._upload()
             except UpstreamUnavailable as error:
                 self._tell_of_trouble(str(error))
-            except StoreUnwritable as error:
-                self._tell_of_trouble(f"{error.cause}: {error}")
             self._passage.link_is_down()
             for lane in self._lanes:
                 lane.rewind()
@@ -120,10 +130,7 @@ class Uploader:
                 if not self._is_in_trouble or all(lane.is_empty for lane in self._lanes):
                     self._tell()
             answers = await self._upstream.answers(0.0 if has_more else self._patience(progressed_at, in_flight))
-            for answer in answers:
-                lane = self._lane_of.pop(answer.number, None)
-                if lane is not None:
-                    await lane.take_answer(answer)
+            self._take(answers)
             if answers:
                 progressed_at = loop.time()
                 self._retry_after = FIRST_RETRY
@@ -133,6 +140,14 @@ class Uploader:
             for lane in self._lanes:
                 if lane.in_flight and self._has_waited(lane.waits_since, LANE_PATIENCE):
                     raise _given_up([lane], f"no acknowledgement of {lane.lane.name.lower()} for {LANE_PATIENCE:g} s")
+
+    def _take(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            lane = self._lane_of.pop(answer.number, None)
+            if lane is not None:
+                lane.take_answer(answer)
+        if any(lane.has_too_large for lane in self._lanes):
+            self._found_too_large.set()
 
     def _has_waited(self, since: float, patience: float) -> bool:
         """Tell whether it is too long since an answer, and since the link took what was sent."""

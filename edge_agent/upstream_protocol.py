@@ -5,24 +5,28 @@ Tried on nats-server 2.15.1: messages without a reply subject are staged in sile
 whole when it is committed; of a subject's last sequence that is not as expected, the answer comes before that for a
 duplicate where messages go alone, and after it in a batch.
 
-A message that is too large may leave without headers that can be spared. Its own headers, the id and the origin are
-never left out.
+A message that is too large may leave without headers that can be spared: such as this agent has written. Those that
+the message came with, another agent's too, and the id and the origin are never left out.
 """
 
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.outgoing import Lane, OutboxRow, size_of_headers
 from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
 from shared.wire import MESSAGE_ID_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER
 
 NEVER = (1 << 63) - 1
 """A sequence that no message has: what is to be stored behind it is never stored."""
 
-SPARED_HEADERS = (REASON_HEADER, SOURCE_HEADER, SENDER_HEADER)
+SPARED_HEADERS = {
+    Lane.ADVISORIES: (),
+    Lane.REGISTRATIONS: (REASON_HEADER, SOURCE_HEADER, SENDER_HEADER),
+    Lane.COPIES: (REASON_HEADER, SOURCE_HEADER),
+}
 """In the order in which they are left out: what nobody needs to tell one record from another. The sender last, since
-tables take its name from nowhere else."""
+tables take its name from nowhere else; that of a copy is another agent's word. Nothing is spared of what is relayed."""
 
 _VERSION = "NATS/1.0\r\n"
 _NEWLINES = str.maketrans("\r\n", "  ")
@@ -63,9 +67,17 @@ def header_lines(headers: Mapping[str, str]) -> str:
 def shortened(row: OutboxRow) -> Iterator[OutboxRow]:
     """Leave out headers that can be spared: one, two, and so on; nothing where a row has none."""
     kept = dict(row.headers)
-    for name in SPARED_HEADERS:
+    for name in () if _is_relayed(row) else SPARED_HEADERS[row.lane]:
         if kept.pop(name, None) is not None:
             yield msgspec.structs.replace(row, headers=dict(kept))
+
+
+def _is_relayed(row: OutboxRow) -> bool:
+    """Tell whether a registration is another agent's record: it came with all its headers but the id."""
+    if row.lane is not Lane.REGISTRATIONS or not row.headers_size:
+        return False
+    came_with = {name: value for name, value in row.headers.items() if name != MESSAGE_ID_HEADER}
+    return row.headers_size == size_of_headers(came_with)
 
 
 def without_spared(row: OutboxRow) -> OutboxRow:

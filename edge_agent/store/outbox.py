@@ -16,7 +16,7 @@ import msgspec
 
 from edge_agent.core.outgoing import Lane, OutboxRow, size_of
 from edge_agent.core.shipment import TooLarge
-from edge_agent.ports import LaneDepth, PutBack
+from edge_agent.ports import DroppedTooLarge, LaneDepth, PutBack
 from edge_agent.store import chunks, log_statements, schema
 from edge_agent.store.bulk import put_rows
 from edge_agent.store.chunks import Chunk
@@ -50,6 +50,7 @@ class OutboxChange:
         self._removed: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         self._has_dropped_unsent = False
         self._apart = SetApartChange(books, self._account)
+        self._dropped = set(books.dropped)
 
     @property
     def dropped(self) -> LaneDepth:
@@ -64,6 +65,7 @@ class OutboxChange:
     def adopt(self) -> None:
         """Let the books say what the transaction made durable."""
         account = self._account
+        self._books.dropped = self._dropped
         self._books.adopt(
             account.depths,
             account.chunked,
@@ -164,6 +166,14 @@ class OutboxChange:
             self._account.count_dropped(row.block, TOO_LARGE)
         if not is_kept:
             self._database.execute(schema.NOTE_TOO_LARGE, (row.block, too_large.limit, too_large.needed, at))
+            self._dropped.add((row.block, too_large.limit))
+
+    def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
+        """Forget that records were dropped for their size, where none was since."""
+        for each in dropped:
+            which = each.block, each.too_large.limit
+            if self._database.execute(schema.FORGET_TOO_LARGE, (*which, each.at)).rowcount:
+                self._dropped.discard(which)
 
     def put_back(self, which: PutBack) -> None:
         """Append rows that are set apart to their lane again."""

@@ -52,6 +52,7 @@ class OutboxBooks:
         self.max_set_apart = int(max_outbox * SET_APART_UP_TO)
         self.set_apart = set_apart
         self.returned: dict[int, int] = {}
+        self.dropped: set[tuple[str, str]] = set()
         self.max_chunked = int(max_outbox * CHUNKED_UP_TO)
         self.depths = depths
         self.chunked = chunked
@@ -96,6 +97,8 @@ class OutboxBooks:
         async with database.execute(schema.SET_APART_DEPTH) as cursor:
             set_apart = LaneDepth(*((await cursor.fetchone()) or (0, 0)))
         books = cls(max_outbox, depths, chunked, last_row_ids, counters, set_apart)
+        async with database.execute(schema.TOO_LARGE) as cursor:
+            books.dropped = {(block, cause) async for block, cause, *_ in cursor}
         if chunked[Lane.REGISTRATIONS]:
             await in_thread(database, books.chunked_senders.load)
         return books
@@ -110,9 +113,9 @@ class OutboxBooks:
         """Give how much waits, in bytes."""
         return sum(depth.size for depth in self.depths.values())
 
-    async def wait_for_set_apart(self) -> None:
-        """Wait until something is set apart."""
-        while not self.set_apart.rows:
+    async def wait_for_too_large(self) -> None:
+        """Wait until something is set apart, or is known to have been dropped for its size."""
+        while not self.set_apart.rows and not self.dropped:
             self._changed.clear()
             await self._changed.wait()
 

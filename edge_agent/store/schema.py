@@ -220,10 +220,10 @@ DELETE_ADVISORY = "DELETE FROM advisory_outbox WHERE row_id = ?"
 SET_APART_DEPTH = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM set_apart"
 SET_APART_ROW = "SELECT lane, block, at, size, subject, headers, payload FROM set_apart WHERE row_id = ?"
 SMALLEST_SET_APART = (
-    "SELECT lane, block, row_id, cause, MIN(needed) FROM set_apart GROUP BY lane, block ORDER BY row_id"
+    "SELECT lane, block, cause, row_id, MIN(needed) FROM set_apart GROUP BY lane, block, cause ORDER BY row_id"
 )
 SET_APART_OF_BLOCK = (
-    "SELECT row_id, size FROM set_apart WHERE lane = ? AND block = ? AND needed <= ? AND row_id < ? "
+    "SELECT row_id, size FROM set_apart WHERE lane = ? AND block = ? AND cause = ? AND needed <= ? AND row_id < ? "
     "ORDER BY needed, row_id"
 )
 # Copies first: of an advisory that is missing, the hub calls the time unknown.
@@ -241,6 +241,7 @@ NOTE_TOO_LARGE = (
     "ON CONFLICT DO UPDATE SET needed = MAX(needed, excluded.needed), at = excluded.at"
 )
 TOO_LARGE = "SELECT block, cause, needed, at FROM too_large ORDER BY block, cause"
+FORGET_TOO_LARGE = "DELETE FROM too_large WHERE block = ? AND cause = ? AND at = ?"
 
 
 def put_senders(count: int) -> str:

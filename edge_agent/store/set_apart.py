@@ -62,7 +62,7 @@ class SetApartChange:
         """Give up rows that go back to their lane, in the order in which they came; and since when they were here."""
         chosen: list[int] = []
         size = 0
-        wanted = (which.lane, which.block, which.needed, which.before)
+        wanted = (which.lane, which.block, which.limit, which.needed, which.before)
         for row_id, row_size in database.execute(schema.SET_APART_OF_BLOCK, wanted).fetchall():
             chosen.append(row_id)
             size += row_size

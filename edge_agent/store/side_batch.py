@@ -1,13 +1,13 @@
 """Write what stands beside the batches of blocks: status, what an operator asks for, what was let go."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from edge_agent.core.outgoing import OutboxRow
 from edge_agent.core.shipment import TooLarge
-from edge_agent.ports import PutBack
+from edge_agent.ports import DroppedTooLarge, PutBack
 from edge_agent.store import schema
 from edge_agent.store.outbox import OutboxChange
 
@@ -15,10 +15,9 @@ OPERATOR = "operator"
 
 
 class Oversized(msgspec.Struct, frozen=True):
-    """A row that its target cannot take, and when it said so, by the agent's clock."""
+    """Rows that their target cannot take, and when it said so, by the agent's clock."""
 
-    row: OutboxRow
-    too_large: TooLarge
+    rows: Sequence[tuple[OutboxRow, TooLarge]]
     at: int
 
 
@@ -33,6 +32,7 @@ class SideBatch(msgspec.Struct, frozen=True):
     status: Mapping[str, str] | None = None
     oversized: Oversized | None = None
     put_back: PutBack | None = None
+    forgotten: Sequence[DroppedTooLarge] = ()
     dropped_blocks: str = ""
     drops_set_apart: bool = False
     request: int = 0
@@ -44,9 +44,12 @@ def write_beside_blocks(database: sqlite3.Connection, batch: SideBatch, outbox: 
     if batch.unpacks:
         outbox.unpack_acknowledged()
     if batch.oversized:
-        outbox.set_apart(batch.oversized.row, batch.oversized.too_large, batch.oversized.at)
+        for row, too_large in batch.oversized.rows:
+            outbox.set_apart(row, too_large, batch.oversized.at)
     if batch.put_back:
         outbox.put_back(batch.put_back)
+    if batch.forgotten:
+        outbox.forget_dropped(batch.forgotten)
     if batch.dropped_blocks:
         if batch.drops_set_apart:
             outbox.drop_set_apart(batch.dropped_blocks, OPERATOR)

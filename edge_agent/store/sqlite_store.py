@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +23,7 @@ from edge_agent.core.shipment import SizeLimit, TooLarge
 from edge_agent.ports import (
     EVERYTHING,
     BatchCommit,
+    DroppedTooLarge,
     LaneDepth,
     PutBack,
     SetApart,
@@ -258,22 +259,36 @@ class SqliteStore:
         """Measure what is set apart."""
         return self._books.set_apart
 
-    async def set_apart(self, row: OutboxRow, too_large: TooLarge) -> None:
-        """Keep a row that its target cannot take where it holds up nobody; registrations, watermarks go, counted."""
-        await self._transact(SideBatch(oversized=Oversized(row, too_large, time.time_ns() // 1000)))
+    async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
+        """Keep rows that their target cannot take where they hold up nobody; registrations, watermarks go, counted.
 
-    async def wait_for_set_apart(self) -> None:
-        """Wait until something is set apart."""
-        await self._books.wait_for_set_apart()
+        Raise StoreUnwritable.
+        """
+        await self._transact(SideBatch(oversized=Oversized(rows, time.time_ns() // 1000)))
+
+    async def wait_for_too_large(self) -> None:
+        """Wait until something is set apart, or is known to have been dropped for its size."""
+        await self._books.wait_for_too_large()
+
+    async def dropped_too_large(self) -> list[DroppedTooLarge]:
+        """Say what is known to have been dropped for its size."""
+        async with self._lock:
+            with noticing_damage():
+                rows = await self._database.execute_fetchall(schema.TOO_LARGE)
+        return [DroppedTooLarge(block, TooLarge(SizeLimit(cause), needed), at) for block, cause, needed, at in rows]
+
+    async def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
+        """Forget what was dropped, where nothing was since; raise StoreUnwritable."""
+        await self._transact(SideBatch(forgotten=dropped))
 
     async def smallest_set_apart(self) -> list[SetApart]:
-        """Name what is set apart, for each block and lane the smallest row."""
+        """Name what is set apart, for each block, lane and limit the smallest row."""
         async with self._lock:
             with noticing_damage():
                 rows = await self._database.execute_fetchall(schema.SMALLEST_SET_APART)
         return [
             SetApart(Lane(lane), block, row_id, TooLarge(SizeLimit(cause), needed))
-            for lane, block, row_id, cause, needed in rows
+            for lane, block, cause, row_id, needed in rows
         ]
 
     async def put_back(self, which: PutBack) -> list[int]:

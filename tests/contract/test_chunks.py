@@ -254,8 +254,8 @@ async def test_what_can_never_be_delivered_is_taken_out_of_its_chunk(tmp_path: P
     async with opened(path) as store:
         await store.commit(batch_of(1, [registration_row(f"node{number}", str(number)) for number in range(8)]))
         rows = await store.pending(Lane.REGISTRATIONS, 0, 8)
-        await store.set_apart(rows[1], TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))
-        await store.set_apart(rows[1], TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))
+        await store.set_apart([(rows[1], TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))])
+        await store.set_apart([(rows[1], TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))])
         assert chunk_count(path, Lane.REGISTRATIONS) == 1
         assert store.outbox_counters(BLOCK) == {"dropped": {"too_large": 1}}
         store.delete_through(Lane.REGISTRATIONS, rows[2].row_id)

@@ -206,8 +206,8 @@ async def test_the_store_pauses_while_advisories_alone_reach_the_limit(small: Sq
 async def test_a_registration_that_can_never_be_delivered_is_discarded_and_counted_once(store: SqliteStore) -> None:
     await commit(store, registration("a", "a1"), registration("b", "b1"))
     row, _ = await taken(store, Lane.REGISTRATIONS)
-    await store.set_apart(row, TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))
-    await store.set_apart(row, TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))
+    await store.set_apart([(row, TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))])
+    await store.set_apart([(row, TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))])
     assert await waiting(store, Lane.REGISTRATIONS) == ["b1"]
     assert store.outbox_counters(BLOCK) == {"dropped": {"too_large": 1}}
     assert store.depths()[Lane.REGISTRATIONS] == LaneDepth(1, registration("b", "b1").size)

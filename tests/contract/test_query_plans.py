@@ -92,7 +92,7 @@ async def test_nothing_that_a_store_does_reads_a_whole_table(tmp_path: Path) -> 
         store.delete_through(Lane.ADVISORIES, row.row_id)
         row, another = await store.pending(Lane.REGISTRATIONS, 0, 2)
         store.delete_through(Lane.REGISTRATIONS, row.row_id)
-        await store.set_apart(another, TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))
+        await store.set_apart([(another, TooLarge(SizeLimit.MAX_PAYLOAD, 1_000))])
         (row,) = await store.pending(Lane.COPIES, 0, 1)
         store.delete_through(Lane.COPIES, row.row_id)
         await store.write_status({"agent": 1})

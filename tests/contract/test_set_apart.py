@@ -36,7 +36,7 @@ async def set_apart(store: SqliteStore, rows: Sequence[OutboxRow], too_large: To
     await store.commit(batch(1, rows))
     for lane in {row.lane for row in rows}:
         for row in await store.pending(lane, store.acknowledged_through()[lane], ALL_ROWS):
-            await store.set_apart(row, too_large)
+            await store.set_apart([(row, too_large)])
             store.delete_through(lane, row.row_id)
 
 
@@ -50,15 +50,15 @@ async def test_a_row_is_there_once_however_the_agent_ends(path: Path) -> None:
     store = await SqliteStore.open(path, ROOM)
     await store.commit(batch(1, [copy("before"), copy("large", size=100_000), copy("behind")]))
     _, large, _ = await store.pending(Lane.COPIES, 0, ALL_ROWS)
-    await store.set_apart(large, OF_SERVERS)
-    await store.set_apart(large, OF_SERVERS)
+    await store.set_apart([(large, OF_SERVERS)])
+    await store.set_apart([(large, OF_SERVERS)])
     await die(store)
     async with opened(path, ROOM) as store:
         assert await waiting(store, Lane.COPIES) == ["before", "behind"]
         assert store.set_apart_depth() == LaneDepth(1, 100_256)
         assert store.outbox_counters(BLOCK) == {"set_apart": {"max_payload": 1}}
         assert await store.smallest_set_apart() == [SetApart(Lane.COPIES, BLOCK, large.row_id, OF_SERVERS)]
-        (row_id,) = await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_SERVERS.needed))
+        (row_id,) = await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_SERVERS.limit, OF_SERVERS.needed))
         *_, again = await store.pending(Lane.COPIES, 0, ALL_ROWS)
         assert (again.row_id, again.subject, again.headers, again.payload) == (
             row_id,
@@ -74,9 +74,9 @@ async def test_a_row_that_was_tried_again_is_no_news(path: Path) -> None:
         await set_apart(store, [copy("large", size=100_000)], OF_STREAM)
         (first,) = rows_apart(path)
         for _ in range(2):
-            (row_id,) = await store.put_back(PutBack(Lane.COPIES, BLOCK, EVERYTHING))
+            (row_id,) = await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_STREAM.limit, EVERYTHING))
             (row,) = await store.pending(Lane.COPIES, 0, ALL_ROWS)
-            await store.set_apart(row, OF_STREAM)
+            await store.set_apart([(row, OF_STREAM)])
             assert await store.has_set_apart(row_id)
         (last,) = rows_apart(path)
         assert (last.at, last.row_id > first.row_id) == (first.at, True)
@@ -96,7 +96,7 @@ async def test_beyond_its_bound_the_oldest_copies_go_and_no_advisory_before_them
             "set_apart": {"max_payload": 31},
             "dropped": {"set_apart_full": 31 - kept},
         }
-        taken = await store.put_back(PutBack(Lane.COPIES, BLOCK, EVERYTHING))
+        taken = await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_SERVERS.limit, EVERYTHING))
         assert len(taken) == kept - 1
         assert await waiting(store, Lane.COPIES) == [f"c{number}" for number in range(31 - kept, 30)]
 
@@ -105,27 +105,29 @@ async def test_rows_of_a_chunk_are_set_apart_alone(path: Path) -> None:
     async with opened(path, ROOM) as store:
         await store.commit(batch(1, [advisory(f"a{number}") for number in range(200)]))
         rows = await store.pending(Lane.ADVISORIES, 0, ALL_ROWS)
-        await store.set_apart(rows[77], OF_STREAM)
+        await store.set_apart([(rows[77], OF_STREAM)])
         assert await waiting(store, Lane.ADVISORIES) == [f"a{number}" for number in range(200) if number != 77]
         assert [row.row_id for row in rows_apart(path)] == [rows[77].row_id]
 
 
-async def test_what_goes_back_is_chosen_by_block_lane_and_size_the_smallest_first(path: Path) -> None:
+async def test_what_goes_back_is_chosen_by_block_lane_limit_and_size_the_smallest_first(path: Path) -> None:
     async with opened(path, ROOM) as store:
         for needed in (300, 100, 200):
             rows = [copy(f"c{needed}"), copy(f"other{needed}", "events"), advisory(f"a{needed}")]
             await set_apart(store, rows, TooLarge(SizeLimit.MAX_MSG_SIZE, needed))
-        assert {(each.lane, each.block, each.too_large.needed) for each in await store.smallest_set_apart()} == {
-            (Lane.COPIES, BLOCK, 100),
-            (Lane.COPIES, "events", 100),
-            (Lane.ADVISORIES, BLOCK, 100),
+        await set_apart(store, [copy("of servers")], TooLarge(SizeLimit.MAX_PAYLOAD, 90))
+        assert {(each.lane, each.block, each.too_large) for each in await store.smallest_set_apart()} == {
+            (Lane.COPIES, BLOCK, TooLarge(SizeLimit.MAX_MSG_SIZE, 100)),
+            (Lane.COPIES, BLOCK, TooLarge(SizeLimit.MAX_PAYLOAD, 90)),
+            (Lane.COPIES, "events", TooLarge(SizeLimit.MAX_MSG_SIZE, 100)),
+            (Lane.ADVISORIES, BLOCK, TooLarge(SizeLimit.MAX_MSG_SIZE, 100)),
         }
-        await store.put_back(PutBack(Lane.COPIES, BLOCK, 250, byte_limit=1))
+        await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_STREAM.limit, 250, byte_limit=1))
         assert await waiting(store, Lane.COPIES) == ["c100"]
-        await store.put_back(PutBack(Lane.COPIES, BLOCK, 250))
+        await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_STREAM.limit, 250))
         assert await waiting(store, Lane.COPIES) == ["c100", "c200"]
         assert [row.subject for row in rows_apart(path) if row.needed == 200].count(copy("").subject) == 0
-        assert store.set_apart_depth().rows == 7
+        assert store.set_apart_depth().rows == 8
 
 
 async def test_an_export_has_the_bytes_and_the_headers(path: Path) -> None:

@@ -33,7 +33,7 @@ async def sent(lane: CopyLane) -> Shipment:
 
 
 async def answer(lane: CopyLane, shipment: Shipment, outcome: Outcome, sequence: int = 0, reason: str = "") -> None:
-    await lane.take_answer(Answer(shipment.number, outcome, sequence, reason))
+    lane.take_answer(Answer(shipment.number, outcome, sequence, reason))
 
 
 async def test_copies_of_a_block_are_sent_though_those_of_another_around_them_are_known(

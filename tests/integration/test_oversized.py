@@ -1,24 +1,52 @@
 """A record that its target cannot take holds up no other: it is set apart, and sent when the limit has risen."""
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from edge_agent import oversized, upstream
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent import oversized, ports, upstream
+from edge_agent.core.copier import CopyEmitter
+from edge_agent.core.decision import Copy, Forward
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext
+from edge_agent.core.relaying import RelayEmitter
 from edge_agent.core.shipment import Form, Shipment
 from edge_agent.ports import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.upstream_protocol import least_size
-from shared.wire import ORIGIN_HEADER, REASON_HEADER, SOURCE_HEADER
+from shared.identifiers import BlockId
+from shared.subjects import registration_subject
+from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER, ForwardReason, origin_header
 from tests.support.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
-from tests.support.store_batches import BLOCK, advisory, batch, copy, die, opened, registration, watermark
+from tests.support.store_batches import (
+    BLOCK,
+    BLOCK_ID,
+    INCARNATION,
+    advisory,
+    batch,
+    copy,
+    die,
+    opened,
+    registration,
+    state_at,
+    watermark,
+)
 from tests.support.waiting import until
 
 LIMIT = 65_536
+DUB1 = BlockId("eu-west", "dub1", "nodes")
+ANOTHERS_HEADERS = {
+    "X-Own": "kept",
+    ORIGIN_HEADER: origin_header(DUB1, INCARNATION, 7),
+    SOURCE_HEADER: "REGISTRATION 7 dub1 nodes 1700000000000",
+    SENDER_HEADER: "a",
+    REASON_HEADER: "new",
+}
 RAISED = "max_payload: 1048576"
 LOWER = f"max_payload: {LIMIT}"
 
@@ -125,6 +153,37 @@ async def test_a_stream_that_refuses_a_row_gets_it_once_more_without_what_can_be
     assert stored["c"].headers == {"Nats-Msg-Id": "c", "X-Own": "kept", ORIGIN_HEADER: row.headers[ORIGIN_HEADER]}
 
 
+def from_another_agent(emitter: CopyEmitter | RelayEmitter, payload_size: int) -> OutboxRow:
+    """Make the row of a record that another agent has sent."""
+    message = SourceMessage(registration_subject(DUB1), bytes(payload_size), ANOTHERS_HEADERS, 1, 1)
+    is_copy = isinstance(emitter, CopyEmitter)
+    decision = Copy(message, "fleet.reg") if is_copy else Forward("a", message, ForwardReason.INTERVAL)
+    (row,) = emitter.rows([decision], state_at(1), WatermarkContext({}, {}, {}))
+    return row
+
+
+@pytest.mark.parametrize(
+    ("emitter", "kept"),
+    [
+        (CopyEmitter(BLOCK_ID, bytes(32)), {"X-Own", SENDER_HEADER}),
+        (RelayEmitter(BLOCK_ID, bytes(32)), {"X-Own", SENDER_HEADER, SOURCE_HEADER, REASON_HEADER}),
+    ],
+)
+async def test_headers_that_a_record_came_with_are_never_left_out(
+    store: SqliteStore, region: Region, emitter: CopyEmitter | RelayEmitter, kept: set[str]
+) -> None:
+    limit = 10_000
+    row = from_another_agent(emitter, limit - least_size(from_another_agent(emitter, 0)))
+    await region.make_stream(max_msg_size=limit)
+    await fill(store, [row])
+    async with uploading(region, store):
+        await emptied(store, 0)
+    (stored,) = await region.stored()
+    assert stored.payload == row.payload
+    assert stored.headers.keys() == {ORIGIN_HEADER, "Nats-Msg-Id", *kept}
+    assert {name: stored.headers[name] for name in kept} == {name: ANOTHERS_HEADERS[name] for name in kept}
+
+
 async def test_a_stream_that_takes_less_than_a_question_gets_copies_one_by_one(
     tmp_path: Path, store: SqliteStore
 ) -> None:
@@ -150,6 +209,44 @@ async def test_watermarks_leave_behind_an_advisory_that_nobody_takes(tmp_path: P
             await emptied(store, 0)
         assert [record.text for record in await region.stored()][4:] == ["large"]
     assert store.outbox_counters(BLOCK) == {"set_apart": {"max_msg_size": 1}, "dropped": {"too_large": 1}}
+
+
+async def test_a_store_that_cannot_set_a_row_apart_holds_up_its_lane_alone(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def note(shipment: Shipment) -> None:
+        if shipment.form is not Form.QUESTION:
+            sent.extend(row.payload.decode().strip() for row in shipment.rows)
+
+    tell_of_shipments(monkeypatch, note)
+    await store._database.execute("PRAGMA busy_timeout=1")
+    advisories = [advisory(f"a{number}", size=2_000) for number in range(3_000)]
+    await fill(store, [copy("large", size=100_000), *copies(0, 1), *advisories])
+    async with running_region(tmp_path, round_trip=0.1, bandwidth=2 << 20) as region:
+        await region.make_stream(max_msg_size=LIMIT)
+        with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with uploading(region, store) as told:
+                await until(partial(_has_stored, region, 3_000), "all advisories have arrived", 60.0)
+                await until(lambda: any("store locked" in text for text in told), "the lane says why it waits", 60.0)
+                assert store.set_apart_depth() == LaneDepth()
+                other.execute("ROLLBACK")
+                await emptied(store, 1)
+        stored = await region.stored()
+    assert words(stored, ".copy.") == ["c0"]
+    assert sorted(text for text in sent if text.startswith("a")) == sorted(f"a{number}" for number in range(3_000))
+
+
+async def test_rows_that_are_refused_together_are_set_apart_together(tmp_path: Path, store: SqliteStore) -> None:
+    await fill(store, [advisory(f"large{number}", size=3_000) for number in range(500)])
+    commits = store.commits.done
+    async with running_region(tmp_path) as region:
+        await region.make_stream(max_msg_size=2_000)
+        async with uploading(region, store):
+            await emptied(store, 500)
+    assert store.commits.done - commits < 250
 
 
 async def test_a_flood_of_rows_that_nobody_takes_breaks_no_batch_and_stays_within_its_bound(
@@ -204,6 +301,87 @@ async def test_a_limit_that_has_risen_for_some_only_lets_these_through_and_leave
         assert {text: tried.count(text) for text in tried if text.startswith("large") and text != "large0"} == {
             f"large{number}": 1 for number in range(1, 20)
         }
+
+
+@pytest.mark.parametrize("is_raised_for_all", [True, False])
+async def test_a_limit_that_was_not_raised_holds_up_no_record_that_was_over_the_other(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, is_raised_for_all: bool
+) -> None:
+    monkeypatch.setattr(oversized, "FIRST_TRIAL", 3_600.0)
+    monkeypatch.setattr(oversized, "LONGEST_PAUSE", 3_600.0)
+    async with running_region(tmp_path, extra_config=LOWER) as region:
+        await region.make_stream(max_msg_size=20_000)
+        await region.api("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other.>"]})
+        await fill(store, [copy("small", size=30_000), structs.replace(copy("large", size=100_000), subject="other.a")])
+        async with uploading(region, store):
+            await emptied(store, 2)
+            if is_raised_for_all:
+                await region.update_stream(max_msg_size=-1)
+            region.server.reload(RAISED)
+            await emptied(store, 0 if is_raised_for_all else 1)
+
+
+@pytest.mark.parametrize("cause", ["max_payload", "max_msg_size"])
+async def test_nobody_is_told_to_raise_a_limit_that_has_become_high_enough(
+    tmp_path: Path, store: SqliteStore, cause: str
+) -> None:
+    is_servers = cause == "max_payload"
+    async with running_region(tmp_path, extra_config=LOWER if is_servers else RAISED) as region:
+        await region.make_stream(max_msg_size=-1 if is_servers else LIMIT)
+        async with uploading(region, store):
+            await fill(store, [registration("", "largest", size=100_000), registration("", "large", size=90_000)])
+            await until(partial(_knows_dropped, store, [cause]), "it is known that one was dropped", 60.0)
+            if is_servers:
+                region.server.reload(RAISED)
+            else:
+                await region.update_stream(max_msg_size=-1)
+                await fill(store, [registration("", "as large", size=100_000)])
+            await until(partial(_knows_dropped, store, []), "what was dropped would be taken now", 60.0)
+
+
+async def test_a_smaller_record_that_is_taken_proves_no_limit_for_the_largest(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = SqliteStore.dropped_too_large
+
+    async def counted(store: SqliteStore) -> list[ports.DroppedTooLarge]:
+        nonlocal looks
+        looks += 1
+        return await look(store)
+
+    monkeypatch.setattr(SqliteStore, "dropped_too_large", counted)
+    async with running_region(tmp_path) as region:
+        await region.make_stream(max_msg_size=LIMIT)
+        async with uploading(region, store):
+            await fill(store, [registration("", "largest", size=100_000)])
+            await until(partial(_knows_dropped, store, ["max_msg_size"]), "it is known that one was dropped", 60.0)
+            await region.update_stream(max_msg_size=95_000)
+            await fill(store, [registration("", "smaller", size=90_000)])
+            await emptied(store, 0)
+            seen = looks
+            await until(lambda: looks > seen + 2, "it was looked again since", 60.0)
+            assert [each.too_large.limit for each in await look(store)] == ["max_msg_size"]
+
+
+async def test_what_was_dropped_long_ago_says_no_more_what_the_next_ones_need(
+    store: SqliteStore, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await region.make_stream(max_msg_size=2_000)
+    async with uploading(region, store):
+        await fill(store, [registration("", "large", size=100_000)])
+        await until(partial(_knows_dropped, store, ["max_msg_size"]), "it is known that one was dropped", 60.0)
+        monkeypatch.setattr(oversized, "DROPPED_LATELY", 0)
+        await until(partial(_knows_dropped, store, []), "it is forgotten", 60.0)
+        monkeypatch.setattr(oversized, "DROPPED_LATELY", ports.DROPPED_LATELY)
+        await fill(store, [registration("", "small", size=3_000)])
+        await until(partial(_knows_dropped, store, ["max_msg_size"]), "it is known that one was dropped", 60.0)
+        (dropped,) = await store.dropped_too_large()
+    assert 3_000 < dropped.too_large.needed < 4_000
+
+
+async def _knows_dropped(store: SqliteStore, causes: list[str]) -> bool:
+    return [each.too_large.limit for each in await store.dropped_too_large()] == causes
 
 
 async def _has_stored(region: Region, count: int) -> bool:

@@ -86,7 +86,7 @@ async def _check_what_people_see(agent: AgentProcess, largest: bytes) -> None:
 
     what = "stream all: 1 copy is set apart, the oldest for "
     code, told, _ = await agent.run_command("status", *config, "--check")
-    assert (code, told.startswith(what), remedy in told) == (1, True, True)
+    assert (code, told.startswith(f"warning: {what}"), remedy in told) == (1, True, True)
     assert remedy in await agent.status()
     _, page, _ = await agent.run_command("outbox", *config)
     assert f"Too large: {what}" in page

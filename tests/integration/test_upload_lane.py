@@ -42,7 +42,7 @@ async def leaves(lane: UploadLane, appends: int = 1) -> int:
     row_ids: set[int] = set()
     while (shipment := await next_of(lane, appends)) is not None:
         row_ids.update(row.row_id for row in shipment.rows)
-        await lane.take_answer(Answer(shipment.number, Outcome.STORED))
+        lane.take_answer(Answer(shipment.number, Outcome.STORED))
     return len(row_ids)
 
 
@@ -73,7 +73,7 @@ async def test_advisories_leave_while_a_transaction_is_under_way(tmp_path: Path)
             left = 0
             while (shipment := lane.next_shipment(1)) is not None:
                 left += len(shipment.rows)
-                await lane.take_answer(Answer(shipment.number, Outcome.STORED))
+                lane.take_answer(Answer(shipment.number, Outcome.STORED))
             # The watermark at the end may be replaced by what is being committed.
             assert left == 10
             assert lane.is_reading
@@ -127,7 +127,7 @@ async def test_whether_batches_are_taken_is_asked_for_each_block(tmp_path: Path)
             block = shipment.rows[0].block
             forms[block].add(shipment.form)
             is_question = shipment.form is Form.QUESTION
-            await lane.take_answer(Answer(shipment.number, outcomes[block] if is_question else Outcome.STORED))
+            lane.take_answer(Answer(shipment.number, outcomes[block] if is_question else Outcome.STORED))
         assert forms == {"a": {Form.QUESTION, Form.SINGLE}, "b": {Form.QUESTION, Form.BATCH}}
 
 
@@ -139,13 +139,13 @@ async def test_a_lane_that_is_refused_while_its_question_is_under_way_asks_again
         assert question is not None
         assert refused is not None
         assert (question.form, refused.form) == (Form.QUESTION, Form.SINGLE)
-        await lane.take_answer(Answer(refused.number, Outcome.REFUSED, reason="maximum messages exceeded"))
-        await lane.take_answer(Answer(question.number, Outcome.MISPLACED))
+        lane.take_answer(Answer(refused.number, Outcome.REFUSED, reason="maximum messages exceeded"))
+        lane.take_answer(Answer(question.number, Outcome.MISPLACED))
         await until(partial(has_rested, lane), "the lane has rested")
         question = await next_of(lane)
         assert question is not None
         assert question.form is Form.QUESTION
-        await lane.take_answer(Answer(question.number, Outcome.MISPLACED))
+        lane.take_answer(Answer(question.number, Outcome.MISPLACED))
         shipment = await next_of(lane)
         assert shipment is not None
         assert shipment.form is Form.BATCH

@@ -3,9 +3,10 @@
 All but those that the stream does not take: these are set apart, each once, and hold up nobody.
 """
 
+import asyncio
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -15,7 +16,7 @@ from edge_agent.core import form_choice
 from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.core.shipment import Answer, Form, Shipment, TooLarge
-from edge_agent.ports import EVERYTHING
+from edge_agent.ports import EVERYTHING, StoreFull
 from edge_agent.region_terms import Terms
 from edge_agent.tallies import Tally
 from tests.support.region_model import NEVER_TAKEN, RegionModel, drawn_copies
@@ -32,6 +33,7 @@ class Waiting:
         self.rows = rows
         self.come = self.acknowledged_through = 0
         self.set_apart_ids: list[int] = []
+        self.is_unwritable: Callable[[], bool] = lambda: False
 
     def at_hand(self, _lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
         come = [row for row in self.rows[: self.come] if row.row_id > after_row_id]
@@ -42,8 +44,11 @@ class Waiting:
     ) -> list[OutboxRow]:
         raise AssertionError("all of them are at hand")
 
-    async def set_apart(self, row: OutboxRow, _too_large: TooLarge) -> None:
-        self.set_apart_ids.append(row.row_id)
+    async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
+        await asyncio.sleep(0)
+        if self.is_unwritable():
+            raise StoreFull("the disk has no room")
+        self.set_apart_ids += [row.row_id for row, _ in rows]
 
     def delete_through(self, _lane: Lane, row_id: int) -> None:
         self.acknowledged_through = max(self.acknowledged_through, row_id)
@@ -56,7 +61,7 @@ class Waiting:
 
     @property
     def are_gone(self) -> bool:
-        return self.acknowledged_through >= len(self.rows)
+        return all(row.row_id in self.set_apart_ids for row in self.rows[self.acknowledged_through :])
 
 
 class Clock:
@@ -96,6 +101,7 @@ class History:
         # What the servers refuse is known beforehand, what a stream refuses is not.
         self._terms.max_payload = draw.choice((EVERYTHING, NEVER_TAKEN))
         self._lane = CopyLane(self.waiting, self._terms, FlightLimit(), Tally(), lambda: None)
+        self.waiting.is_unwritable = lambda: draw.random() < 0.2
         self._appends = 0
         self._sent: deque[Shipment] = deque()
         self._answers: deque[Answer] = deque()
@@ -114,7 +120,14 @@ class History:
         if self._sent and draw.random() < 0.5:
             self._answers.append(self.region.take(self._sent.popleft()))
         if self._answers and draw.random() < 0.5:
-            await self._lane.take_answer(self._answers.popleft())
+            self._lane.take_answer(self._answers.popleft())
+        if self._lane.has_too_large and draw.random() < 0.5:
+            setting_apart = asyncio.create_task(self._lane.set_apart())
+            await asyncio.sleep(0)
+            if draw.random() < 0.1:
+                self._lose_the_link()
+            assert self._lane.next_shipment(self._appends) is None
+            await setting_apart
         if draw.random() < 0.01:
             self._lose_the_link()
         if draw.random() < 0.003:
