@@ -13,7 +13,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.private_files import open_to_others
 from edge_agent.store.disk_reading import read_through
-from edge_agent.store.files import set_aside_before
+from edge_agent.store.files import LINK_REMEDY, links_of, set_aside_before
 from shared.nats_settings import ConnectionSettings
 from shared.sizes import format_size
 from shared.system_errors import refusal
@@ -116,7 +116,9 @@ def _directory(path: Path) -> Iterator[Finding]:
         return
     files = [directory, *(each for each in directory.glob(f"{path.name}*") if each.is_file())]
     closed = [each for each in files if not os.access(each, os.W_OK)]
-    if closed:
+    if links := links_of(path):
+        yield bad("store", "; ".join(links), LINK_REMEDY)
+    elif closed:
         names = ", ".join(str(each) for each in closed)
         yield bad("store", f"{names}: cannot be written", "give directory and files to the agent's user (chown)")
     elif opened := [str(each) for each in open_to_others(path)]:
