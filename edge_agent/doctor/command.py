@@ -46,15 +46,15 @@ def doctor(config_path: Path, as_json: bool) -> None:
 async def _examined(config_path: Path, columns: int | None) -> Sequence[Finding]:
     """Collect the findings, and print each as it comes where there are ``columns`` to print in."""
     findings = []
-    async with aclosing(_examination(config_path)) as examination:
-        async for finding in examination:
+    async with aclosing(examination(config_path)) as found:
+        async for finding in found:
             findings.append(finding)
             if columns is not None:
                 click.echo(render_finding(finding, columns))
     return findings
 
 
-async def _examination(config_path: Path) -> AsyncGenerator[Finding, None]:
+async def examination(config_path: Path) -> AsyncGenerator[Finding, None]:
     """Look at everything, the nearest first. Whoever has seen enough has to close it: connections may be open."""
     try:
         settings: AgentSettings = config.load(config_path)

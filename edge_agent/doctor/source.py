@@ -91,10 +91,12 @@ def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Fin
     if info.fullness >= NEARLY_FULL:
         text = f"stream {stream} is {info.fullness:.0%} full, and will then refuse what is new; {proves}"
         return doubtful(name, text, "raise its limits, or let it discard what is old")
-    if not state.messages:
+    is_read_to_its_end = not state.messages and state.last_seq > 0 and config.retention != "limits"
+    if not state.messages and not is_read_to_its_end:
         return doubtful(name, f"stream {stream} is empty", "do senders publish on its subjects?")
     keeps = f", keeps {format_duration(config.max_age // 1000)}" if config.max_age else ""
-    return good(name, f"stream {stream} stores: {state.messages:,} messages, {format_size(state.bytes)}{keeps}")
+    holds = "all is read" if is_read_to_its_end else f"{state.messages:,} messages, {format_size(state.bytes)}"
+    return good(name, f"stream {stream} stores: {holds}{keeps}")
 
 
 async def _consumer(

@@ -113,7 +113,7 @@ async def visiting(settings: AgentSettings, connection: ConnectionSettings) -> A
 async def check_servers(subject: str, settings: AgentSettings, connection: ConnectionSettings) -> list[Finding]:
     """Try every server of a connection by itself: the second is otherwise missed only when the first has gone."""
 
-    async def attempt(server: str) -> str:
+    async def attempt(server: str) -> Finding | None:
         try:
             async with visiting(settings, msgspec.structs.replace(connection, servers=(server,))) as visit:
                 began = time.monotonic()
@@ -121,14 +121,14 @@ async def check_servers(subject: str, settings: AgentSettings, connection: Conne
                 spent = (time.monotonic() - began) * 1000
                 version = visit.client.connected_server_version
                 found.append(f"{server} ({version.major}.{version.minor}.{version.patch}, {spent:.1f} ms)")
-                return ""
+                return None
         except ConnectFailed as error:
-            return str(error)
+            # Of our own files it is said with the secrets.
+            return None if error.is_ours else bad(subject, str(error), error.remedy)
         except nats.errors.Error as error:
-            return f"{server}: {error}"
+            return bad(subject, f"{server}: {error}", "try again: it could be reached a moment ago")
 
     found: list[str] = []
     failures = [each for each in await asyncio.gather(*map(attempt, connection.servers)) if each]
-    remedy = "start the server, open the way to it, or correct servers, auth or tls in the settings"
-    findings = [(doubtful if found else bad)(subject, failure, remedy) for failure in failures]
+    findings = [doubtful(subject, each.text, each.remedy) if found else each for each in failures]
     return [*findings, *([good(subject, f"reached {', '.join(sorted(found))}")] if found else [])]

@@ -106,6 +106,25 @@ async def test_streams_that_are_missing_sealed_or_full_are_found(stage: Stage) -
     assert f"stream {STREAM} is sealed" in said
 
 
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+async def test_a_stream_that_has_been_read_to_its_end_is_well_and_one_that_nobody_used_is_not(
+    stage: Stage, retention: str
+) -> None:
+    await stage.site.delete_stream()
+    await stage.site.make_stream(retention=retention)
+    assert f"stream {STREAM} is empty" in [said for _, said, _ in (await examined(stage.config_path))[1]]
+    async with registering(stage.site, "a"), operated_agent(stage.config_path):
+        await until(stage.region.observed_through, "the agent has read what there is")
+
+    async def is_drained() -> bool:
+        await stage.site.api(f"STREAM.PURGE.{STREAM}")
+        return not (await stage.site.api(f"STREAM.INFO.{STREAM}"))["state"]["messages"]
+
+    await until(is_drained, "what came after the agent's end is gone")
+    wrong = (await examined(stage.config_path))[1]
+    assert not [said for _, said, _ in wrong if f"stream {STREAM}" in said], wrong
+
+
 async def test_thresholds_that_do_not_fit_the_registrations_are_said(stage: Stage) -> None:
     stage.config_path.write_text(
         stage.config_path.read_text()
