@@ -125,6 +125,34 @@ async def test_a_stream_that_has_been_read_to_its_end_is_well_and_one_that_nobod
     assert not [said for _, said, _ in wrong if f"stream {STREAM}" in said], wrong
 
 
+async def test_a_region_that_acknowledges_nothing_is_not_said_to_lack_a_stream(stage: Stage) -> None:
+    await stage.site.publish(b'{"sender": "a"}')
+    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+    await stage.region.make_stream(no_ack=True)
+    _, wrong = await examined(stage.config_path)
+    said = f"what listens on {SUBJECT}.> acknowledges nothing: a stream with no_ack, or no stream at all"
+    assert [each for each in wrong if each[0] == "FAIL"] == [
+        ("FAIL", said, "take no_ack from the stream, or let a stream listen there")
+    ]
+
+
+async def test_the_agents_trouble_points_at_what_fails_and_at_nothing_that_is_well(stage: Stage) -> None:
+    async def troubles() -> list[tuple[str, str, str]]:
+        wrong = (await examined(stage.config_path))[1]
+        return [each for each in wrong if each[1].startswith("upstream: not accepted")]
+
+    async with registering(stage.site, "a"), operated_agent(stage.config_path):
+        await until(lambda: stage.region.told(AdvisoryKind.NEW), "the agent works")
+        await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+        await until(troubles, "the agent has noticed")
+        assert [remedy for _, _, remedy in await troubles()] == ["see above"]
+        await stage.region.make_stream(max_msg_size=10)
+        _, wrong = await examined(stage.config_path)
+    assert "see above" not in [remedy for _, _, remedy in wrong]
+    limited = f"{FLEET} takes messages of at most 10 B: larger registrations are dropped, counted"
+    assert ("WARN", limited) in [(level, said) for level, said, _ in wrong]
+
+
 async def test_thresholds_that_do_not_fit_the_registrations_are_said(stage: Stage) -> None:
     stage.config_path.write_text(
         stage.config_path.read_text()
@@ -294,7 +322,7 @@ authorization {{ users: [
   {{ user: admin, password: admin }}
   {{ user: agent, password: agent, permissions: {{
     publish: {{ allow: [{publish}] }}
-    subscribe: {{ allow: ["_INBOX_dub1.>"] }}
+    subscribe: {{ allow: ["{inbox}"] }}
   }} }}
 ] }}
 """
@@ -329,14 +357,60 @@ async def test_a_permission_that_is_missing_is_named_before_the_consumer_is_made
     code, wrong = await examined_where(tmp_path, permitted, is_new=True)
     assert (code, [said for level, said, _ in wrong if level == "FAIL"]) == (
         2,
-        [f"not permitted: publish on {missing}"],
+        [f"not permitted: publish on {missing}, as user agent"],
     )
 
 
-async def examined_where(tmp_path: Path, permitted: list[str], *, is_new: bool) -> tuple[int, Findings]:
-    """Examine a site whose agent may publish only there, and whose consumer, where it ``is_new``, it shall make."""
+@pytest.mark.parametrize(
+    ("written", "mistyped", "keys", "denied"),
+    [
+        (f'stream = "{STREAM}"', 'stream = "REGISTRATON"', "source.stream or source.domain", "STREAM.INFO.REGISTRATON"),
+        (
+            f'stream = "{STREAM}"',
+            f'stream = "{STREAM}"\ndomain = "hbu"',
+            "source.stream or source.domain",
+            "$JS.hbu.API",
+        ),
+        ('region = "eu-west"', 'region = "eu-wset"', "region, site or the block's name", "fleet.eu-wset.dub1.nodes.>"),
+    ],
+)
+async def test_what_is_mistyped_is_named_before_a_permission_is_asked_for(
+    tmp_path: Path, written: str, mistyped: str, keys: str, denied: str
+) -> None:
+    _, wrong = await examined_where(tmp_path, list(LEAST), is_new=False, instead=(written, mistyped))
+    (remedy,) = [
+        remedy for level, said, remedy in wrong if level == "FAIL" and denied in said and "as user agent" in said
+    ]
+    assert remedy.startswith(f"correct {keys} if that is mistyped; else allow user agent to publish there")
+
+
+async def test_an_agent_that_may_not_listen_is_not_told_to_create_a_stream(tmp_path: Path) -> None:
+    _, wrong = await examined_where(tmp_path, list(LEAST), is_new=False, inbox="_INBOX_other.>")
+    failed = [(said.partition(": ")[2], remedy) for level, said, remedy in wrong if level == "FAIL"]
+    assert failed == 2 * [
+        (
+            "not permitted: subscribe to _INBOX_dub1.>, as user agent: no answer is heard",
+            "correct site if that is mistyped; else allow user agent to subscribe there",
+        )
+    ]
+
+
+async def examined_where(
+    tmp_path: Path,
+    permitted: list[str],
+    *,
+    is_new: bool,
+    instead: tuple[str, str] = ("", ""),
+    inbox: str = "_INBOX_dub1.>",
+) -> tuple[int, Findings]:
+    """Examine a site whose agent may publish only there, and whose consumer, where it ``is_new``, it shall make.
+
+    Of ``instead``, the second stands in the settings in the place of the first.
+    """
     publish = ", ".join(f'"{subject}"' for subject in permitted)
-    settings = ServerSettings(name="both", store_dir=tmp_path / "nats", extra_config=USERS.format(publish=publish))
+    settings = ServerSettings(
+        name="both", store_dir=tmp_path / "nats", extra_config=USERS.format(publish=publish, inbox=inbox)
+    )
     (tmp_path / "password").write_text("agent\n")
     (tmp_path / "password").chmod(0o600)
     async with EmbeddedNats(settings) as server:
@@ -350,6 +424,7 @@ async def examined_where(tmp_path: Path, permitted: list[str], *, is_new: bool) 
             f'[stream.source]\nservers = ["{server.url}"]\nstream = "{STREAM}"\ncreate_consumer = {creates}\n'
             f'[stream.source.auth]\n{auth}\n[stream.sender]\njson_path = "sender"\n'
         )
+        config_path.write_text(config_path.read_text().replace(*instead))
         return await examined(config_path)
 
 
