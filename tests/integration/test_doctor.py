@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from edge_agent.doctor.agent import UNEXPLAINED
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR
@@ -137,19 +138,24 @@ async def test_a_region_that_acknowledges_nothing_is_not_said_to_lack_a_stream(s
 
 
 async def test_the_agents_trouble_points_at_what_fails_and_at_nothing_that_is_well(stage: Stage) -> None:
-    async def troubles() -> list[tuple[str, str, str]]:
+    async def remedies(expected: str) -> bool:
         wrong = (await examined(stage.config_path))[1]
-        return [each for each in wrong if each[1].startswith("upstream: not accepted")]
+        return [remedy for _, said, remedy in wrong if said.startswith("upstream: not accepted")] == [expected]
 
     async with registering(stage.site, "a"), operated_agent(stage.config_path):
         await until(lambda: stage.region.told(AdvisoryKind.NEW), "the agent works")
         await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
-        await until(troubles, "the agent has noticed")
-        assert [remedy for _, _, remedy in await troubles()] == ["see above"]
-        await stage.region.make_stream(max_msg_size=10)
-        _, wrong = await examined(stage.config_path)
-    assert "see above" not in [remedy for _, _, remedy in wrong]
-    limited = f"{FLEET} takes messages of at most 10 B: larger registrations are dropped, counted"
+        await until(lambda: remedies("see above"), "the agent has noticed, and the doctor why")
+        # It is not full, and has no room for any record.
+        await stage.region.make_stream(max_bytes=100, discard="new")
+        await until(lambda: remedies(UNEXPLAINED), "the agent has trouble that nothing above explains")
+
+
+async def test_a_region_that_takes_small_messages_only_is_found(stage: Stage) -> None:
+    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+    await stage.region.make_stream(max_msg_size=90)
+    _, wrong = await examined(stage.config_path)
+    limited = f"{FLEET} takes messages of at most 90 B: larger registrations are dropped, counted"
     assert ("WARN", limited) in [(level, said) for level, said, _ in wrong]
 
 
