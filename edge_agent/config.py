@@ -52,10 +52,14 @@ class MonitorSettings(Settings, frozen=True):
     """``[monitor]``: metrics and health over HTTP."""
 
     listen: Annotated[str, Meta(description='host:port of /metrics and /healthz; "": off')] = "127.0.0.1:8787"
+    hosts: Annotated[tuple[str, ...], Meta(description="further names that the host is asked by, without port")] = ()
 
     def __post_init__(self) -> None:
         if self.listen and not _is_address(self.listen):
             raise ValueError(f"listen {self.listen!r} is not host:port")
+        for name in self.hosts:
+            if not _is_address(f"{name}:1") or ":" in name or "*" in name:
+                raise ValueError(f"hosts: {name!r} is not a host's name: write it whole, without a port")
 
 
 def _is_address(text: str) -> bool:

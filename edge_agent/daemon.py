@@ -138,9 +138,8 @@ class Agent:
                 tasks.create_task(give_memory_back(), name="memory"),
             ]
             if self._settings.monitor.listen:
-                listen = self._settings.monitor.listen
-                path = Path(self._settings.store.path)
-                parts.append(tasks.create_task(serve_monitor(listen, self._board, self._store, path), name="monitor"))
+                monitor, path = self._settings.monitor, Path(self._settings.store.path)
+                parts.append(tasks.create_task(serve_monitor(monitor, self._board, self._store, path), name="monitor"))
             await stopping.wait()
             log.info("stopping")
             announce_stopping()

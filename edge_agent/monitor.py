@@ -2,16 +2,22 @@
 
 ``/healthz`` is 200 whenever the agent's loop runs: restarting helps against nothing else. ``/readyz`` is 200 while the
 agent is useful, else 503. Both say both, and the reasons, as one JSON object.
+
+A page in a browser that can reach the agent must not read them: it is let where it has a name of its own resolve to the
+agent's address (DNS rebinding), and the browser then names that name as the host. So only known names are answered.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import os
+import re
 from pathlib import Path
 
 import msgspec
 
 from edge_agent import host
+from edge_agent.config import MonitorSettings
 from edge_agent.core.outgoing import Lane
 from edge_agent.exposition import CONTENT_TYPE, expose
 from edge_agent.metrics import LaneNumbers, Numbers, metrics_of
@@ -19,11 +25,15 @@ from edge_agent.outbox_ages import oldest_at
 from edge_agent.status_board import StatusBoard, now
 from edge_agent.store.reading import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
+from shared.tables import visible
 
 REQUEST_DEADLINE = 10.0
 LISTEN_AGAIN = 10.0
+MOST_SHOWN = 100
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
+_HOST = re.compile(r"^host:[ \t]*(.*?)[ \t]*\r$", re.IGNORECASE | re.MULTILINE)
+_WITHOUT_PORT = re.compile(r"(\[.*\]|[^:]*)(:[0-9]*)?")
 
 Answer = tuple[str, str, str]
 
@@ -36,18 +46,16 @@ class Health(msgspec.Struct, frozen=True):
     problems: list[str]
 
 
-async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore, path: Path) -> None:
+async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: SqliteStore, path: Path) -> None:
     """Serve until cancelled. An address that cannot be had is reported, and tried again: it does not stop the agent."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(TimeoutError, OSError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
             try:
                 async with asyncio.timeout(REQUEST_DEADLINE):
-                    request = (await reader.readuntil(b"\r\n\r\n")).split()
-                    method, target = (
-                        (request[0].decode("latin-1"), request[1].decode("latin-1")) if request[1:] else ("", "")
-                    )
-                    answer = await _answer(method, target, board, store, path)
+                    request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                    method, target, *_ = [*request.split(maxsplit=2), "", ""]
+                    answer = _misdirected(request, names) or await _answer(method, target, board, store, path)
                     if not writer.is_closing():
                         # uvloop raises RuntimeError where it is: whoever asked went away meanwhile.
                         writer.write(_written(method, answer))
@@ -55,7 +63,9 @@ async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore, pat
             finally:
                 writer.close()
 
+    listen = settings.listen
     host_name, _, port = listen.rpartition(":")
+    names = {_bare(name) for name in ("localhost", host_name, *settings.hosts)}
     report = board.reporter("monitor")
     server: asyncio.Server | None = None
     while server is None:
@@ -73,6 +83,28 @@ async def serve_monitor(listen: str, board: StatusBoard, store: SqliteStore, pat
 def _cause(error: OSError) -> str:
     """Say it in the system's words: asyncio's name the address once more."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+
+
+def _misdirected(request: str, names: set[str]) -> Answer | None:
+    """Refuse who asks by a name that is not ours. An address cannot be rebound, and no browser leaves the name out."""
+    for named in _HOST.findall(request):
+        found = _WITHOUT_PORT.fullmatch(named)
+        if found is None or not (_bare(found[1]) in names or _is_ip_address(found[1].strip("[]"))):
+            text = f"not known here as {visible(named)[:MOST_SHOWN]}: add the name to monitor.hosts in the settings\n"
+            return "421 Misdirected Request", _TEXT, text
+    return None
+
+
+def _bare(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 async def _answer(method: str, target: str, board: StatusBoard, store: SqliteStore, path: Path) -> Answer:

@@ -15,9 +15,9 @@ from nats.protocol.parser import PERMISSIONS_ERR
 
 from shared.cancellation import cancelled
 from shared.jetstream_api import ApiError, RequestFailed, api_prefix, request_json
-from shared.nats_causes import Cause, explain
+from shared.nats_causes import MEND_FILE, Cause, explain
 from shared.nats_client import EdgeClient
-from shared.nats_secrets import UnusableSecret, login, tls_context
+from shared.nats_secrets import Login, UnusableSecret, login, tls_context
 from shared.nats_settings import AuthSettings, ConnectionSettings, TlsSettings
 
 __all__ = [
@@ -42,7 +42,15 @@ _PUBLISH_DEADLINE = 10.0
 
 
 class ConnectFailed(Exception):
-    """No connection could be opened. The text is one line that names server and cause."""
+    """No connection could be opened. The text is one line that names server and cause, ``remedy`` what helps.
+
+    ``is_ours``: a file of our own is of no use, and nobody was called.
+    """
+
+    def __init__(self, text: str, remedy: str = "try again", *, is_ours: bool = False) -> None:
+        super().__init__(text)
+        self.remedy = remedy
+        self.is_ours = is_ours
 
 
 class LinkEvent(StrEnum):
@@ -90,9 +98,10 @@ async def connect(
         if settings.tls is not None:
             tls_context(settings.tls)
     except UnusableSecret as error:
-        raise ConnectFailed(f"cannot connect to {', '.join(settings.servers)}: {error}") from error
+        text = f"cannot connect to {', '.join(settings.servers)}: {error}"
+        raise ConnectFailed(text, MEND_FILE, is_ours=True) from error
 
-    link = _Link(settings, on_state)
+    link = _Link(settings, credentials, on_state)
     client = link.client = EdgeClient(
         credentials, settings.tls, wants_tls=settings.wants_tls, on_disconnect=link.on_disconnect
     )
@@ -123,12 +132,13 @@ async def connect(
     try:
         await asyncio.wait({opening, link.hopeless}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
-            raise ConnectFailed(link.why_not(deadline))
+            raise link.why_not(deadline)
         opening.result()
         is_open = True
     except (OSError, nats.errors.Error) as error:
-        cause = explain(error, reached=client.reached)
-        raise ConnectFailed(f"cannot connect to {', '.join(settings.servers)}: {cause.text}") from error
+        cause = link.explained(error)
+        text = f"cannot connect to {', '.join(settings.servers)}: {cause.text}"
+        raise ConnectFailed(text, cause.remedy) from error
     finally:
         if not is_open:
             await _given_up(opening, client)
@@ -150,30 +160,38 @@ async def _given_up(opening: asyncio.Task[None], client: EdgeClient) -> None:
 class _Link:
     """Listen to one client's callbacks: collect why the first attempts fail, later report every change."""
 
-    def __init__(self, settings: ConnectionSettings, on_state: Callable[[LinkState], None] | None) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, login: Login, on_state: Callable[[LinkState], None] | None
+    ) -> None:
         self.client: EdgeClient
         self.hopeless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._servers = settings.servers
+        self._login = login
         self._on_state = on_state
         self._opened = False
         self._causes: dict[str, Cause] = {}
 
-    def why_not(self, deadline: float) -> str:
+    def explained(self, error: Exception) -> Cause:
+        """Say why, of the server that was tried last."""
+        return explain(error, reached=self.client.reached, whom=self._login.whom)
+
+    def why_not(self, deadline: float) -> ConnectFailed:
         """Name every server that was tried, and why it did not work."""
-        self._causes.setdefault(self.client.attempted, explain(TimeoutError(), reached=self.client.reached))
+        self._causes.setdefault(self.client.attempted, self.explained(TimeoutError()))
         causes = "; ".join(f"{server}: {cause.text}" for server, cause in self._causes.items())
         waited = "" if self.hopeless.done() else f" within {deadline:g} s"
-        return f"cannot connect{waited} to {causes}"
+        remedies = dict.fromkeys(cause.remedy for cause in self._causes.values())
+        return ConnectFailed(f"cannot connect{waited} to {causes}", "; ".join(remedies))
 
     def on_open(self) -> None:
         self._opened = True
         self._tell(LinkEvent.CONNECTED)
 
     def on_disconnect(self, error: Exception) -> None:
-        self._tell(LinkEvent.DISCONNECTED, explain(error, reached=self.client.reached).text)
+        self._tell(LinkEvent.DISCONNECTED, self.explained(error).text)
 
     async def on_error(self, error: Exception) -> None:
-        cause = explain(error, reached=self.client.reached)
+        cause = self.explained(error)
         if not self._opened:
             known = self._causes.get(self.client.attempted)
             if known is None or not (known.lasting or known.told):

@@ -32,24 +32,40 @@ class Login(NamedTuple):
     token: Callable[[], str] | None = None
     jwt: Callable[[], bytes] | None = None
     seed: Callable[[], str] | None = None
+    seed_file: str = ""
 
     def check(self) -> None:
-        """Read every file once; raise UnusableSecret."""
-        for secret in self:
+        """Read every file once; raise UnusableSecret, which names it."""
+        for secret in (self.user, self.password, self.token, self.jwt, self.seed):
             if secret is not None:
                 secret()
         if self.seed is not None:
-            sign(self.seed(), "")
+            try:
+                sign(self.seed(), "")
+            except UnusableSecret as error:
+                raise UnusableSecret(f"{self.seed_file}: {error}") from error
+
+    @property
+    def whom(self) -> str:
+        """Say as whom a server knows us, in nothing that is secret; "" where a file does not tell now."""
+        try:
+            if self.seed is not None:
+                return f"{'the user' if self.jwt else 'nkey'} {sign(self.seed(), '')[0]}"
+        except UnusableSecret:
+            return ""
+        return f"user {self.user()}" if self.user else "who has the token" if self.token else "nobody (no auth is set)"
 
 
 def login(auth: AuthSettings) -> Login:
     """Prepare one way of logging in; nothing is read yet."""
     if auth.nkey_seed_file:
-        return Login(seed=lambda: _first_line("nkey_seed_file", auth.nkey_seed_file))
+        named = f"nkey_seed_file {auth.nkey_seed_file}"
+        return Login(seed=lambda: _first_line("nkey_seed_file", auth.nkey_seed_file), seed_file=named)
     if auth.credentials_file:
         return Login(
             jwt=lambda: _section(auth.credentials_file, _JWT).encode(),
             seed=lambda: _section(auth.credentials_file, _SEED),
+            seed_file=f"credentials_file {auth.credentials_file}",
         )
     if auth.user:
         return Login(user=lambda: auth.user, password=lambda: _first_line("password_file", auth.password_file))

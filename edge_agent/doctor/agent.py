@@ -1,18 +1,21 @@
 """Look at what the agent itself says, as its store has it: does it run, is a part of it in trouble."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.inspection.moments import relative, rough
-from edge_agent.status_board import now
+from edge_agent.status_board import UPSTREAM, block_of, now
 from edge_agent.status_report import STARTS, Life, read_status
 from edge_agent.store.reading import StoreForbidden, StoreMissing, StoreUnreadable
 
+UNEXPLAINED = "nothing above fails for it: mend what the reason names; if it lasts, look at that server's log"
+_NEEDS = {UPSTREAM: "region", "policy": "region", "other member": "pair"}
 
-def check_agent(settings: AgentSettings) -> Iterator[Finding]:
-    """Read the status that the agent writes every two seconds."""
+
+def check_agent(settings: AgentSettings, failed: Collection[str] = ()) -> Iterator[Finding]:
+    """Read the status that the agent writes every two seconds; ``failed`` are the subjects that have failed above."""
     path = Path(settings.store.path)
     try:
         report = read_status(path)
@@ -42,9 +45,21 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
         yield doubtful("agent", text, "start it anew, or name the settings that it runs with")
     troubled = {name: part for name, part in report.parts.items() if part.reason}
     for name, part in troubled.items():
-        yield doubtful("agent", f"{name}: {part.phase} for {rough(now() - part.since)}: {part.reason}", "see below")
+        remedy = "see above" if failed_for(name, failed) else UNEXPLAINED
+        yield doubtful("agent", f"{name}: {part.phase} for {rough(now() - part.since)}: {part.reason}", remedy)
     if not troubled:
         yield good("agent", f"running for {rough(now() - agent.started_at)}, all its parts do their work")
+
+
+def failed_for(part: str, failed: Collection[str]) -> bool:
+    """Tell whether what failed is something that a part of the agent needs.
+
+    >>> failed_for("upstream", ["region"]), failed_for("probe of nodes", ["source of other", "region"])
+    (True, False)
+    """
+    block = block_of(part)
+    needed = {f"source of {block}", f"settings of {block}"} if block else {_NEEDS.get(part, part)}
+    return not {*needed, "disk", "store", "secrets"}.isdisjoint(failed)
 
 
 def _unshown(error: StoreUnreadable) -> Finding:

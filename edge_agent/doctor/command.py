@@ -14,7 +14,7 @@ from edge_agent.cli import EXAMPLES, config_option
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
-from edge_agent.doctor.finding import Finding, bad
+from edge_agent.doctor.finding import Finding, Level, bad
 from edge_agent.doctor.page import render_finding, summary
 from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
@@ -46,27 +46,31 @@ def doctor(config_path: Path, as_json: bool) -> None:
 async def _examined(config_path: Path, columns: int | None) -> Sequence[Finding]:
     """Collect the findings, and print each as it comes where there are ``columns`` to print in."""
     findings = []
-    async with aclosing(_examination(config_path)) as examination:
-        async for finding in examination:
+    async with aclosing(examination(config_path)) as found:
+        async for finding in found:
             findings.append(finding)
             if columns is not None:
                 click.echo(render_finding(finding, columns))
     return findings
 
 
-async def _examination(config_path: Path) -> AsyncGenerator[Finding, None]:
+async def examination(config_path: Path) -> AsyncGenerator[Finding, None]:
     """Look at everything, the nearest first. Whoever has seen enough has to close it: connections may be open."""
     try:
         settings: AgentSettings = config.load(config_path)
     except SettingsError as error:
         yield bad("settings", str(error), "correct the file; muster-agent check-config reads it too")
         return
+    failed = set()
     for finding in check_files(config_path, settings):
-        yield finding
-    for finding in check_agent(settings):
+        failed |= {finding.subject} if finding.level is Level.FAIL else set()
         yield finding
     sources = (check_source(settings, block) for block in settings.stream)
     for visits in (*sources, check_pair(settings), check_upstream(settings)):
         async with aclosing(visits) as findings:
             async for finding in findings:
+                failed |= {finding.subject} if finding.level is Level.FAIL else set()
                 yield finding
+    # The last: what it has trouble with is explained by what has failed.
+    for finding in check_agent(settings, failed):
+        yield finding

@@ -6,14 +6,16 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edge_agent.config import AgentSettings
-from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.private_files import open_to_others
 from edge_agent.store.disk_reading import read_through
-from edge_agent.store.files import set_aside_before
+from edge_agent.store.files import LINK_REMEDY, links_of, set_aside_before
+from shared.nats_causes import MEND_FILE
+from shared.nats_secrets import UnusableSecret, login, tls_context
 from shared.nats_settings import ConnectionSettings
 from shared.sizes import format_size
 from shared.system_errors import refusal
@@ -63,12 +65,15 @@ def _settings_file(path: Path, settings: AgentSettings) -> Finding:
     return good("settings", f"{path}: site {settings.site}, region {settings.region}, stream {streams}")
 
 
+def _connections(settings: AgentSettings) -> dict[str, ConnectionSettings]:
+    sources = {f"stream {block.name}: source": block.source for block in settings.stream}
+    return {"upstream": settings.upstream, **sources}
+
+
 def secret_paths(settings: AgentSettings) -> dict[str, Path]:
     """Name every file that only the agent should be able to read, by its key in the settings."""
-    connections: dict[str, ConnectionSettings] = {"upstream": settings.upstream}
-    connections |= {f"stream {block.name}: source": block.source for block in settings.stream}
     named = {}
-    for name, connection in connections.items():
+    for name, connection in _connections(settings).items():
         auth, tls = connection.auth, connection.tls
         for key in ("nkey_seed_file", "credentials_file", "password_file", "token_file"):
             if getattr(auth, key):
@@ -83,10 +88,30 @@ def _secrets(settings: AgentSettings) -> Iterator[Finding]:
     if not os.access(settings.id_key_path, os.F_OK):
         # Made at the first start; a directory that does not let us look is told of with the store.
         del paths["upstream.id_key_file"]
-    findings = [finding for key, path in paths.items() if (finding := _secret(f"{key} {path}", path))]
+    keys: dict[Path, list[str]] = {}
+    for key, path in paths.items():
+        keys.setdefault(path, []).append(key)
+    findings = [each for path, named in keys.items() if (each := _secret(f"{' and '.join(named)} {path}", path))]
+    findings += _of_no_use(settings, [each.text for each in findings if each.level is Level.FAIL])
     yield from findings
     if paths and not findings:
-        yield good("secrets", f"{', '.join(dict.fromkeys(map(str, paths.values())))}: readable, and not by everyone")
+        yield good("secrets", f"{', '.join(map(str, keys))}: readable, and not by everyone")
+
+
+def _of_no_use(settings: AgentSettings, said: Sequence[str]) -> Iterator[Finding]:
+    """Say of what is in them, and of certificates, why nobody can log in by it; once, whoever uses it."""
+    causes: dict[str, list[str]] = {}
+    for name, connection in _connections(settings).items():
+        try:
+            login(connection.auth).check()
+            if connection.tls is not None:
+                tls_context(connection.tls)
+        except UnusableSecret as error:
+            causes.setdefault(str(error), []).append(name)
+    for cause, names in causes.items():
+        # The file is named behind its key, and a missing one is said above.
+        if not any(cause.partition(": ")[0] in text for text in said):
+            yield bad("secrets", f"{' and '.join(names)}: {cause}", MEND_FILE)
 
 
 def _secret(name: str, path: Path) -> Finding | None:
@@ -116,7 +141,9 @@ def _directory(path: Path) -> Iterator[Finding]:
         return
     files = [directory, *(each for each in directory.glob(f"{path.name}*") if each.is_file())]
     closed = [each for each in files if not os.access(each, os.W_OK)]
-    if closed:
+    if links := links_of(path):
+        yield bad("store", "; ".join(links), LINK_REMEDY)
+    elif closed:
         names = ", ".join(str(each) for each in closed)
         yield bad("store", f"{names}: cannot be written", "give directory and files to the agent's user (chown)")
     elif opened := [str(each) for each in open_to_others(path)]:

@@ -37,6 +37,6 @@ def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
 def summary(findings: Sequence[Finding]) -> str:
     """Count the findings by level, in one line."""
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    if counts[Level.WARN] + counts[Level.FAIL] == 0:
-        return f"{counts[Level.OK]} checks, all well"
-    return f"{counts[Level.FAIL]} failed, {counts[Level.WARN]} doubtful, {counts[Level.OK]} well"
+    warnings = f"{counts[Level.WARN]} warning{'' if counts[Level.WARN] == 1 else 's'}"
+    end = "" if counts[Level.WARN] + counts[Level.FAIL] else ": all well"
+    return f"{counts[Level.FAIL]} failed, {warnings}, {counts[Level.OK]} passed{end}"

@@ -35,6 +35,11 @@ async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
     except StoreUnusable as error:
         yield bad(SUBJECT, str(error), f"copy the file from {other}, readable by the agent's user alone")
         return
+    for finding in await _log(settings, key, other):
+        yield finding
+
+
+async def _log(settings: AgentSettings, key: bytes, other: str) -> list[Finding]:
     address = log_address(settings, key)
     try:
         async with visiting(settings, settings.stream[0].source) as visit:
@@ -42,16 +47,17 @@ async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
             await log.look()
             last = await log.last()
     except ConnectFailed as error:
-        yield bad(SUBJECT, str(error), "see what is said of the source")
+        # Of our own files it is said with the secrets.
+        return [] if error.is_ours else [bad(SUBJECT, str(error), error.remedy)]
     except NoLog:
-        yield _fit(settings, key, None, other)
+        return [_fit(settings, key, None, other)]
     except OtherKey:
-        yield bad(SUBJECT, other_key(other, settings.id_key_path), "an agent refuses to start like this")
+        return [bad(SUBJECT, other_key(other, settings.id_key_path), "an agent refuses to start like this")]
     except LogUnavailable as error:
         remedy = f"allow the agent's user what docs/operators.md lists for pairs; the stream is {address.stream}"
-        yield doubtful(SUBJECT, f"the log cannot be read: {error}", remedy)
+        return [doubtful(SUBJECT, f"the log cannot be read: {error}", remedy)]
     else:
-        yield _fit(settings, key, last, other)
+        return [_fit(settings, key, last, other)]
 
 
 def _fit(settings: AgentSettings, key: bytes, last: Logged | None, other: str) -> Finding:

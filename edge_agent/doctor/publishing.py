@@ -18,11 +18,15 @@ ANYBODY = "muster-doctor"
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What becomes of a publish on a subject: which streams listen, and whether the server lets us."""
+    """What becomes of a publish on a subject: which streams listen, whether the server lets us, and anybody answers.
+
+    Where nobody listens the server answers; who listens and does not is a stream with ``no_ack``, or no stream.
+    """
 
     subject: str
     streams: frozenset[str]
     is_denied: bool
+    is_answered: bool
 
 
 def subjects_of(settings: AgentSettings, block: StreamSettings) -> tuple[list[str], str]:
@@ -54,6 +58,7 @@ async def heard_on(visit: Visit, wanted: Sequence[str]) -> list[Heard]:
             subject,
             frozenset(stream for answer in answers if (stream := _stream_of(answer.data))),
             visit.is_denied(subject),
+            bool(answers),
         )
         for subject, answers in zip(wanted, answered, strict=True)
     ]

@@ -23,6 +23,7 @@ from shared.sizes import format_size
 
 _LOOK_AT_LINK = "look at the server that holds what it copies from, and at the link there: nats stream info shows both"
 _PROBE = "the probe"
+_CONSUMER_KEYS = "source.consumer, or site and the block's name, which it is made of,"
 _WITHOUT_PROBE = "while all senders are silent, the time is unknown and nobody is called stale"
 _REFUSED_FOR_ITS_FORM = b'{"batch":"none","seq":"none","config":"none"}'
 
@@ -47,7 +48,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
                 answered_at = now()
                 facts = await SourceApi(visit.client, address).facts()
             except (ApiError, RequestFailed, SourceUnavailable) as error:
-                yield _no_stream(name, source.stream, subject, error, is_denied=visit.is_denied(subject))
+                yield _no_stream(visit, name, source.stream, subject, error)
                 return
             yield clock_finding(name, parse_instant(info.ts), asked_at, answered_at)
             yield _stream(name, source.stream, info, facts)
@@ -62,9 +63,9 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
         yield bad(name, str(error), "try again: it could be reached a moment ago")
 
 
-def _no_stream(name: str, stream: str, subject: str, error: Exception, *, is_denied: bool) -> Finding:
-    if is_denied:
-        return bad(name, f"not permitted: publish on {subject}", "allow the agent's user to publish there")
+def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Exception) -> Finding:
+    if visit.is_denied(subject):
+        return visit.refused(name, subject, "source.stream or source.domain")
     if isinstance(error, ApiError) and error.err_code == NO_SUCH_STREAM:
         return bad(name, f"there is no stream {stream}", "create it, or correct source.stream or source.domain")
     return bad(name, f"stream {stream}: {error}", "is JetStream enabled there, and source.domain right?")
@@ -91,10 +92,12 @@ def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Fin
     if info.fullness >= NEARLY_FULL:
         text = f"stream {stream} is {info.fullness:.0%} full, and will then refuse what is new; {proves}"
         return doubtful(name, text, "raise its limits, or let it discard what is old")
-    if not state.messages:
+    is_read_to_its_end = not state.messages and state.last_seq > 0 and config.retention != "limits"
+    if not state.messages and not is_read_to_its_end:
         return doubtful(name, f"stream {stream} is empty", "do senders publish on its subjects?")
     keeps = f", keeps {format_duration(config.max_age // 1000)}" if config.max_age else ""
-    return good(name, f"stream {stream} stores: {state.messages:,} messages, {format_size(state.bytes)}{keeps}")
+    holds = "all is read" if is_read_to_its_end else f"{state.messages:,} messages, {format_size(state.bytes)}"
+    return good(name, f"stream {stream} stores: {holds}{keeps}")
 
 
 async def _consumer(
@@ -118,7 +121,10 @@ async def _consumer(
             remedy = f"nats req '{prefix}.CONSUMER.CREATE.{tail}' '{body}', or let create_consumer be true"
             yield bad(name, f"there is no consumer {consumer}, and create_consumer is false", remedy)
     except RequestFailed as error:
-        yield bad(name, f"consumer {consumer}: {error}", f"allow the agent's user to publish on {subject}")
+        if visit.is_denied(subject):
+            yield visit.refused(name, subject, _CONSUMER_KEYS)
+        else:
+            yield bad(name, f"consumer {consumer}: {error}", "look at the server's log, and try again")
         return
     else:
         problem = unsuitable(info, address)
@@ -151,8 +157,11 @@ async def _own_messages(
     for heard in await heard_on(visit, list(keys)):
         key, subject, stream = keys[heard.subject], heard.subject, block.source.stream
         if heard.is_denied:
-            remedy = "allow the agent's user to publish there" + ("" if key == _PROBE else f", or take {key} out")
-            findings.append(bad(name, f"not permitted: publish on {subject} ({key})", remedy))
+            mistyped, otherwise = ("region or site", "") if key == _PROBE else (key, ", or take it out")
+            findings.append(visit.refused(name, f"{subject} ({key})", mistyped, otherwise=otherwise))
+        elif not heard.is_answered:
+            text = f"what listens on {subject} ({key}) acknowledges nothing: a stream with no_ack, or no stream at all"
+            findings.append(bad(name, text, f"take no_ack from {stream}, or correct {key}"))
         elif stream not in heard.streams:
             remedy = f"add it to the subjects of {stream}, or correct {key}"
             findings.append(bad(name, f"stream {stream} does not listen on {subject} ({key})", remedy))
@@ -171,5 +180,5 @@ async def _permissions(visit: Visit, name: str, asked: Mapping[str, str], tail: 
     if not await visit.may_publish(acknowledgements, b"+WPI"):
         denied.append(f"$JS.ACK.{tail}.>")
     if denied:
-        return bad(name, f"not permitted: publish on {', '.join(denied)}", "allow the agent's user to publish there")
+        return visit.refused(name, ", ".join(denied), _CONSUMER_KEYS)
     return good(name, f"{', '.join(asked.values())} and acknowledging are permitted")

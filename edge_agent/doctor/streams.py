@@ -22,6 +22,7 @@ class _Config(msgspec.Struct):
     max_msgs: int = -1
     max_bytes: int = -1
     max_age: int = 0
+    max_msg_size: int = -1
 
 
 class StreamInfo(msgspec.Struct):

@@ -47,19 +47,24 @@ async def _subjects(
     heard = await heard_on(visit, wanted)
     streams |= {stream for each in heard for stream in each.streams}
     denied = [each.subject for each in heard if each.is_denied]
-    unheard = [each.subject for each in heard if not each.is_denied and not each.streams]
+    unheard = [each.subject for each in heard if each.is_answered and not each.streams]
+    silent = [each.subject for each in heard if not each.is_answered and not each.is_denied]
     doubled = [f"{each.subject} ({', '.join(sorted(each.streams))})" for each in heard if len(each.streams) > 1]
     findings = []
+
+    def named(some: list[str]) -> str:
+        return whole if some == wanted else ", ".join(some)
+
     if denied:
-        named = whole if denied == wanted else ", ".join(denied)
-        findings.append(
-            bad(NAME, f"not permitted: publish on {named}", f"allow the agent's user to publish on {whole}")
-        )
+        keys = "target.prefix" if block.target.prefix else "region, site or the block's name"
+        findings.append(visit.refused(NAME, named(denied), keys, otherwise=f" ({whole})"))
+    if silent:
+        text = f"what listens on {named(silent)} acknowledges nothing: a stream with no_ack, or no stream at all"
+        findings.append(bad(NAME, text, "take no_ack from the stream, or let a stream listen there"))
     if unheard:
-        named = whole if unheard == wanted else ", ".join(unheard)
         key, covering = ("target.prefix", whole) if block.target.prefix else ("region", f"fleet.{settings.region}.>")
         remedy = f"create the stream with the subject {covering}, or correct {key}"
-        findings.append(bad(NAME, f"no stream listens on {named}", remedy))
+        findings.append(bad(NAME, f"no stream listens on {named(unheard)}", remedy))
     if doubled:
         remedy = "let only the region's own stream listen: each must have its region in its subjects"
         findings.append(doubtful(NAME, f"several streams store {', '.join(doubled)}", remedy))
@@ -89,6 +94,13 @@ async def _stream(visit: Visit, settings: AgentSettings, stream: str) -> Sequenc
         return [
             clock,
             doubtful(NAME, f"{stream} is {info.fullness:.0%} full, and will then refuse what is new", remedy),
+        ]
+    if 0 < info.config.max_msg_size < LARGEST_REGISTRATION:
+        limit = format_size(info.config.max_msg_size)
+        text = f"{stream} takes messages of at most {limit}: larger registrations are dropped, counted"
+        return [
+            clock,
+            doubtful(NAME, text, f"raise max_msg_size of {stream} to what the site's stream takes, or take it out"),
         ]
     return [clock, good(NAME, f"{stream} stores: {info.state.messages:,} messages, {format_size(info.state.bytes)}")]
 

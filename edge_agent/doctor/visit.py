@@ -22,6 +22,7 @@ from shared.nats_connection import (
     connect,
     request_json,
 )
+from shared.nats_secrets import login
 
 CONNECT_DEADLINE = 4.0
 ANSWER_DEADLINE = 3.0
@@ -34,8 +35,9 @@ T = TypeVar("T")
 class Visit:
     """One open connection, and what the server has denied on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, whom: str) -> None:
         self.client: Client
+        self.whom = whom or "the agent's user"
         self._denied: list[str] = []
 
     def note(self, state: LinkState) -> None:
@@ -46,6 +48,21 @@ class Visit:
     def is_denied(self, subject: str) -> bool:
         """Tell whether the server has refused us this subject."""
         return any(f'"{subject}"'.lower() in reason.lower() for reason in self._denied)
+
+    def refused(self, name: str, subjects: str, keys: str, *, otherwise: str = "") -> Finding:
+        """Say that we may not publish there: it may be the wrong place, which ``keys`` of the settings name."""
+        remedy = f"correct {keys} if that is mistyped; else allow {self.whom} to publish there{otherwise}"
+        return bad(name, f"not permitted: publish on {subjects}, as {self.whom}", remedy)
+
+    async def hears(self) -> bool:
+        """Tell whether we may listen for answers: without that every request seems to get none."""
+        inbox = self.client.new_inbox()
+        with suppress(nats.errors.Error):
+            subscription = await self.client.subscribe(inbox)
+            await self.client.flush(int(ANSWER_DEADLINE))
+            await asyncio.sleep(MOMENT)
+            await subscription.unsubscribe()
+        return not self.is_denied(inbox)
 
     async def ask(self, subject: str, body: object, model: type[T]) -> T:
         """Ask as JSON; raise ApiError or RequestFailed, at once where the server denies us the subject."""
@@ -96,11 +113,11 @@ class Visit:
 @asynccontextmanager
 async def visiting(settings: AgentSettings, connection: ConnectionSettings) -> AsyncIterator[Visit]:
     """Connect as the agent does; raise ConnectFailed."""
-    visit = Visit()
+    visit = Visit(login(connection.auth).whom)
     visit.client = await connect(
         connection,
         name=f"muster-agent {settings.site} doctor",
-        inbox_prefix=f"_INBOX_{settings.site}",
+        inbox_prefix=_inboxes(settings),
         deadline=CONNECT_DEADLINE,
         on_state=visit.note,
     )
@@ -110,25 +127,35 @@ async def visiting(settings: AgentSettings, connection: ConnectionSettings) -> A
         await visit.client.close()
 
 
+def _inboxes(settings: AgentSettings) -> str:
+    return f"_INBOX_{settings.site}"
+
+
 async def check_servers(subject: str, settings: AgentSettings, connection: ConnectionSettings) -> list[Finding]:
     """Try every server of a connection by itself: the second is otherwise missed only when the first has gone."""
 
-    async def attempt(server: str) -> str:
+    async def attempt(server: str) -> Finding | None:
         try:
             async with visiting(settings, msgspec.structs.replace(connection, servers=(server,))) as visit:
                 began = time.monotonic()
                 await visit.client.flush(int(CONNECT_DEADLINE))
                 spent = (time.monotonic() - began) * 1000
+                if not await visit.hears():
+                    refused = f"not permitted: subscribe to {_inboxes(settings)}.>, as {visit.whom}"
+                    text = f"{server}: {refused}: no answer is heard"
+                    return bad(
+                        subject, text, f"correct site if that is mistyped; else allow {visit.whom} to subscribe there"
+                    )
                 version = visit.client.connected_server_version
                 found.append(f"{server} ({version.major}.{version.minor}.{version.patch}, {spent:.1f} ms)")
-                return ""
+                return None
         except ConnectFailed as error:
-            return str(error)
+            # Of our own files it is said with the secrets.
+            return None if error.is_ours else bad(subject, str(error), error.remedy)
         except nats.errors.Error as error:
-            return f"{server}: {error}"
+            return bad(subject, f"{server}: {error}", "try again: it could be reached a moment ago")
 
     found: list[str] = []
     failures = [each for each in await asyncio.gather(*map(attempt, connection.servers)) if each]
-    remedy = "start the server, open the way to it, or correct servers, auth or tls in the settings"
-    findings = [(doubtful if found else bad)(subject, failure, remedy) for failure in failures]
+    findings = [doubtful(subject, each.text, each.remedy) if found else each for each in failures]
     return [*findings, *([good(subject, f"reached {', '.join(sorted(found))}")] if found else [])]

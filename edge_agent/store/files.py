@@ -7,12 +7,14 @@ the disk does not let us read: nothing is proven of what it holds.
 
 import errno
 import fcntl
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from glob import escape
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 
@@ -25,7 +27,9 @@ FULL = 1 << 20
 KEPT_ASIDE = 3
 _LOOKS = 2
 _LOGS = ("-wal", "-shm")
+_WRITTEN = ("", *_LOGS, ".lock", ".marker", ".handed-over", ".arrived")
 OWNER = "the agent needs to write there"
+LINK_REMEDY = "the agent writes through no link: remove it, or write in store.path where the file itself lies"
 _FULL = "the disk is full, make room there"
 _DISK = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
 _OF_THE_DISK = (errno.EIO, errno.ENXIO, errno.EUCLEAN)
@@ -58,13 +62,26 @@ class Prepared(msgspec.Struct, frozen=True):
     removed: tuple[Path, ...] = ()
 
 
+def links_of(path: Path) -> list[str]:
+    """Name the symbolic links in the place of files that an agent writes: what they lead to may be anybody's."""
+    written = (path.with_name(path.name + suffix) for suffix in _WRITTEN)
+    return [f"{each} is a symbolic link to {each.readlink()}" for each in written if each.is_symlink()]
+
+
+def _opened(path: Path) -> TextIO:
+    """Open for writing, and make, a file of the agent's own; no link is followed, nothing written yet."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "a")
+
+
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Keep other agents out of the store; raise StoreUnusable where one is in. The lock ends with its process."""
     lock = path.with_name(path.name + ".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("a")
+        if links := links_of(path):
+            raise StoreUnusable(f"store {path}: {links[0]}; {LINK_REMEDY}")
+        file = _opened(lock)
     except OSError as error:
         raise StoreUnusable(f"store {path}: {refusal(error, path)}; {OWNER}") from error
     with file:
@@ -99,7 +116,7 @@ def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
         if not is_there:
             _drop_logs(path)
             _create(path, replaces_lost=was_lost)
-        marker.touch()
+        _opened(marker).close()
         return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from, removed)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error

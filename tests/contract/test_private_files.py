@@ -72,6 +72,39 @@ def test_what_is_made_and_what_was_there_is_closed_to_others(tmp_path: Path) -> 
     }
 
 
+def test_what_is_linked_to_from_beside_a_store_keeps_its_mode(tmp_path: Path) -> None:
+    path, theirs = tmp_path / "agent.db", tmp_path / "theirs"
+    theirs.touch(mode=0o644)
+    (tmp_path / "agent.db-wal").symlink_to(theirs)
+    (tmp_path / "agent.db.corrupt-1").hardlink_to(theirs)
+    os.mkfifo(tmp_path / "agent.db.corrupt-2", 0o644)
+    (tmp_path / "agent.db.marker").symlink_to(tmp_path / "nothing")
+    keep_private(path)
+    assert stat.S_IMODE(theirs.stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", ".lock", ".marker", ".arrived"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_agent_writes_through_no_link_and_says_which(tmp_path: Path, suffix: str, exists: bool) -> None:
+    theirs, link = tmp_path / "theirs", tmp_path / f"agent.db{suffix}"
+    if exists:
+        theirs.write_text("theirs")
+    link.symlink_to(theirs)
+    config = tmp_path / "agent.toml"
+    config.write_text(SETTINGS.format(store=tmp_path / "agent.db", pair=""))
+    done = subprocess.run(
+        [COMMAND, "run", "--config", str(config)], capture_output=True, text=True, timeout=60, check=False
+    )
+    said = f"{link} is a symbolic link to {theirs}"
+    assert (done.returncode != 0, done.stderr.count("\n"), said in done.stderr) == (True, 1, True), done.stderr
+    assert theirs.read_text() == "theirs" if exists else not theirs.exists()
+    done = subprocess.run(
+        [COMMAND, "doctor", "--json", "--config", str(config)], capture_output=True, text=True, timeout=60, check=False
+    )
+    (found,) = [each for each in msgspec.json.decode(done.stdout)["findings"] if each["subject"] == "store"]
+    assert (found["level"], found["text"]) == ("FAIL", said)
+
+
 async def test_the_group_may_look_into_a_store_and_others_are_told_who_may(place: Path) -> None:
     path = place / "agent.db"
     keep_private(path)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from edge_agent.doctor.agent import UNEXPLAINED
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR
@@ -104,6 +105,58 @@ async def test_streams_that_are_missing_sealed_or_full_are_found(stage: Stage) -
     await stage.site.update_stream(sealed=True)
     said = " ".join(said for level, said, _ in (await examined(stage.config_path))[1] if level == "FAIL")
     assert f"stream {STREAM} is sealed" in said
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+async def test_a_stream_that_has_been_read_to_its_end_is_well_and_one_that_nobody_used_is_not(
+    stage: Stage, retention: str
+) -> None:
+    await stage.site.delete_stream()
+    await stage.site.make_stream(retention=retention)
+    assert f"stream {STREAM} is empty" in [said for _, said, _ in (await examined(stage.config_path))[1]]
+    async with registering(stage.site, "a"), operated_agent(stage.config_path):
+        await until(stage.region.observed_through, "the agent has read what there is")
+
+    async def is_drained() -> bool:
+        await stage.site.api(f"STREAM.PURGE.{STREAM}")
+        return not (await stage.site.api(f"STREAM.INFO.{STREAM}"))["state"]["messages"]
+
+    await until(is_drained, "what came after the agent's end is gone")
+    wrong = (await examined(stage.config_path))[1]
+    assert not [said for _, said, _ in wrong if f"stream {STREAM}" in said], wrong
+
+
+async def test_a_region_that_acknowledges_nothing_is_not_said_to_lack_a_stream(stage: Stage) -> None:
+    await stage.site.publish(b'{"sender": "a"}')
+    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+    await stage.region.make_stream(no_ack=True)
+    _, wrong = await examined(stage.config_path)
+    said = f"what listens on {SUBJECT}.> acknowledges nothing: a stream with no_ack, or no stream at all"
+    assert [each for each in wrong if each[0] == "FAIL"] == [
+        ("FAIL", said, "take no_ack from the stream, or let a stream listen there")
+    ]
+
+
+async def test_the_agents_trouble_points_at_what_fails_and_at_nothing_that_is_well(stage: Stage) -> None:
+    async def remedies(expected: str) -> bool:
+        wrong = (await examined(stage.config_path))[1]
+        return [remedy for _, said, remedy in wrong if said.startswith("upstream: not accepted")] == [expected]
+
+    async with registering(stage.site, "a"), operated_agent(stage.config_path):
+        await until(lambda: stage.region.told(AdvisoryKind.NEW), "the agent works")
+        await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+        await until(lambda: remedies("see above"), "the agent has noticed, and the doctor why")
+        # It is not full, and has no room for any record.
+        await stage.region.make_stream(max_bytes=100, discard="new")
+        await until(lambda: remedies(UNEXPLAINED), "the agent has trouble that nothing above explains")
+
+
+async def test_a_region_that_takes_small_messages_only_is_found(stage: Stage) -> None:
+    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+    await stage.region.make_stream(max_msg_size=90)
+    _, wrong = await examined(stage.config_path)
+    limited = f"{FLEET} takes messages of at most 90 B: larger registrations are dropped, counted"
+    assert ("WARN", limited) in [(level, said) for level, said, _ in wrong]
 
 
 async def test_thresholds_that_do_not_fit_the_registrations_are_said(stage: Stage) -> None:
@@ -275,7 +328,7 @@ authorization {{ users: [
   {{ user: admin, password: admin }}
   {{ user: agent, password: agent, permissions: {{
     publish: {{ allow: [{publish}] }}
-    subscribe: {{ allow: ["_INBOX_dub1.>"] }}
+    subscribe: {{ allow: ["{inbox}"] }}
   }} }}
 ] }}
 """
@@ -310,14 +363,60 @@ async def test_a_permission_that_is_missing_is_named_before_the_consumer_is_made
     code, wrong = await examined_where(tmp_path, permitted, is_new=True)
     assert (code, [said for level, said, _ in wrong if level == "FAIL"]) == (
         2,
-        [f"not permitted: publish on {missing}"],
+        [f"not permitted: publish on {missing}, as user agent"],
     )
 
 
-async def examined_where(tmp_path: Path, permitted: list[str], *, is_new: bool) -> tuple[int, Findings]:
-    """Examine a site whose agent may publish only there, and whose consumer, where it ``is_new``, it shall make."""
+@pytest.mark.parametrize(
+    ("written", "mistyped", "keys", "denied"),
+    [
+        (f'stream = "{STREAM}"', 'stream = "REGISTRATON"', "source.stream or source.domain", "STREAM.INFO.REGISTRATON"),
+        (
+            f'stream = "{STREAM}"',
+            f'stream = "{STREAM}"\ndomain = "hbu"',
+            "source.stream or source.domain",
+            "$JS.hbu.API",
+        ),
+        ('region = "eu-west"', 'region = "eu-wset"', "region, site or the block's name", "fleet.eu-wset.dub1.nodes.>"),
+    ],
+)
+async def test_what_is_mistyped_is_named_before_a_permission_is_asked_for(
+    tmp_path: Path, written: str, mistyped: str, keys: str, denied: str
+) -> None:
+    _, wrong = await examined_where(tmp_path, list(LEAST), is_new=False, instead=(written, mistyped))
+    (remedy,) = [
+        remedy for level, said, remedy in wrong if level == "FAIL" and denied in said and "as user agent" in said
+    ]
+    assert remedy.startswith(f"correct {keys} if that is mistyped; else allow user agent to publish there")
+
+
+async def test_an_agent_that_may_not_listen_is_not_told_to_create_a_stream(tmp_path: Path) -> None:
+    _, wrong = await examined_where(tmp_path, list(LEAST), is_new=False, inbox="_INBOX_other.>")
+    failed = [(said.partition(": ")[2], remedy) for level, said, remedy in wrong if level == "FAIL"]
+    assert failed == 2 * [
+        (
+            "not permitted: subscribe to _INBOX_dub1.>, as user agent: no answer is heard",
+            "correct site if that is mistyped; else allow user agent to subscribe there",
+        )
+    ]
+
+
+async def examined_where(
+    tmp_path: Path,
+    permitted: list[str],
+    *,
+    is_new: bool,
+    instead: tuple[str, str] = ("", ""),
+    inbox: str = "_INBOX_dub1.>",
+) -> tuple[int, Findings]:
+    """Examine a site whose agent may publish only there, and whose consumer, where it ``is_new``, it shall make.
+
+    Of ``instead``, the second stands in the settings in the place of the first.
+    """
     publish = ", ".join(f'"{subject}"' for subject in permitted)
-    settings = ServerSettings(name="both", store_dir=tmp_path / "nats", extra_config=USERS.format(publish=publish))
+    settings = ServerSettings(
+        name="both", store_dir=tmp_path / "nats", extra_config=USERS.format(publish=publish, inbox=inbox)
+    )
     (tmp_path / "password").write_text("agent\n")
     (tmp_path / "password").chmod(0o600)
     async with EmbeddedNats(settings) as server:
@@ -331,6 +430,7 @@ async def examined_where(tmp_path: Path, permitted: list[str], *, is_new: bool) 
             f'[stream.source]\nservers = ["{server.url}"]\nstream = "{STREAM}"\ncreate_consumer = {creates}\n'
             f'[stream.source.auth]\n{auth}\n[stream.sender]\njson_path = "sender"\n'
         )
+        config_path.write_text(config_path.read_text().replace(*instead))
         return await examined(config_path)
 
 

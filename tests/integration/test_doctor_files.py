@@ -10,10 +10,12 @@ import pytest
 
 from edge_agent import config
 from edge_agent.doctor.agent import check_agent
+from edge_agent.doctor.command import examination
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, Level
 from edge_agent.store import schema
 from edge_agent.store.files import prepare
+from shared.nats_causes import MEND_FILE
 from tests.support.agent_process import SETTINGS
 
 NOBODYS = 54_321
@@ -45,6 +47,34 @@ def test_root_hears_that_another_user_may_be_refused_what_it_may_read(config_pat
 
 def test_the_agents_user_hears_nothing_of_it(config_path: Path) -> None:
     assert said_of_the_user(config_path) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "said"),
+    [
+        ("nkey_seed_file", None, "there is no such file"),
+        ("nkey_seed_file", "SUdamaged", "the nkey seed is damaged: a user's seed is one line that starts with SU"),
+        ("credentials_file", "cut short", "has no section 'BEGIN NATS USER JWT'"),
+        ("token_file", "", "is empty"),
+    ],
+)
+async def test_a_secret_that_is_of_no_use_is_one_failure_that_names_its_file(
+    config_path: Path, key: str, content: str | None, said: str
+) -> None:
+    secret = config_path.with_name("secret")
+    if content is not None:
+        secret.write_text(content)
+        secret.chmod(0o600)
+    text = config_path.read_text()
+    for table in ("[upstream", "[stream.source"):
+        text = text.replace(f"{table}]", f'{table}]\nauth = {{ {key} = "{secret}" }}')
+    config_path.write_text(text)
+    (failed,) = [each async for each in examination(config_path) if each.level is Level.FAIL]
+    assert failed.subject == "secrets"
+    assert failed.text.endswith(f"{key} {secret}: {said}")
+    assert "upstream" in failed.text
+    assert "stream nodes: source" in failed.text
+    assert failed.remedy in (MEND_FILE, "put the secret there, or correct the path")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 import uvloop
 
 from edge_agent import monitor
+from edge_agent.config import MonitorSettings
 from edge_agent.status_board import StatusBoard
 from edge_agent.store.reading import reading
 from edge_agent.store.sqlite_store import SqliteStore
@@ -30,12 +31,13 @@ RESET = struct.pack("ii", 1, 0)
 
 
 @asynccontextmanager
-async def monitored(path: Path) -> AsyncIterator[tuple[SqliteStore, str, int]]:
+async def monitored(path: Path, hosts: tuple[str, ...] = ()) -> AsyncIterator[tuple[SqliteStore, str, int]]:
     """Serve the monitor of an agent on a store; give the store, and where the monitor listens."""
     host, _, port = (listen := free_address()).rpartition(":")
+    settings = MonitorSettings(listen=listen, hosts=hosts)
     board = StatusBoard("dub1-a", "eu-west", "dub1", "1", "boot", ROOM)
     async with opened(path) as store:
-        serving = asyncio.create_task(monitor.serve_monitor(listen, board, store, path))
+        serving = asyncio.create_task(monitor.serve_monitor(settings, board, store, path))
         try:
             await until(lambda: listens(host, int(port)), "the monitor listens")
             yield store, host, int(port)
@@ -110,3 +112,58 @@ async def test_a_record_that_is_damaged_hides_only_its_own_age(tmp_path: Path) -
     assert found["muster_agent_outbox_rows", "advisories"] == 1
     ages = {lane for name, lane in found if name == "muster_agent_outbox_oldest_age_seconds"}
     assert ages == {"registrations", "copies"}
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost:8787",
+        "LocalHost.",
+        "127.0.0.1",
+        "[::1]:8787",
+        "10.1.0.4:9",
+        "dub1-a.example:8787",
+        "DUB1-A.example",
+        None,
+    ],
+)
+@pytest.mark.parametrize("page", ["/healthz", "/readyz", "/metrics"])
+async def test_the_host_is_asked_by_addresses_and_its_own_names(tmp_path: Path, host: str | None, page: str) -> None:
+    status, _ = await asked_as(tmp_path, page, "" if host is None else f"Host: {host}\r\n")
+    assert status in ("200 OK", "503 Service Unavailable")
+
+
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ("Host: rebound.example:8787\r\n", "rebound.example:8787"),
+        ("hOST:\trebound.example \r\n", "rebound.example"),
+        ("Host: localhost\r\nHost: rebound.example\r\n", "rebound.example"),
+        ("Host: localhost.rebound.example\r\n", "localhost.rebound.example"),
+        ("Host: 127.0.0.1.rebound.example\r\n", "127.0.0.1.rebound.example"),
+        ("Host: localhost:1@rebound.example\r\n", "localhost:1@rebound.example"),
+        ("Host: [::1].rebound.example\r\n", "[::1].rebound.example"),
+        ("Host: \r\n", ""),
+    ],
+)
+@pytest.mark.parametrize("page", ["/healthz", "/readyz", "/metrics"])
+async def test_a_page_that_rebound_its_own_name_reads_nothing(
+    tmp_path: Path, page: str, headers: str, named: str
+) -> None:
+    status, body = await asked_as(tmp_path, page, f"Accept: */*\r\n{headers}Origin: http://rebound.example\r\n")
+    assert (status, body) == (
+        "421 Misdirected Request",
+        f"not known here as {named}: add the name to monitor.hosts in the settings\n",
+    )
+
+
+async def asked_as(tmp_path: Path, page: str, headers: str) -> tuple[str, str]:
+    """Ask a monitor with a name in its settings; give the status and the body of its answer."""
+    async with monitored(tmp_path / "agent.db", ("dub1-a.example",)) as (_, host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(f"GET {page} HTTP/1.1\r\n{headers}\r\n".encode())
+        async with asyncio.timeout(60):
+            head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+    return head.partition("\r\n")[0].removeprefix("HTTP/1.1 "), body

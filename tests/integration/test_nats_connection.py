@@ -49,7 +49,8 @@ async def test_a_password_from_a_file_opens_the_door_and_a_wrong_one_ends_at_onc
         wrong = AuthSettings(user="agent", password_file=written(tmp_path / "wrong", "wrong\n"))
         line = await failure(settings_for(server, wrong), deadline=30)
         assert line == (
-            f"cannot connect to 127.0.0.1:{server.port}: it refuses our credentials (auth): Authorization Violation"
+            f"cannot connect to 127.0.0.1:{server.port}: it refuses our credentials (auth): Authorization Violation, "
+            "as user agent"
         )
         # Not only when the deadline is over.
         assert time.monotonic() - started_at < 25
@@ -168,6 +169,36 @@ async def test_a_certificate_of_a_stranger_is_refused(tmp_path: Path) -> None:
         assert line.endswith("check tls.ca and the server's name")
 
 
+@pytest.mark.parametrize(
+    ("days", "said", "remedy"),
+    [
+        (-2, "the server's certificate has expired", "renew it, or its authority's, at the server"),
+        (2, "the server's certificate is not valid yet", "set the clocks of both hosts right"),
+    ],
+)
+async def test_a_certificate_of_the_server_that_is_out_of_its_time_is_the_servers_to_mend(
+    tmp_path: Path, days: int, said: str, remedy: str
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    async with server_in(tmp_path, tls_block(authority, days=days)) as server:
+        with pytest.raises(ConnectFailed) as caught:
+            await connect(settings_for(server, tls=TlsSettings(ca=FilePath(authority.ca))), name="test", deadline=10)
+    assert str(caught.value).endswith(f": {said}")
+    assert caught.value.remedy.startswith(remedy)
+
+
+async def test_a_key_that_is_refused_is_named_by_its_public_part_and_never_by_its_seed(tmp_path: Path) -> None:
+    known, ours = nkey(nkeys.PREFIX_BYTE_USER), nkey(nkeys.PREFIX_BYTE_USER)
+    public_key, seed = ours.public_key.decode(), ours.seed.decode()
+    async with server_in(tmp_path, f"authorization {{ users: [ {{ nkey: {known.public_key.decode()} }} ] }}") as server:
+        auth = AuthSettings(nkey_seed_file=written(tmp_path / "seed", seed))
+        with pytest.raises(ConnectFailed) as caught:
+            await connect(settings_for(server, auth), name="test", deadline=10)
+    assert str(caught.value).endswith(f"Authorization Violation, as nkey {public_key}")
+    assert caught.value.remedy == f"let the server know nkey {public_key}, or correct auth in the settings"
+    assert seed not in f"{caught.value} {caught.value.remedy}"
+
+
 async def test_a_server_without_tls_gets_no_clear_text(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     async with server_in(tmp_path) as server:
@@ -220,8 +251,8 @@ async def test_damaged_certificates_are_named(tmp_path: Path) -> None:
     assert line.endswith(f"tls.key {other.key}: does not fit the certificate {ours.cert}")
 
 
-def tls_block(authority: Authority, options: str = "") -> str:
-    server = authority.issue("server")
+def tls_block(authority: Authority, options: str = "", days: int = 0) -> str:
+    server = authority.issue("server", days)
     return f'tls {{ cert_file: "{server.cert}", key_file: "{server.key}", ca_file: "{authority.ca}", {options} }}'
 
 

@@ -164,7 +164,7 @@ async def test_a_user_who_is_removed_and_admitted_again_comes_back(tmp_path: Pat
         admitted = config_path.read_text()
         config_path.write_text(admitted.replace("user: agent", "user: other"))
         os.kill(server.pid, signal.SIGHUP)
-        refusal = "it refuses our credentials (auth): Authorization Violation"
+        refusal = "it refuses our credentials (auth): Authorization Violation, as user agent"
         await until(lambda: told[-1].reason == refusal, "the user is refused")
         config_path.write_text(admitted)
         os.kill(server.pid, signal.SIGHUP)

@@ -29,6 +29,7 @@ interval = "10s"
 
 [monitor]
 listen = "127.0.0.1:8787"        # "" = off
+hosts = []                       # further names that the host is asked by
 
 [[stream]]                       # one or more
 name = "nodes"                   # the block's name, a subject token

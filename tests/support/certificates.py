@@ -43,13 +43,13 @@ class Authority:
         certificate = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
         self.ca = self._write("ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str) -> Certificate:
-        """Sign a certificate for server and client use at 127.0.0.1."""
+    def issue(self, name: str, days: int = 0) -> Certificate:
+        """Sign a certificate for server and client use at 127.0.0.1, valid a day before and after now and ``days``."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        builder = self._builder(subject, key).add_extension(addresses, critical=False)
+        builder = self._builder(subject, key, days).add_extension(addresses, critical=False)
         certificate = builder.add_extension(issuer, critical=False).sign(self._key, hashes.SHA256())
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -59,8 +59,8 @@ class Authority:
             self._write(f"{name}.key", pem),
         )
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = dt.datetime.now(dt.UTC)
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 0) -> x509.CertificateBuilder:
+        now = dt.datetime.now(dt.UTC) + days * _DAY
         return (
             x509.CertificateBuilder()
             .subject_name(subject)

@@ -35,7 +35,7 @@ def test_complete_file_is_read_word_for_word() -> None:
         ),
         store=StoreSettings(path=FilePath("/var/lib/muster-agent/agent.db"), max_outbox=Size(2 << 30)),
         watermark=WatermarkSettings(interval=Duration(10 * SECOND)),
-        monitor=MonitorSettings(listen="127.0.0.1:8787"),
+        monitor=MonitorSettings(listen="127.0.0.1:8787", hosts=()),
         stream=(
             StreamSettings(
                 name="nodes",

@@ -47,7 +47,7 @@ def test_unknown_key_is_named_with_the_nearest_and_its_meaning(table: str, key: 
     ("table", "key", "line", "said"),
     [
         ("watermark", "interval", 'every = "1s"', "watermark.every: there is no such key; known here: interval"),
-        ("monitor", "listen", 'port = "8787"', "monitor.port: there is no such key; known here: listen"),
+        ("monitor", "listen", 'port = "8787"', "monitor.port: there is no such key; known here: hosts, listen"),
         (
             "stream",
             "mode",
@@ -284,6 +284,14 @@ def test_secret_in_an_address_is_refused_and_not_repeated(table: str, place: str
 def test_address_to_listen_at_needs_host_and_port(listen: str) -> None:
     said = f"monitor: listen '{listen}' is not host:port (metrics and health over HTTP)"
     assert complaint(with_line("monitor", "listen", f'listen = "{listen}"')) == said
+
+
+@pytest.mark.parametrize("name", ["", "dub1-a:8787", "http://dub1-a", "*.example", "a..b"])
+def test_a_name_that_the_host_is_asked_by_has_neither_port_nor_gaps(name: str) -> None:
+    said = f"hosts: '{name}' is not a host's name: write it whole, without a port"
+    assert complaint(with_line("monitor", "hosts", f'hosts = ["{name}"]')) == (
+        f"monitor: {said} (metrics and health over HTTP)"
+    )
 
 
 @pytest.mark.parametrize(

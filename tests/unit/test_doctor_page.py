@@ -41,8 +41,8 @@ def test_a_subject_is_never_broken() -> None:
 
 
 def test_the_summary_counts_what_is_not_well() -> None:
-    assert summary([good("a", ""), good("b", "")]) == "2 checks, all well"
-    assert summary([good("a", ""), doubtful("b", "", ""), bad("c", "", "")]) == "1 failed, 1 doubtful, 1 well"
+    assert summary([good("a", ""), good("b", "")]) == "0 failed, 0 warnings, 2 passed: all well"
+    assert summary([good("a", ""), doubtful("b", "", ""), bad("c", "", "")]) == "1 failed, 1 warning, 1 passed"
 
 
 def test_a_secret_that_two_connections_share_is_named_once(tmp_path: Path) -> None:
