@@ -178,11 +178,16 @@ def _first_of(errors: BaseExceptionGroup[StoreDamaged]) -> StoreDamaged:
 
 
 def _say_what_was_found(path: Path, prepared: Prepared, damage: StoreDamaged | None) -> None:
-    if prepared.set_aside:
+    if prepared.is_older:
+        log.error(
+            "store %s holds less than had been committed to it (its -wal is gone, or an older copy was put back): set "
+            "aside as %s, beginning anew; known senders will be announced again",
+            path,
+            prepared.set_aside,
+        )
+    elif prepared.set_aside:
         said = f" ({damage})" if damage is not None else ""
         log.error("store %s was corrupt%s: set aside as %s, beginning anew", path, said, prepared.set_aside)
-        for old in prepared.removed:
-            log.error("store %s: %s, set aside before, was removed to make room", path, old)
     elif prepared.was_lost:
         log.error("store %s is gone though there was one: beginning anew; known senders will be announced again", path)
     elif damage is not None:
@@ -192,5 +197,7 @@ def _say_what_was_found(path: Path, prepared: Prepared, damage: StoreDamaged | N
             path,
             damage,
         )
+    for old in prepared.removed:
+        log.error("store %s: %s, set aside before, was removed to make room", path, old)
     if prepared.migrated_from:
         log.info("store %s: written by an older agent (version %d), now up to date", path, prepared.migrated_from)

@@ -1,8 +1,8 @@
 """Make sure of the files before they are opened: the agent always starts.
 
-A file that is corrupt is set aside under another name; a marker beside it tells a lost store from a first start. One
-that an older agent wrote is brought up to date; one of a newer agent is refused and left as it is, and so is one that
-the disk does not let us read: nothing is proven of what it holds.
+A file that is corrupt, or older than what its marker says was committed, is set aside under another name; the marker
+tells a lost store from a first start, too. One that an older agent wrote is brought up to date; one of a newer agent
+is refused and left as it is, and so is one that the disk does not let us read: nothing is proven of what it holds.
 """
 
 import errno
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.store import migrations, schema
+from edge_agent.store import marker, migrations, schema
 from edge_agent.store.damage import StoreDamaged, may_be_the_disk
 from edge_agent.store.disk_reading import read_through, wait_until_readable
 from shared.system_errors import refusal
@@ -44,8 +44,9 @@ class StoreInUse(StoreUnusable):
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What was found: ``was_lost`` where there had been a store before, and where a corrupt one now lies.
+    """What was found: ``was_lost`` where there had been a store before, and where a corrupt or older one now lies.
 
+    ``is_older`` where it was sound, and held less than had been committed.
     ``replaces_lost`` stays true of a store that was made in the place of a lost one. ``migrated_from`` is the version
     that an older agent wrote, 0 where there was nothing to bring up to date.
     ``removed`` are stores that had been set aside before, and made room.
@@ -56,6 +57,7 @@ class Prepared(msgspec.Struct, frozen=True):
     replaces_lost: bool = False
     migrated_from: int = 0
     removed: tuple[Path, ...] = ()
+    is_older: bool = False
 
 
 @contextmanager
@@ -80,27 +82,30 @@ def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
 
     ``damage`` is what somebody met who used it: where that proves nothing, and the file is sound, it is kept.
     """
-    marker = path.with_name(path.name + ".marker")
-    set_aside, migrated_from = None, 0
+    set_aside, migrated_from, is_older = None, 0, False
     removed: tuple[Path, ...] = ()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         is_there = _is_there(path)
-        had_one = _is_there(marker) or is_there
+        had_one = _is_there(marker.marker_of(path)) or is_there
         if is_there:
             _refuse_newer(path)
-            if _is_damaged(path, damage):
+            is_damaged = _is_damaged(path, damage)
+            if not is_damaged:
+                migrated_from = _brought_up_to_date(path)
+                is_older = _is_older(path)
+            if is_damaged or is_older:
                 is_there = False
                 set_aside = _set_aside(path)
                 removed = _make_room(path)
-            else:
-                migrated_from = _brought_up_to_date(path)
         was_lost = had_one and not is_there
         if not is_there:
             _drop_logs(path)
+            # Before there is a store that has committed nothing.
+            marker.forget(path)
             _create(path, replaces_lost=was_lost)
-        marker.touch()
-        return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from, removed)
+        marker.marker_of(path).touch()
+        return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from, removed, is_older)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error
 
@@ -174,6 +179,13 @@ def _brought_up_to_date(path: Path) -> int:
         database.execute("PRAGMA synchronous=FULL")
         migrations.migrate(database, version)
         return version
+
+
+def _is_older(path: Path) -> bool:
+    """Tell whether a sound store holds less than was committed to it: its log is gone, or it is a copy from before."""
+    committed = marker.noted(path)
+    with closing(sqlite3.connect(path, timeout=30)) as database:
+        return committed.exceeds(database)
 
 
 def _is_there(path: Path) -> bool:

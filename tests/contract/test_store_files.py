@@ -246,6 +246,46 @@ async def test_damage_within_records_is_found_though_sqlite_finds_the_file_sound
     assert await works(path)
 
 
+@pytest.mark.parametrize("what", ["its log is gone", "its log is empty", "an older copy", "empty, without rows"])
+async def test_a_store_that_holds_less_than_was_committed_is_a_lost_one(path: Path, what: str) -> None:
+    async with opened(path) as store:
+        await store.commit(batch(1, [] if "without rows" in what else [advisory("a")]))
+        if what == "an older copy":
+            with closing(sqlite3.connect(path)) as database:
+                database.execute("VACUUM INTO ?", (str(path.with_name("older")),))
+            await store.commit(batch(2, [advisory("b")]))
+        copy = path.parent / "copy" / path.name
+        copy.parent.mkdir()
+        shutil.copy(path.with_name("older") if what == "an older copy" else path, copy)
+        shutil.copy(f"{path}.marker", f"{copy}.marker")
+        if what == "its log is empty":
+            Path(f"{copy}-wal").touch()
+
+    found = prepare(copy)
+    aside = copy.with_name("agent.db.corrupt-1")
+    assert found == Prepared(was_lost=True, set_aside=aside, replaces_lost=True, is_older=True)
+    assert await works(copy)
+    assert prepare(copy) == Prepared(was_lost=False, replaces_lost=True)
+
+
+@pytest.mark.parametrize("note", [b"", b'{"last_row', b"\0\0\0\0", b"\xff"])
+async def test_a_marker_that_says_nothing_is_no_proof_of_a_loss(path: Path, note: bytes) -> None:
+    await fill(path)
+    path.with_name("agent.db.marker").write_bytes(note)
+    assert prepare(path) == Prepared(was_lost=False)
+
+
+async def test_an_operator_who_drops_from_a_copy_of_before_does_not_hide_that_it_is_one(path: Path) -> None:
+    async with opened(path) as store:
+        await store.commit(batch(1, [registration("node1", "r")]))
+    older = path.read_bytes()
+    async with opened(path) as store:
+        await store.commit(batch(2, [advisory("b")]))
+    path.write_bytes(older)
+    assert (await drop_registrations(path, "")).rows == 1
+    assert prepare(path).is_older
+
+
 @pytest.mark.parametrize("loss", ["damaged", "gone"])
 async def test_the_log_of_a_lost_store_is_not_written_into_the_new_one(path: Path, loss: str) -> None:
     copy = await copy_of_a_killed_store(path)

@@ -82,13 +82,15 @@ json_path = "sender"
 # Beginnings
 
 
-@pytest.mark.parametrize("loss", ["gone", "damaged"])
+@pytest.mark.parametrize("loss", ["gone", "damaged", "without its log"])
 async def test_an_agent_starts_without_its_store_and_says_that_its_senders_are_not_new(stage: Stage, loss: str) -> None:
     async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
         await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
         await agent.kill()
         if loss == "gone":
             stage.store_path.unlink()
+        elif loss == "without its log":
+            stage.store_path.with_name(f"{stage.store_path.name}-wal").unlink()
         else:
             stage.store_path.write_bytes(b"damaged" * 10_000)
         # It ends once more before it meets its stream.
