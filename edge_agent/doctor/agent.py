@@ -8,7 +8,7 @@ from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.status_board import now
 from edge_agent.status_report import STARTS, Life, read_status
-from edge_agent.store.reading import StoreForbidden, StoreMissing, StoreUnreadable
+from edge_agent.store.reading import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable
 
 
 def check_agent(settings: AgentSettings) -> Iterator[Finding]:
@@ -48,6 +48,9 @@ def check_agent(settings: AgentSettings) -> Iterator[Finding]:
 
 
 def _unshown(error: StoreUnreadable) -> Finding:
+    if isinstance(error, StoreDisplaced):
+        text, _, remedy = str(error).partition("; ")
+        return bad("agent", text, remedy)
     if isinstance(error, StoreMissing):
         return doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
     if isinstance(error, StoreForbidden):

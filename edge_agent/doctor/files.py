@@ -14,6 +14,7 @@ from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.private_files import open_to_others
 from edge_agent.store.disk_reading import read_through
 from edge_agent.store.files import set_aside_before
+from edge_agent.store.reading import holds_less
 from shared.nats_settings import ConnectionSettings
 from shared.sizes import format_size
 from shared.system_errors import refusal
@@ -131,6 +132,9 @@ def _directory(path: Path) -> Iterator[Finding]:
 
 
 def _leftovers(path: Path) -> Iterator[Finding]:
+    if holds_less(path):
+        remedy = "put back its -wal, or the store itself; else it is set aside, and known senders are announced again"
+        yield doubtful("store", f"{path} holds less than had been committed to it", remedy)
     aside = [str(each) for each in set_aside_before(path)]
     if aside:
         remedy = "look after the disk; delete them when nobody wants to look into them"

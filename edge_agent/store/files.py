@@ -7,12 +7,14 @@ is refused and left as it is, and so is one that the disk does not let us read: 
 
 import errno
 import fcntl
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from typing import IO, Any
 
 import msgspec
 
@@ -25,6 +27,10 @@ FULL = 1 << 20
 KEPT_ASIDE = 3
 _LOOKS = 2
 _LOGS = ("-wal", "-shm")
+PUT_BACK = (
+    "put that file back where it was; if it is gone, wait until nothing waits for the region, then start the agent anew"
+)
+ANEW = "stop the agent well, not by kill -9, and start it: it writes what it has committed before it ends"
 OWNER = "the agent needs to write there"
 _FULL = "the disk is full, make room there"
 _DISK = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
@@ -60,21 +66,97 @@ class Prepared(msgspec.Struct, frozen=True):
     is_older: bool = False
 
 
+class Hold:
+    """The lock of a store, and the files that its holder has open: they may be moved, removed or replaced meanwhile."""
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self._path = path
+        self._lock = lock
+        self._opened: dict[Path, str] = {}
+
+    @contextmanager
+    def noting_files(self) -> Iterator[None]:
+        """Keep out who comes to the file by another name, and note which file it is, for whoever looks at its path.
+
+        To be entered before SQLite opens the file, and left after it has closed it: the end of any other descriptor
+        takes SQLite's locks away.
+        """
+        try:
+            file = self._path.open("rb")
+        except OSError as error:
+            raise unusable(self._path, error) from error
+        with file:
+            _lock(self._path, file)
+            self._opened = {self._path: _identity(os.fstat(file.fileno()))}
+            with suppress(OSError):
+                # Of a full disk: nobody is told then which file it is.
+                os.write(self._lock.fileno(), self._opened[self._path].encode())
+            try:
+                yield
+            finally:
+                self._opened = {}
+                self._lock.truncate(0)
+
+    def displaced(self) -> str:
+        """Say which of the store's files is not where it was opened any more, and what to do; "" where all are."""
+        for suffix in ("", *_LOGS, ".lock"):
+            path = self._path.with_name(self._path.name + suffix)
+            try:
+                there = identity_of(path)
+            except OSError:
+                continue
+            if not self._opened.get(path):
+                # SQLite makes its logs when it needs them.
+                self._opened[path] = there
+            elif there != self._opened[path]:
+                return displaced(path, there, ANEW if suffix else PUT_BACK)
+        return ""
+
+
+def identity_of(path: Path) -> str:
+    """Name a file otherwise than by its path; "" where there is none. Raise OSError where the system does not say."""
+    try:
+        return _identity(path.stat())
+    except FileNotFoundError:
+        return ""
+
+
+def _identity(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def displaced(path: Path, there: str, remedy: str) -> str:
+    """Say that a file of a store is not the one that the agent has open; ``there`` names the one that is."""
+    what = "another file lies there" if there else "it was moved or removed"
+    return f"{path}: {what} while the agent runs on it; {remedy}"
+
+
+def lock_of(path: Path) -> Path:
+    """Name a store's lock, in which its holder notes which file it has open."""
+    return path.with_name(path.name + ".lock")
+
+
+def _lock(path: Path, file: IO[Any]) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreInUse(f"store {path}: another agent is running on it; end that one first") from error
+
+
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def held(path: Path) -> Iterator[Hold]:
     """Keep other agents out of the store; raise StoreUnusable where one is in. The lock ends with its process."""
-    lock = path.with_name(path.name + ".lock")
+    lock = lock_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("a")
     except OSError as error:
         raise StoreUnusable(f"store {path}: {refusal(error, path)}; {OWNER}") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreInUse(f"store {path}: another agent is running on it; end that one first") from error
-        yield
+        _lock(path, file)
+        # Of a run that was killed.
+        file.truncate(0)
+        yield Hold(path, file)
 
 
 def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:

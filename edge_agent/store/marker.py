@@ -27,6 +27,8 @@ class Committed(msgspec.Struct, frozen=True):
 
     def exceeds(self, database: sqlite3.Connection) -> bool:
         """Tell whether a store lacks some of it."""
+        if self == Committed():
+            return False
         ((last_row_id,),) = database.execute(_LAST_ROW_ID, (_TABLES,))
         # An index that is damaged lacks names that are there.
         known = {name for (name,) in database.execute("SELECT name FROM block NOT INDEXED")}
