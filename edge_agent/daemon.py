@@ -82,7 +82,7 @@ async def _run_on(
         # To look at gigabytes on a slow disk takes longer than a supervisor waits for a word.
         prepared = await asyncio.to_thread(prepare, path, damage)
         _say_what_was_found(path, prepared, damage)
-        key = site_key(settings.id_key_path)
+        key = site_key(settings.id_key_path, is_beside_store=not settings.upstream.id_key_file)
     with hold.noting_files():
         await _run_agent(settings, stopping, key, hold, replaces_lost=prepared.replaces_lost)
 

@@ -13,8 +13,9 @@ from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.private_files import open_to_others
 from edge_agent.store.disk_reading import read_through
-from edge_agent.store.files import set_aside_before
+from edge_agent.store.files import StoreUnusable, set_aside_before
 from edge_agent.store.reading import holds_less
+from edge_agent.store.site_key import KeyDamaged, read_key
 from shared.nats_settings import ConnectionSettings
 from shared.sizes import format_size
 from shared.system_errors import refusal
@@ -85,9 +86,24 @@ def _secrets(settings: AgentSettings) -> Iterator[Finding]:
         # Made at the first start; a directory that does not let us look is told of with the store.
         del paths["upstream.id_key_file"]
     findings = [finding for key, path in paths.items() if (finding := _secret(f"{key} {path}", path))]
+    findings += _damaged_key(settings)
     yield from findings
     if paths and not findings:
         yield good("secrets", f"{', '.join(dict.fromkeys(map(str, paths.values())))}: readable, and not by everyone")
+
+
+def _damaged_key(settings: AgentSettings) -> Iterator[Finding]:
+    try:
+        read_key(settings.id_key_path, is_beside_store=not settings.upstream.id_key_file)
+    except KeyDamaged as damage:
+        if damage.is_ours:
+            remedy = "put it back from a backup; else the agent sets it aside when it starts, and makes a new one"
+            yield doubtful("secrets", str(damage), remedy)
+        else:
+            yield bad("secrets", str(damage), "correct upstream.id_key_file, or put the key back from a backup")
+    except (OSError, StoreUnusable):
+        # Told of with the others, or made at the first start.
+        return
 
 
 def _secret(name: str, path: Path) -> Finding | None:

@@ -347,7 +347,30 @@ def test_the_sites_secret_is_on_the_disk_before_it_has_its_name_and_its_name_bef
     assert [each.name for each in tmp_path.iterdir()] == ["id-key"]
 
 
-@pytest.mark.parametrize("text", ["", "00ff", "not hex at all", "00" * 33])
+@pytest.mark.parametrize("body", [b"", b"0", b"00ff", b"0" * 63, bytes(65), b"\n"])
+def test_a_secret_that_was_cut_or_emptied_is_set_aside_and_made_anew(
+    tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "id-key"
+    path.write_bytes(body)
+    key = site_key(path)
+    assert (len(key), site_key(path)) == (32, key)
+    assert path.with_name("id-key.damaged").read_bytes() == body
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert f"set aside as {path}.damaged" in caplog.text
+
+
+@pytest.mark.parametrize("body", [b"\xff" * 65, b"garbage", b"00" * 33])
+def test_whatever_stands_in_a_file_beside_the_store_keeps_no_agent_from_starting(tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "agent.db.id-key"
+    path.write_bytes(body)
+    assert len(site_key(path, is_beside_store=True)) == 32
+    assert path.with_name("agent.db.id-key.damaged").read_bytes() == body
+
+
+@pytest.mark.parametrize(
+    "text", ["open sesame", "SUAM3ZPOZ6PAPXIZMM4XVMVSNVBCYQRNFKKQBGTV3OH3YIYBBAFYQQQQQQ", "00" * 33]
+)
 def test_a_secret_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "id-key"
     path.write_text(text)

@@ -59,6 +59,14 @@ async def test_a_secret_that_is_none_is_refused_in_one_line(tmp_path: Path) -> N
     assert line.endswith("; it must hold 32 bytes in hex")
 
 
+async def test_a_secret_that_was_cut_keeps_no_agent_from_starting(stage: Stage) -> None:
+    key = stage.store_path.with_name(f"{stage.store_path.name}.id-key")
+    key.write_text("00ff")
+    async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
+        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        assert f"id key file {key}: 2 bytes; set aside as {key}.damaged, a new one is made" in agent.log
+
+
 MINIMAL = """
 site = "dub1"
 region = "eu-west"

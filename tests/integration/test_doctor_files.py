@@ -89,3 +89,14 @@ async def test_a_store_that_lost_its_log_is_told_before_the_agent_starts_on_it(c
     (finding,) = [each for each in check_files(config_path, config.load(config_path)) if "holds less" in each.text]
     assert finding.level is Level.WARN
     assert finding.remedy.startswith("put back its -wal")
+
+
+@pytest.mark.parametrize("body", ["", "00ff"])
+def test_a_key_that_was_cut_is_not_called_readable_and_well(config_path: Path, body: str) -> None:
+    settings = config.load(config_path)
+    settings.id_key_path.write_text(body)
+    settings.id_key_path.chmod(0o600)
+    (finding,) = [each for each in check_files(config_path, settings) if each.subject == "secrets"]
+    assert finding.level is Level.WARN
+    assert finding.text.endswith("it must hold 32 bytes in hex")
+    assert "makes a new one" in finding.remedy
