@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from edge_agent.private_files import keep_private
 from edge_agent.seats import Seats
 from edge_agent.status_board import StatusBoard
 from edge_agent.store.damage import StoreDamaged
-from edge_agent.store.files import Prepared, held, prepare
+from edge_agent.store.files import Hold, Prepared, held, prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.stream_settings import StreamSettings
@@ -50,11 +50,11 @@ async def run(settings: AgentSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     keep_private(path)
     damage: StoreDamaged | None = None
-    with held(path):
+    with held(path) as hold:
         while not stopping.is_set():
             began, damaged_before = time.monotonic(), damage is not None
             try:
-                await _run_on(path, settings, stopping, damage)
+                await _run_on(path, settings, stopping, damage, hold)
             except* StoreDamaged as found:
                 damage = _first_of(found)
                 if damaged_before and time.monotonic() - began < SOON:
@@ -72,7 +72,9 @@ async def run(settings: AgentSettings) -> None:
         log.error("store %s may be damaged (%s): the end came before a look at it", path, damage)
 
 
-async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, damage: StoreDamaged | None) -> None:
+async def _run_on(
+    path: Path, settings: AgentSettings, stopping: asyncio.Event, damage: StoreDamaged | None, hold: Hold
+) -> None:
     """Run on the store as it is, or on a new one where there is ``damage`` to it."""
     if settings.pair.members:
         check_key_file(settings)
@@ -80,11 +82,20 @@ async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, 
         # To look at gigabytes on a slow disk takes longer than a supervisor waits for a word.
         prepared = await asyncio.to_thread(prepare, path, damage)
         _say_what_was_found(path, prepared, damage)
-        key = site_key(settings.id_key_path)
+        key = site_key(settings.id_key_path, is_beside_store=not settings.upstream.id_key_file)
+    with hold.noting_files():
+        await _run_agent(settings, stopping, key, hold, replaces_lost=prepared.replaces_lost)
+
+
+async def _run_agent(
+    settings: AgentSettings, stopping: asyncio.Event, key: bytes, hold: Hold, *, replaces_lost: bool
+) -> None:
+    path = Path(settings.store.path)
+    async with watchdog_kept(stopping):
         store = await SqliteStore.open(path, int(settings.store.max_outbox))
         try:
             check_belonging(path, settings, await store.known_blocks())
-            agent = Agent(settings, store, key, replaces_lost=prepared.replaces_lost)
+            agent = Agent(settings, store, key, replaces_lost=replaces_lost, displaced=hold.displaced)
             collect_rarely()
             # SQLite's thread wants the interpreter for microseconds at a time: a busy loop lets go of it that often.
             sys.setswitchinterval(SWITCH_INTERVAL)
@@ -103,8 +114,17 @@ async def _run_on(path: Path, settings: AgentSettings, stopping: asyncio.Event, 
 class Agent:
     """Everything that runs in one agent, around one store."""
 
-    def __init__(self, settings: AgentSettings, store: SqliteStore, key: bytes, *, replaces_lost: bool) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        store: SqliteStore,
+        key: bytes,
+        *,
+        replaces_lost: bool,
+        displaced: Callable[[], str] = str,
+    ) -> None:
         self._settings = settings
+        self._displaced = displaced
         self._store = store
         self._links = Links(settings.site)
         identity = AgentIdentity(version("muster"), uuid.uuid4().hex, key)
@@ -132,7 +152,7 @@ class Agent:
         """Run every part; end when told to, raise what a part raised."""
         async with asyncio.TaskGroup() as tasks:
             parts = [
-                tasks.create_task(self._board.keep_written(self._store), name="status"),
+                tasks.create_task(self._board.keep_written(self._store, self._displaced), name="status"),
                 *(tasks.create_task(part, name=name) for name, part in self._working_parts()),
                 tasks.create_task(keep_supervisor_informed(self._board), name="supervisor"),
                 tasks.create_task(give_memory_back(), name="memory"),
@@ -177,11 +197,16 @@ def _first_of(errors: BaseExceptionGroup[StoreDamaged]) -> StoreDamaged:
 
 
 def _say_what_was_found(path: Path, prepared: Prepared, damage: StoreDamaged | None) -> None:
-    if prepared.set_aside:
+    if prepared.is_older:
+        log.error(
+            "store %s holds less than had been committed to it (its -wal is gone, or an older copy was put back): set "
+            "aside as %s, beginning anew; known senders will be announced again",
+            path,
+            prepared.set_aside,
+        )
+    elif prepared.set_aside:
         said = f" ({damage})" if damage is not None else ""
         log.error("store %s was corrupt%s: set aside as %s, beginning anew", path, said, prepared.set_aside)
-        for old in prepared.removed:
-            log.error("store %s: %s, set aside before, was removed to make room", path, old)
     elif prepared.was_lost:
         log.error("store %s is gone though there was one: beginning anew; known senders will be announced again", path)
     elif damage is not None:
@@ -191,5 +216,7 @@ def _say_what_was_found(path: Path, prepared: Prepared, damage: StoreDamaged | N
             path,
             damage,
         )
+    for old in prepared.removed:
+        log.error("store %s: %s, set aside before, was removed to make room", path, old)
     if prepared.migrated_from:
         log.info("store %s: written by an older agent (version %d), now up to date", path, prepared.migrated_from)

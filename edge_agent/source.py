@@ -111,6 +111,9 @@ class JetStreamSource:
             await pulls.begin(first, continuous_through, acknowledges_each=each, committed_at=latest)
             if verifies and await self._is_rewritten(position, pending, last_stored_at):
                 change = PastChange.REWRITTEN
+            elif state.mode == "sample" and await self._api.is_forgotten(position, consumer, facts):
+                await pulls.close()
+                return Opened(facts, position.sequence, PastChange.FORGOTTEN)
         if change is None:
             return Opened(facts, position.sequence, is_gap=is_gap(read_through, facts))
         await pulls.close()

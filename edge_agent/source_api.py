@@ -4,6 +4,7 @@ Raw requests: nats-py knows neither CONSUMER.RESET nor the server's clock in rep
 a float.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,12 +12,15 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from edge_agent.core.resume import PastChange, StreamFacts
+from edge_agent.core.resume import PastChange, StreamFacts, is_forgotten
 from edge_agent.ports import SourceUnavailable
 from edge_agent.source_consumer import WORK_QUEUE, ConsumerInfo, SourceAddress, creation, unsuitable
 from edge_agent.source_stream import INTEREST, StreamInfo
+from shared.identifiers import SourcePosition
 from shared.instants import format_instant
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
+
+log = logging.getLogger("muster.agent")
 
 T = TypeVar("T")
 
@@ -89,6 +93,34 @@ class SourceApi:
         if problem:
             raise SourceUnavailable(problem)
         return info
+
+    async def is_forgotten(self, position: SourcePosition, info: ConsumerInfo, facts: StreamFacts) -> bool:
+        """Tell, and log, whether more was read through the consumer, before it was reset, than ``position`` says.
+
+        One that acknowledges each counts as acknowledged what it passed over; the log of a pair has its own epochs.
+        """
+        floor = info.ack_floor.stream_seq
+        if not info.delivered.consumer_seq or info.acknowledges_each or self._address.is_shared:
+            return False
+        if not is_forgotten(position, floor, facts) or not await self._still_holds(floor):
+            return False
+        log.warning(
+            "consumer %s of stream %s was acknowledged through %d, and the store has read through %d: an older copy of "
+            "the store was put back, or somebody else reads with this consumer; a new epoch begins",
+            self._consumer,
+            self._stream,
+            floor,
+            position.sequence,
+        )
+        return True
+
+    async def _still_holds(self, sequence: int) -> bool:
+        """Tell whether a message is there: one that is deleted counts as acknowledged, with all before it."""
+        try:
+            return await self._sequence_of({"seq": sequence}) == sequence
+        except SourceUnavailable:
+            # Nor may everybody ask.
+            return False
 
     async def reset(self, sequence: int) -> int:
         """Let the consumer deliver from ``sequence`` on, its own sequence from 1; give how many messages wait."""

@@ -19,7 +19,7 @@ from edge_agent.pair.status import PairStatus
 from edge_agent.ports import Progress, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
-from edge_agent.usefulness import PartStatus, problems
+from edge_agent.usefulness import IN_PLACE, STORE, PartStatus, problems
 from shared.instants import SECOND
 
 WRITE_INTERVAL = 2.0
@@ -150,13 +150,17 @@ class StatusBoard:
 
         return report
 
-    async def keep_written(self, store: SqliteStore) -> None:
-        """Write the board when it changes, and every two seconds as a sign of life."""
+    async def keep_written(self, store: SqliteStore, displaced: Callable[[], str]) -> None:
+        """Write the board when it changes, and every two seconds as a sign of life; look where its file is."""
+        report = self.reporter(STORE)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WRITE_INTERVAL):
                     await self._changed.wait()
             self._changed.clear()
+            where = displaced()
+            if where or STORE in self._parts:
+                report("displaced" if where else IN_PLACE, where)
             for part, faults in self._faults.items():
                 self._write_lines(part, faults.pass_time(now()))
             for line in self._counts.take(now(), store.counters()):

@@ -18,7 +18,7 @@ from edge_agent.pair.status import PairStatus
 from edge_agent.ports import DROPPED_LATELY, Progress
 from edge_agent.status_board import AgentStatus, now
 from edge_agent.store import schema
-from edge_agent.store.reading import StoreUnreadable, reading
+from edge_agent.store.reading import StoreUnreadable, is_held, reading
 from edge_agent.store.senders import slot_range
 from edge_agent.usefulness import Concern, PartStatus, problems, warnings
 from shared.instants import SECOND, format_duration
@@ -26,7 +26,6 @@ from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
 LEAST_FREE = 1 << 20
-_LOCKS = Path("/proc/locks")
 STARTS = "a process has the store and has not written yet"
 
 
@@ -195,18 +194,6 @@ def read_progress(database: sqlite3.Connection, block: str) -> Progress | None:
     """Read how far a block's reading had come when the agent last wrote that."""
     row = database.execute("SELECT body FROM status WHERE name = ?", (f"progress:{block}",)).fetchone()
     return msgspec.json.decode(row[0], type=Progress | None) if row else None
-
-
-def is_held(path: Path) -> bool | None:
-    """Tell whether a process holds the store's lock; None where the kernel does not say. Takes no lock itself."""
-    try:
-        wanted = path.with_name(path.name + ".lock").stat().st_ino
-        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
-    except FileNotFoundError as error:
-        return None if error.filename == str(_LOCKS) else False
-    except OSError:
-        return None
-    return any("FLOCK" in fields and fields[5].rpartition(":")[2] == str(wanted) for fields in locks if len(fields) > 5)
 
 
 def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:

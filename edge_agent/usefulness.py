@@ -3,6 +3,7 @@
 - Not useful at once: a stream is not being read, whatever the cause (its link, the stream, a full disk, a full outbox);
   or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind; or its server's clock
   was set back: no time passes until it shows again what it had shown.
+- Not useful at once: a file of its store is not where it was opened any more; what is not there ends with the process.
 - Not useful after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
 - One of a pair that can neither lead nor stand by is not useful at once; one whose other is missed still is.
 - Useful, with a warning: a message was rejected within the last ``stale_after``. Who sent it is perhaps called stale,
@@ -22,7 +23,9 @@ from edge_agent.ports import Progress
 from shared.instants import MINUTE, SECOND, format_duration
 
 DRAIN_PATIENCE = 1 * MINUTE
-WORKING = frozenset({"connected", "reading", "following", "stored", "leading", "standing by", "catching up"})
+IN_PLACE = "in place"
+WORKING = frozenset({"connected", "reading", "following", "stored", "leading", "standing by", "catching up", IN_PLACE})
+STORE = "store"
 _UPSTREAM, _SOURCE, _STREAM, _PAIR = "upstream", "source of ", "stream ", "pair"
 
 
@@ -53,7 +56,7 @@ def problems(parts: Mapping[str, PartStatus], progress: Mapping[str, Progress], 
     # A block's link before its stream, as the cause before what follows from it.
     for name, part in sorted(parts.items()):
         patience = DRAIN_PATIENCE if name == _UPSTREAM else 0
-        counts = name.startswith((_UPSTREAM, _SOURCE, _STREAM)) or name == _PAIR
+        counts = name.startswith((_UPSTREAM, _SOURCE, _STREAM)) or name in (_PAIR, STORE)
         if counts and not part.is_working and at - part.since >= patience:
             lasted = f" for {format_duration((at - part.since) // SECOND * SECOND)}" if part.since else ""
             yield f"{name}: {part.phase}{lasted}{part.reason and f': {part.reason}'}"

@@ -101,12 +101,14 @@ class PastChange(StrEnum):
     """How a stream showed that its past is not the one that was read.
 
     RESTORED is one that is older than what was read: it was made anew, and then a copy from before was put back.
+    FORGOTTEN is no other past of the stream, but of ours: more of it was read than we remember.
     """
 
     RECREATED = "recreated"
     RESTORED = "restored"
     SHORTENED = "shortened"
     REWRITTEN = "rewritten"
+    FORGOTTEN = "forgotten"
 
 
 def past_change(position: SourcePosition, facts: StreamFacts) -> PastChange | None:
@@ -118,6 +120,19 @@ def past_change(position: SourcePosition, facts: StreamFacts) -> PastChange | No
     if facts.last_sequence < position.sequence:
         return PastChange.SHORTENED
     return None
+
+
+def is_forgotten(position: SourcePosition, acknowledged_through: int, facts: StreamFacts) -> bool:
+    """Tell whether what follows the position was read and acknowledged, and we do not know of it.
+
+    An acknowledgement follows its commit. What the stream has let go of shows nothing: a consumer then counts as
+    acknowledged what never was. Nor does a position at which nothing was read yet: a block begins, or an epoch.
+    """
+    return (
+        position.stored_at > 0
+        and acknowledged_through > position.sequence
+        and (acknowledged_through >= facts.first_sequence)
+    )
 
 
 def is_unread(position: SourcePosition, stored_at: int, last_stored_at: int) -> bool:

@@ -8,7 +8,7 @@ from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.status_board import UPSTREAM, block_of, now
 from edge_agent.status_report import STARTS, Life, read_status
-from edge_agent.store.reading import StoreForbidden, StoreMissing, StoreUnreadable
+from edge_agent.store.reading import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable
 
 UNEXPLAINED = "nothing above fails for it: mend what the reason names; if it lasts, look at that server's log"
 _NEEDS = {UPSTREAM: "region", "policy": "region", "other member": "pair"}
@@ -63,6 +63,9 @@ def failed_for(part: str, failed: Collection[str]) -> bool:
 
 
 def _unshown(error: StoreUnreadable) -> Finding:
+    if isinstance(error, StoreDisplaced):
+        text, _, remedy = str(error).partition("; ")
+        return bad("agent", text, remedy)
     if isinstance(error, StoreMissing):
         return doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
     if isinstance(error, StoreForbidden):

@@ -13,7 +13,9 @@ from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.private_files import open_to_others
 from edge_agent.store.disk_reading import read_through
-from edge_agent.store.files import LINK_REMEDY, links_of, set_aside_before
+from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, set_aside_before
+from edge_agent.store.reading import holds_less
+from edge_agent.store.site_key import KeyDamaged, read_key
 from shared.nats_causes import MEND_FILE
 from shared.nats_secrets import UnusableSecret, login, tls_context
 from shared.nats_settings import ConnectionSettings
@@ -93,6 +95,7 @@ def _secrets(settings: AgentSettings) -> Iterator[Finding]:
         keys.setdefault(path, []).append(key)
     findings = [each for path, named in keys.items() if (each := _secret(f"{' and '.join(named)} {path}", path))]
     findings += _of_no_use(settings, [each.text for each in findings if each.level is Level.FAIL])
+    findings += _damaged_key(settings)
     yield from findings
     if paths and not findings:
         yield good("secrets", f"{', '.join(map(str, keys))}: readable, and not by everyone")
@@ -112,6 +115,20 @@ def _of_no_use(settings: AgentSettings, said: Sequence[str]) -> Iterator[Finding
         # The file is named behind its key, and a missing one is said above.
         if not any(cause.partition(": ")[0] in text for text in said):
             yield bad("secrets", f"{' and '.join(names)}: {cause}", MEND_FILE)
+
+
+def _damaged_key(settings: AgentSettings) -> Iterator[Finding]:
+    try:
+        read_key(settings.id_key_path, is_beside_store=not settings.upstream.id_key_file)
+    except KeyDamaged as damage:
+        if damage.is_ours:
+            remedy = "put it back from a backup; else the agent sets it aside when it starts, and makes a new one"
+            yield doubtful("secrets", str(damage), remedy)
+        else:
+            yield bad("secrets", str(damage), "correct upstream.id_key_file, or put the key back from a backup")
+    except (OSError, StoreUnusable):
+        # Told of with the others, or made at the first start.
+        return
 
 
 def _secret(name: str, path: Path) -> Finding | None:
@@ -158,6 +175,9 @@ def _directory(path: Path) -> Iterator[Finding]:
 
 
 def _leftovers(path: Path) -> Iterator[Finding]:
+    if holds_less(path):
+        remedy = "put back its -wal, or the store itself; else it is set aside, and known senders are announced again"
+        yield doubtful("store", f"{path} holds less than had been committed to it", remedy)
     aside = [str(each) for each in set_aside_before(path)]
     if aside:
         remedy = "look after the disk; delete them when nobody wants to look into them"

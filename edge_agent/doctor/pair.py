@@ -11,7 +11,7 @@ from edge_agent.pair.log import LogUnavailable, NoLog, OtherKey, PairLog
 from edge_agent.pair.refusal import PairRefused, check_key_file, difference, log_address, other_key, writer_of
 from edge_agent.status_board import now
 from edge_agent.store.files import StoreUnusable
-from edge_agent.store.site_key import is_missing, site_key
+from edge_agent.store.site_key import is_missing, read_key
 from shared.nats_connection import ConnectFailed
 
 SUBJECT = "pair"
@@ -31,7 +31,7 @@ async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
         yield good(SUBJECT, f"{settings.id_key_path} is made at the first start; copy it to {other} then")
         return
     try:
-        key = site_key(settings.id_key_path)
+        key = read_key(settings.id_key_path)
     except StoreUnusable as error:
         yield bad(SUBJECT, str(error), f"copy the file from {other}, readable by the agent's user alone")
         return

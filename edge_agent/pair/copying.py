@@ -23,6 +23,7 @@ from nats.aio.msg import Msg
 from edge_agent.cancellation import is_cancelled
 from edge_agent.pair.entry import Writer
 from edge_agent.store.damage import StoreDamaged
+from edge_agent.store.marker import forget
 from edge_agent.store.records import check_records
 from shared.cancellation import cancelled
 from shared.system_errors import refusal
@@ -201,6 +202,8 @@ def copied_lately(store_path: Path) -> bool:
 
 def adopt_copy(store_path: Path) -> None:
     """Put a copy that has arrived in the place of our store, which is closed; the one before is kept under a name."""
+    # The other member's rows have other numbers.
+    forget(store_path)
     for suffix in ("-wal", "-shm"):
         store_path.with_name(store_path.name + suffix).unlink(missing_ok=True)
     if store_path.exists():

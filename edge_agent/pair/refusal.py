@@ -8,7 +8,7 @@ import msgspec
 from edge_agent.config import AgentSettings
 from edge_agent.pair.entry import Writer
 from edge_agent.pair.log import LogAddress
-from edge_agent.store.site_key import is_missing
+from edge_agent.store.site_key import KeyDamaged, is_missing, read_key
 from edge_agent.stream_settings import StreamSettings
 
 _FINGERPRINT, _LOG_SECRET = b"muster pair", b"muster pair log"
@@ -39,8 +39,16 @@ def log_address(settings: AgentSettings, key: bytes) -> LogAddress:
 def check_key_file(settings: AgentSettings) -> None:
     """Refuse to draw a secret of its own for the member that has to have the other's."""
     first, path = settings.pair.members[0], settings.id_key_path
-    if settings.agent_name != first and is_missing(path):
+    if settings.agent_name == first:
+        return
+    if is_missing(path):
         raise PairRefused(f"id key file {path}: there is none; both members need the same: {remedy(first, path)}")
+    try:
+        read_key(path)
+    except KeyDamaged as damage:
+        raise PairRefused(
+            f"id key file {path}: {damage.found}; both members need the same: {remedy(first, path)}"
+        ) from damage
 
 
 def difference(ours: Writer, theirs: Writer, path: Path) -> str:

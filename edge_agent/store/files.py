@@ -1,8 +1,8 @@
 """Make sure of the files before they are opened: the agent always starts.
 
-A file that is corrupt is set aside under another name; a marker beside it tells a lost store from a first start. One
-that an older agent wrote is brought up to date; one of a newer agent is refused and left as it is, and so is one that
-the disk does not let us read: nothing is proven of what it holds.
+A file that is corrupt, or older than what its marker says was committed, is set aside under another name; the marker
+tells a lost store from a first start, too. One that an older agent wrote is brought up to date; one of a newer agent
+is refused and left as it is, and so is one that the disk does not let us read: nothing is proven of what it holds.
 """
 
 import errno
@@ -11,14 +11,14 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
 
 import msgspec
 
-from edge_agent.store import migrations, schema
+from edge_agent.store import marker, migrations, schema
 from edge_agent.store.damage import StoreDamaged, may_be_the_disk
 from edge_agent.store.disk_reading import read_through, wait_until_readable
 from shared.system_errors import refusal
@@ -28,6 +28,10 @@ KEPT_ASIDE = 3
 _LOOKS = 2
 _LOGS = ("-wal", "-shm")
 _WRITTEN = ("", *_LOGS, ".lock", ".marker", ".handed-over", ".arrived")
+PUT_BACK = (
+    "put that file back where it was; if it is gone, wait until nothing waits for the region, then start the agent anew"
+)
+ANEW = "stop the agent well, not by kill -9, and start it: it writes what it has committed before it ends"
 OWNER = "the agent needs to write there"
 LINK_REMEDY = "the agent writes through no link: remove it, or write in store.path where the file itself lies"
 _FULL = "the disk is full, make room there"
@@ -48,8 +52,9 @@ class StoreInUse(StoreUnusable):
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What was found: ``was_lost`` where there had been a store before, and where a corrupt one now lies.
+    """What was found: ``was_lost`` where there had been a store before, and where a corrupt or older one now lies.
 
+    ``is_older`` where it was sound, and held less than had been committed.
     ``replaces_lost`` stays true of a store that was made in the place of a lost one. ``migrated_from`` is the version
     that an older agent wrote, 0 where there was nothing to bring up to date.
     ``removed`` are stores that had been set aside before, and made room.
@@ -60,6 +65,84 @@ class Prepared(msgspec.Struct, frozen=True):
     replaces_lost: bool = False
     migrated_from: int = 0
     removed: tuple[Path, ...] = ()
+    is_older: bool = False
+
+
+class Hold:
+    """The lock of a store, and the files that its holder has open: they may be moved, removed or replaced meanwhile."""
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self._path = path
+        self._lock = lock
+        self._opened: dict[Path, str] = {}
+
+    @contextmanager
+    def noting_files(self) -> Iterator[None]:
+        """Keep out who comes to the file by another name, and note which file it is, for whoever looks at its path.
+
+        To be entered before SQLite opens the file, and left after it has closed it: the end of any other descriptor
+        takes SQLite's locks away.
+        """
+        try:
+            file = self._path.open("rb")
+        except OSError as error:
+            raise unusable(self._path, error) from error
+        with file:
+            _lock(self._path, file)
+            self._opened = {self._path: _identity(os.fstat(file.fileno()))}
+            with suppress(OSError):
+                # Of a full disk: nobody is told then which file it is.
+                os.write(self._lock.fileno(), self._opened[self._path].encode())
+            try:
+                yield
+            finally:
+                self._opened = {}
+                self._lock.truncate(0)
+
+    def displaced(self) -> str:
+        """Say which of the store's files is not where it was opened any more, and what to do; "" where all are."""
+        for suffix in ("", *_LOGS, ".lock"):
+            path = self._path.with_name(self._path.name + suffix)
+            try:
+                there = identity_of(path)
+            except OSError:
+                continue
+            if not self._opened.get(path):
+                # SQLite makes its logs when it needs them.
+                self._opened[path] = there
+            elif there != self._opened[path]:
+                return displaced(path, there, ANEW if suffix else PUT_BACK)
+        return ""
+
+
+def identity_of(path: Path) -> str:
+    """Name a file otherwise than by its path; "" where there is none. Raise OSError where the system does not say."""
+    try:
+        return _identity(path.stat())
+    except FileNotFoundError:
+        return ""
+
+
+def _identity(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def displaced(path: Path, there: str, remedy: str) -> str:
+    """Say that a file of a store is not the one that the agent has open; ``there`` names the one that is."""
+    what = "another file lies there" if there else "it was moved or removed"
+    return f"{path}: {what} while the agent runs on it; {remedy}"
+
+
+def lock_of(path: Path) -> Path:
+    """Name a store's lock, in which its holder notes which file it has open."""
+    return path.with_name(path.name + ".lock")
+
+
+def _lock(path: Path, file: IO[Any]) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreInUse(f"store {path}: another agent is running on it; end that one first") from error
 
 
 def links_of(path: Path) -> list[str]:
@@ -74,9 +157,9 @@ def _opened(path: Path) -> TextIO:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def held(path: Path) -> Iterator[Hold]:
     """Keep other agents out of the store; raise StoreUnusable where one is in. The lock ends with its process."""
-    lock = path.with_name(path.name + ".lock")
+    lock = lock_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if links := links_of(path):
@@ -85,11 +168,10 @@ def held(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreUnusable(f"store {path}: {refusal(error, path)}; {OWNER}") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreInUse(f"store {path}: another agent is running on it; end that one first") from error
-        yield
+        _lock(path, file)
+        # Of a run that was killed.
+        file.truncate(0)
+        yield Hold(path, file)
 
 
 def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
@@ -97,27 +179,30 @@ def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
 
     ``damage`` is what somebody met who used it: where that proves nothing, and the file is sound, it is kept.
     """
-    marker = path.with_name(path.name + ".marker")
-    set_aside, migrated_from = None, 0
+    set_aside, migrated_from, is_older = None, 0, False
     removed: tuple[Path, ...] = ()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         is_there = _is_there(path)
-        had_one = _is_there(marker) or is_there
+        had_one = _is_there(marker.marker_of(path)) or is_there
         if is_there:
             _refuse_newer(path)
-            if _is_damaged(path, damage):
+            is_damaged = _is_damaged(path, damage)
+            if not is_damaged:
+                migrated_from = _brought_up_to_date(path)
+                is_older = _is_older(path)
+            if is_damaged or is_older:
                 is_there = False
                 set_aside = _set_aside(path)
                 removed = _make_room(path)
-            else:
-                migrated_from = _brought_up_to_date(path)
         was_lost = had_one and not is_there
         if not is_there:
             _drop_logs(path)
+            # Before there is a store that has committed nothing.
+            marker.forget(path)
             _create(path, replaces_lost=was_lost)
-        _opened(marker).close()
-        return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from, removed)
+        _opened(marker.marker_of(path)).close()
+        return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from, removed, is_older)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error
 
@@ -191,6 +276,13 @@ def _brought_up_to_date(path: Path) -> int:
         database.execute("PRAGMA synchronous=FULL")
         migrations.migrate(database, version)
         return version
+
+
+def _is_older(path: Path) -> bool:
+    """Tell whether a sound store holds less than was committed to it: its log is gone, or it is a copy from before."""
+    committed = marker.noted(path)
+    with closing(sqlite3.connect(path, timeout=30)) as database:
+        return committed.exceeds(database)
 
 
 def _is_there(path: Path) -> bool:

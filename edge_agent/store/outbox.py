@@ -62,6 +62,11 @@ class OutboxChange:
         """Give the new ids of rows that were set apart and wait in their lane again."""
         return self._apart.returned_ids
 
+    @property
+    def last_row_id(self) -> int:
+        """Give the last id that any lane's row has had."""
+        return max(self._last_row_ids.values())
+
     def adopt(self) -> None:
         """Let the books say what the transaction made durable."""
         account = self._account

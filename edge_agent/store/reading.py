@@ -1,17 +1,22 @@
 """Open the store's file for reading, without disturbing the agent, also while it is down."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from edge_agent.store import schema
 from edge_agent.store.damage import is_damage, may_be_the_disk
+from edge_agent.store.files import ANEW, PUT_BACK, displaced, identity_of, lock_of
+from edge_agent.store.marker import noted
 from shared.system_errors import refusal
 
 BUSY_PATIENCE = 5.0
+SECOND_LOOK = 0.3
+_LOCKS = Path("/proc/locks")
 _SET_ASIDE = "the agent sets it aside when it starts"
 _DISK = "its disk fails: muster-agent doctor tells"
 _READERS = "root, the agent's user and its group may read it"
@@ -29,6 +34,67 @@ class StoreMissing(StoreUnreadable):
     """There is no store: no agent has run on it yet, or somebody moved it."""
 
 
+class StoreDisplaced(StoreUnreadable):
+    """An agent runs, and not on the file that lies there."""
+
+
+def holds_less(path: Path) -> bool:
+    """Tell whether a store that can be read lacks what had been committed to it."""
+    # Before the store: what an agent commits meanwhile it notes afterwards.
+    committed = noted(path)
+    try:
+        with reading(path) as database:
+            return committed.exceeds(database)
+    except (StoreUnreadable, OSError):
+        return False
+
+
+def is_held(path: Path) -> bool | None:
+    """Tell whether a process holds the store's lock; None where the kernel does not say. Takes no lock itself."""
+    try:
+        wanted = lock_of(path).stat().st_ino
+        locks = [line.split() for line in _LOCKS.read_text().splitlines()]
+    except FileNotFoundError as error:
+        return None if error.filename == str(_LOCKS) else False
+    except OSError:
+        return None
+    return any("FLOCK" in fields and fields[5].rpartition(":")[2] == str(wanted) for fields in locks if len(fields) > 5)
+
+
+def _refuse_displaced(path: Path) -> None:
+    """Raise StoreDisplaced where an agent has other files open than lie there, as it noted in its lock."""
+    if _displaced(path):
+        # An agent that begins or ends makes and removes its log.
+        time.sleep(SECOND_LOOK)
+        if said := _displaced(path):
+            raise StoreDisplaced(said)
+
+
+def _displaced(path: Path) -> str:
+    try:
+        lock = lock_of(path) if is_held(path) else _removed_lock(path)
+        opened, there = lock.read_text() if lock else "", identity_of(path)
+        log = path.with_name(path.name + "-wal")
+        is_without_log = not identity_of(log)
+    except OSError:
+        return ""
+    if opened and opened != there:
+        return displaced(path, there, PUT_BACK)
+    return displaced(log, "", ANEW) if opened and is_without_log else ""
+
+
+def _removed_lock(path: Path) -> Path | None:
+    """Find the lock of an agent that was removed with its store, among what processes have open that we may look at."""
+    wanted = f"{lock_of(path).resolve()} (deleted)"
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if str(descriptor.readlink()) == wanted:
+                        return descriptor
+    return None
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection that can only read; raise StoreUnreadable for whatever goes wrong with it.
@@ -37,6 +103,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     changes grows: read in pages what may be large.
     """
     try:
+        _refuse_displaced(path)
         if not path.exists():
             raise StoreMissing(f"store {path}: there is no such file; has the agent run with these settings?")
         with closing(_open(path)) as database:

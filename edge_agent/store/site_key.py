@@ -1,8 +1,10 @@
 """Keep the site's secret for message ids in a file of its own, made at the first start.
 
-A store without its key would send again, under other ids, what it has sent.
+A store without its key would send again, under other ids, what it has sent. That is better than not to run: a file that
+was cut, or emptied, is set aside, and a key made anew. Somebody else's file is left alone.
 """
 
+import logging
 import os
 import secrets
 from pathlib import Path
@@ -10,23 +12,70 @@ from pathlib import Path
 from edge_agent.store.files import OWNER, StoreUnusable
 from shared.system_errors import refusal
 
+log = logging.getLogger("muster.agent")
+
 KEY_BYTES = 32
+_OF_A_KEY = frozenset(b"0123456789abcdefABCDEF\0\r\n")
 
 
-def site_key(path: Path) -> bytes:
-    """Read the site's secret for message ids, made at the first start; raise StoreUnusable where it cannot be."""
+class KeyDamaged(StoreUnusable):
+    """What stands in the file is no key. ``is_ours`` where nobody else can have written it there."""
+
+    def __init__(self, path: Path, found: str, *, is_ours: bool) -> None:
+        super().__init__(f"id key file {path}: {found}; it must hold {KEY_BYTES} bytes in hex")
+        self.found = found
+        self.is_ours = is_ours
+
+
+def site_key(path: Path, *, is_beside_store: bool = False) -> bytes:
+    """Read the site's secret for message ids, made where there is none; raise StoreUnusable where it cannot be.
+
+    ``is_beside_store`` where nobody named the file: whatever stands there, an agent wrote it.
+    """
+    damage = None
     try:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _make_key(path)
-        key = bytes.fromhex(path.read_text().strip())
+        return read_key(path, is_beside_store=is_beside_store)
+    except KeyDamaged as found:
+        if not found.is_ours:
+            raise
+        damage = found
+    except FileNotFoundError:
+        pass
+    aside = path.with_name(path.name + ".damaged")
+    try:
+        if damage is not None:
+            path.replace(aside)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_key(path)
     except OSError as error:
-        raise StoreUnusable(f"id key file {path}: {refusal(error, path)}; {OWNER}") from error
-    except ValueError as error:
-        raise StoreUnusable(f"id key file {path}: that is no key; it must hold {KEY_BYTES} bytes in hex") from error
-    if len(key) != KEY_BYTES:
-        raise StoreUnusable(f"id key file {path}: {len(key)} bytes, it must hold {KEY_BYTES} in hex")
-    return key
+        raise _unusable(path, error) from error
+    if damage is not None:
+        log.error("id key file %s: %s; set aside as %s, a new one is made", path, damage.found, aside)
+    return read_key(path)
+
+
+def read_key(path: Path, *, is_beside_store: bool = False) -> bytes:
+    """Read the secret and make nothing; raise KeyDamaged, StoreUnusable, or FileNotFoundError."""
+    try:
+        body = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        key = bytes.fromhex(body.decode().strip())
+    except ValueError:
+        key = b""
+    if len(key) == KEY_BYTES:
+        return key
+    found = f"{len(key)} bytes" if key else "that is no key" if body else "it is empty"
+    # Cut short, or the zeros that a power loss leaves; a password, or the seed of a key, has other characters.
+    is_cut = len(body) <= 2 * KEY_BYTES + 1 and _OF_A_KEY.issuperset(body)
+    raise KeyDamaged(path, found, is_ours=is_beside_store or is_cut)
+
+
+def _unusable(path: Path, error: OSError) -> StoreUnusable:
+    return StoreUnusable(f"id key file {path}: {refusal(error, path)}; {OWNER}")
 
 
 def is_missing(path: Path) -> bool:

@@ -40,6 +40,7 @@ from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import LOCKED, StoreUnusable, unusable
 from edge_agent.store.flusher import Flusher
 from edge_agent.store.incarnations import Incarnations
+from edge_agent.store.marker import Marker
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import load_senders
@@ -63,12 +64,14 @@ class SqliteStore:
         incarnations: Incarnations,
         books: OutboxBooks,
         log: DecisionLog,
+        marker: Marker,
     ) -> None:
         self._path = path
         self._database = database
         self._incarnations = incarnations
         self._books = books
         self._log = log
+        self._marker = marker
         self._space = DiskSpace(path, database)
         self._lock = asyncio.Lock()
         self.commits = Tally()
@@ -103,7 +106,7 @@ class SqliteStore:
         await database.execute("PRAGMA secure_delete=OFF")
         incarnations = await Incarnations.load(database)
         books, log = await OutboxBooks.load(database, max_outbox), await DecisionLog.load(database, incarnations)
-        return cls(path, database, incarnations, books, log)
+        return cls(path, database, incarnations, books, log, Marker(path))
 
     async def close(self) -> None:
         """Write what is still to be deleted, where that can be done now, and close: else those rows are sent again."""
@@ -116,6 +119,7 @@ class SqliteStore:
         finally:
             async with self._lock:
                 await self._database.close()
+            await asyncio.to_thread(self._marker.sync)
 
     async def load_block(self, name: str) -> tuple[BlockState, SenderTable] | None:
         """Read a block's state and senders; None where the store does not know it."""
@@ -161,6 +165,8 @@ class SqliteStore:
             self._flusher.result()
         bodies = {name: msgspec.json.encode(body).decode() for name, body in status.items()}
         await self._transact(SideBatch(status=bodies))
+        # As often as this is done, not as often as batches are committed.
+        await asyncio.to_thread(self._marker.sync)
 
     # The outbox
 
@@ -330,10 +336,14 @@ class SqliteStore:
                 write_beside_blocks(database, batch, outbox)
             outbox.finish()
 
+        def note() -> None:
+            blocks = [batch.block_id.block] if isinstance(batch, BatchCommit) else []
+            self._marker.note(outbox.last_row_id, blocks)
+
         try:
             if isinstance(batch, BatchCommit):
                 await self._space.check_reserve()
-            await transact(self._database, write)
+            await transact(self._database, write, note)
         except BaseException as error:
             self._incarnations.forget_uncommitted()
             self._log.forget_uncommitted()

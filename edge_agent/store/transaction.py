@@ -8,12 +8,15 @@ import aiosqlite
 from edge_agent.store.damage import noticing_damage
 
 
-async def transact(database: aiosqlite.Connection, write: Callable[[sqlite3.Connection], None]) -> None:
+async def transact(
+    database: aiosqlite.Connection, write: Callable[[sqlite3.Connection], None], committed: Callable[[], None]
+) -> None:
     """Write one transaction; raise what in_thread() does, having changed nothing in the file.
 
-    ``write`` runs in the thread of the connection: what it reads of the program's state must not change meanwhile.
+    ``committed``, which must not fail, runs behind it, before anybody hears of it. Both run in the thread of the
+    connection: what they read of the program's state must not change meanwhile.
     """
-    await in_thread(database, lambda connection: _transaction(connection, write))
+    await in_thread(database, lambda connection: _transaction(connection, write, committed))
 
 
 async def in_thread(database: aiosqlite.Connection, work: Callable[[sqlite3.Connection], None]) -> None:
@@ -23,7 +26,9 @@ async def in_thread(database: aiosqlite.Connection, work: Callable[[sqlite3.Conn
         await database._execute(lambda: work(database._conn))  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
-def _transaction(connection: sqlite3.Connection, write: Callable[[sqlite3.Connection], None]) -> None:
+def _transaction(
+    connection: sqlite3.Connection, write: Callable[[sqlite3.Connection], None], committed: Callable[[], None]
+) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         write(connection)
@@ -32,3 +37,4 @@ def _transaction(connection: sqlite3.Connection, write: Callable[[sqlite3.Connec
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    committed()

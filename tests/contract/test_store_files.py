@@ -246,6 +246,46 @@ async def test_damage_within_records_is_found_though_sqlite_finds_the_file_sound
     assert await works(path)
 
 
+@pytest.mark.parametrize("what", ["its log is gone", "its log is empty", "an older copy", "empty, without rows"])
+async def test_a_store_that_holds_less_than_was_committed_is_a_lost_one(path: Path, what: str) -> None:
+    async with opened(path) as store:
+        await store.commit(batch(1, [] if "without rows" in what else [advisory("a")]))
+        if what == "an older copy":
+            with closing(sqlite3.connect(path)) as database:
+                database.execute("VACUUM INTO ?", (str(path.with_name("older")),))
+            await store.commit(batch(2, [advisory("b")]))
+        copy = path.parent / "copy" / path.name
+        copy.parent.mkdir()
+        shutil.copy(path.with_name("older") if what == "an older copy" else path, copy)
+        shutil.copy(f"{path}.marker", f"{copy}.marker")
+        if what == "its log is empty":
+            Path(f"{copy}-wal").touch()
+
+    found = prepare(copy)
+    aside = copy.with_name("agent.db.corrupt-1")
+    assert found == Prepared(was_lost=True, set_aside=aside, replaces_lost=True, is_older=True)
+    assert await works(copy)
+    assert prepare(copy) == Prepared(was_lost=False, replaces_lost=True)
+
+
+@pytest.mark.parametrize("note", [b"", b'{"last_row', b"\0\0\0\0", b"\xff"])
+async def test_a_marker_that_says_nothing_is_no_proof_of_a_loss(path: Path, note: bytes) -> None:
+    await fill(path)
+    path.with_name("agent.db.marker").write_bytes(note)
+    assert prepare(path) == Prepared(was_lost=False)
+
+
+async def test_an_operator_who_drops_from_a_copy_of_before_does_not_hide_that_it_is_one(path: Path) -> None:
+    async with opened(path) as store:
+        await store.commit(batch(1, [registration("node1", "r")]))
+    older = path.read_bytes()
+    async with opened(path) as store:
+        await store.commit(batch(2, [advisory("b")]))
+    path.write_bytes(older)
+    assert (await drop_registrations(path, "")).rows == 1
+    assert prepare(path).is_older
+
+
 @pytest.mark.parametrize("loss", ["damaged", "gone"])
 async def test_the_log_of_a_lost_store_is_not_written_into_the_new_one(path: Path, loss: str) -> None:
     copy = await copy_of_a_killed_store(path)
@@ -307,7 +347,30 @@ def test_the_sites_secret_is_on_the_disk_before_it_has_its_name_and_its_name_bef
     assert [each.name for each in tmp_path.iterdir()] == ["id-key"]
 
 
-@pytest.mark.parametrize("text", ["", "00ff", "not hex at all", "00" * 33])
+@pytest.mark.parametrize("body", [b"", b"0", b"00ff", b"0" * 63, bytes(65), b"\n"])
+def test_a_secret_that_was_cut_or_emptied_is_set_aside_and_made_anew(
+    tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "id-key"
+    path.write_bytes(body)
+    key = site_key(path)
+    assert (len(key), site_key(path)) == (32, key)
+    assert path.with_name("id-key.damaged").read_bytes() == body
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert f"set aside as {path}.damaged" in caplog.text
+
+
+@pytest.mark.parametrize("body", [b"\xff" * 65, b"garbage", b"00" * 33])
+def test_whatever_stands_in_a_file_beside_the_store_keeps_no_agent_from_starting(tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "agent.db.id-key"
+    path.write_bytes(body)
+    assert len(site_key(path, is_beside_store=True)) == 32
+    assert path.with_name("agent.db.id-key.damaged").read_bytes() == body
+
+
+@pytest.mark.parametrize(
+    "text", ["open sesame", "SUAM3ZPOZ6PAPXIZMM4XVMVSNVBCYQRNFKKQBGTV3OH3YIYBBAFYQQQQQQ", "00" * 33]
+)
 def test_a_secret_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "id-key"
     path.write_text(text)

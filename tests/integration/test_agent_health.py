@@ -100,6 +100,77 @@ async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment
     assert (await asyncio.to_thread(asked, deployment, "/elsewhere"))[0] == 404
 
 
+@pytest.mark.parametrize("what", ["moved", "replaced", "log moved"])
+async def test_files_that_are_moved_under_an_agent_are_told_until_they_are_put_back(
+    deployment: Deployment, what: str
+) -> None:
+    store, settings = deployment.agent.store, ("--config", str(deployment.agent.config))
+    away = store.with_name("away")
+    away.mkdir()
+    await until_running(deployment)
+
+    async def is_ready(code: int) -> bool:
+        return (await asyncio.to_thread(asked, deployment, "/readyz"))[0] == code
+
+    await until(partial(is_ready, 200), "the agent is useful")
+    logs = [store.with_name(f"{store.name}{suffix}") for suffix in ("-wal", "-shm")]
+    moved = logs[:1] if what == "log moved" else [store, *logs]
+    for path in moved:
+        path.rename(away / path.name)
+    if what == "replaced":
+        prepare(store)
+
+    await until(partial(is_ready, 503), "the agent says that it is not useful")
+    _, health = await asyncio.to_thread(asked, deployment, "/readyz")
+    said = f"{moved[0]}: {'another file lies there' if what == 'replaced' else 'it was moved or removed'}"
+    assert any(problem.startswith("store: displaced") and said in problem for problem in json.loads(health)["problems"])
+    code, checked, _ = await deployment.agent.run_command("status", "--check", *settings)
+    assert code
+    assert said in checked
+    _, findings, _ = await deployment.agent.run_command("doctor", *settings)
+    assert " ".join(said.split()) in " ".join(findings.split())
+    assert "it has not run on this store yet" not in findings
+
+    for path in moved:
+        (away / path.name).rename(path)
+    await until(partial(is_ready, 200), "the agent is useful again")
+    assert (await deployment.agent.run_command("status", *settings))[0] == 0
+    assert deployment.agent.log.count("store: displaced") == 1
+    assert deployment.agent.log.count("store: in place again") == 1
+    await deployment.agent.stopped()
+    deployment.agent.start()
+    await until(partial(is_ready, 200), "it goes on")
+    assert "beginning anew" not in deployment.agent.log
+
+
+async def test_an_agent_whose_files_are_all_removed_says_so_and_knows_at_its_next_start(deployment: Deployment) -> None:
+    store, settings = deployment.agent.store, ("--config", str(deployment.agent.config))
+    await until_running(deployment)
+    for path in store.parent.glob(f"{store.name}*"):
+        path.unlink()
+    await until(lambda: "store: displaced" in deployment.agent.log, "the loss is said")
+    said = f"{store}: it was moved or removed while the agent runs on it"
+    code, checked, _ = await deployment.agent.run_command("status", "--check", *settings)
+    assert (code, checked.startswith(said)) == (2, True)
+    code, findings, _ = await deployment.agent.run_command("doctor", *settings)
+    assert (code, said in " ".join(findings.split())) == (2, True)
+    marker = store.with_name(f"{store.name}.marker")
+    await until(marker.exists, "what is committed is noted")
+    await deployment.agent.stopped()
+    deployment.agent.start()
+    await until(lambda: "is gone though there was one: beginning anew" in deployment.agent.log, "the loss is known")
+
+
+async def test_an_agent_whose_log_was_removed_loses_nothing_where_it_is_stopped_well(deployment: Deployment) -> None:
+    await until_running(deployment)
+    deployment.agent.store.with_name(f"{deployment.agent.store.name}-wal").unlink()
+    await until(lambda: "store: displaced" in deployment.agent.log, "the loss is said")
+    await deployment.agent.stopped()
+    deployment.agent.start()
+    await until(lambda: deployment.agent.log.count("reading") > 1, "it goes on")
+    assert "beginning anew" not in deployment.agent.log
+
+
 async def test_a_run_whose_site_is_not_there_says_nothing_that_the_run_before_it_said(deployment: Deployment) -> None:
     listen = re.search(r'listen = "(.*):(.*)"', deployment.agent.config.read_text())
     assert listen

@@ -1,6 +1,7 @@
 """How an agent begins and ends: refusals in one line, a store that was lost, a stop that is quick, and its health."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -59,6 +60,14 @@ async def test_a_secret_that_is_none_is_refused_in_one_line(tmp_path: Path) -> N
     assert line.endswith("; it must hold 32 bytes in hex")
 
 
+async def test_a_secret_that_was_cut_keeps_no_agent_from_starting(stage: Stage) -> None:
+    key = stage.store_path.with_name(f"{stage.store_path.name}.id-key")
+    key.write_text("00ff")
+    async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
+        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        assert f"id key file {key}: 2 bytes; set aside as {key}.damaged, a new one is made" in agent.log
+
+
 MINIMAL = """
 site = "dub1"
 region = "eu-west"
@@ -82,13 +91,15 @@ json_path = "sender"
 # Beginnings
 
 
-@pytest.mark.parametrize("loss", ["gone", "damaged"])
+@pytest.mark.parametrize("loss", ["gone", "damaged", "without its log"])
 async def test_an_agent_starts_without_its_store_and_says_that_its_senders_are_not_new(stage: Stage, loss: str) -> None:
     async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
         await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
         await agent.kill()
         if loss == "gone":
             stage.store_path.unlink()
+        elif loss == "without its log":
+            stage.store_path.with_name(f"{stage.store_path.name}-wal").unlink()
         else:
             stage.store_path.write_bytes(b"damaged" * 10_000)
         # It ends once more before it meets its stream.
@@ -105,6 +116,54 @@ async def test_an_agent_starts_without_its_store_and_says_that_its_senders_are_n
     assert first.incarnation != second.incarnation
     marks = [mark for mark in await stage.region.watermarks() if mark.incarnation == second.incarnation]
     assert {mark.rebuilt_at_us for mark in marks} == {second.at_us}
+
+
+async def test_an_older_copy_of_the_store_that_was_put_back_uses_no_ordinal_twice(stage: Stage) -> None:
+    older = stage.store_path.with_name("older")
+    older.mkdir()
+
+    def files() -> list[Path]:
+        return [path for path in stage.store_path.parent.glob(f"{stage.store_path.name}*") if path.is_file()]
+
+    async def is_told(*names: str) -> bool:
+        return set(names) <= set(await stage.region.told(AdvisoryKind.NEW))
+
+    async with registering(stage.site, "a") as nodes, agent_process(stage.config_path) as agent:
+        await until(lambda: is_told("a"), "a is known")
+        await agent.stop()
+        for path in files():
+            shutil.copy(path, older)
+        nodes.speak_up("b")
+        await agent.start()
+        await until(lambda: is_told("b"), "b is known")
+        await agent.kill()
+        nodes.speak_up("c")
+        await agent.start()
+        await until(lambda: is_told("c"), "c is known")
+        assert "an older copy of the store" not in agent.log
+        await agent.stop()
+
+        for path in files():
+            path.unlink()
+            if (older / path.name).exists():
+                shutil.copy(older / path.name, path)
+        nodes.speak_up("d")
+        await agent.start()
+        await until(lambda: is_told("d"), "d is known")
+        assert agent.log.count("an older copy of the store was put back") == 1
+        await agent.stop()
+
+        # To begin anew on purpose, behind what was acknowledged, is no older copy.
+        for path in files():
+            path.unlink()
+        nodes.speak_up("e")
+        await agent.start()
+        await until(lambda: is_told("e"), "e is known")
+        assert agent.log.count("an older copy of the store was put back") == 1
+    advisories = await stage.region.advisories()
+    numbered = {(each.incarnation, each.ordinal): each.event_id for each in advisories}
+    assert len(numbered) == len({each.event_id for each in advisories})
+    assert [each.value for each in advisories].count("b") > 1, "it is announced in each epoch that hears it"
 
 
 async def _is_vouched_for_anew(stage: Stage) -> bool:

@@ -17,6 +17,7 @@ from edge_agent.store import schema
 from edge_agent.store.files import prepare
 from shared.nats_causes import MEND_FILE
 from tests.support.agent_process import SETTINGS
+from tests.support.store_batches import advisory, batch, opened
 
 NOBODYS = 54_321
 NAMED = pwd.getpwnam("nobody").pw_uid
@@ -106,3 +107,26 @@ def test_whoever_may_read_a_store_that_shows_nothing_is_not_sent_to_another_user
     assert finding.level is Level.WARN
     assert text in finding.text
     assert finding.remedy == remedy
+
+
+async def test_a_store_that_lost_its_log_is_told_before_the_agent_starts_on_it(config_path: Path) -> None:
+    path = Path(config.load(config_path).store.path)
+    async with opened(path) as store:
+        await store.commit(batch(1, [advisory("a")]))
+        assert not any("holds less" in each.text for each in check_files(config_path, config.load(config_path)))
+        empty = path.read_bytes()
+    path.write_bytes(empty)
+    (finding,) = [each for each in check_files(config_path, config.load(config_path)) if "holds less" in each.text]
+    assert finding.level is Level.WARN
+    assert finding.remedy.startswith("put back its -wal")
+
+
+@pytest.mark.parametrize("body", ["", "00ff"])
+def test_a_key_that_was_cut_is_not_called_readable_and_well(config_path: Path, body: str) -> None:
+    settings = config.load(config_path)
+    settings.id_key_path.write_text(body)
+    settings.id_key_path.chmod(0o600)
+    (finding,) = [each for each in check_files(config_path, settings) if each.subject == "secrets"]
+    assert finding.level is Level.WARN
+    assert finding.text.endswith("it must hold 32 bytes in hex")
+    assert "makes a new one" in finding.remedy

@@ -13,6 +13,7 @@ from edge_agent.source_api import SourceApi
 from edge_agent.source_consumer import SourceAddress
 from shared import nats_client
 from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
+from tests.support.waiting import until
 
 PASSED_OVER = "passed.over"
 
@@ -34,6 +35,44 @@ def bodies(what: str, count: int) -> list[bytes]:
 
 def read_of(reader: Reader, what: str) -> list[bytes]:
     return [message.payload for message in reader.received if message.payload.startswith(f"{what} ".encode())]
+
+
+# An older copy of what we know
+
+
+async def is_acknowledged(site: Site, sequence: int) -> bool:
+    return await site.acknowledged_through() >= sequence
+
+
+@pytest.mark.parametrize("taken", ["purged subject", "purged", "purged below", "deleted", "aged"])
+@pytest.mark.parametrize("filter_subject", ["", "registration.>"])
+async def test_what_is_taken_out_of_a_stream_unread_is_not_taken_for_read(
+    site: Site, filter_subject: str, taken: str
+) -> None:
+    await site.make_stream(subjects=["registration.>", PASSED_OVER])
+    await site.publish(*bodies("old", 5))
+    async with reading(site, SourceAddress(STREAM, CONSUMER, filter_subject=filter_subject)) as reader:
+        await reader.read_on(5)
+        await until(lambda: is_acknowledged(site, 5), "all is acknowledged")
+        await site.publish(*bodies("gone", 10), subject="registration.gone")
+        await site.publish(*bodies("over", 3), subject=PASSED_OVER)
+        await site.publish(*bodies("new", 5))
+        match taken:
+            case "purged subject":
+                await site.api(f"STREAM.PURGE.{STREAM}", {"filter": "registration.gone"})
+            case "purged":
+                await site.api(f"STREAM.PURGE.{STREAM}", {})
+            case "purged below":
+                await site.api(f"STREAM.PURGE.{STREAM}", {"seq": 12})
+            case "deleted":
+                for sequence in (5, 6, 7, 23):
+                    await site.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
+            case _:
+                await site.api(f"STREAM.PURGE.{STREAM}", {"keep": 2})
+        assert (await reader.open_again()).change is None
+        assert (await reader.open_again()).change is None
+        await site.restart()
+        assert (await reader.open_again()).change is None
 
 
 # Another past

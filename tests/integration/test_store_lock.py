@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import sqlite_store
-from edge_agent.store.files import StoreUnusable, held
+from edge_agent.store.files import StoreUnusable, held, prepare
 from tests.support.store_batches import batch, opened, registration
 
 HOLD = """
@@ -26,6 +26,18 @@ def test_a_second_agent_is_kept_out_of_a_store_in_use(tmp_path: Path) -> None:
     with held(path), pytest.raises(StoreUnusable, match="another agent is running on it"), held(path):
         pass
     with held(path):
+        pass
+
+
+def test_a_second_agent_is_kept_out_of_a_store_that_it_knows_by_another_name(tmp_path: Path) -> None:
+    path, other = tmp_path / "agent.db", tmp_path / "other.db"
+    prepare(path)
+    with held(path) as hold, hold.noting_files():
+        other.hardlink_to(path)
+        refused = pytest.raises(StoreUnusable, match="another agent is running on it")
+        with held(other) as second, refused, second.noting_files():
+            pass
+    with held(other) as second, second.noting_files():
         pass
 
 

@@ -56,6 +56,9 @@ def test_the_second_member_does_not_draw_a_secret_of_its_own(tmp_path: Path) -> 
     check_key_file(member("dub1-a", here))
     with pytest.raises(PairRefused, match="there is none; both members need the same: copy the id key file of dub1-a"):
         check_key_file(member("dub1-b", here))
+    (tmp_path / "key").write_text("00ff")
+    with pytest.raises(PairRefused, match="2 bytes; both members need the same: copy the id key file of dub1-a"):
+        check_key_file(member("dub1-b", here))
 
 
 def test_members_that_fit_differ_in_nothing() -> None:

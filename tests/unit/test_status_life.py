@@ -10,9 +10,10 @@ import pytest
 
 from edge_agent import status_report
 from edge_agent.status_board import AgentStatus, now
-from edge_agent.status_report import Life, is_held, read_report
+from edge_agent.status_report import Life, read_report
 from edge_agent.store import schema
 from edge_agent.store.files import held
+from edge_agent.store.reading import is_held
 from shared.instants import HOUR, SECOND
 
 NOW = now()
