@@ -38,9 +38,9 @@ async def test_what_is_committed_while_another_lane_is_read_leaves_at_once(
     async with AsyncExitStack() as transaction:
         await transaction.enter_async_context(store._lock)
         async with uploading(region, store):
-            await until(lambda: waiting_for(store) == 1, "the uploader waits to read its lane of registrations")
+            await until(lambda: waiting_for(store) == 2, "the uploader waits to read its lane, and what is set apart")
             committing = asyncio.create_task(store.commit(batch(2, [advisory("late")])))
-            await until(lambda: waiting_for(store) == 2, "an advisory waits to be committed")
+            await until(lambda: waiting_for(store) == 3, "an advisory waits to be committed")
             await transaction.aclose()
             await committing
             await until(partial(has_stored, region, 2), "both have arrived", deadline=30)
@@ -67,5 +67,5 @@ async def test_what_was_being_read_for_an_uploader_that_ended_is_not_in_flight(
     await region.make_stream()
     await store.commit(batch(1, [registration("node", "early")]))
     async with store._lock, uploading(region, store):
-        await until(lambda: waiting_for(store) == 1, "the uploader waits to read its lane of registrations")
+        await until(lambda: waiting_for(store) == 2, "the uploader waits to read its lane, and what is set apart")
     assert (await store.drop_registrations("*")).rows == 1
