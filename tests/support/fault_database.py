@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.store import schema
+from edge_agent.store import marker, schema
 from edge_agent.store.log_statements import LOGGED_ADVISORIES, LOGGED_FORWARDS
 from shared.wire import ORIGIN_HEADER, parse_origin_header
 
@@ -120,6 +120,9 @@ def change(path: Path, how: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         try:
             {"rewrite": rewrite, "make_old": make_old}[how](database)
+            if how == "make_old":
+                # Nor did an agent of that version note what it had committed.
+                marker.forget(path)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
                 raise
