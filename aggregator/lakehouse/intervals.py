@@ -4,7 +4,8 @@ Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id
 - ``new`` opens an episode and ends one still open; a ``rebuilt`` new goes on with the open one. Where no episode is
   open, whatever comes opens one, except ``retired``: a history that begins in the middle is read from there on.
 - A ``retired`` with ``unheard_until`` is of a sender that its stream had ceased to listen to: it is unknown from its
-  last sighting until then, or until its next advisory, and absent afterwards.
+  last sighting (after ``stale`` from when that became true) until then, or until its next advisory, and absent
+  afterwards.
 - ``stale`` starts down at the last sighting; ``recovered`` and ``new`` start up when they became true.
 - Any other ``retired`` ends the episode: after ``stale`` when it became true; an operator's at the last sighting,
   whatever came before it.
@@ -150,7 +151,7 @@ def _narrow(words: DataFrame) -> DataFrame:
         _rank(kind).alias("rank"),
         f.when(is_rebuilt, _REBUILT_WORD).when(is_unheard, _UNHEARD_WORD).otherwise(_rank(kind)).alias("word"),
         f.when(is_unheard, f.col("unheard_until")).alias("unheard_until"),
-        f.when(is_stale | by_operator | is_unheard, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
+        f.when(is_stale | by_operator, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
         f.when(is_stale | is_retired, last_seen_at).otherwise(occurred_at).alias("after_other_at"),
     )
 

@@ -266,12 +266,15 @@ def test_registration_is_of_whom_its_agent_heard_and_one_wrong_byte_costs_no_fac
 def test_sender_that_its_stream_ceased_to_hear_is_unknown_for_a_time_and_then_no_more(lakehouse: Lakehouse) -> None:
     dub1, begin, until = Block("eu-west", "dub1"), FIRST + 2 * HOUR, FIRST + 20 * HOUR
     nobody_knew, far = FIRST + 6 * HOUR, TODAY + 30 * DAY
-    names = ("again", "apart", "gone", "later", "operator", "stale")
+    names = ("again", "apart", "down", "gone", "later", "operator", "stale")
     lakehouse.hub.publish(
         [
             *(dub1.new(name, begin) for name in names),
             *(dub1.retired_unheard(name, nobody_knew, until) for name in ("again", "gone", "later", "operator")),
             dub1.retired_unheard("apart", nobody_knew, far),
+            # It was down before the stream ceased to listen to it, and may have come back unheard.
+            dub1.stale("down", nobody_knew - 2 * HOUR),
+            dub1.retired_unheard("down", nobody_knew, until),
             # Its silence was noticed while the stream listened to it.
             dub1.stale("stale", nobody_knew),
             dub1.watermark(begin, FIRST + DAY),
@@ -285,8 +288,9 @@ def test_sender_that_its_stream_ceased_to_hear_is_unknown_for_a_time_and_then_no
     unheard = (4 * HOUR, 0, 14 * HOUR, 6 * HOUR, 0)
     apart = ("apart", 4 * HOUR, 0, 18 * HOUR, 2 * HOUR, 0)
     stale = ("stale", 4 * HOUR, 18 * HOUR, 0, 2 * HOUR, 1)
+    down = ("down", 2 * HOUR, 2 * HOUR + 12 * MINUTE, 13 * HOUR + 48 * MINUTE, 6 * HOUR, 1)
     assert lakehouse.rows(days) == [
-        ("again", *unheard), apart, ("gone", *unheard), ("later", *unheard), ("operator", *unheard), stale,
+        ("again", *unheard), apart, down, ("gone", *unheard), ("later", *unheard), ("operator", *unheard), stale,
     ]  # fmt: skip
 
     second = dub1.new("again", FIRST + 10 * HOUR), dub1.new("later", FIRST + 22 * HOUR)
@@ -296,6 +300,7 @@ def test_sender_that_its_stream_ceased_to_hear_is_unknown_for_a_time_and_then_no
     assert lakehouse.rows(days) == [
         ("again", 18 * HOUR, 0, 4 * HOUR, 2 * HOUR, 0),
         apart,
+        down,
         ("gone", *unheard),
         ("later", 6 * HOUR, 0, 14 * HOUR, 4 * HOUR, 0),
         ("operator", 4 * HOUR, 0, 0, 20 * HOUR, 0),
@@ -315,7 +320,7 @@ def test_sender_that_its_stream_ceased_to_hear_is_unknown_for_a_time_and_then_no
     with open_tables(lakehouse.warehouse) as tables:
         choice = Choice(since=str(day(FIRST)), until=str(day(FIRST + DAY)))
         figures = read_figures(tables, choice, registration_interval=300 * SECOND)
-    assert figures.unknown_by_cause == {"unheard": 4 * HOUR + 18 * HOUR + 2 * 14 * HOUR}
+    assert figures.unknown_by_cause == {"unheard": 4 * HOUR + 18 * HOUR + 2 * 14 * HOUR + 13 * HOUR + 48 * MINUTE}
     assert lakehouse.rows("SELECT DISTINCT epoch_us(unheard_until) FROM advisories ORDER BY 1") == [
         (until,), (far,), (None,),
     ]  # fmt: skip

@@ -139,6 +139,8 @@ def _turn(draw: random.Random, state: str, at: int, seen_at: int) -> tuple[Advis
         if draw.random() < 0.9:
             return STALE, silent_since, "down", None
         return RETIRED, at - draw.randrange(0, STALE_AFTER), "absent", None
+    if draw.random() < 0.1:
+        return RETIRED, seen_at, "unheard", at + draw.randrange(0, 60 * HOUR)
     return (RECOVERED, at, "up", None) if draw.random() < 0.8 else (RETIRED, seen_at, "absent", None)
 
 
@@ -295,7 +297,7 @@ def _strokes(said: list[Said], history: BlockHistory) -> Iterator[tuple[int, str
     begun, before = 0, ""
     for each, following in zip(said, [*said[1:], None], strict=True):
         word = "unheard" if each.unheard_until is not None else str(each.kind)
-        is_late = word == RETIRED and before in (STALE, "unheard") and not each.by_operator
+        is_late = word in (RETIRED, "unheard") and before in (STALE, "unheard") and not each.by_operator
         dates_back = word in (STALE, RETIRED, "unheard") and not is_late
         begun = max(begun, each.last_seen_at if dates_back else each.at)
         if each.unheard_until is not None:
