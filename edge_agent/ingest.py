@@ -40,6 +40,9 @@ PASSING = 0.05
 """How often, in seconds, what passes the store by is looked at while nothing is read."""
 
 LONGEST_CHECK_INTERVAL = 1 * SECOND
+LOOK_ANEW_AFTER = 0.5
+"""Seconds by which a check may be late before what was read is taken without another look."""
+
 FOREVER = (1 << 63) - 1
 
 
@@ -182,6 +185,10 @@ class Ingest:
             messages = await self._source.read(min(patience, PASSING) if self._passing.is_under_way else patience)
             if messages:
                 self.read_at = loop.time()
+                if self.read_at - check_at > LOOK_ANEW_AFTER:
+                    # A paused agent: what falls due goes by what the stream takes now.
+                    checked = await self._check()
+                    await self._look_at(checked.facts, checked.refusal)
                 await self._take(messages)
                 if not self._passing.is_under_way:
                     await self._store.let_uploads_follow()

@@ -225,7 +225,11 @@ def _deaf_times(evidence: Evidence) -> Iterator[Down]:
     that it does not just then.
     """
     blind_after = evidence.policy.blind_after
+    narrowed_at = [item.narrowed_at for item in evidence.recorded if isinstance(item, StreamSeen)]
     for down in evidence.downs:
+        if down.subject and not any(down.started_at <= at <= down.ended_at for at in narrowed_at):
+            # Edits that are taken back while the agent stands still, nothing tells of.
+            continue
         edges = [down.started_at, down.ended_at]
         if down.refuses:
             edges += [
@@ -293,7 +297,7 @@ def _first_words(evidence: Evidence) -> Iterator[int]:
     counted_at = {item.sequence: item.counted_at for item in evidence.recorded if isinstance(item, Clamped)}
     for seen in (item for item in evidence.recorded if isinstance(item, StreamSeen) and item.awaits_word):
         for sender_id, message in evidence.messages:
-            if sender_id and message.sequence > seen.sequence:
+            if sender_id and message.sequence > seen.sequence and message.stored_at >= seen.narrowed_at:
                 yield counted_at.get(message.sequence, message.stored_at)
                 break
 

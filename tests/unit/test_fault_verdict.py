@@ -6,7 +6,16 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Advise, BlindCause, BlindSpan, Clamped, EpochBegun, Forward, ObservationBegun
+from edge_agent.core.decision import (
+    Advise,
+    BlindCause,
+    BlindSpan,
+    Clamped,
+    EpochBegun,
+    Forward,
+    ObservationBegun,
+    StreamSeen,
+)
 from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.outgoing import Emitter, OutboxRow, WatermarkContext
 from edge_agent.core.policy import Policy
@@ -162,9 +171,11 @@ def test_a_registration_that_was_let_go_and_counted_is_not_lost() -> None:
     assert judge(known).is_clean
 
 
-def judged_with(down: Down, *stored_at: int) -> list[str]:
+def judged_with(down: Down, *stored_at: int, is_seen: bool = True) -> list[str]:
     known = evidence()
     known.downs.append(down)
+    if is_seen and down.subject:
+        known.recorded.append(StreamSeen(down.started_at, len(HEARD), narrowed_at=down.started_at + 1))
     known.messages = [each for each in known.messages if not down.started_at < each[1].stored_at < down.ended_at]
     known.messages += [("", SourceMessage("registration.copied.a", b"", None, at, at)) for at in stored_at]
     return [said for said in judge(known).wrong if "meanwhile" in said or "covers" in said]
@@ -185,6 +196,7 @@ def test_a_stream_that_is_deaf_to_some_makes_nobody_else_unheard() -> None:
     (accused,) = judged_with(REFUSED._replace(subject="registration.copied.a"))
     assert "the site's stream did not listen on registration.copied.a meanwhile" in accused
     assert judged_with(REFUSED._replace(subject="registration.nodes")) == []
+    assert judged_with(REFUSED._replace(subject="registration.copied.a"), is_seen=False) == []
 
 
 def test_who_published_what_the_agent_could_not_read_was_heard() -> None:
