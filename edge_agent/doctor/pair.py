@@ -24,7 +24,7 @@ async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
     other = next(name for name in settings.pair.members if name != settings.agent_name)
     try:
         check_key_file(settings)
-    except PairRefused as error:
+    except (PairRefused, StoreUnusable) as error:
         yield bad(SUBJECT, str(error), "copy the file, readable by the agent's user alone")
         return
     if is_missing(settings.id_key_path):
