@@ -14,6 +14,12 @@ from tests.support.failing_disk import fail
 STORE = "MUSTER_TEST_STORE"
 
 
+def _fail() -> None:
+    # Never healed: a copy that stayed open would keep the store locked.
+    for copy in fail(Path(os.environ[STORE])).values():
+        os.close(copy)
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR1, lambda *_: fail(Path(os.environ[STORE])))
+    signal.signal(signal.SIGUSR1, lambda *_: _fail())
     main()
