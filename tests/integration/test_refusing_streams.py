@@ -1,5 +1,6 @@
 """A stream that does not take what is sent to it accuses nobody, under default settings, and the agent says why."""
 
+from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ async def have_said(deployment: Deployment, count: int) -> bool:
     return len(await deployment.advisories()) >= count
 
 
-class Cause:
+class Cause(ABC):
     """What keeps the stream from storing, and what lets it store again."""
 
     site_config = ""
@@ -28,11 +29,11 @@ class Cause:
     def __init__(self, deployment: Deployment) -> None:
         self.site = deployment.site
 
-    async def begins(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def begins(self) -> None: ...
 
-    async def ends(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def ends(self) -> None: ...
 
 
 class ServerStorage(Cause):
@@ -82,6 +83,9 @@ class Sealed(Cause):
 
     async def begins(self) -> None:
         await self.site.update_stream(sealed=True)
+
+    async def ends(self) -> None:
+        raise AssertionError("a sealed stream stays sealed")
 
 
 class Consumer(Cause):
