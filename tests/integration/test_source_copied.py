@@ -55,6 +55,7 @@ async def test_a_cut_between_a_copy_and_its_origin_accuses_nobody(
         await stage.site.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, **copies})
         async with agent_within(stage.config_path):
             await until(lambda: are_new(stage, {"a", "b"}), "both are known")
+            await until(lambda: vouches(stage, 0), "the site is vouched for")
             await hub.link.cut()
             seen_through = await stage.region.observed_through()
             await until(lambda: passed(stage.site, seen_through + 3 * STALE_AFTER), "they were long unheard")

@@ -266,6 +266,16 @@ def test_what_falls_due_within_a_blind_span_is_established_at_its_end_by_who_fol
     assert machine.agent.tracker.state.advisory_ordinal == 4
 
 
+def test_operators_word_on_a_narrowed_stream_lets_nothing_else_fall_due(machine: TrackerMachine) -> None:
+    """Found by the machine: one sender is stale, the other, heard just now, is retired while nobody is covered."""
+    machine.begin(POLICIES[1], 1)
+    machine.senders_register_while_the_agent_reads([("b", 0, 0, 0), *[("a", 1, 0, 0)] * 13], 1)
+    machine.stream_takes_less_or_more("", by_subject=False, takes=("others.>",))
+    machine.do(machine.agent.reopen())
+    machine.operator_retires("a")
+    assert machine.agent.tracker.sender_counts() == {"heard": 0, "stale": 1}
+
+
 @pytest.mark.parametrize("change", ["restored twice", "restored after a step back", "put back"])
 def test_a_second_change_of_the_past_brings_nobody_back_who_retired(machine: TrackerMachine, change: str) -> None:
     machine.begin(POLICIES[0], 1000)
