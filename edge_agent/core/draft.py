@@ -397,7 +397,10 @@ class Draft:
         return not at or self._settle_through(at)
 
     def _settle_through(self, at: int) -> bool:
-        """Settle ``at`` itself too, where anything falls due, and let time go on behind it: nothing more can fall on it."""
+        """Settle ``at`` itself too, and let time go on behind it, so that nothing more can fall on it.
+
+        While coverage is suspended nothing falls due.
+        """
         if self._seen.is_suspending:
             self._go_on_from(at + 1)
             return True
