@@ -133,6 +133,11 @@ async def acknowledged_through(client: Client, stream: str) -> int:
     return (await request_json(client, subject, None, _ConsumerInfo, deadline=API_DEADLINE)).ack_floor.stream_seq
 
 
+async def acknowledged_of(client: Client, stream: str, count: int) -> int:
+    """Give how many of a stream's first ``count`` messages its only consumer has acknowledged; probes lie behind them."""
+    return min(await acknowledged_through(client, stream), count)
+
+
 async def consumers(client: Client, stream: str) -> list[str]:
     """Name a stream's consumers."""
     found = await request_json(client, f"$JS.API.CONSUMER.NAMES.{stream}", None, _Consumers, deadline=API_DEADLINE)

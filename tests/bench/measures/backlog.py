@@ -8,7 +8,7 @@ from tests.bench.measures.sampling import everything_arrived
 from tests.bench.registrations import registrations
 from tests.bench.report import Row, Table
 from tests.bench.stage import Options, stage
-from tests.bench.streams import acknowledged_through
+from tests.bench.streams import acknowledged_of
 
 SENDERS = 10_000
 TENTHS = 10
@@ -25,7 +25,7 @@ async def backlog(options: Options) -> Table:
             contender.child.start()
 
             async def read() -> int:
-                reached = await acknowledged_through(servers.site, "REGISTRATION")
+                reached = await acknowledged_of(servers.site, "REGISTRATION", count)
                 while reached * TENTHS >= count * (len(reached_at) + 1):
                     reached_at.append(time.perf_counter())
                     resident.append(contender.child.resident())

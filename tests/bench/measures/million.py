@@ -9,7 +9,7 @@ from tests.bench.measures.sampling import everything_arrived
 from tests.bench.registrations import registrations
 from tests.bench.report import RecordsLost, Row, Table
 from tests.bench.stage import POLL, STALLED, Options, Stage, rested, stage
-from tests.bench.streams import acknowledged_through
+from tests.bench.streams import acknowledged_of
 
 
 async def million(options: Options) -> Table:
@@ -50,7 +50,7 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, held: int) 
 
         async def read() -> int:
             _ = child.pid
-            return await acknowledged_through(servers.site, "REGISTRATION")
+            return await acknowledged_of(servers.site, "REGISTRATION", held)
 
         delivering = asyncio.create_task(_delivered(servers, contender, senders))
         reading = await servers.pace(child, read, held, f"{kind.name}, messages read")

@@ -4,7 +4,7 @@ from tests.bench.contenders import Contender, Ours, Peer
 from tests.bench.registrations import registrations
 from tests.bench.report import RecordsLost, Row, Table, median
 from tests.bench.stage import Options, Pace, Stage, stage
-from tests.bench.streams import acknowledged_through
+from tests.bench.streams import acknowledged_of
 
 PEER_LIMIT = 45.0
 
@@ -61,7 +61,7 @@ async def _turn(servers: Stage, kind: type[Contender], senders: int, count: int)
 
         async def read() -> int:
             _ = contender.child.pid
-            return await acknowledged_through(servers.site, "REGISTRATION")
+            return await acknowledged_of(servers.site, "REGISTRATION", count)
 
         limit = None if isinstance(contender, Ours) else PEER_LIMIT
         pace = await servers.pace(contender.child, read, count, f"{kind.name}, messages read", limit)

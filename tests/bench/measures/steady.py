@@ -9,7 +9,7 @@ from tests.bench.measures.sampling import everything_arrived
 from tests.bench.registrations import registrations
 from tests.bench.report import RecordsLost, Row, Table
 from tests.bench.stage import Options, Stage, rested, stage
-from tests.bench.streams import acknowledged_through
+from tests.bench.streams import acknowledged_of
 
 SENDERS = 10_000
 INTERVAL = 300.0
@@ -76,11 +76,13 @@ async def _turn(servers: Stage, kind: type[Contender], seconds: float) -> tuple[
         contender.child.start()
         held = SENDERS if kind is Ours else 0
 
+        published = await servers.register(())
+
         async def read() -> int:
             _ = contender.child.pid
-            return await acknowledged_through(servers.site, "REGISTRATION")
+            return await acknowledged_of(servers.site, "REGISTRATION", published)
 
-        await servers.pace(contender.child, read, await servers.register(()), f"{kind.name}, messages read")
+        await servers.pace(contender.child, read, published, f"{kind.name}, messages read")
         if held:
             await everything_arrived(servers, contender, SENDERS)
         await rested(contender, servers.options.rest)
