@@ -134,7 +134,7 @@ async def acknowledged_through(client: Client, stream: str) -> int:
 
 
 async def acknowledged_of(client: Client, stream: str, count: int) -> int:
-    """Give how many of a stream's first ``count`` messages its only consumer has acknowledged; probes lie behind them."""
+    """Give how many of a stream's first ``count`` messages, which probes follow, its only consumer has acknowledged."""
     return min(await acknowledged_through(client, stream), count)
 
 
