@@ -122,6 +122,7 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
     Ends with 0 where there was something to show, 1 where not. With --check: 0 useful, 1 something is wrong or a
     warning, or it starts, 2 not running, or nothing known.
     """
+    from edge_agent.status_board import now
     from edge_agent.status_page import render_status
     from edge_agent.status_report import read_status
     from edge_agent.store.reading import StoreUnreadable
@@ -134,9 +135,8 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
         except StoreUnreadable as error:
             click.echo(str(error))
             sys.exit(2)
-        concerns = [*report.warnings, *report.too_large]
-        wrong = [*report.problems, *(f"warning: {each.what}; {each.remedy}" for each in concerns)]
-        click.echo("\n".join(wrong) or "useful")
+        wrong = report.conditions
+        click.echo("\n".join(condition.line(now()) for condition in wrong) or "useful")
         sys.exit(0 if not wrong else 1 if report.has_process else 2)
     report = read_status(path)
     click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width()))

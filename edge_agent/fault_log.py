@@ -11,10 +11,11 @@ The rules, for each part (a link, a stream's reading):
 Pure: instants are given, in microseconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from edge_agent.conditions import Condition
 from shared.instants import HOUR, MINUTE, format_duration
 
 FIRST_QUIET = MINUTE
@@ -23,20 +24,26 @@ REASONS_TOLD = 8
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One line: what to say of a part; how often it happened unsaid since the last line, and how long it lasted."""
+    """One line: what to say of a part; how often it happened unsaid since the last line, and how long it lasted.
+
+    ``condition`` names the one that the part is in, or was in until now.
+    """
 
     phase: str
     text: str
     is_fault: bool
     repeated: int = 0
     lasted: int = 0
+    condition: str = ""
 
 
 class FaultLog:
     """What one part has reported, and what has been told of it."""
 
-    def __init__(self, part: str) -> None:
+    def __init__(self, part: str, again: str = "again ") -> None:
         self._part = part
+        self._again = again
+        self._condition = self._named = ""
         self._phase = ""
         self._reason = ""
         self._began_at = 0
@@ -46,10 +53,13 @@ class FaultLog:
         self._quiet = 0
         self._quiet_until = 0
 
-    def report(self, at: int, phase: str, reason: str) -> Iterator[LogLine]:
-        """Take a report; give the lines that it is worth now."""
+    def report(self, at: int, phase: str, reason: str, condition: str = "") -> Iterator[LogLine]:
+        """Take a report, and the condition that it is; give the lines that it is worth now."""
         yield from self.pass_time(at)
         was_fault = bool(self._reason)
+        # What ends, or a start that is over, is told by the name that it had.
+        named, self._named = condition or self._named, condition
+        self._condition = named
         self._phase, before = phase, self._reason
         self._reason = reason
         if reason and not was_fault:
@@ -60,7 +70,7 @@ class FaultLog:
         elif was_fault:
             yield from self._end(at)
         else:
-            yield LogLine(phase, f"{self._part}: {phase}", is_fault=False)
+            yield LogLine(phase, f"{self._part}: {phase}", is_fault=False, condition=named)
 
     def pass_time(self, at: int) -> Iterator[LogLine]:
         """Give the summary that is due, if one is."""
@@ -76,10 +86,10 @@ class FaultLog:
             self._is_told = True
             lasted = at - self._began_at
             text = f"{self._part}: still {self._phase} after {format_duration(lasted)}{times}: {self._reason}"
-            yield LogLine(self._phase, text, is_fault=True, repeated=repeated, lasted=lasted)
+            yield LogLine(self._phase, text, True, repeated, lasted, self._condition)
         else:
             text = f"{self._part}: {self._phase} now, but went wrong again{times}"
-            yield LogLine(self._phase, text, is_fault=True, repeated=repeated)
+            yield LogLine(self._phase, text, True, repeated, condition=self._condition)
 
     def _begin(self, at: int) -> Iterator[LogLine]:
         self._is_told = not self._quiet
@@ -99,13 +109,46 @@ class FaultLog:
     def _end(self, at: int) -> Iterator[LogLine]:
         if self._is_told:
             lasted = at - self._began_at
-            text = f"{self._part}: {self._phase} again after {format_duration(lasted)}"
-            yield LogLine(self._phase, text, is_fault=False, repeated=self._repeated, lasted=lasted)
+            text = f"{self._part}: {self._phase} {self._again}after {format_duration(lasted)}"
+            yield LogLine(self._phase, text, False, self._repeated, lasted, self._condition)
             self._repeated = 0
 
     def _fault(self) -> LogLine:
         self._told_reasons.add(self._reason)
-        return LogLine(self._phase, f"{self._part}: {self._phase}: {self._reason}", is_fault=True)
+        text = f"{self._part}: {self._phase}: {self._reason}"
+        return LogLine(self._phase, text, is_fault=True, condition=self._condition)
 
     def _be_quiet(self, at: int, how_long: int) -> None:
         self._quiet, self._quiet_until = how_long, at + how_long
+
+
+class ConditionLog:
+    """Which conditions hold since when, of those that are no part's phase; each begins and ends with one line.
+
+    What is said of one while it lasts (how much, how long ago) may change from look to look, and is no news.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], Condition] = {}
+        self._logs: dict[tuple[str, str], FaultLog] = {}
+
+    def take(self, at: int, found: Sequence[Condition]) -> Iterator[tuple[Condition, LogLine]]:
+        """Take all that hold now; give the lines that they and those that have ended are worth."""
+        holding = {(each.name, each.subject): each for each in reversed(found)}
+        for key in [key for key in self._held if key not in holding]:
+            ended = self._held.pop(key)
+            yield from ((ended, line) for line in self._logs[key].report(at, f"{ended.name} over", ""))
+        for key, each in holding.items():
+            if key not in self._held:
+                self._held[key] = each if each.since else msgspec.structs.replace(each, since=at)
+                log = self._logs.setdefault(key, FaultLog(each.subject, again=""))
+                yield from ((each, line) for line in log.report(at, each.name, each.what, each.name))
+            else:
+                yield from ((each, line) for line in self._logs[key].pass_time(at))
+
+    def dated(self, condition: Condition) -> Condition:
+        """Give one that holds with when it began, where it does not say so itself."""
+        held = self._held.get((condition.name, condition.subject))
+        if condition.since or held is None:
+            return condition
+        return msgspec.structs.replace(condition, since=held.since)

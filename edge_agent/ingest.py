@@ -105,6 +105,11 @@ class Ingest:
             is_covered=not state.is_suspended,
         )
 
+    @property
+    def state(self) -> BlockState | None:
+        """Give what was decided; None before the first open."""
+        return self._decider.state if self._decider else None
+
     async def run(self) -> None:
         """Read until cancelled; whatever the source does, go on from the committed position."""
         self._report(IngestPhase.STARTING, "")

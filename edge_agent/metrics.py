@@ -4,10 +4,11 @@ Counters of a block are one metric for each thing counted, by its cause. All cau
 start, at 0: a rate over a counter that appears with its first event would miss that event.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from edge_agent.conditions import Condition, errors
 from edge_agent.core.block_state import Counters
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.obeying import TOO_OLD
@@ -17,8 +18,8 @@ from edge_agent.exposition import Kind, Metric, Sample
 from edge_agent.host import Usage
 from edge_agent.pair.status import PairPhase, PairStatus
 from edge_agent.ports import LaneDepth, Progress
-from edge_agent.status_board import UPSTREAM, AgentStatus, block_of
-from edge_agent.usefulness import PartStatus
+from edge_agent.status_board import UPSTREAM, AgentStatus
+from edge_agent.usefulness import PartStatus, block_of
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.subjects import RecordType
@@ -128,7 +129,7 @@ class Numbers(msgspec.Struct, frozen=True):
     failed_commits: int
     commit_seconds: float
     usage: Usage
-    is_useful: bool
+    conditions: Sequence[Condition] = ()
     pair: PairStatus | None = None
     set_apart: LaneDepth = LaneDepth()
 
@@ -148,7 +149,12 @@ def _agent(numbers: Numbers) -> Iterator[Metric]:
     agent, usage = numbers.agent, numbers.usage
     named = {"agent": agent.agent, "version": agent.version, "boot_id": agent.boot_id}
     yield Metric("muster_agent_info", "gauge", "Which agent this is; always 1.", [Sample(named, 1)])
-    yield _one("muster_agent_useful", "gauge", "1 while /readyz answers 200.", numbers.is_useful)
+    is_useful = not errors(numbers.conditions)
+    yield _one("muster_agent_useful", "gauge", "1 while /readyz answers 200.", is_useful)
+    held = dict.fromkeys((each.name, str(each.severity), each.stream) for each in numbers.conditions)
+    text = "1 for each condition that holds, by its name in the manual; none where all is well."
+    holding = [Sample(dict(zip(("condition", "severity", "stream"), each, strict=True)), 1) for each in held]
+    yield Metric("muster_agent_condition", "gauge", text, holding)
     started = agent.started_at / SECOND
     yield _one("process_start_time_seconds", "gauge", "When the process started, Unix time.", started)
     yield _one("process_resident_memory_bytes", "gauge", "Resident memory.", usage.resident_bytes)

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent import host
+from edge_agent.conditions import Condition, errors
 from edge_agent.config import MonitorSettings
 from edge_agent.core.outgoing import Lane
 from edge_agent.exposition import CONTENT_TYPE, expose
@@ -39,11 +40,11 @@ Answer = tuple[str, str, str]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What both health pages say; ``problems`` is empty while the agent is useful."""
+    """What both health pages say; none of ``conditions`` is an error while the agent is useful."""
 
     alive: bool
     useful: bool
-    problems: list[str]
+    conditions: list[Condition]
 
 
 async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: SqliteStore, path: Path) -> None:
@@ -112,9 +113,10 @@ async def _answer(method: str, target: str, board: StatusBoard, store: SqliteSto
         return "405 Method Not Allowed", _TEXT, "only GET is known here\n"
     match target.partition("?")[0]:
         case "/healthz" | "/readyz" as page:
-            wrong = board.problems()
-            status = "200 OK" if page == "/healthz" or not wrong else "503 Service Unavailable"
-            return status, _JSON, msgspec.json.encode(Health(True, not wrong, wrong)).decode() + "\n"
+            conditions = board.conditions()
+            is_useful = not errors(conditions)
+            status = "200 OK" if page == "/healthz" or is_useful else "503 Service Unavailable"
+            return status, _JSON, msgspec.json.encode(Health(True, is_useful, conditions)).decode() + "\n"
         case "/metrics":
             lanes = await asyncio.to_thread(_oldest, path)
             agent = board.agent
@@ -163,7 +165,7 @@ def _numbers(board: StatusBoard, store: SqliteStore, oldest: dict[Lane, int]) ->
         failed_commits=store.commits.failed,
         commit_seconds=store.commits.seconds,
         usage=host.usage(),
-        is_useful=not board.problems(),
+        conditions=board.conditions(),
         pair=board.pair() if board.pair else None,
         set_apart=store.set_apart_depth(),
     )

@@ -122,6 +122,35 @@ class DroppedTooLarge(msgspec.Struct, frozen=True):
     at: int
 
 
+class SetApartSum(msgspec.Struct, frozen=True):
+    """Records of one stream block and lane that are over one limit, the oldest of them since ``oldest_at``.
+
+    ``needed`` is how large messages have to be allowed to be for all of them, in bytes, headers included.
+    """
+
+    stream: str
+    lane: str
+    limit: SizeLimit
+    count: int
+    size: int
+    needed: int
+    oldest_at: int
+
+    @property
+    def records(self) -> str:
+        """Name them."""
+        return {"copies": "copy", "advisories": "advisory"}[self.lane] if self.count == 1 else self.lane
+
+
+class OutboxLevel(msgspec.Struct, frozen=True):
+    """How much waits in the outbox, of how much at most, in bytes; and what is too large for the region, beside it."""
+
+    size: int = 0
+    limit: int = 0
+    set_apart: tuple[SetApartSum, ...] = ()
+    dropped: tuple[DroppedTooLarge, ...] = ()
+
+
 class PutBack(msgspec.Struct, frozen=True):
     """Rows of a block in a lane that are over a limit, need at most so many bytes, and are to be sent again.
 

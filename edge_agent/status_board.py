@@ -8,18 +8,31 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
 
+from edge_agent.conditions import Condition, Kind, errors
+from edge_agent.core.block_state import BlockState
 from edge_agent.count_log import CountLog
-from edge_agent.fault_log import FaultLog, LogLine
+from edge_agent.fault_log import ConditionLog, FaultLog, LogLine
 from edge_agent.pair.status import PairStatus
-from edge_agent.ports import Progress, StoreUnwritable
+from edge_agent.ports import OutboxLevel, Progress, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.tallies import Tally
-from edge_agent.usefulness import IN_PLACE, STORE, PartStatus, problems
+from edge_agent.usefulness import (
+    IN_PLACE,
+    STORE,
+    PartStatus,
+    block_of,
+    in_order,
+    of_outbox,
+    of_parts,
+    of_reading,
+    of_state,
+    part_kind,
+)
 from shared.instants import SECOND
 
 WRITE_INTERVAL = 2.0
@@ -54,6 +67,9 @@ class _Reader(Protocol):
     @property
     def progress(self) -> Progress | None: ...
 
+    @property
+    def state(self) -> BlockState | None: ...
+
 
 def now() -> int:
     """Read the agent's clock, in microseconds: for people, never for decisions."""
@@ -70,17 +86,8 @@ def stream_part(block: str) -> str:
     return _STREAM + block
 
 
-def block_of(part: str) -> str:
-    """Name the block that a part belongs to; "" for the agent's own.
-
-    >>> block_of("source of nodes"), block_of("probe of nodes"), block_of("stream nodes"), block_of("upstream")
-    ('nodes', 'nodes', 'nodes', '')
-    """
-    return part.removeprefix(_STREAM) if part.startswith(_STREAM) else part.partition(" of ")[2]
-
-
 class StatusBoard:
-    """The parts' phases, and how far each block has read. Changes are logged as ``fault_log`` says."""
+    """The parts' phases, how far each block has read, and what is wrong. Changes are logged as ``fault_log`` says."""
 
     def __init__(self, agent: str, region: str, site: str, version: str, boot_id: str, max_outbox: int) -> None:
         self.agent = AgentStatus(agent, region, site, version, boot_id, os.getpid(), now(), 0, max_outbox)
@@ -92,6 +99,9 @@ class StatusBoard:
         self._parts: dict[str, PartStatus] = {}
         self._faults: dict[str, FaultLog] = {}
         self._counts = CountLog()
+        self._raised: dict[tuple[str, str], Condition] = {}
+        self._conditions = ConditionLog()
+        self._level = OutboxLevel()
         self._readers: dict[str, _Reader] = {}
         self._last_problem: PartStatus | None = None
         self._changed = asyncio.Event()
@@ -115,13 +125,41 @@ class StatusBoard:
         found = {block: reader.progress for block, reader in self._readers.items()}
         return {block: progress for block, progress in found.items() if progress is not None}
 
-    def problems(self) -> list[str]:
-        """Say in a line each why the agent is not useful now; nothing where it is."""
-        return list(problems(self._parts, self.progress(), now()))
+    def conditions(self) -> list[Condition]:
+        """Say all that is wrong now, errors first; log what has begun or ended."""
+        at, others = now(), list(self._judged())
+        for condition, line in self._conditions.take(at, [] if self._is_muted else others):
+            self._write_line(condition.subject, condition.stream, line)
+        return in_order([*of_parts(self._parts, at), *map(self._conditions.dated, others)])
+
+    def _judged(self) -> Iterator[Condition]:
+        """Give what is no part's phase."""
+        at, progress = now(), self.progress()
+        for block, reached in progress.items():
+            yield from of_reading(block, reached, self._parts, at)
+            state = self._readers[block].state
+            if state is not None:
+                yield from of_state(block, state, sum(reached.senders.values()))
+        yield from of_outbox(self._level, at)
+        yield from self._raised.values()
+
+    def condition(self, kind: Kind, subject: str) -> Callable[[str], None]:
+        """Give what is called with what is wrong with ``subject`` (named as a part is), and with "" when it is over."""
+
+        def say(what: str) -> None:
+            key = kind.name, subject
+            if what:
+                since = self._raised[key].since if key in self._raised else now()
+                self._raised[key] = kind.of(subject, what, stream=block_of(subject), since=since)
+            elif self._raised.pop(key, None) is None:
+                return
+            self._changed.set()
+
+        return say
 
     def in_a_line(self) -> str:
         """Say what the agent does, for a supervisor's list."""
-        wrong = self.problems()
+        wrong = [condition.text for condition in errors(self.conditions())]
         reading = sum(part.phase == "reading" for name, part in self._parts.items() if name.startswith(_STREAM))
         senders = sum(sum(each.senders.values()) for each in self.progress().values())
         return "; ".join(wrong) if wrong else f"reading {reading} of {len(self._readers)} streams, {senders:,} senders"
@@ -135,7 +173,8 @@ class StatusBoard:
             is_known = before is not None and (before.phase, before.reason) == (phase, reason)
             if self._is_muted or (is_known and not reason):
                 return
-            self._write_lines(part, faults.report(now(), phase, reason))
+            kind = part_kind(part, PartStatus(phase, reason))
+            self._write_lines(part, faults.report(now(), phase, reason, kind.name if kind else ""))
             if is_known:
                 return
             if phase == CONNECTED:
@@ -163,6 +202,7 @@ class StatusBoard:
                 report("displaced" if where else IN_PLACE, where)
             for part, faults in self._faults.items():
                 self._write_lines(part, faults.pass_time(now()))
+            self._level = await store.outbox_level()
             for line in self._counts.take(now(), store.counters()):
                 log.warning(line.text, extra={"fields": {"stream": line.block, "counter": line.what}})
             await self._write(store, self.agent)
@@ -179,19 +219,23 @@ class StatusBoard:
                     "agent": msgspec.structs.replace(agent, written_at=now()),
                     "last_problem": self._last_problem,
                     "pair": self.pair() if self.pair else None,
+                    "conditions": self.conditions(),
                     **{f"part:{name}": part for name, part in self._parts.items()},
                     **{f"progress:{name}": progress for name, progress in self.progress().items()},
                 }
             )
 
     def _write_lines(self, part: str, lines: Iterable[LogLine]) -> None:
-        block = block_of(part)
         for line in lines:
-            fields = {
-                **({"stream": block} if block else {}),
-                "part": part,
-                "phase": line.phase,
-                **({"repeated": line.repeated} if line.repeated else {}),
-                **({"lasted_s": round(line.lasted / SECOND, 1)} if line.lasted else {}),
-            }
-            log.log(logging.WARNING if line.is_fault else logging.INFO, line.text, extra={"fields": fields})
+            self._write_line(part, block_of(part), line)
+
+    def _write_line(self, part: str, block: str, line: LogLine) -> None:
+        fields = {
+            **({"stream": block} if block else {}),
+            "part": part,
+            "phase": line.phase,
+            **({"condition": line.condition} if line.condition else {}),
+            **({"repeated": line.repeated} if line.repeated else {}),
+            **({"lasted_s": round(line.lasted / SECOND, 1)} if line.lasted else {}),
+        }
+        log.log(logging.WARNING if line.is_fault else logging.INFO, line.text, extra={"fields": fields})

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.pair.status import MISSED_AFTER, PairStatus
-from edge_agent.status_board import UPSTREAM, block_of, now, stream_part
+from edge_agent.status_board import UPSTREAM, now, stream_part
 from edge_agent.status_report import LEAST_FREE, STARTS, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.terminal import UNWRAPPED
-from edge_agent.usefulness import PartStatus, is_blind, stands_still, why_unproven
+from edge_agent.usefulness import PartStatus, block_of, is_blind, stands_still, why_unproven
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.sizes import format_size
@@ -69,6 +69,10 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
     yield "muster-agent", f"{agent.version}{started}"
     if report.pair and report.is_running:
         yield "pair", _pair(report.pair, report.parts.get("pair"))
+    for condition in report.conditions:
+        yield "", ""
+        yield condition.severity, f"{condition.text} ({condition.lasted(now())})"
+        yield "  remedy", condition.remedy
     yield "", ""
     if report.is_running:
         upstream = report.parts.get(UPSTREAM)
@@ -78,15 +82,10 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
             if name in report.parts:
                 yield name, _part(report.parts[name])
     yield "outbox", _outbox(report)
-    for concern in report.too_large:
-        yield "too large", f"{concern.what}; {concern.remedy}"
     for block in report.blocks:
         yield "", ""
         yield from _block_lines(report, block)
     yield from _unread_parts(report)
-    for warning in report.warnings:
-        yield "", ""
-        yield "warning", f"{warning.what}; {warning.remedy}"
     if report.last_problem:
         problem = report.last_problem
         yield "", ""
@@ -97,7 +96,7 @@ def _life(report: StatusReport) -> str:
     agent = report.agent
     match report.life:
         case Life.STARTING:
-            return f"starting: {STARTS}"
+            return STARTS
         case Life.RUNNING:
             return f"running for {_rough(now() - agent.started_at)}, pid {agent.pid}"
         case Life.SILENT:

@@ -9,24 +9,26 @@ from pathlib import Path
 
 import msgspec
 
+from edge_agent import conditions as kinds
+from edge_agent.conditions import Condition
 from edge_agent.core.block_state import BlockState, Counters, counted
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.senders import SenderPhase
-from edge_agent.core.shipment import SizeLimit
 from edge_agent.outbox_ages import oldest_at
 from edge_agent.pair.status import PairStatus
-from edge_agent.ports import DROPPED_LATELY, Progress
+from edge_agent.ports import OutboxLevel, Progress, SetApartSum
 from edge_agent.status_board import AgentStatus, now
 from edge_agent.store import schema
 from edge_agent.store.reading import StoreUnreadable, is_held, reading
 from edge_agent.store.senders import slot_range
-from edge_agent.usefulness import Concern, PartStatus, problems, warnings
-from shared.instants import SECOND, format_duration
+from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
+from edge_agent.usefulness import PartStatus, in_order, of_outbox
+from shared.instants import SECOND
 from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
 LEAST_FREE = 1 << 20
-STARTS = "a process has the store and has not written yet"
+STARTS = "starting: a process has the store and has not written yet"
 
 
 class Life(StrEnum):
@@ -41,18 +43,6 @@ class Life(StrEnum):
     SILENT = "silent"
     STOPPED = "stopped"
     DIED = "died"
-
-
-_NOT_USEFUL = {
-    Life.STARTING: f"the agent is starting: {STARTS}",
-    **{life: f"the agent is not running: {life}" for life in (Life.SILENT, Life.STOPPED, Life.DIED)},
-}
-
-
-_REFUSED = {
-    SizeLimit.MAX_PAYLOAD: "too large for the region's servers",
-    SizeLimit.MAX_MSG_SIZE: "too large for the region's stream",
-}
 
 
 class BlockReport(msgspec.Struct, frozen=True):
@@ -76,32 +66,11 @@ class LaneReport(msgspec.Struct, frozen=True):
     oldest_at: int = 0
 
 
-class SetApartReport(msgspec.Struct, frozen=True):
-    """Records of one stream block and lane that are over one limit, the oldest of them since ``oldest_at``.
-
-    ``needed`` is how large messages have to be allowed to be for all of them, in bytes, headers included.
-    """
-
-    stream: str
-    lane: str
-    limit: SizeLimit
-    count: int
-    size: int
-    needed: int
-    oldest_at: int
-
-    @property
-    def records(self) -> str:
-        """Name them."""
-        return {"copies": "copy", "advisories": "advisory"}[self.lane] if self.count == 1 else self.lane
-
-
 class StatusReport(msgspec.Struct, frozen=True):
     """Everything that status shows; also its JSON form. Instants and durations are microseconds.
 
     ``room`` is what is left of ``store.max_outbox``, ``disk_free`` of the store's disk (-1: not known), in bytes.
-    ``problems`` says why the agent is not useful now; ``warnings`` and ``too_large`` what is to be looked at all the
-    same.
+    ``conditions`` is all that is wrong, errors first: of an agent that runs, as it wrote them itself.
     """
 
     agent: AgentStatus
@@ -112,10 +81,8 @@ class StatusReport(msgspec.Struct, frozen=True):
     outbox: dict[str, LaneReport]
     outbox_counters: Counters
     room: int
-    problems: list[str] = []
-    warnings: list[Concern] = []
-    too_large: list[Concern] = []
-    set_apart: list[SetApartReport] = []
+    conditions: list[Condition] = []
+    set_apart: list[SetApartSum] = []
     disk_free: int = -1
     pair: PairStatus | None = None
 
@@ -137,8 +104,10 @@ def read_status(path: Path) -> StatusReport:
         report = read_report(database, is_held=is_held(path))
     free = shutil.disk_usage(path.parent).free
     if report.life is Life.SILENT and free < LEAST_FREE:
-        wrong = f"disk full: {format_size(free)} left at {path.parent}; the agent cannot even write its status"
-        return msgspec.structs.replace(report, disk_free=free, problems=[wrong])
+        what = f"disk full: {format_size(free)} left at {path.parent}; it cannot even write its status"
+        full = kinds.DISK_FULL.of("agent", what, since=report.agent.written_at)
+        others = [each for each in report.conditions if each.name != kinds.AGENT_SILENT.name]
+        return msgspec.structs.replace(report, disk_free=free, conditions=[full, *others])
     return msgspec.structs.replace(report, disk_free=free)
 
 
@@ -153,32 +122,40 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
         raise StoreUnreadable("the agent has not written a status yet; try again in some seconds")
     outbox = {lane.name.lower(): _read_lane(database, lane) for lane in Lane}
     blocks = list(_read_blocks(database, bodies))
-    life, parts, progress = _life(agent, is_held), _parts_of(bodies), {each.name: each.progress for each in blocks}
+    life, size = _life(agent, is_held), sum(lane.size for lane in outbox.values())
     total: Counters = {}
     for additions in _outbox_counters(database).values():
         total = counted(total, additions)
-    known = {name: reached for name, reached in progress.items() if reached is not None}
-    set_apart = list(_read_set_apart(database))
+    level = OutboxLevel(size, agent.max_outbox, tuple(set_apart_sums(database)), tuple(dropped_too_large(database)))
+    if life is Life.RUNNING:
+        found = msgspec.json.decode(bodies.get("conditions", "[]"), type=list[Condition])
+    else:
+        found = in_order([_of_life(life, agent), *of_outbox(level, now())])
     return StatusReport(
         agent=agent,
         life=life,
-        parts=parts,
+        parts=_parts_of(bodies),
         last_problem=msgspec.json.decode(bodies.get("last_problem", "null"), type=PartStatus | None),
         blocks=blocks,
         outbox=outbox,
         outbox_counters=total,
-        room=max(agent.max_outbox - sum(lane.size for lane in outbox.values()), 0),
+        room=max(agent.max_outbox - size, 0),
         pair=msgspec.json.decode(bodies.get("pair", "null"), type=PairStatus | None),
-        problems=list(problems(parts, known, now())) if life is Life.RUNNING else [_NOT_USEFUL[life]],
-        warnings=[
-            warning
-            for each in blocks
-            if life is Life.RUNNING
-            for warning in warnings(each.name, each.state, sum(each.senders.values()))
-        ],
-        too_large=[*map(_concern_of, set_apart), *_read_dropped(database, now())],
-        set_apart=set_apart,
+        conditions=found,
+        set_apart=list(level.set_apart),
     )
+
+
+def _of_life(life: Life, agent: AgentStatus) -> Condition:
+    """Say why an agent does nothing that does not write what is wrong."""
+    if life is Life.STARTING:
+        return kinds.STARTING.of("agent", STARTS)
+    if life is Life.SILENT:
+        what = f"silent: process {agent.pid} is there, but hangs, is suspended, or cannot write its store"
+        return kinds.AGENT_SILENT.of("agent", what, since=agent.written_at)
+    if life is Life.STOPPED:
+        return kinds.NOT_RUNNING.of("agent", "not running: stopped, as it was told", since=agent.stopped_at)
+    return kinds.NOT_RUNNING.of("agent", "not running: killed or crashed", since=agent.written_at)
 
 
 def read_phases(database: sqlite3.Connection) -> dict[str, str]:
@@ -200,35 +177,6 @@ def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:
     counting = [schema.rows_through(lane), *([schema.chunks_through(lane)] if lane in schema.CHUNKS else [])]
     found = [database.execute(statement, (schema.EVERY_ROW,)).fetchone() for statement in counting]
     return LaneReport(sum(count for count, _ in found), sum(size for _, size in found), oldest_at(database, lane))
-
-
-def _read_set_apart(database: sqlite3.Connection) -> Iterator[SetApartReport]:
-    for block, lane, cause, *measures in database.execute(schema.SET_APART_BY_LIMIT):
-        yield SetApartReport(block, Lane(lane).name.lower(), SizeLimit(cause), *measures)
-
-
-def _concern_of(each: SetApartReport) -> Concern:
-    verb = "is" if each.count == 1 else "are"
-    since = f"the oldest for {_lasted(now() - each.oldest_at)}"
-    what = f"stream {each.stream}: {each.count:,} {each.records} {verb} set apart, {since}: {_REFUSED[each.limit]}"
-    return Concern(what, _raise(each.limit, each.needed))
-
-
-def _read_dropped(database: sqlite3.Connection, at: int) -> Iterator[Concern]:
-    for block, cause, needed, last_at in database.execute(schema.TOO_LARGE):
-        limit = SizeLimit(cause)
-        if at - last_at < DROPPED_LATELY:
-            what = f"stream {block}: registrations or watermarks are dropped, the last {_lasted(at - last_at)} ago"
-            yield Concern(f"{what}: {_REFUSED[limit]}", _raise(limit, needed))
-
-
-def _raise(limit: SizeLimit, needed: int) -> str:
-    of = "of the region's servers" if limit is SizeLimit.MAX_PAYLOAD else "of the region's stream"
-    return f"raise {limit} {of} to at least {needed} bytes"
-
-
-def _lasted(duration: int) -> str:
-    return format_duration(max(duration, 0) // SECOND * SECOND)
 
 
 def _read_blocks(database: sqlite3.Connection, bodies: dict[str, str]) -> Iterator[BlockReport]:

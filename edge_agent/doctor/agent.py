@@ -3,14 +3,18 @@
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from edge_agent.config import AgentSettings
-from edge_agent.doctor.finding import Finding, bad, doubtful, good
-from edge_agent.inspection.moments import relative, rough
-from edge_agent.status_board import UPSTREAM, block_of, now
-from edge_agent.status_report import STARTS, Life, read_status
-from edge_agent.store.reading import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable
+import msgspec
 
-UNEXPLAINED = "nothing above fails for it: mend what the reason names; if it lasts, look at that server's log"
+from edge_agent.conditions import NOT_RUNNING, STARTING, STORE_MOVED, Condition
+from edge_agent.config import AgentSettings
+from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.inspection.moments import rough
+from edge_agent.status_board import UPSTREAM, now
+from edge_agent.status_report import read_status
+from edge_agent.store.reading import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable
+from edge_agent.usefulness import block_of, of_parts
+
+_EXPECTED = (STARTING.name, NOT_RUNNING.name)
 _NEEDS = {UPSTREAM: "region", "policy": "region", "other member": "pair"}
 
 
@@ -23,32 +27,26 @@ def check_agent(settings: AgentSettings, failed: Collection[str] = ()) -> Iterat
         yield _unshown(error)
         return
     agent = report.agent
-    for concern in (*report.too_large, *report.warnings):
-        yield doubtful("agent", concern.what, concern.remedy)
-    if report.life is Life.STARTING:
-        yield doubtful("agent", f"it is starting: {STARTS}", "wait, then look again; its log says what it does")
-        return
-    if report.life is Life.SILENT:
-        text = f"process {agent.pid} is there, but has written nothing for {rough(now() - agent.written_at)}"
-        remedy = f"make room where its disk is full, or end what keeps {path} locked (fuser -v {path}); else it hangs:"
-        yield bad("agent", text, f"{remedy} kill -9 it and start it, nothing is lost")
-        return
-    if report.life is Life.STOPPED:
-        yield doubtful("agent", f"stopped {relative(agent.stopped_at, now())}, as it was told", "start it")
-        return
-    if not report.is_running:
-        text = f"not running, last sign of life {relative(agent.written_at, now())}: killed or crashed"
-        yield doubtful("agent", text, "look at its log, then start it")
-        return
-    if (agent.region, agent.site) != (settings.region, settings.site):
+    if report.is_running and (agent.region, agent.site) != (settings.region, settings.site):
         text = f"it runs as site {agent.site} of region {agent.region}, not as these settings say"
         yield doubtful("agent", text, "start it anew, or name the settings that it runs with")
-    troubled = {name: part for name, part in report.parts.items() if part.reason}
-    for name, part in troubled.items():
-        remedy = "see above" if failed_for(name, failed) else UNEXPLAINED
-        yield doubtful("agent", f"{name}: {part.phase} for {rough(now() - part.since)}: {part.reason}", remedy)
-    if not troubled:
-        yield good("agent", f"running for {rough(now() - agent.started_at)}, all its parts do their work")
+    held = {(condition.name, condition.subject) for condition in report.conditions}
+    parts = of_parts(report.parts, now(), with_patience=False) if report.is_running else ()
+    soon = [condition for condition in parts if (condition.name, condition.subject) not in held]
+    for condition in report.conditions:
+        yield _said(condition, failed)
+    for condition in soon:
+        yield msgspec.structs.replace(_said(condition, failed), level=Level.WARN)
+    if not report.conditions and not soon:
+        yield good("agent", f"running for {rough(now() - agent.started_at)}, nothing is wrong with it")
+
+
+def _said(condition: Condition, failed: Collection[str]) -> Finding:
+    """Give what the agent says: it fails where the agent is not useful, but for one that was stopped, or starts."""
+    remedy = "see above" if failed_for(condition.subject, failed) else condition.remedy
+    text = f"{condition.text} ({condition.lasted(now())})"
+    level = Level.WARN if not condition.is_error or condition.name in _EXPECTED else Level.FAIL
+    return Finding(level, "agent", text, remedy, condition.name)
 
 
 def failed_for(part: str, failed: Collection[str]) -> bool:
@@ -65,7 +63,7 @@ def failed_for(part: str, failed: Collection[str]) -> bool:
 def _unshown(error: StoreUnreadable) -> Finding:
     if isinstance(error, StoreDisplaced):
         text, _, remedy = str(error).partition("; ")
-        return bad("agent", text, remedy)
+        return bad("agent", text, remedy, STORE_MOVED)
     if isinstance(error, StoreMissing):
         return doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
     if isinstance(error, StoreForbidden):

@@ -4,6 +4,8 @@ from enum import IntEnum
 
 import msgspec
 
+from edge_agent.conditions import Kind
+
 
 class Level(IntEnum):
     """How bad; also the exit code of the worst."""
@@ -14,12 +16,13 @@ class Level(IntEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line. ``remedy`` is empty where nothing is wrong."""
+    """One line. ``remedy`` is empty where nothing is wrong; ``condition`` names the agent's, where there is one."""
 
     level: Level
     subject: str
     text: str
     remedy: str = ""
+    condition: str = ""
 
 
 def good(subject: str, text: str) -> Finding:
@@ -27,11 +30,11 @@ def good(subject: str, text: str) -> Finding:
     return Finding(Level.OK, subject, text)
 
 
-def doubtful(subject: str, text: str, remedy: str) -> Finding:
+def doubtful(subject: str, text: str, remedy: str, kind: Kind | None = None) -> Finding:
     """Say that the agent works, but not as it should, or not for ever."""
-    return Finding(Level.WARN, subject, text, remedy)
+    return Finding(Level.WARN, subject, text, remedy, kind.name if kind else "")
 
 
-def bad(subject: str, text: str, remedy: str) -> Finding:
+def bad(subject: str, text: str, remedy: str, kind: Kind | None = None) -> Finding:
     """Say that the agent cannot do its work."""
-    return Finding(Level.FAIL, subject, text, remedy)
+    return Finding(Level.FAIL, subject, text, remedy, kind.name if kind else "")

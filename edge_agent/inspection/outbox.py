@@ -10,23 +10,26 @@ from typing import IO
 
 import msgspec
 
+from edge_agent import conditions as kinds
+from edge_agent.conditions import Condition
 from edge_agent.core.block_state import Counters
 from edge_agent.core.outgoing import Lane, OutboxRow
 from edge_agent.inspection.moments import relative
 from edge_agent.outbox_ages import instant_of
 from edge_agent.pair.status import PairPhase
+from edge_agent.ports import SetApartSum
 from edge_agent.status_board import NOT_ACCEPTED, UPSTREAM
-from edge_agent.status_report import SetApartReport, read_report
+from edge_agent.status_report import read_report
 from edge_agent.store import schema
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.reading import StoreUnreadable
 from edge_agent.store.set_apart import set_apart_row
-from edge_agent.usefulness import Concern
 from shared.sizes import format_size
 from shared.tables import Column, format_table
 
 PAGE_ROWS = 1_000
 _SECRET = 0o600
+_TOO_LARGE = (kinds.SET_APART.name, kinds.TOO_LARGE_DROPPED.name)
 _NOT_LEADING = (PairPhase.CATCHING_UP, PairPhase.COPYING, PairPhase.WAITING)
 
 WAITING = {
@@ -79,8 +82,8 @@ class OutboxReport(msgspec.Struct, frozen=True):
     held_up: str = ""
     sent_by: str = ""
     not_leading: str = ""
-    set_apart: list[SetApartReport] = []
-    too_large: list[Concern] = []
+    set_apart: list[SetApartSum] = []
+    too_large: list[Condition] = []
 
 
 class SetApartRow(msgspec.Struct, frozen=True):
@@ -127,7 +130,7 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
         sent_by=pair.other if pair and pair.phase == PairPhase.STANDING_BY else "",
         not_leading=pair.phase if pair and pair.phase in _NOT_LEADING else "",
         set_apart=status.set_apart,
-        too_large=status.too_large,
+        too_large=[each for each in status.conditions if each.name in _TOO_LARGE],
     )
 
 
@@ -191,8 +194,8 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
         yield f"Nothing leaves: upstream {report.upstream}."
     elif report.held_up:
         yield f"Held up: {report.held_up}."
-    for concern in report.too_large:
-        yield f"Too large: {concern.what}; {concern.remedy}."
+    for each in report.too_large:
+        yield f"Too large: {each.text}; {each.remedy}."
     for what, causes in sorted(report.counters.items()):
         yield f"{what} so far: {', '.join(f'{cause} {count:,}' for cause, count in sorted(causes.items()))}"
 

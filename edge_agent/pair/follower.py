@@ -83,6 +83,11 @@ class Follower:
             is_covered=not state.is_suspended,
         )
 
+    @property
+    def state(self) -> BlockState | None:
+        """Give what was decided; None before the first entry."""
+        return self.decider.state if self.decider else None
+
     async def give(self, logged: Logged) -> None:
         """Take an entry of this block, in the log's order; wait while too many are to be followed."""
         if self.decider is not None and logged.sequence <= self._mark:

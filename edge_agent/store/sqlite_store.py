@@ -25,8 +25,10 @@ from edge_agent.ports import (
     BatchCommit,
     DroppedTooLarge,
     LaneDepth,
+    OutboxLevel,
     PutBack,
     SetApart,
+    SetApartSum,
     StoreFailing,
     StoreFull,
     StoreLocked,
@@ -44,6 +46,7 @@ from edge_agent.store.marker import Marker
 from edge_agent.store.outbox import OutboxChange
 from edge_agent.store.outbox_books import OutboxBooks
 from edge_agent.store.senders import load_senders
+from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
 from edge_agent.store.side_batch import Oversized, SideBatch, write_beside_blocks
 from edge_agent.store.space import DiskSpace
 from edge_agent.store.transaction import in_thread, transact
@@ -278,10 +281,26 @@ class SqliteStore:
 
     async def dropped_too_large(self) -> list[DroppedTooLarge]:
         """Say what is known to have been dropped for its size."""
+        return list((await self._too_large())[1])
+
+    async def outbox_level(self) -> OutboxLevel:
+        """Say how full the outbox is, and what is too large for the region."""
+        books = self._books
+        is_any = books.set_apart.rows or books.dropped
+        set_apart, dropped = await self._too_large() if is_any else ((), ())
+        return OutboxLevel(books.size, books.max_outbox, tuple(set_apart), tuple(dropped))
+
+    async def _too_large(self) -> tuple[Sequence[SetApartSum], Sequence[DroppedTooLarge]]:
+        set_apart: list[SetApartSum] = []
+        dropped: list[DroppedTooLarge] = []
+
+        def read(database: sqlite3.Connection) -> None:
+            set_apart.extend(set_apart_sums(database))
+            dropped.extend(dropped_too_large(database))
+
         async with self._lock:
-            with noticing_damage():
-                rows = await self._database.execute_fetchall(schema.TOO_LARGE)
-        return [DroppedTooLarge(block, TooLarge(SizeLimit(cause), needed), at) for block, cause, needed, at in rows]
+            await in_thread(self._database, read)
+        return set_apart, dropped
 
     async def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
         """Forget what was dropped, where nothing was since; raise StoreUnwritable."""

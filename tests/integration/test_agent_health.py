@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from edge_agent import monitor
+from edge_agent import conditions, monitor
+from edge_agent.status_report import STARTS
 from edge_agent.store.files import held, prepare
 from edge_agent.supervisor import watchdog_kept
 from tests.support.agent_process import Deployment, deployed, free_address
@@ -83,7 +84,7 @@ async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment
         return code, json.loads(body or "{}")
 
     async def is_useful() -> bool:
-        return await page("/readyz") == (200, {"alive": True, "useful": True, "problems": []})
+        return await page("/readyz") == (200, {"alive": True, "useful": True, "conditions": []})
 
     await until(is_useful, "the agent is useful")
     await deployment.site.link.cut()
@@ -94,7 +95,7 @@ async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment
     await until(is_useless, "the cut is noticed")
     code, health = await page("/healthz")
     assert (code, health["alive"], health["useful"]) == (200, True, False)
-    assert any(problem.startswith("source of nodes: not connected") for problem in health["problems"])
+    assert "source of nodes" in {each["subject"] for each in health["conditions"] if each["name"] == "link_down"}
     await deployment.site.link.restore()
     await until(is_useful, "the agent is useful again")
     assert (await asyncio.to_thread(asked, deployment, "/elsewhere"))[0] == 404
@@ -123,7 +124,8 @@ async def test_files_that_are_moved_under_an_agent_are_told_until_they_are_put_b
     await until(partial(is_ready, 503), "the agent says that it is not useful")
     _, health = await asyncio.to_thread(asked, deployment, "/readyz")
     said = f"{moved[0]}: {'another file lies there' if what == 'replaced' else 'it was moved or removed'}"
-    assert any(problem.startswith("store: displaced") and said in problem for problem in json.loads(health)["problems"])
+    found = {each["name"]: each["what"] for each in json.loads(health)["conditions"]}
+    assert said in found["store_moved"]
     code, checked, _ = await deployment.agent.run_command("status", "--check", *settings)
     assert code
     assert said in checked
@@ -192,7 +194,7 @@ async def test_a_run_whose_site_is_not_there_says_nothing_that_the_run_before_it
     said = await deployment.agent.status_json()
     assert "monitor" not in said["parts"], "it listens"
     assert [(block["name"], block["progress"]) for block in said["blocks"]] == [("nodes", None)]
-    assert any(problem.startswith("stream nodes: starting") for problem in said["problems"])
+    assert {"starting", "link_down"} <= {each["name"] for each in said["conditions"]}
     _, metrics = await asyncio.to_thread(asked, deployment, "/metrics")
     assert 'muster_agent_stream_reading{region="eu-west",site="dub1",stream="nodes"} 0' in metrics
 
@@ -358,7 +360,10 @@ async def test_an_agent_that_has_its_store_and_has_not_written_yet_is_not_called
     with held(deployment.agent.store):
         checked = await deployment.agent.run_command("status", "--check", *settings)
         _, findings, _ = await deployment.agent.run_command("doctor", *settings)
-        assert checked[:2] == (1, "the agent is starting: a process has the store and has not written yet\n")
-        assert "it is starting: a process has the store and has not written yet" in findings
+        assert checked[:2] == (
+            1,
+            f"error: agent: {STARTS}; {conditions.STARTING.remedy} (starting)\n",
+        )
+        assert STARTS in " ".join(findings.split())
         assert "killed or crashed" not in findings
     assert (await deployment.agent.run_command("status", "--check", *settings))[0] == 2

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from edge_agent.doctor.agent import UNEXPLAINED
+from edge_agent.conditions import REGION_REFUSES
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR
@@ -148,7 +148,7 @@ async def test_the_agents_trouble_points_at_what_fails_and_at_nothing_that_is_we
         await until(lambda: remedies("see above"), "the agent has noticed, and the doctor why")
         # It is not full, and has no room for any record.
         await stage.region.make_stream(max_bytes=100, discard="new")
-        await until(lambda: remedies(UNEXPLAINED), "the agent has trouble that nothing above explains")
+        await until(lambda: remedies(REGION_REFUSES.remedy), "the agent has trouble that nothing above explains")
 
 
 async def test_a_region_that_takes_small_messages_only_is_found(stage: Stage) -> None:

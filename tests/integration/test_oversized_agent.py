@@ -84,7 +84,7 @@ async def _check_what_people_see(agent: AgentProcess, largest: bytes) -> None:
     assert record["headers"][ORIGIN_HEADER].startswith(origin)
     assert {SOURCE_HEADER, REASON_HEADER} < record["headers"].keys()
 
-    what = "stream all: 1 copy is set apart, the oldest for "
+    what = "stream all: 1 copy is set apart: too large for the region's servers"
     code, told, _ = await agent.run_command("status", *config, "--check")
     assert (code, told.startswith(f"warning: {what}"), remedy in told) == (1, True, True)
     assert remedy in await agent.status()

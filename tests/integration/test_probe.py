@@ -431,8 +431,9 @@ async def test_an_agent_whose_probes_are_not_permitted_says_so_and_reads_on(tmp_
         await deployment.site.publish(msgspec.json.encode({"sender": "a"}))
 
         async def is_blind() -> bool:
-            (wrong,) = (await deployment.agent.status_json())["problems"] or [""]
-            return wrong.startswith("stream nodes: blind for") and "(probe off: not permitted" in wrong
+            found = {each["name"]: each["what"] for each in (await deployment.agent.status_json())["conditions"]}
+            assert "probe_not_stored" in found
+            return "(probe off: not permitted" in found.get("time_unproven", "")
 
         await until(is_blind, "it is said that silence proves nothing, and why")
         long_after = await deployment.site_time() + 2 * STALE_AFTER

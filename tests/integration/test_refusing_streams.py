@@ -133,7 +133,8 @@ async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
         began_at = await deployment.site_time()
 
         async def is_told() -> bool:
-            return said in " ".join((await deployment.agent.status_json()).get("problems", []))
+            found = (await deployment.agent.status_json()).get("conditions", [])
+            return any(each["name"] == "stream_not_storing" and said in each["what"] for each in found)
 
         await until(is_told, "status says why")
         # Another run knows no more of it than the store.
@@ -152,7 +153,7 @@ async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
             assert is_unknown is cause.loses_messages, "what is lost is unknown"
 
             async def is_well() -> bool:
-                return not (await deployment.agent.status_json())["problems"]
+                return not (await deployment.agent.status_json())["conditions"]
 
             await until(is_well, "status says no more of it")
         assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
@@ -169,8 +170,8 @@ async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_besi
                 narrowed_at = await deployment.site_time()
 
                 async def is_told() -> bool:
-                    warnings = (await deployment.agent.status_json())["warnings"]
-                    return any("the stream no longer listens on rack.*: who is" in each["what"] for each in warnings)
+                    found = (await deployment.agent.status_json())["conditions"]
+                    return any("the stream no longer listens on rack.*: who is" in each["what"] for each in found)
 
                 await until(is_told, "status says it")
                 await deployment.until_observed(narrowed_at + SECOND)

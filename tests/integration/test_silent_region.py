@@ -90,8 +90,8 @@ async def test_an_agent_whose_region_is_silent_is_not_useful_after_a_while(
 
             def is_told() -> bool:
                 return any(
-                    problem.startswith("upstream: not accepted for ") and problem.endswith(SILENCE)
-                    for problem in read_status(deployment.agent.store).problems
+                    (each.name, each.text) == ("region_refuses", f"upstream: not accepted: {SILENCE}")
+                    for each in read_status(deployment.agent.store).conditions
                 )
 
             await until(is_told, "the silence has lasted for longer than is waited for")

@@ -1,6 +1,7 @@
 """A log that is read at three in the morning: the first of a fault at once, repetitions counted, the end told."""
 
-from edge_agent.fault_log import LONGEST_QUIET, FaultLog
+from edge_agent.conditions import LINK_DOWN, NOT_MOVING, SET_APART
+from edge_agent.fault_log import LONGEST_QUIET, ConditionLog, FaultLog
 from shared.instants import HOUR, MINUTE, SECOND
 
 REFUSED = "10.0.0.1:4222: connection refused"
@@ -86,3 +87,41 @@ def test_fault_that_began_unsaid_is_told_when_it_lasts_and_then_its_end_too() ->
     assert told(log, 2 * SECOND, "not connected", REFUSED) == []
     assert later(log, MINUTE) == [f"upstream: still not connected after 58s, 1 more times in 1m: {REFUSED}"]
     assert told(log, 2 * MINUTE, "connected") == ["upstream: connected again after 1m 58s"]
+
+
+def test_what_a_part_tells_bears_the_condition_that_it_is_in_or_was() -> None:
+    log = FaultLog("source of nodes")
+    lines = [
+        *log.report(0, "connecting", "", "link_down"),
+        *log.report(1, "connected", ""),
+        *log.report(2, "reading", ""),
+        *log.report(3, "not connected", "no answer", "link_down"),
+        *log.report(4, "connected", ""),
+    ]
+    assert [(line.text, line.condition) for line in lines] == [
+        ("source of nodes: connecting", "link_down"),
+        ("source of nodes: connected", "link_down"),
+        ("source of nodes: reading", ""),
+        ("source of nodes: not connected: no answer", "link_down"),
+        ("source of nodes: connected again after 0.001ms", "link_down"),
+    ]
+
+
+def test_a_condition_begins_and_ends_with_one_line_whatever_is_said_meanwhile() -> None:
+    log = ConditionLog()
+    first, later = NOT_MOVING.of("stream nodes", "7 wait"), NOT_MOVING.of("stream nodes", "9 wait")
+    other = SET_APART.of("stream nodes", "1 copy", since=5)
+    told = [
+        (each.name, line.text, line.is_fault)
+        for at, found in [(0, []), (MINUTE, [first]), (MINUTE + 1, [later, other]), (MINUTE + 3 * SECOND, [other])]
+        for each, line in log.take(at, found)
+    ]
+    assert told == [
+        ("not_moving", "stream nodes: not_moving: 7 wait", True),
+        ("set_apart", "stream nodes: set_apart: 1 copy", True),
+        ("not_moving", "stream nodes: not_moving over after 3s", False),
+    ]
+    assert log.dated(LINK_DOWN.of("source of nodes", "no answer")).since == 0
+    assert log.dated(other).since == 5
+    list(log.take(2 * MINUTE, [later]))
+    assert log.dated(later).since == 2 * MINUTE

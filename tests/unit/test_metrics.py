@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from edge_agent.conditions import LINK_DOWN, SET_APART
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.observation import ProofCause, RejectReason
 from edge_agent.exposition import Metric, Sample, expose
@@ -43,7 +44,11 @@ NUMBERS = Numbers(
     failed_commits=1,
     commit_seconds=0.25,
     usage=Usage(40 << 20, 1.5),
-    is_useful=False,
+    conditions=[
+        LINK_DOWN.of("source of nodes", "not connected: no answer", stream="nodes"),
+        SET_APART.of("stream nodes", "1 copy", stream="nodes"),
+        SET_APART.of("stream nodes", "1 advisory", stream="nodes"),
+    ],
 )
 
 
@@ -63,6 +68,8 @@ def test_everything_that_is_measured_is_shown_in_base_units() -> None:
         >= {
             "info agent=dub1-a version=0.1.0 boot_id=6f1c": 1,
             "useful": 0,
+            "condition condition=link_down severity=error stream=nodes": 1,
+            "condition condition=set_apart severity=warning stream=nodes": 1,
             "process_start_time_seconds": (NOW - HOUR) / SECOND,
             "process_resident_memory_bytes": 40 << 20,
             "process_cpu_seconds_total": 1.5,

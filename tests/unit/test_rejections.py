@@ -6,7 +6,7 @@ import pytest
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import RejectReason, SourceMessage
 from edge_agent.core.rejections import REJECTIONS_KEPT, Rejections, bearing, with_another
-from edge_agent.usefulness import warnings
+from edge_agent.usefulness import of_state
 from shared.instants import MINUTE, SECOND
 from tests.support.watched_site import POLICY, START, position
 
@@ -50,9 +50,9 @@ def test_what_is_rejected_for_one_reason_is_not_forgotten_for_another() -> None:
     nameless, *turned_away = rejections.values()
     assert (nameless.subject, nameless.reason) == ("web1", NO_SENDER)
     assert len(turned_away) == REJECTIONS_KEPT
-    assert [said.what.partition(": ")[2][:24] for said in warnings("nodes", state(rejections), 1_000)] == [
-        "messages that name no se",
-        "max_senders (1,000) is r",
+    assert [(said.name, said.what[:24]) for said in of_state("nodes", state(rejections), 1_000)] == [
+        ("unidentified_registrations", "messages that name no se"),
+        ("too_many_senders", "max_senders (1,000) is r"),
     ]
 
 
@@ -91,19 +91,19 @@ def test_a_body_that_shows_the_name_is_its_senders() -> None:
 def test_messages_that_name_no_sender_are_warned_of_until_a_living_sender_would_have_spoken_again() -> None:
     rejections = refused("nodes.web1", payload=b"{oops")
     last_at = START + SECOND
-    (said,) = warnings("nodes", state(rejections, last_at + 2 * MINUTE), 7)
-    assert f"{said.what}; {said.remedy}" == (
+    (said,) = of_state("nodes", state(rejections, last_at + 2 * MINUTE), 7)
+    assert f"{said.text}; {said.remedy}" == (
         "stream nodes: messages that name no sender are rejected, the last 2m ago on subject nodes.web1 (no_sender): "
         "{oops; whoever sent it may be called stale; correct what the sender publishes, or [stream.sender], or leave "
         "it out by source.filter_subject"
     )
-    assert list(warnings("nodes", state(rejections, last_at + 5 * MINUTE), 7))
-    assert not list(warnings("nodes", state(rejections, last_at + 5 * MINUTE + 1), 7))
+    assert list(of_state("nodes", state(rejections, last_at + 5 * MINUTE), 7))
+    assert not list(of_state("nodes", state(rejections, last_at + 5 * MINUTE + 1), 7))
 
 
 def test_senders_that_are_turned_away_are_warned_of_with_the_limit() -> None:
-    (said,) = warnings("nodes", state(refused("nodes.web1", reason=TOO_MANY)), 1_000)
-    assert f"{said.what}; {said.remedy}" == (
+    (said,) = of_state("nodes", state(refused("nodes.web1", reason=TOO_MANY)), 1_000)
+    assert f"{said.text}; {said.remedy}" == (
         "stream nodes: max_senders (1,000) is reached, with 1,000 senders: messages of others are rejected, the last "
         "59s ago on subject nodes.web1; raise it, or correct [stream.sender] where that names messages"
     )
@@ -115,4 +115,4 @@ def test_a_number_or_nothing_in_a_subject_is_nobodys_name(subject: str, name: st
 
 
 def test_nobody_is_warned_of_nothing() -> None:
-    assert not list(warnings("nodes", state({}), 1_000))
+    assert not list(of_state("nodes", state({}), 1_000))
