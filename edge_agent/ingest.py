@@ -5,6 +5,7 @@ depends on the stream's time alone.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 from edge_agent.cancellation import is_cancelled
@@ -25,6 +26,8 @@ from edge_agent.ports import (
     BatchCommit,
     BatchStore,
     Checked,
+    ConsumerPaused,
+    ConsumerState,
     Opened,
     Progress,
     Source,
@@ -33,6 +36,7 @@ from edge_agent.ports import (
 )
 from edge_agent.reopening import LONGEST_RETRY, Reopening
 from edge_agent.watermarks import Watermarks, watermark_context
+from shared.cancellation import cancelled
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND
 
@@ -40,6 +44,9 @@ PASSING = 0.05
 """How often, in seconds, what passes the store by is looked at while nothing is read."""
 
 LONGEST_CHECK_INTERVAL = 1 * SECOND
+LOOK_EVERY = 2.0
+"""How often, in seconds, the consumer is looked at while no check is made."""
+
 LOOK_ANEW_AFTER = 0.5
 """Seconds by which a check may be late before what was read is taken without another look."""
 
@@ -78,6 +85,9 @@ class Ingest:
         self.read_at = 0.0
         self._checked: Checked | None = None
         self._checked_at = 0.0
+        self._consumer = ConsumerState()
+        self._consumer_at = 0.0
+        self._moved_at = 0.0
 
     @property
     def decider(self) -> Decider:
@@ -91,9 +101,10 @@ class Ingest:
         if self._decider is None or self._checked is None:
             return None
         state, checked = self._decider.state, self._checked
-        ago = int((asyncio.get_running_loop().time() - self._checked_at) * SECOND)
+        now, consumer = asyncio.get_running_loop().time(), self._consumer
+        ago = int((now - self._checked_at) * SECOND)
         return Progress(
-            pending=checked.pending,
+            pending=consumer.pending,
             server_at=checked.facts.server_at + ago,
             checked_ago=ago,
             observed_through=state.observed_through,
@@ -103,6 +114,10 @@ class Ingest:
             doubt=checked.refusal or checked.facts.doubt,
             loss=state.loss,
             is_covered=not state.is_suspended,
+            pending_ago=int((now - self._consumer_at) * SECOND),
+            idle_for=int((now - self._moved_at) * SECOND) if consumer.pending else 0,
+            paused_until=consumer.paused_until,
+            expires_after=consumer.expires_after,
         )
 
     @property
@@ -113,18 +128,36 @@ class Ingest:
     async def run(self) -> None:
         """Read until cancelled; whatever the source does, go on from the committed position."""
         self._report(IngestPhase.STARTING, "")
+        looking = asyncio.create_task(self._look_at_consumer(), name="consumer")
         try:
-            await self._read_for_ever()
+            await self._read_for_ever(looking)
         finally:
+            await cancelled([looking])
             await self._commits.stop()
 
-    async def _read_for_ever(self) -> None:
+    async def _look_at_consumer(self) -> None:
+        """Know what waits also while nothing is read: the outbox is full, the disk, or the source cannot be opened."""
+        while not is_cancelled():
+            await asyncio.sleep(LOOK_EVERY)
+            if asyncio.get_running_loop().time() - self._consumer_at > LOOK_EVERY:
+                with contextlib.suppress(SourceUnavailable):
+                    self._note_consumer(await self._source.consumer())
+
+    def _note_consumer(self, consumer: ConsumerState) -> None:
+        self._consumer, self._consumer_at = consumer, asyncio.get_running_loop().time()
+        if not consumer.pending:
+            self._moved_at = self._consumer_at
+
+    async def _read_for_ever(self, looking: asyncio.Task[None]) -> None:
         loop, reopening = asyncio.get_running_loop(), Reopening(self._source)
         while not is_cancelled():
             try:
+                if looking.done():
+                    looking.result()
                 await self._open()
                 self._report(IngestPhase.READING, "")
                 opened_at, opened_behind = loop.time(), self.decider.state.position
+                self._moved_at = opened_at
                 try:
                     await self._read_on()
                 finally:
@@ -133,7 +166,8 @@ class Ingest:
                         reopening.went_well()
             except SourceUnavailable as error:
                 await self._commits.finish()
-                self._report(IngestPhase.UNAVAILABLE, str(error))
+                is_paused = isinstance(error, ConsumerPaused)
+                self._report(IngestPhase.CONSUMER_PAUSED if is_paused else IngestPhase.UNAVAILABLE, str(error))
                 await self._finish_passing()
                 await reopening.wait()
 
@@ -189,7 +223,7 @@ class Ingest:
             patience = max(check_at - loop.time(), 0.0)
             messages = await self._source.read(min(patience, PASSING) if self._passing.is_under_way else patience)
             if messages:
-                self.read_at = loop.time()
+                self.read_at = self._moved_at = loop.time()
                 if self.read_at - check_at > LOOK_ANEW_AFTER:
                     # A paused agent: what falls due goes by what the stream takes now.
                     checked = await self._check()
@@ -209,6 +243,7 @@ class Ingest:
                 await self._take_check(checked)
                 # Not before: what a check shows is behind until the check has been taken.
                 self._checked, self._checked_at = checked, loop.time()
+                self._note_consumer(checked.consumer)
             if self._watermarks.are_due(loop.time()):
                 await self._emit_watermark()
 

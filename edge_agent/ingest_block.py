@@ -20,6 +20,7 @@ class IngestPhase(StrEnum):
     READING = "reading"
     FOLLOWING = "following"
     UNAVAILABLE = "source unavailable"
+    CONSUMER_PAUSED = "consumer paused"
     DISK_FULL = "paused, disk full"
     DISK_FAILING = "paused, disk failing"
     STORE_LOCKED = "paused, store locked"

@@ -19,7 +19,7 @@ from edge_agent.host import Usage
 from edge_agent.pair.status import PairPhase, PairStatus
 from edge_agent.ports import LaneDepth, Progress
 from edge_agent.status_board import UPSTREAM, AgentStatus
-from edge_agent.usefulness import PartStatus, block_of
+from edge_agent.usefulness import LOOKED_LATELY, PartStatus, block_of
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.subjects import RecordType
@@ -210,8 +210,8 @@ def _reading(progress: Mapping[str, Progress]) -> Iterator[Metric]:
     behind = {block: reached.behind / SECOND for block, reached in seen.items()}
     yield each(
         "muster_agent_lag_messages",
-        "Messages that waited to be read at the last check.",
-        {block: reached.pending for block, reached in progress.items()},
+        "Messages that the stream holds and that were not read; none where that cannot be asked.",
+        {block: reached.pending for block, reached in progress.items() if reached.pending_ago <= LOOKED_LATELY},
     )
     yield each("muster_agent_observed_through_age_seconds", "How far observed_through lies behind the server.", behind)
     yield each(

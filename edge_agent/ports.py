@@ -51,6 +51,10 @@ class SourceUnavailable(Exception):
     """The source cannot be read now; the message says why. Try again."""
 
 
+class ConsumerPaused(SourceUnavailable):
+    """An operator has paused the consumer: nothing is delivered."""
+
+
 class BatchCommit(msgspec.Struct, frozen=True):
     """Everything that one batch changes: committed together or not at all.
 
@@ -247,29 +251,42 @@ class Opened(msgspec.Struct, frozen=True):
     is_gap: bool = False
 
 
+class ConsumerState(msgspec.Struct, frozen=True):
+    """What a consumer shows of itself: ``pending`` messages of its stream wait to be read, delivered or not.
+
+    An operator has paused it until ``paused_until``; the server removes it when it has not been used for
+    ``expires_after``. Microseconds, 0: not so.
+    """
+
+    pending: int = 0
+    paused_until: int = 0
+    expires_after: int = 0
+
+
 class Checked(msgspec.Struct, frozen=True):
-    """What a stream shows now.
+    """What a stream shows now, and the consumer that it is read through.
 
     ``caught_up_through`` is the instant up to which everything sent was stored and read, or 0. ``examined_sequence`` is
     the stream's last sequence where all of it was read, passed the filter or not, whatever that proves; else 0.
-    ``pending`` messages wait to be read. ``refusal`` says why the stream refuses what is sent to it, "" where it does
-    not, None where that is not known: as it was before.
+    ``refusal`` says why the stream refuses what is sent to it, "" where it does not, None where that is not known: as
+    it was before.
     """
 
     facts: StreamFacts
     caught_up_through: int = 0
     examined_sequence: int = 0
-    pending: int = 0
     refusal: str | None = ""
+    consumer: ConsumerState = ConsumerState()
 
 
 class Progress(msgspec.Struct, frozen=True):
     """How far a block's reading has come, for people; instants are the stream's own time, 0 where there was none yet.
 
-    ``pending`` messages waited to be read when the stream was last looked at, ``checked_ago`` microseconds before;
-    ``server_at`` is the server's clock now, counted on from there; ``doubt`` says why the stream proves nothing,
-    ``loss`` what it takes no more, where somebody may be missed because of that; no time ``is_covered`` while it is
-    known not to take what is sent.
+    ``pending`` messages of the stream waited to be read, ``pending_ago`` microseconds before; with any waiting, nothing
+    has come for ``idle_for``. The stream was last looked at ``checked_ago`` before; ``server_at`` is the server's clock
+    now, counted on from there. ``doubt`` says why the stream proves nothing, ``loss`` what it takes no more, where
+    somebody may be missed because of that; no time ``is_covered`` while it is known not to take what is sent.
+    ``paused_until`` and ``expires_after`` are the consumer's.
     """
 
     pending: int
@@ -282,6 +299,10 @@ class Progress(msgspec.Struct, frozen=True):
     doubt: str = ""
     loss: str = ""
     is_covered: bool = True
+    pending_ago: int = 0
+    idle_for: int = 0
+    paused_until: int = 0
+    expires_after: int = 0
 
     @property
     def behind(self) -> int:
@@ -333,6 +354,9 @@ class Source(Protocol):
 
     async def check(self, blind_after: int) -> Checked:
         """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
+
+    async def consumer(self) -> ConsumerState:
+        """Ask for what the consumer shows, whatever keeps reading from going on."""
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""

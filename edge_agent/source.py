@@ -13,11 +13,11 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
-from edge_agent.ports import Checked, Opened, SourceUnavailable
+from edge_agent.ports import Checked, ConsumerPaused, ConsumerState, Opened, SourceUnavailable
 from edge_agent.probe import Probe
 from edge_agent.source_api import SourceApi
 from edge_agent.source_cluster import Completeness
-from edge_agent.source_consumer import ConsumerInfo
+from edge_agent.source_consumer import ConsumerInfo, pause_of
 from edge_agent.source_pulls import Pulls
 from shared.identifiers import SourcePosition
 from shared.nats_client import EdgeClient
@@ -102,6 +102,9 @@ class JetStreamSource:
             change = past_change(position, facts)
         if change is None:
             consumer = await self._api.ensure_consumer()
+            if consumer.paused:
+                # Nothing would come of what tells whether the past is the same.
+                raise ConsumerPaused(pause_of(consumer.paused_until))
             verifies = position.sequence > 0 and last_stored_at > 0
             first = position.sequence if verifies else position.next_sequence
             pending = await self._api.reset(_beginning(facts, consumer, first))
@@ -190,19 +193,34 @@ class JetStreamSource:
             raise SourceUnavailable(pulls.broken)
         delivered, delivered_sequence = consumer.delivered.consumer_seq, pulls.delivered_sequence
         has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
+        state = self._state_of(consumer)
         if not has_read_all:
-            under_way = max(delivered - pulls.consumer_sequence, 0)
-            return Checked(facts, pending=consumer.num_pending + under_way + pulls.buffered_count, refusal=refusal)
+            return Checked(facts, refusal=refusal, consumer=state)
         if doubt := await self._completeness.doubt(facts, consumer.server, delivered_sequence):
-            return Checked(msgspec.structs.replace(facts, doubt=facts.doubt or doubt), refusal=refusal)
+            doubtful = msgspec.structs.replace(facts, doubt=facts.doubt or doubt)
+            return Checked(doubtful, refusal=refusal, consumer=state)
         pulls.note_examined(facts.last_sequence)
         has_stored_lately = abs(facts.server_at - self._newest_stored_at) <= blind_after
         if facts.doubt or refusal or not has_stored_lately:
-            return Checked(facts, examined_sequence=facts.last_sequence, refusal=refusal)
+            return Checked(facts, examined_sequence=facts.last_sequence, refusal=refusal, consumer=state)
         # In a cluster, what came after the stream's leader was asked may not be where we asked next.
         is_of_one = not (facts.unheard_for or facts.leader)
         heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
-        return Checked(facts, heard_through - self._settle, facts.last_sequence)
+        return Checked(facts, heard_through - self._settle, facts.last_sequence, consumer=state)
+
+    async def consumer(self) -> ConsumerState:
+        """Ask for what the consumer shows, whatever keeps reading from going on."""
+        return self._state_of(await self._api.consumer_info())
+
+    def _state_of(self, consumer: ConsumerInfo) -> ConsumerState:
+        """Count what the stream holds and was not read: what waits, what is under way, what is here."""
+        pulls, delivered = self._pulls, consumer.delivered
+        under_way = delivered.consumer_seq - pulls.consumer_sequence
+        if under_way < 0 or pulls.broken:
+            # What it delivered after another reset than ours did not come to us: it is counted by the stream's numbers.
+            under_way = max(delivered.stream_seq - pulls.delivered_sequence, 0)
+        pending = consumer.num_pending + under_way + pulls.buffered_count
+        return ConsumerState(pending, consumer.paused_until, consumer.expires_after)
 
     async def _refusal(self, facts: StreamFacts, blind_after: int) -> str | None:
         """Probe the stream where that is due, and say why it refuses what is sent to it; as in Checked."""

@@ -5,7 +5,7 @@ Pure: to ask for it, and to make it, is SourceApi's.
 
 import msgspec
 
-from shared.instants import parse_instant
+from shared.instants import SECOND, format_instant, parse_instant
 
 ACK_WAIT = 3_600 * 1_000_000_000
 WORK_QUEUE = "workqueue"
@@ -40,6 +40,8 @@ class _ConsumerConfig(msgspec.Struct):
     ack_policy: str = "none"
     filter_subject: str = ""
     deliver_subject: str = ""
+    inactive_threshold: int = 0
+    pause_until: str = ""
 
 
 class _Cluster(msgspec.Struct, frozen=True):
@@ -55,6 +57,17 @@ class ConsumerInfo(msgspec.Struct):
     ts: str
     ack_floor: _Progress = _Progress()
     cluster: _Cluster = _Cluster()
+    paused: bool = False
+
+    @property
+    def paused_until(self) -> int:
+        """Give until when it is paused, in microseconds; 0 where it is not."""
+        return parse_instant(self.config.pause_until) if self.paused else 0
+
+    @property
+    def expires_after(self) -> int:
+        """Give after how many microseconds without use the server removes it; 0: never."""
+        return self.config.inactive_threshold // 1_000
 
     @property
     def server(self) -> str:
@@ -85,6 +98,11 @@ def creation(address: SourceAddress, retention: str, **start: object) -> dict[st
         **start,
     }
     return {"stream_name": address.stream, "config": config}
+
+
+def pause_of(paused_until: int) -> str:
+    """Say that somebody has paused it."""
+    return f"somebody has paused its consumer until {format_instant(paused_until // SECOND * SECOND)}"
 
 
 def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:

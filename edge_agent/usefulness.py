@@ -24,10 +24,15 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import RejectReason
 from edge_agent.core.shipment import SizeLimit
 from edge_agent.ports import DROPPED_LATELY, OutboxLevel, Progress
+from edge_agent.source_consumer import pause_of
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.sizes import format_size
 
 DRAIN_PATIENCE = 1 * MINUTE
+MOVING_WITHIN = 10 * SECOND
+LOOKED_LATELY = 15 * SECOND
+"""For so long it is known how much waits, when it cannot be asked."""
+
 NEARLY_FULL = 0.9
 IN_PLACE = "in place"
 WORKING = frozenset({"connected", "reading", "following", "stored", "leading", "standing by", "catching up", IN_PLACE})
@@ -39,6 +44,7 @@ _KINDS: dict[str, dict[str, Kind]] = {
     _SOURCE: {"denied": kinds.PERMISSION_DENIED, "": kinds.LINK_DOWN},
     _STREAM: {
         "starting": kinds.STARTING,
+        "consumer paused": kinds.CONSUMER_PAUSED,
         "paused, disk full": kinds.DISK_FULL,
         "paused, disk failing": kinds.DISK_FAILING,
         "paused, store locked": kinds.STORE_LOCKED,
@@ -118,6 +124,16 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
         ahead = format_duration(reached.ahead // SECOND * SECOND)
         what = f"standing still: its server's clock is {ahead} behind what it had shown before"
         yield kinds.STANDING_STILL.of(subject, what, stream=block)
+    reading = parts.get(subject)
+    if reached.paused_until and reading is not None and reading.is_working:
+        yield kinds.CONSUMER_PAUSED.of(subject, f"consumer paused: {pause_of(reached.paused_until)}", stream=block)
+    elif is_not_moving(reached) and reading is not None and reading.is_working:
+        what = f"{reached.pending:,} messages wait to be read, and nothing comes"
+        yield kinds.NOT_MOVING.of(subject, what, stream=block, since=at - reached.idle_for)
+    if reached.expires_after:
+        after = format_duration(reached.expires_after)
+        what = f"the server removes its consumer when it has not been used for {after} (inactive_threshold)"
+        yield kinds.CONSUMER_EXPIRES.of(subject, what, stream=block)
 
 
 def of_state(block: str, state: BlockState, sender_count: int) -> Iterator[Condition]:
@@ -197,6 +213,11 @@ def is_blind(reached: Progress) -> bool:
     watches = reached.mode == "sample" and reached.blind_after > 0
     is_unproven = not reached.pending and reached.behind - reached.checked_ago > reached.blind_after
     return watches and (is_unproven or not reached.is_covered)
+
+
+def is_not_moving(reached: Progress) -> bool:
+    """Tell whether a block is behind, and does not catch up."""
+    return reached.pending > 0 and reached.idle_for >= MOVING_WITHIN
 
 
 def stands_still(reached: Progress) -> bool:

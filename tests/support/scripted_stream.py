@@ -7,7 +7,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.resume import PastChange, StreamFacts, StreamTakes, is_gap, is_unread, past_change
-from edge_agent.ports import Checked, Opened, SourceUnavailable
+from edge_agent.ports import Checked, ConsumerState, Opened, SourceUnavailable
 from shared.instants import SECOND
 
 SETTLE = 2 * SECOND
@@ -134,6 +134,9 @@ class ScriptedStream:
         if self._read_through < facts.last_sequence:
             return Checked(facts, refusal=self.refusal)
         return Checked(facts, 0 if self.refusal else self.clock - SETTLE, facts.last_sequence, refusal=self.refusal)
+
+    async def consumer(self) -> ConsumerState:
+        return ConsumerState(self._facts().last_sequence - self._read_through)
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Nothing depends on what the server believes was read."""
