@@ -115,19 +115,23 @@ def of_parts(parts: Mapping[str, PartStatus], at: int, *, with_patience: bool = 
 def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], at: int) -> Iterator[Condition]:
     """Give the conditions that follow from how far a block has read."""
     subject = f"stream {block}"
+    reading = parts.get(subject)
+    is_reading = reading is not None and reading.is_working
     if is_blind(reached):
         why = why_unproven(block, reached, parts)
         what = f"blind: nothing waits, but {why}" if reached.is_covered else f"blind: {why}"
         kind = kinds.STREAM_NOT_STORING if is_known_not_to_store(reached) else kinds.TIME_UNPROVEN
         yield kind.of(subject, what, stream=block, since=at - reached.behind if reached.is_covered else 0)
+    elif reading and is_reading and is_never_proven(reached) and at - reading.since > reached.blind_after:
+        what = f"blind: nothing was observed yet: {why_unproven(block, reached, parts)}"
+        yield kinds.TIME_UNPROVEN.of(subject, what, stream=block, since=reading.since)
     if stands_still(reached):
         ahead = format_duration(reached.ahead // SECOND * SECOND)
         what = f"standing still: its server's clock is {ahead} behind what it had shown before"
         yield kinds.STANDING_STILL.of(subject, what, stream=block)
-    reading = parts.get(subject)
-    if reached.paused_until and reading is not None and reading.is_working:
+    if reached.paused_until and is_reading:
         yield kinds.CONSUMER_PAUSED.of(subject, f"consumer paused: {pause_of(reached.paused_until)}", stream=block)
-    elif is_not_moving(reached) and reading is not None and reading.is_working:
+    elif is_not_moving(reached) and is_reading:
         what = f"{reached.pending:,} messages wait to be read, and nothing comes"
         yield kinds.NOT_MOVING.of(subject, what, stream=block, since=at - reached.idle_for)
     if reached.expires_after:
@@ -213,6 +217,11 @@ def is_blind(reached: Progress) -> bool:
     watches = reached.mode == "sample" and reached.blind_after > 0
     is_unproven = not reached.pending and reached.behind - reached.checked_ago > reached.blind_after
     return watches and (is_unproven or not reached.is_covered)
+
+
+def is_never_proven(reached: Progress) -> bool:
+    """Tell whether a block's stream is read to its end, and nothing has ever proved its time."""
+    return reached.mode == "sample" and reached.blind_after > 0 and not (reached.observed_through or reached.pending)
 
 
 def is_not_moving(reached: Progress) -> bool:

@@ -1,0 +1,362 @@
+"""What goes wrong is said under one name in all six places, as long as it lasts, and its end is said too."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent import source_pulls, usefulness
+from edge_agent.source_api import SourceApi
+from shared.instants import HOUR, SECOND, format_instant
+from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address
+from tests.support.agent_within import agent_within
+from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.one_server import written
+from tests.support.pair_stage import pair_stage
+from tests.support.six_places import logging_to, over, places, shown
+from tests.support.source_site import CONSUMER, STREAM
+from tests.support.told_agent import BODIES, until_running
+from tests.support.waiting import until
+
+Act = Callable[[Deployment], Awaitable[None]]
+
+SETTINGS = ABOVE_BLOCKS + block("nodes", "sample", SAMPLING)
+AUTH = '[stream.source.auth]\nuser = "agent"\npassword_file = "password"\n\n[stream.sender]'
+USERS = """
+authorization {{ users: [
+  {{ user: admin, password: secret }}
+  {{ user: agent, password: secret, permissions: {{ publish: {{ deny: [{denied}] }} }} }}
+] }}
+no_auth_user: admin
+"""
+
+
+@pytest.fixture
+async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
+    async with deployed(tmp_path, listen=free_address()) as deployment:
+        yield deployment
+
+
+@asynccontextmanager
+async def denied(directory: Path, *subjects: str) -> AsyncIterator[Deployment]:
+    """Start an agent whose user may not publish on these subjects of its site."""
+    written(directory / "password", "secret")
+    users = USERS.format(denied=", ".join(f'"{subject}"' for subject in subjects))
+    settings = SETTINGS.replace("[stream.sender]", AUTH)
+    async with deployed(directory, settings, free_address(), site_config=users) as deployment:
+        deployment.agent.start()
+        yield deployment
+
+
+def permit(deployment: Deployment) -> None:
+    """Let the agent's user publish on everything; its connection stays."""
+    server = deployment.site.server
+    path = server.settings.store_dir / "nats-server.conf"
+    _, _, rest = (text := path.read_text()).partition("deny: [")
+    path.write_text(text.replace(f"deny: [{rest.partition(']')[0]}]", 'deny: ["nothing"]'))
+    os.kill(server.pid, signal.SIGHUP)
+
+
+# The site's stream
+
+
+async def cut(deployment: Deployment) -> None:
+    await deployment.site.link.cut()
+
+
+async def restore(deployment: Deployment) -> None:
+    await deployment.site.link.restore()
+
+
+async def pause(deployment: Deployment) -> None:
+    until_at = format_instant(time.time_ns() // 1_000 // SECOND * SECOND + HOUR)
+    answer = await deployment.site.api(f"CONSUMER.PAUSE.{STREAM}.{CONSUMER}", {"pause_until": until_at})
+    assert answer["paused"]
+
+
+async def resume(deployment: Deployment) -> None:
+    await deployment.site.api(f"CONSUMER.PAUSE.{STREAM}.{CONSUMER}", {})
+
+
+async def limit_idle(deployment: Deployment) -> None:
+    await change_consumer(deployment, inactive_threshold=3_600_000_000_000)
+
+
+async def unlimit_idle(deployment: Deployment) -> None:
+    await change_consumer(deployment, inactive_threshold=0)
+
+
+async def change_consumer(deployment: Deployment, **changes: object) -> None:
+    config = (await deployment.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"]
+    body = {"stream_name": STREAM, "config": {**config, **changes}}
+    await deployment.site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", body)
+
+
+async def fill(deployment: Deployment) -> None:
+    await deployment.site.update_stream(max_msgs=1, discard="new")
+
+
+async def make_room(deployment: Deployment) -> None:
+    await deployment.site.update_stream(max_msgs=-1, discard="old")
+
+
+async def take_away(deployment: Deployment) -> None:
+    await deployment.site.delete_stream()
+
+
+async def give_back(deployment: Deployment) -> None:
+    await deployment.site.make_stream()
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [
+        pytest.param("link_down", cut, restore, marks=pytest.mark.provokes("link_down")),
+        pytest.param("stream_not_read", take_away, give_back, marks=pytest.mark.provokes("stream_not_read")),
+        pytest.param("consumer_paused", pause, resume, marks=pytest.mark.provokes("consumer_paused")),
+        pytest.param("consumer_expires", limit_idle, unlimit_idle, marks=pytest.mark.provokes("consumer_expires")),
+        pytest.param("stream_not_storing", fill, make_room, marks=pytest.mark.provokes("stream_not_storing")),
+    ],
+)
+async def test_what_is_wrong_with_a_stream_is_said_in_all_places_until_it_is_over(
+    deployment: Deployment, name: str, begin: Act, end: Act
+) -> None:
+    await until_running(deployment)
+    await begin(deployment)
+    await shown(deployment.agent, name)
+    await end(deployment)
+    await over(deployment.agent, name)
+
+
+async def test_a_consumer_that_is_paused_when_the_agent_starts_is_said_and_nothing_else(deployment: Deployment) -> None:
+    await until_running(deployment)
+    await deployment.agent.stopped()
+    deployment.agent.log_path.unlink()
+    await pause(deployment)
+    await deployment.site.publish(b'{"sender":"newcomer"}')
+    deployment.agent.start()
+    await shown(deployment.agent, "consumer_paused")
+    assert (await places(deployment.agent))["json"] == {"consumer_paused"}
+    await resume(deployment)
+    await over(deployment.agent, "consumer_paused")
+
+
+@pytest.mark.provokes("not_moving")
+async def test_a_stream_that_is_behind_and_does_not_move_is_told_from_one_that_catches_up(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usefulness, "MOVING_WITHIN", 2 * SECOND)
+    monkeypatch.setattr(source_pulls, "SILENCE_LIMIT", 1e6)
+    agent, pull, is_heard = deployment.agent, SourceApi.pull, asyncio.Event()
+
+    async def pull_where_heard(api: SourceApi, *request: Any) -> None:
+        if is_heard.is_set():
+            await pull(api, *request)
+
+    monkeypatch.setattr(SourceApi, "pull", pull_where_heard)
+    with logging_to(agent.log_path):
+        async with agent_within(agent.config):
+            await deployment.site.publish(*BODIES)
+            await shown(agent, "not_moving")
+            is_heard.set()
+            # The pulls that nobody heard are made good by those after a reset.
+            await deployment.site.link.cut()
+            await deployment.site.link.restore()
+            await over(agent, "not_moving")
+
+
+@pytest.mark.provokes("starting")
+async def test_an_agent_whose_site_is_not_there_says_that_it_starts(deployment: Deployment) -> None:
+    await cut(deployment)
+    deployment.agent.start()
+    await shown(deployment.agent, "link_down")
+    assert "starting" in (await places(deployment.agent))["check"]
+    await restore(deployment)
+    await over(deployment.agent, "link_down", "starting")
+
+
+@pytest.mark.provokes("permission_denied")
+async def test_what_the_agent_may_not_do_is_said_until_it_may(tmp_path: Path) -> None:
+    async with denied(tmp_path, "$JS.API.CONSUMER.MSG.NEXT.>") as deployment:
+        await shown(deployment.agent, "permission_denied")
+        permit(deployment)
+        await deployment.site.publish(*BODIES)
+        await over(deployment.agent, "permission_denied")
+
+
+@pytest.mark.provokes("probe_not_stored")
+@pytest.mark.provokes("time_unproven")
+async def test_where_nothing_proves_that_a_quiet_stream_stores_it_is_said_until_somebody_speaks(tmp_path: Path) -> None:
+    async with denied(tmp_path, "registration.>") as deployment:
+        await shown(deployment.agent, "probe_not_stored", "time_unproven")
+        async with deployment.senders(["node0"]):
+            await over(deployment.agent, "time_unproven")
+
+
+@pytest.mark.provokes("heartbeat_not_stored")
+async def test_a_heartbeat_that_no_stream_takes_is_said_until_one_does(tmp_path: Path) -> None:
+    beating = SAMPLING + '\n[stream.heartbeat]\ninterval = "1s"\nsubject = "beat"\n'
+    settings = ABOVE_BLOCKS + block("nodes", "sample", beating, source="probe = false")
+    async with deployed(tmp_path, settings, free_address()) as deployment:
+        deployment.agent.start()
+        await shown(deployment.agent, "heartbeat_not_stored")
+        await deployment.site.update_stream(subjects=["registration.>", "beat"])
+        await over(deployment.agent, "heartbeat_not_stored")
+
+
+# Senders
+
+
+@pytest.mark.provokes("unidentified_registrations")
+async def test_messages_that_name_no_sender_are_said_as_long_as_they_come(deployment: Deployment) -> None:
+    await until_running(deployment)
+
+    async def misname() -> None:
+        while True:
+            await deployment.site.publish(b'{"name":"node0"}')
+            await asyncio.sleep(0.5)
+
+    misnaming = asyncio.create_task(misname())
+    try:
+        await shown(deployment.agent, "unidentified_registrations")
+    finally:
+        misnaming.cancel()
+        await asyncio.wait({misnaming})
+    await over(deployment.agent, "unidentified_registrations")
+
+
+@pytest.mark.provokes("too_many_senders")
+async def test_senders_beyond_the_limit_are_said_as_long_as_they_come(tmp_path: Path) -> None:
+    settings = SETTINGS.replace("[stream.policy]", "[stream.policy]\nmax_senders = 3")
+    async with deployed(tmp_path, settings, free_address()) as deployment:
+        deployment.agent.start()
+        async with deployment.senders([f"node{number}" for number in range(5)]):
+            await shown(deployment.agent, "too_many_senders")
+        await over(deployment.agent, "too_many_senders")
+
+
+# The region
+
+
+@pytest.mark.provokes("region_unreachable")
+@pytest.mark.provokes("region_refuses")
+async def test_a_region_that_cannot_be_reached_or_refuses_is_said_once_that_has_lasted(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usefulness, "DRAIN_PATIENCE", 2 * SECOND)
+    agent = deployment.agent
+    with logging_to(agent.log_path):
+        async with agent_within(agent.config):
+            await deployment.region.link.cut()
+            await shown(agent, "region_unreachable")
+            await deployment.region.link.restore()
+            await over(agent, "region_unreachable")
+            await deployment.region.api("STREAM.DELETE.FLEET")
+            await deployment.site.publish(*BODIES)
+            await shown(agent, "region_refuses")
+            await deployment.region.make_stream()
+            await over(agent, "region_refuses")
+
+
+@pytest.mark.provokes("outbox_full")
+@pytest.mark.provokes("outbox_nearly_full")
+async def test_an_outbox_that_is_full_is_said_with_what_waits_in_the_stream_until_there_is_room(tmp_path: Path) -> None:
+    settings = SETTINGS.replace('path = "agent.db"', 'path = "agent.db"\nmax_outbox = "1MiB"')
+    async with deployed(tmp_path, settings, free_address()) as deployment:
+        agent = deployment.agent
+        agent.start()
+        await deployment.site.publish(*BODIES)
+        await deployment.until_observed()
+        await deployment.region.link.cut()
+        last = await deployment.site.publish(*(b'{"sender": "node-%d.example.net"}' % each for each in range(4_000)))
+        await shown(agent, "outbox_full", "outbox_nearly_full")
+        last = await deployment.site.publish(*(b'{"sender": "node-%d.example.net"}' % each for each in range(1_369)))
+
+        async def are_counted() -> bool:
+            (known,) = (await agent.status_json())["blocks"]
+            return bool(known["progress"]["pending"] == last - known["state"]["position"]["sequence"])
+
+        await until(are_counted, "what the stream holds and was not read is counted though nothing is read")
+        await deployment.region.link.restore()
+        await over(agent, "outbox_full", "outbox_nearly_full")
+
+
+@pytest.mark.provokes("set_apart")
+@pytest.mark.provokes("too_large_dropped")
+async def test_what_is_too_large_for_the_region_is_said(tmp_path: Path) -> None:
+    settings = SETTINGS + block("all", "copy")
+    async with deployed(tmp_path, settings, free_address()) as deployment:
+        agent = deployment.agent
+        await deployment.region.update_stream(max_msg_size=50_000)
+        agent.start()
+        await deployment.site.publish(b'{"sender":"a","pad":"%b"}' % (b"p" * 100_000))
+        await shown(agent, "set_apart", "too_large_dropped")
+        code, _, errors = await agent.run_command("outbox", "--config", str(agent.config), "set-apart", "--drop")
+        assert code == 0, errors
+        await over(agent, "set_apart")
+
+
+# A pair
+
+
+@pytest.mark.provokes("pair_not_ready")
+@pytest.mark.provokes("pair_alone")
+async def test_a_member_says_that_it_cannot_lead_or_is_alone_until_the_other_is_there(tmp_path: Path) -> None:
+    async with pair_stage(tmp_path) as pair:
+        members = []
+        for seat in (pair.a, pair.b):
+            path = seat.agent.config_path
+            path.write_text(path.read_text().replace('listen = ""', f'listen = "{free_address()}"'))
+            members.append(AgentProcess(path))
+            members[-1].log_path = path.with_suffix(".log")
+        first, second = members
+        try:
+            second.start()
+            await shown(second, "pair_not_ready")
+            first.start()
+            await over(second, "pair_not_ready")
+            second.kill()
+            await shown(first, "pair_alone")
+            second.start()
+            await over(first, "pair_alone")
+        finally:
+            for member in members:
+                member.end()
+
+
+# The process
+
+
+@pytest.mark.provokes("agent_silent")
+@pytest.mark.provokes("not_running")
+async def test_an_agent_that_hangs_or_does_not_run_is_said_by_all_that_can_be_asked_then(
+    deployment: Deployment,
+) -> None:
+    await until_running(deployment)
+    agent, settings = deployment.agent, ("--config", str(deployment.agent.config))
+
+    async def say(name: str) -> bool:
+        _, told, _ = await agent.run_command("status", "--json", *settings)
+        _, page, _ = await agent.run_command("status", *settings)
+        code, check, _ = await agent.run_command("status", "--check", *settings)
+        _, findings, _ = await agent.run_command("doctor", "--json", *settings)
+        said = [
+            [each["name"] for each in json.loads(told)["conditions"]] == [name],
+            f"({name} for " in page,
+            f"({name} for " in check,
+            name in [each["condition"] for each in json.loads(findings)["findings"]],
+        ]
+        return all(said) and code == (1 if name == "agent_silent" else 2)
+
+    agent.signal(signal.SIGSTOP)
+    await until(lambda: say("agent_silent"), "all say that it hangs")
+    agent.signal(signal.SIGCONT)
+    agent.kill()
+    await until(lambda: say("not_running"), "all say that it does not run")
