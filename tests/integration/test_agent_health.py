@@ -54,6 +54,7 @@ def asked(deployment: Deployment, path: str) -> tuple[int, str]:
         return 0, ""
 
 
+@pytest.mark.provokes("monitor_not_listening")
 async def test_a_port_that_another_program_has_is_told_and_taken_once_it_is_free(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,8 +65,9 @@ async def test_a_port_that_another_program_has_is_told_and_taken_once_it_is_free
         async with agent_within(deployment.agent.config):
 
             async def is_told() -> bool:
-                said = (await deployment.agent.status_json()).get("parts", {}).get("monitor", {})
-                return bool(said.get("reason") == f"{listen[1]}:{listen[2]}: Address already in use")
+                found = (await deployment.agent.status_json()).get("conditions", [])
+                said = {each["name"]: each["what"] for each in found}.get("monitor_not_listening", "")
+                return bool(said == f"not listening: {listen[1]}:{listen[2]}: Address already in use")
 
             await until(is_told, "the port is told")
             other.close()
@@ -101,6 +103,7 @@ async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment
     assert (await asyncio.to_thread(asked, deployment, "/elsewhere"))[0] == 404
 
 
+@pytest.mark.provokes("store_moved")
 @pytest.mark.parametrize("what", ["moved", "replaced", "log moved"])
 async def test_files_that_are_moved_under_an_agent_are_told_until_they_are_put_back(
     deployment: Deployment, what: str

@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ import pytest
 
 from edge_agent import source_pulls, usefulness
 from edge_agent.source_api import SourceApi
+from edge_agent.store import sqlite_store
 from shared.instants import HOUR, SECOND, format_instant
 from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
+from tests.support.failing_disk import failing_disk
 from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.one_server import written
 from tests.support.pair_stage import pair_stage
-from tests.support.six_places import logging_to, over, places, shown
+from tests.support.six_places import lines_of, logging_to, over, places, shown
 from tests.support.source_site import CONSUMER, STREAM
 from tests.support.told_agent import BODIES, until_running
 from tests.support.waiting import until
@@ -211,6 +214,45 @@ async def test_a_heartbeat_that_no_stream_takes_is_said_until_one_does(tmp_path:
         await over(deployment.agent, "heartbeat_not_stored")
 
 
+# The store
+
+
+@pytest.mark.provokes("store_locked")
+async def test_a_store_that_is_locked_is_said_where_the_store_is_not_asked(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 0.1)
+    agent = deployment.agent
+    with logging_to(agent.log_path):
+        async with agent_within(agent.config):
+            await deployment.site.publish(*BODIES)
+            await until(deployment.advisories, "the agent works")
+            with closing(sqlite3.connect(agent.store, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                await deployment.site.publish(b'{"sender":"newcomer"}')
+                await until(lambda: holds(deployment, "store_locked"), "pages and log say it")
+            await over(agent, "store_locked")
+
+
+@pytest.mark.provokes("disk_failing")
+async def test_a_disk_that_fails_is_said_where_the_store_is_not_asked(deployment: Deployment) -> None:
+    agent = deployment.agent
+    with logging_to(agent.log_path):
+        async with agent_within(agent.config):
+            await deployment.site.publish(*BODIES)
+            await until(deployment.advisories, "the agent works")
+            with failing_disk(agent.store):
+                await deployment.site.publish(b'{"sender":"newcomer"}')
+                await until(lambda: holds(deployment, "disk_failing"), "pages and log say it")
+            await over(agent, "disk_failing")
+
+
+async def holds(deployment: Deployment, name: str) -> bool:
+    found = await places(deployment.agent)
+    begins = [text for level, text in lines_of(deployment.agent, name) if level == "WARNING"]
+    return name in found["readyz"] and name in found["metrics"] and len(begins) == 1
+
+
 # Senders
 
 
@@ -298,7 +340,9 @@ async def test_what_is_too_large_for_the_region_is_said(tmp_path: Path) -> None:
         agent.start()
         await deployment.site.publish(b'{"sender":"a","pad":"%b"}' % (b"p" * 100_000))
         await shown(agent, "set_apart", "too_large_dropped")
-        code, _, errors = await agent.run_command("outbox", "--config", str(agent.config), "set-apart", "--drop")
+        code, _, errors = await agent.run_command(
+            "outbox", "--config", str(agent.config), "set-apart", "--drop", "--yes"
+        )
         assert code == 0, errors
         await over(agent, "set_apart")
 

@@ -35,6 +35,7 @@ async def told_by_check(agent: AgentProcess) -> tuple[int, str]:
     return code, output
 
 
+@pytest.mark.provokes("disk_full")
 @pytest.mark.parametrize("left", [0, 40 << 20], ids=["not one byte left", "less than the reserve left"])
 async def test_a_full_disk_is_said_while_it_lasts_and_when_it_is_over(stage: Stage, disk: SmallDisk, left: int) -> None:
     stage.store_path = disk.path / "agent.db"
@@ -49,7 +50,7 @@ async def test_a_full_disk_is_said_while_it_lasts_and_when_it_is_over(stage: Sta
             code, problems = await told_by_check(agent)
             # With not one byte left the log may still have room for the status, or not even that.
             is_said = "paused, disk full for " in page or (not left and "cannot write: its disk is full (" in page)
-            return code == 1 and "disk full" in problems and is_said
+            return code == 1 and "disk full" in problems and "(disk_full for " in problems and is_said
 
         await until(says_so, "status says it", PATIENCE)
         nodes.speak_up("b")

@@ -34,6 +34,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         yield stage
 
 
+@pytest.mark.provokes("policy_refused")
 async def test_an_agent_does_what_was_said_while_it_was_cut_off(stage: Stage) -> None:
     agent = OperatedAgent(stage.config_path)
     await said(stage, "apply", "--force")
@@ -129,7 +130,8 @@ async def known(stage: Stage, sender_id: str) -> bool:
 async def refuses(agent: OperatedAgent) -> bool:
     _, output, _ = await agent.command("doctor", "--json")
     refused = "refused, policy for eu-west.dub1.nodes: source.settle (300ms) must be shorter than policy.blind_after"
-    return refused in output
+    _, checked, _ = await agent.command("status", "--check")
+    return refused in output and "(policy_refused for " in checked
 
 
 async def remarked(stage: Stage) -> bool:

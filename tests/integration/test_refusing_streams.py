@@ -159,6 +159,7 @@ async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
         assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
 
 
+@pytest.mark.provokes("narrowed")
 async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_beside_is_stale(tmp_path: Path) -> None:
     async with deployed(tmp_path) as deployment:
         await deployment.site.update_stream(subjects=["registration.>", "rack.*"])
@@ -171,7 +172,8 @@ async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_besi
 
                 async def is_told() -> bool:
                     found = (await deployment.agent.status_json())["conditions"]
-                    return any("the stream no longer listens on rack.*: who is" in each["what"] for each in found)
+                    said = {each["name"]: each["what"] for each in found}.get("narrowed", "")
+                    return "the stream no longer listens on rack.*: who is" in said
 
                 await until(is_told, "status says it")
                 await deployment.until_observed(narrowed_at + SECOND)

@@ -195,6 +195,7 @@ async def test_a_site_whose_clock_steps_back_accuses_nobody_and_goes_on(
     await says_the_same_as_a_straight_run(deployment)
 
 
+@pytest.mark.provokes("standing_still")
 @only_where_clocks_can_be_set
 async def test_what_was_observed_ahead_of_the_time_is_kept_by_a_new_start_and_given_up_with_the_store(
     deployment: Deployment, clock: SteppedClock
@@ -210,7 +211,7 @@ async def test_what_was_observed_ahead_of_the_time_is_kept_by_a_new_start_and_gi
 
         async def stands_still() -> bool:
             code, said, _ = await agent.run_command("status", "--check", "--config", str(agent.config))
-            return code == 1 and "standing still: its server's clock is " in said
+            return code == 1 and "standing still: its server's clock is " in said and "(standing_still for " in said
 
         await until(stands_still, "it stands still", DEADLINE)
         await agent.stopped()
