@@ -36,7 +36,7 @@ def check_agent(settings: AgentSettings, failed: Collection[str] = ()) -> Iterat
     for condition in report.conditions:
         yield _said(condition, failed)
     for condition in soon:
-        yield msgspec.structs.replace(_said(condition, failed), level=Level.WARN)
+        yield msgspec.structs.replace(_said(condition, failed), level=Level.WARN, condition="")
     if not report.conditions and not soon:
         yield good("agent", f"running for {rough(now() - agent.started_at)}, nothing is wrong with it")
 

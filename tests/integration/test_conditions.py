@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from edge_agent import source_pulls, usefulness
+from edge_agent.ports import StoreFailing
 from edge_agent.source_api import SourceApi
 from edge_agent.store import sqlite_store
+from edge_agent.store.site_key import site_key
+from edge_agent.store.space import DiskSpace
 from shared.instants import HOUR, SECOND, format_instant
 from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
-from tests.support.failing_disk import failing_disk
 from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.one_server import written
 from tests.support.pair_stage import pair_stage
@@ -235,15 +237,26 @@ async def test_a_store_that_is_locked_is_said_where_the_store_is_not_asked(
 
 
 @pytest.mark.provokes("disk_failing")
-async def test_a_disk_that_fails_is_said_where_the_store_is_not_asked(deployment: Deployment) -> None:
-    agent = deployment.agent
+async def test_a_disk_that_fails_is_said_until_it_can_be_written(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, check_reserve, fails = deployment.agent, DiskSpace.check_reserve, asyncio.Event()
+
+    async def check(space: DiskSpace) -> None:
+        # Where a commit meets a disk that fails depends on what SQLite has in memory.
+        if fails.is_set():
+            raise StoreFailing("disk I/O error (SQLITE_IOERR_WRITE): the kernel's log says more")
+        await check_reserve(space)
+
+    monkeypatch.setattr(DiskSpace, "check_reserve", check)
     with logging_to(agent.log_path):
         async with agent_within(agent.config):
             await deployment.site.publish(*BODIES)
             await until(deployment.advisories, "the agent works")
-            with failing_disk(agent.store):
-                await deployment.site.publish(b'{"sender":"newcomer"}')
-                await until(lambda: holds(deployment, "disk_failing"), "pages and log say it")
+            fails.set()
+            await deployment.site.publish(b'{"sender":"newcomer"}')
+            await shown(agent, "disk_failing")
+            fails.clear()
             await over(agent, "disk_failing")
 
 
@@ -361,6 +374,8 @@ async def test_a_member_says_that_it_cannot_lead_or_is_alone_until_the_other_is_
             members.append(AgentProcess(path))
             members[-1].log_path = path.with_suffix(".log")
         first, second = members
+        # The member named first begins the log, whoever starts first.
+        site_key(tmp_path / "id.key")
         try:
             second.start()
             await shown(second, "pair_not_ready")
