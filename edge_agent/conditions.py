@@ -157,7 +157,7 @@ CONSUMER_PAUSED = Kind(
     "consumer_paused",
     _E,
     "Somebody has paused the consumer that the agent reads through: nothing is delivered until that ends.",
-    "resume it: nats consumer resume STREAM CONSUMER",
+    "resume it: nats consumer resume STREAM CONSUMER; muster-agent doctor names both",
 )
 CONSUMER_EXPIRES = Kind(
     "consumer_expires",

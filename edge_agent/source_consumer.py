@@ -102,7 +102,7 @@ def creation(address: SourceAddress, retention: str, **start: object) -> dict[st
 
 def pause_of(paused_until: int) -> str:
     """Say that somebody has paused it."""
-    return f"somebody has paused its consumer until {format_instant(paused_until // SECOND * SECOND)}"
+    return f"somebody has paused it until {format_instant(paused_until // SECOND * SECOND)}"
 
 
 def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:

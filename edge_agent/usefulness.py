@@ -136,7 +136,7 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
         yield kinds.NOT_MOVING.of(subject, what, stream=block, since=at - reached.idle_for)
     if reached.expires_after:
         after = format_duration(reached.expires_after)
-        what = f"the server removes its consumer when it has not been used for {after} (inactive_threshold)"
+        what = f"the server removes its consumer when it has not been used for {after}"
         yield kinds.CONSUMER_EXPIRES.of(subject, what, stream=block)
 
 

@@ -1,6 +1,6 @@
 """Look at what the agent itself says, as its store has it: does it run, is a part of it in trouble."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,11 +15,12 @@ from edge_agent.store.reading import StoreDisplaced, StoreForbidden, StoreMissin
 from edge_agent.usefulness import block_of, of_parts
 
 _EXPECTED = (STARTING.name, NOT_RUNNING.name)
+_STREAM = "stream "
 _NEEDS = {UPSTREAM: "region", "policy": "region", "other member": "pair"}
 
 
-def check_agent(settings: AgentSettings, failed: Collection[str] = ()) -> Iterator[Finding]:
-    """Read the status that the agent writes every two seconds; ``failed`` are the subjects that have failed above."""
+def check_agent(settings: AgentSettings, above: Sequence[Finding] = ()) -> Iterator[Finding]:
+    """Read the status that the agent writes every two seconds; ``above`` is what was found before."""
     path = Path(settings.store.path)
     try:
         report = read_status(path)
@@ -34,19 +35,28 @@ def check_agent(settings: AgentSettings, failed: Collection[str] = ()) -> Iterat
     parts = of_parts(report.parts, now(), with_patience=False) if report.is_running else ()
     soon = [condition for condition in parts if (condition.name, condition.subject) not in held]
     for condition in report.conditions:
-        yield _said(condition, failed)
+        yield _said(condition, above)
     for condition in soon:
-        yield msgspec.structs.replace(_said(condition, failed), level=Level.WARN, condition="")
+        yield msgspec.structs.replace(_said(condition, above), level=Level.WARN, condition="")
     if not report.conditions and not soon:
         yield good("agent", f"running for {rough(now() - agent.started_at)}, nothing is wrong with it")
 
 
-def _said(condition: Condition, failed: Collection[str]) -> Finding:
+def _said(condition: Condition, above: Sequence[Finding]) -> Finding:
     """Give what the agent says: it fails where the agent is not useful, but for one that was stopped, or starts."""
-    remedy = "see above" if failed_for(condition.subject, failed) else condition.remedy
+    remedy = "see above" if is_explained(condition, above) else condition.remedy
     text = f"{condition.text} ({condition.lasted(now())})"
     level = Level.WARN if not condition.is_error or condition.name in _EXPECTED else Level.FAIL
     return Finding(level, "agent", text, remedy, condition.name)
+
+
+def is_explained(condition: Condition, above: Sequence[Finding]) -> bool:
+    """Tell whether a line above says the same, or that something has failed which what is in trouble needs."""
+    if any(each.condition == condition.name and block_of(each.subject) == condition.stream for each in above):
+        return True
+    # What a stream shows beside its reading has a cause of its own.
+    is_of_part = condition.is_error or not condition.subject.startswith(_STREAM)
+    return is_of_part and failed_for(condition.subject, {each.subject for each in above if each.level is Level.FAIL})
 
 
 def failed_for(part: str, failed: Collection[str]) -> bool:

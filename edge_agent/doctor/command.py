@@ -14,7 +14,7 @@ from edge_agent.cli import EXAMPLES, config_option
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
-from edge_agent.doctor.finding import Finding, Level, bad
+from edge_agent.doctor.finding import Finding, bad
 from edge_agent.doctor.page import render_finding, summary
 from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
@@ -61,16 +61,16 @@ async def examination(config_path: Path) -> AsyncGenerator[Finding, None]:
     except SettingsError as error:
         yield bad("settings", str(error), "correct the file; muster-agent check-config reads it too")
         return
-    failed = set()
+    above = []
     for finding in check_files(config_path, settings):
-        failed |= {finding.subject} if finding.level is Level.FAIL else set()
+        above.append(finding)
         yield finding
     sources = (check_source(settings, block) for block in settings.stream)
     for visits in (*sources, check_pair(settings), check_upstream(settings)):
         async with aclosing(visits) as findings:
             async for finding in findings:
-                failed |= {finding.subject} if finding.level is Level.FAIL else set()
+                above.append(finding)
                 yield finding
     # The last: what it has trouble with is explained by what has failed.
-    for finding in check_agent(settings, failed):
+    for finding in check_agent(settings, above):
         yield finding

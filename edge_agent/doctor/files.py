@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from edge_agent.conditions import DISK_FAILING, DISK_FULL
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.private_files import open_to_others
@@ -192,7 +193,7 @@ def _legibility(path: Path) -> Iterator[Finding]:
         return
     except OSError as error:
         remedy = "the disk fails: look at the kernel's log, replace it; the agent leaves such a store as it is"
-        yield bad("disk", f"{path} cannot be read: {refusal(error, path)}", remedy)
+        yield bad("disk", f"{path} cannot be read: {refusal(error, path)}", remedy, DISK_FAILING)
 
 
 def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
@@ -201,7 +202,8 @@ def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
     used = sum(each.stat().st_size for each in directory.glob(f"{path.name}*") if each.is_file())
     text = f"{format_size(free)} free at {directory}"
     if free < LEAST_FREE:
-        yield bad("disk", text, "make room: the agent pauses while it cannot write, and goes on by itself")
+        remedy = "make room: the agent pauses while it cannot write, and goes on by itself"
+        yield bad("disk", text, remedy, DISK_FULL)
     elif free + used < max_outbox:
         remedy = "make room, or lower store.max_outbox, so that a long outage ends in counted drops, not in a full disk"
         yield doubtful("disk", f"{text}, store.max_outbox is {format_size(max_outbox)}", remedy)

@@ -16,7 +16,9 @@ _LEVEL = 6
 def render_finding(finding: Finding, width: int) -> str:
     """Give the lines of one finding, of ``width`` columns where its words allow: subjects and paths stay whole."""
     indent = " " * (SUBJECT + 2)
-    lines = _wrapped(finding.text, width, f"{finding.subject:{SUBJECT}}  ", indent)
+    is_named = finding.condition in finding.text
+    text = finding.text if is_named else f"{finding.text} ({finding.condition})"
+    lines = _wrapped(text, width, f"{finding.subject:{SUBJECT}}  ", indent)
     if finding.remedy:
         lines += _wrapped(finding.remedy, width, f"{indent}-> ", f"{indent}   ")
     level = click.style(f"{finding.level.name:{_LEVEL}}", fg=COLOURS[finding.level])

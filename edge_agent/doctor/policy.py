@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from edge_agent.conditions import POLICY_REFUSED
 from edge_agent.config import AgentSettings
 from edge_agent.core.standing import Standing
 from edge_agent.doctor.finding import Finding, doubtful, good
@@ -39,7 +40,7 @@ def check_policy(block: StreamSettings, in_force: InForce) -> Iterator[Finding]:
         return
     for refused in holds.refused:
         remedy = "change the settings file, or say otherwise at the hub (muster-aggregator policy set)"
-        yield doubtful(name, f"refused, {refused}", remedy)
+        yield doubtful(name, f"refused, {refused}", remedy, POLICY_REFUSED)
     thresholds = holds.settings.thresholds.given
     said = ", ".join(f"{key} {format_duration(thresholds[key])} for {scope}" for key, scope in holds.origins.items())
     yield good(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from edge_agent.conditions import UNIDENTIFIED_REGISTRATIONS
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
@@ -51,7 +52,7 @@ def _identification(name: str, sample: Sample, stale_after: int) -> Iterator[Fin
         causes = ", ".join(f"{reason} {number:,}" for reason, number in sample.rejected.most_common())
         text = f"{rejected:,} of the last {count:,} messages name no sender ({causes}): they are forwarded unsampled"
         remedy = "correct [stream.sender], or set source.filter_subject"
-        yield (bad if rejected == count else doubtful)(name, text, remedy)
+        yield (bad if rejected == count else doubtful)(name, text, remedy, UNIDENTIFIED_REGISTRATIONS)
         for reason, example in sample.examples.items():
             text = f"{reason}, for example {example}; whoever sent it may be called stale"
             yield doubtful(name, text, "correct what it publishes, or [stream.sender]")

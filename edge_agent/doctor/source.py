@@ -1,9 +1,10 @@
 """Look at one stream block's source: servers, stream, consumer, permissions, clock, and whether the settings fit."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
 import msgspec
 
+from edge_agent import conditions
 from edge_agent.config import AgentSettings
 from edge_agent.core.resume import StreamFacts
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
@@ -13,7 +14,7 @@ from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo, clock_finding
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.ports import SourceUnavailable
 from edge_agent.source_api import SourceApi
-from edge_agent.source_consumer import ConsumerInfo, SourceAddress, creation, unsuitable
+from edge_agent.source_consumer import ConsumerInfo, SourceAddress, creation, pause_of, unsuitable
 from edge_agent.status_board import now
 from edge_agent.stream_settings import StreamSettings
 from shared.instants import format_duration, parse_instant
@@ -32,7 +33,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
     """Look at everything between the agent and one site's stream."""
     name, source = f"source of {block.name}", block.source
     reached = False
-    for finding in await check_servers(name, settings, source):
+    for finding in await check_servers(name, settings, source, conditions.LINK_DOWN):
         yield finding
         reached = reached or finding.level is Level.OK
     if not reached:
@@ -65,10 +66,11 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
 
 def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Exception) -> Finding:
     if visit.is_denied(subject):
-        return visit.refused(name, subject, "source.stream or source.domain")
+        return visit.refused(name, subject, "source.stream or source.domain", conditions.PERMISSION_DENIED)
+    kind = conditions.STREAM_NOT_READ
     if isinstance(error, ApiError) and error.err_code == NO_SUCH_STREAM:
-        return bad(name, f"there is no stream {stream}", "create it, or correct source.stream or source.domain")
-    return bad(name, f"stream {stream}: {error}", "is JetStream enabled there, and source.domain right?")
+        return bad(name, f"there is no stream {stream}", "create it, or correct source.stream or source.domain", kind)
+    return bad(name, f"stream {stream}: {error}", "is JetStream enabled there, and source.domain right?", kind)
 
 
 def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Finding:
@@ -77,7 +79,7 @@ def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Fin
     if facts.doubt:
         full = "raise its limits, or discard old"
         remedy = "senders need another stream" if config.sealed else full if "full" in facts.doubt else _LOOK_AT_LINK
-        return bad(name, f"stream {stream} {facts.doubt}; {proves}", remedy)
+        return bad(name, f"stream {stream} {facts.doubt}; {proves}", remedy, conditions.STREAM_NOT_STORING)
     if facts.refuses_by_subject:
         text = (
             f"stream {stream} refuses what is new on a subject that is full, and does not show which: who is silent is "
@@ -119,10 +121,11 @@ async def _consumer(
             # In words of the API: the options of commands cannot say all of it.
             body = msgspec.json.encode(creation(address, retention)).decode()
             remedy = f"nats req '{prefix}.CONSUMER.CREATE.{tail}' '{body}', or let create_consumer be true"
-            yield bad(name, f"there is no consumer {consumer}, and create_consumer is false", remedy)
+            text = f"there is no consumer {consumer}, and create_consumer is false"
+            yield bad(name, text, remedy, conditions.STREAM_NOT_READ)
     except RequestFailed as error:
         if visit.is_denied(subject):
-            yield visit.refused(name, subject, _CONSUMER_KEYS)
+            yield visit.refused(name, subject, _CONSUMER_KEYS, conditions.PERMISSION_DENIED)
         else:
             yield bad(name, f"consumer {consumer}: {error}", "look at the server's log, and try again")
         return
@@ -130,13 +133,29 @@ async def _consumer(
         problem = unsuitable(info, address)
         if problem:
             text, _, remedy = problem.rpartition(": ")
-            yield bad(name, text, remedy)
+            yield bad(name, text, remedy, conditions.STREAM_NOT_READ)
         else:
-            yield good(name, f"consumer {consumer} fits; {info.num_pending:,} messages wait to be read")
+            for finding in _as_it_is(name, address, info):
+                yield finding
     asked = {f"{prefix}.CONSUMER.CREATE.{tail}": "making the consumer"} if is_to_be_made else {}
     asked |= {f"{prefix}.CONSUMER.MSG.NEXT.{tail}": "reading", f"{prefix}.CONSUMER.RESET.{tail}": "resetting"}
     asked |= {f"{prefix}.STREAM.MSG.GET.{address.stream}": "asking what waits"} if is_asked else {}
     yield await _permissions(visit, name, asked, tail)
+
+
+def _as_it_is(name: str, address: SourceAddress, info: ConsumerInfo) -> Iterator[Finding]:
+    """Say of a consumer that fits whether it delivers, and stays."""
+    waiting = f"{info.num_pending:,} messages wait to be read"
+    if info.paused:
+        text = f"consumer {address.consumer}: {pause_of(info.paused_until)}; {waiting}"
+        remedy = f"nats consumer resume {address.stream} {address.consumer}"
+        yield bad(name, text, remedy, conditions.CONSUMER_PAUSED)
+    else:
+        yield good(name, f"consumer {address.consumer} fits; {waiting}")
+    if info.expires_after:
+        after = format_duration(info.expires_after)
+        text = f"the server removes consumer {address.consumer} when it has not been used for {after}"
+        yield doubtful(name, text, conditions.CONSUMER_EXPIRES.remedy, conditions.CONSUMER_EXPIRES)
 
 
 async def _own_messages(
@@ -150,21 +169,24 @@ async def _own_messages(
         wanted[_PROBE] = chosen
         if not chosen:
             text, _, remedy = why_not.rpartition(": ")
-            findings.append(doubtful(name, f"no probe can be published: {text}; {_WITHOUT_PROBE}", remedy))
+            said = f"no probe can be published: {text}; {_WITHOUT_PROBE}"
+            findings.append(doubtful(name, said, remedy, conditions.PROBE_NOT_STORED))
     elif block.mode == "sample" and not block.source.probe:
         findings.append(doubtful(name, f"source.probe is false; {_WITHOUT_PROBE}", "take source.probe out"))
     keys = {subject: key for key, subject in wanted.items() if subject}
     for heard in await heard_on(visit, list(keys)):
         key, subject, stream = keys[heard.subject], heard.subject, block.source.stream
+        is_beat = key == "heartbeat.subject"
+        kind = conditions.HEARTBEAT_NOT_STORED if is_beat else conditions.PROBE_NOT_STORED
         if heard.is_denied:
             mistyped, otherwise = ("region or site", "") if key == _PROBE else (key, ", or take it out")
-            findings.append(visit.refused(name, f"{subject} ({key})", mistyped, otherwise=otherwise))
+            findings.append(visit.refused(name, f"{subject} ({key})", mistyped, kind, otherwise=otherwise))
         elif not heard.is_answered:
             text = f"what listens on {subject} ({key}) acknowledges nothing: a stream with no_ack, or no stream at all"
-            findings.append(bad(name, text, f"take no_ack from {stream}, or correct {key}"))
+            findings.append(bad(name, text, f"take no_ack from {stream}, or correct {key}", kind))
         elif stream not in heard.streams:
             remedy = f"add it to the subjects of {stream}, or correct {key}"
-            findings.append(bad(name, f"stream {stream} does not listen on {subject} ({key})", remedy))
+            findings.append(bad(name, f"stream {stream} does not listen on {subject} ({key})", remedy, kind))
         else:
             findings.append(good(name, f"stream {stream} listens on {subject} ({key}), publishing is permitted"))
     return findings
@@ -180,5 +202,5 @@ async def _permissions(visit: Visit, name: str, asked: Mapping[str, str], tail: 
     if not await visit.may_publish(acknowledgements, b"+WPI"):
         denied.append(f"$JS.ACK.{tail}.>")
     if denied:
-        return visit.refused(name, ", ".join(denied), _CONSUMER_KEYS)
+        return visit.refused(name, ", ".join(denied), _CONSUMER_KEYS, conditions.PERMISSION_DENIED)
     return good(name, f"{', '.join(asked.values())} and acknowledging are permitted")

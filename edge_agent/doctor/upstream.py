@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
+from edge_agent.conditions import REGION_REFUSES, REGION_UNREACHABLE
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.doctor.publishing import heard_on, subjects_of
@@ -21,7 +22,7 @@ LARGEST_REGISTRATION = 1 << 20
 async def check_upstream(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
     """Look at everything between the agent and the region's stream."""
     reached = False
-    for finding in await check_servers(NAME, settings, settings.upstream):
+    for finding in await check_servers(NAME, settings, settings.upstream, REGION_UNREACHABLE):
         yield finding
         reached = reached or finding.level is Level.OK
     if not reached:
@@ -57,14 +58,14 @@ async def _subjects(
 
     if denied:
         keys = "target.prefix" if block.target.prefix else "region, site or the block's name"
-        findings.append(visit.refused(NAME, named(denied), keys, otherwise=f" ({whole})"))
+        findings.append(visit.refused(NAME, named(denied), keys, REGION_REFUSES, otherwise=f" ({whole})"))
     if silent:
         text = f"what listens on {named(silent)} acknowledges nothing: a stream with no_ack, or no stream at all"
-        findings.append(bad(NAME, text, "take no_ack from the stream, or let a stream listen there"))
+        findings.append(bad(NAME, text, "take no_ack from the stream, or let a stream listen there", REGION_REFUSES))
     if unheard:
         key, covering = ("target.prefix", whole) if block.target.prefix else ("region", f"fleet.{settings.region}.>")
         remedy = f"create the stream with the subject {covering}, or correct {key}"
-        findings.append(bad(NAME, f"no stream listens on {named(unheard)}", remedy))
+        findings.append(bad(NAME, f"no stream listens on {named(unheard)}", remedy, REGION_REFUSES))
     if doubled:
         remedy = "let only the region's own stream listen: each must have its region in its subjects"
         findings.append(doubtful(NAME, f"several streams store {', '.join(doubled)}", remedy))
@@ -86,10 +87,8 @@ async def _stream(visit: Visit, settings: AgentSettings, stream: str) -> Sequenc
     clock = clock_finding(NAME, parse_instant(info.ts), asked_at, now())
     remedy = f"raise the limits of {stream}: until then everything waits in the agent's outbox"
     if info.config.sealed or info.fullness >= 1:
-        return [
-            clock,
-            bad(NAME, f"{stream} takes nothing more: it is {'sealed' if info.config.sealed else 'full'}", remedy),
-        ]
+        text = f"{stream} takes nothing more: it is {'sealed' if info.config.sealed else 'full'}"
+        return [clock, bad(NAME, text, remedy, REGION_REFUSES)]
     if info.fullness >= NEARLY_FULL:
         return [
             clock,

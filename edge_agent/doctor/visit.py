@@ -11,6 +11,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from edge_agent.conditions import Kind
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from shared.nats_connection import (
@@ -49,10 +50,10 @@ class Visit:
         """Tell whether the server has refused us this subject."""
         return any(f'"{subject}"'.lower() in reason.lower() for reason in self._denied)
 
-    def refused(self, name: str, subjects: str, keys: str, *, otherwise: str = "") -> Finding:
+    def refused(self, name: str, subjects: str, keys: str, kind: Kind, *, otherwise: str = "") -> Finding:
         """Say that we may not publish there: it may be the wrong place, which ``keys`` of the settings name."""
         remedy = f"correct {keys} if that is mistyped; else allow {self.whom} to publish there{otherwise}"
-        return bad(name, f"not permitted: publish on {subjects}, as {self.whom}", remedy)
+        return bad(name, f"not permitted: publish on {subjects}, as {self.whom}", remedy, kind)
 
     async def hears(self) -> bool:
         """Tell whether we may listen for answers: without that every request seems to get none."""
@@ -131,8 +132,13 @@ def _inboxes(settings: AgentSettings) -> str:
     return f"_INBOX_{settings.site}"
 
 
-async def check_servers(subject: str, settings: AgentSettings, connection: ConnectionSettings) -> list[Finding]:
-    """Try every server of a connection by itself: the second is otherwise missed only when the first has gone."""
+async def check_servers(
+    subject: str, settings: AgentSettings, connection: ConnectionSettings, kind: Kind
+) -> list[Finding]:
+    """Try every server of a connection by itself: the second is otherwise missed only when the first has gone.
+
+    Where none can be had, that is a condition of a ``kind``.
+    """
 
     async def attempt(server: str) -> Finding | None:
         try:
@@ -151,7 +157,7 @@ async def check_servers(subject: str, settings: AgentSettings, connection: Conne
                 return None
         except ConnectFailed as error:
             # Of our own files it is said with the secrets.
-            return None if error.is_ours else bad(subject, str(error), error.remedy)
+            return None if error.is_ours else bad(subject, str(error), error.remedy, kind)
         except nats.errors.Error as error:
             return bad(subject, f"{server}: {error}", "try again: it could be reached a moment ago")
 

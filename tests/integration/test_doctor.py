@@ -126,6 +126,19 @@ async def test_a_stream_that_has_been_read_to_its_end_is_well_and_one_that_nobod
     assert not [said for _, said, _ in wrong if f"stream {STREAM}" in said], wrong
 
 
+async def test_a_consumer_that_delivers_nothing_or_will_be_removed_is_named_as_the_agent_names_it(stage: Stage) -> None:
+    consumer = f"{STREAM}.muster-dub1-nodes"
+    config = {"durable_name": "muster-dub1-nodes", "ack_policy": "all", "inactive_threshold": 600_000_000_000}
+    await stage.site.api(f"CONSUMER.CREATE.{consumer}", {"stream_name": STREAM, "config": config})
+    await stage.site.api(f"CONSUMER.PAUSE.{consumer}", {"pause_until": "2099-01-01T00:00:00Z"})
+    code, output, _ = await OperatedAgent(stage.config_path).command("doctor", "--json")
+    found = {each["condition"]: (each["level"], each["text"]) for each in msgspec.json.decode(output)["findings"]}
+    said = "consumer muster-dub1-nodes: somebody has paused it until 2099-01-01T00:00:00Z; "
+    assert (code, found["consumer_paused"]) == (2, ("FAIL", f"{said}0 messages wait to be read"))
+    said = "the server removes consumer muster-dub1-nodes when it has not been used for 10m"
+    assert found["consumer_expires"] == ("WARN", said)
+
+
 async def test_a_region_that_acknowledges_nothing_is_not_said_to_lack_a_stream(stage: Stage) -> None:
     await stage.site.publish(b'{"sender": "a"}')
     await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
