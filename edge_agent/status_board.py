@@ -128,7 +128,7 @@ class StatusBoard:
     def conditions(self) -> list[Condition]:
         """Say all that is wrong now, errors first; log what has begun or ended."""
         at, others = now(), list(self._judged())
-        for condition, line in self._conditions.take(at, [] if self._is_muted else others):
+        for condition, line in () if self._is_muted else self._conditions.take(at, others):
             self._write_line(condition.subject, condition.stream, line)
         return in_order([*of_parts(self._parts, at), *map(self._conditions.dated, others)])
 
@@ -148,12 +148,12 @@ class StatusBoard:
 
         def say(what: str) -> None:
             key = kind.name, subject
+            held = self._raised.pop(key, None)
             if what:
-                since = self._raised[key].since if key in self._raised else now()
+                since = held.since if held else now()
                 self._raised[key] = kind.of(subject, what, stream=block_of(subject), since=since)
-            elif self._raised.pop(key, None) is None:
-                return
-            self._changed.set()
+            if bool(what) != bool(held):
+                self._changed.set()
 
         return say
 
