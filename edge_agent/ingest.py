@@ -18,7 +18,7 @@ from edge_agent.core.outgoing import OutboxRow, WatermarkContext
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.standing import Standing
-from edge_agent.ingest_block import BlockRules, IngestPhase
+from edge_agent.ingest_block import BlockRules, IngestPhase, phase_of
 from edge_agent.pacing import Stretch
 from edge_agent.passage import Passage
 from edge_agent.passing import Passing
@@ -26,7 +26,6 @@ from edge_agent.ports import (
     BatchCommit,
     BatchStore,
     Checked,
-    ConsumerPaused,
     ConsumerState,
     Opened,
     Progress,
@@ -116,7 +115,6 @@ class Ingest:
             is_covered=not state.is_suspended,
             pending_ago=int((now - self._consumer_at) * SECOND),
             idle_for=int((now - self._moved_at) * SECOND) if consumer.pending else 0,
-            paused_until=consumer.paused_until,
             expires_after=consumer.expires_after,
         )
 
@@ -166,8 +164,7 @@ class Ingest:
                         reopening.went_well()
             except SourceUnavailable as error:
                 await self._commits.finish()
-                is_paused = isinstance(error, ConsumerPaused)
-                self._report(IngestPhase.CONSUMER_PAUSED if is_paused else IngestPhase.UNAVAILABLE, str(error))
+                self._report(phase_of(error), str(error))
                 await self._finish_passing()
                 await reopening.wait()
 

@@ -10,7 +10,7 @@ from edge_agent.core.decider import Decider, MessageIntake, RecordWriter
 from edge_agent.core.policy import Policy
 from edge_agent.core.standing import Standing
 from edge_agent.core.tracker import Tracker
-from edge_agent.ports import Journal, Orders
+from edge_agent.ports import ConsumerPaused, Journal, Orders, SourceUnavailable
 
 
 class IngestPhase(StrEnum):
@@ -25,6 +25,11 @@ class IngestPhase(StrEnum):
     DISK_FAILING = "paused, disk failing"
     STORE_LOCKED = "paused, store locked"
     OUTBOX_FULL = "paused, outbox full"
+
+
+def phase_of(error: SourceUnavailable) -> IngestPhase:
+    """Say what a loop does whose source cannot be read."""
+    return IngestPhase.CONSUMER_PAUSED if isinstance(error, ConsumerPaused) else IngestPhase.UNAVAILABLE
 
 
 class BlockRules(msgspec.Struct, frozen=True):

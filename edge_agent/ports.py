@@ -254,12 +254,10 @@ class Opened(msgspec.Struct, frozen=True):
 class ConsumerState(msgspec.Struct, frozen=True):
     """What a consumer shows of itself: ``pending`` messages of its stream wait to be read, delivered or not.
 
-    An operator has paused it until ``paused_until``; the server removes it when it has not been used for
-    ``expires_after``. Microseconds, 0: not so.
+    The server removes it when it has not been used for ``expires_after`` microseconds; 0: never.
     """
 
     pending: int = 0
-    paused_until: int = 0
     expires_after: int = 0
 
 
@@ -286,7 +284,7 @@ class Progress(msgspec.Struct, frozen=True):
     has come for ``idle_for``. The stream was last looked at ``checked_ago`` before; ``server_at`` is the server's clock
     now, counted on from there. ``doubt`` says why the stream proves nothing, ``loss`` what it takes no more, where
     somebody may be missed because of that; no time ``is_covered`` while it is known not to take what is sent.
-    ``paused_until`` and ``expires_after`` are the consumer's.
+    ``expires_after`` is the consumer's.
     """
 
     pending: int
@@ -301,7 +299,6 @@ class Progress(msgspec.Struct, frozen=True):
     is_covered: bool = True
     pending_ago: int = 0
     idle_for: int = 0
-    paused_until: int = 0
     expires_after: int = 0
 
     @property

@@ -32,7 +32,7 @@ class JetStreamSource:
 
     def __init__(self, client: EdgeClient, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
         self._probe = probe
-        self._newest_stored_at = 0
+        self._newest_stored_at = self._read_through = 0
         self._probed: tuple[tuple[str, ...], bool, bool] = ((), False, False)
         self._client = client
         self._api = api
@@ -91,7 +91,7 @@ class JetStreamSource:
         # Before the first question: they are broken where the connection changes while it is answered.
         pulls = self._pulls = Pulls(self._client, self._api)
         self._completeness = Completeness(self._api)
-        self._newest_stored_at = position.stored_at
+        self._newest_stored_at, self._read_through = position.stored_at, read_through
         facts = await self._api.facts()
         await self._open_probe(facts)
         change = past_change(position, facts)
@@ -102,9 +102,8 @@ class JetStreamSource:
             change = past_change(position, facts)
         if change is None:
             consumer = await self._api.ensure_consumer()
-            if consumer.paused:
-                # Nothing would come of what tells whether the past is the same.
-                raise ConsumerPaused(pause_of(consumer.paused_until))
+            # Nothing would come of what tells whether the past is the same.
+            _refuse_paused(consumer)
             verifies = position.sequence > 0 and last_stored_at > 0
             first = position.sequence if verifies else position.next_sequence
             pending = await self._api.reset(_beginning(facts, consumer, first))
@@ -188,6 +187,7 @@ class JetStreamSource:
         facts = await self._api.facts()
         refusal = await self._refusal(facts, blind_after)
         consumer = await self._api.consumer_info()
+        _refuse_paused(consumer)
         pulls = self._pulls
         if pulls.broken:
             raise SourceUnavailable(pulls.broken)
@@ -216,11 +216,11 @@ class JetStreamSource:
         """Count what the stream holds and was not read: what waits, what is under way, what is here."""
         pulls, delivered = self._pulls, consumer.delivered
         under_way = delivered.consumer_seq - pulls.consumer_sequence
-        if under_way < 0 or pulls.broken:
+        if under_way < 0 or pulls.broken or not pulls.is_begun:
             # What it delivered after another reset than ours did not come to us: it is counted by the stream's numbers.
-            under_way = max(delivered.stream_seq - pulls.delivered_sequence, 0)
+            under_way = max(delivered.stream_seq - max(pulls.delivered_sequence, self._read_through), 0)
         pending = consumer.num_pending + under_way + pulls.buffered_count
-        return ConsumerState(pending, consumer.paused_until, consumer.expires_after)
+        return ConsumerState(pending, consumer.expires_after)
 
     async def _refusal(self, facts: StreamFacts, blind_after: int) -> str | None:
         """Probe the stream where that is due, and say why it refuses what is sent to it; as in Checked."""
@@ -234,6 +234,11 @@ class JetStreamSource:
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""
         await self._pulls.acknowledge(through)
+
+
+def _refuse_paused(consumer: ConsumerInfo) -> None:
+    if consumer.paused:
+        raise ConsumerPaused(pause_of(consumer.paused_until))
 
 
 def _beginning(facts: StreamFacts, consumer: ConsumerInfo, first: int) -> int:

@@ -94,6 +94,11 @@ class Pulls:
         self._arrived.set()
 
     @property
+    def is_begun(self) -> bool:
+        """Tell whether it listens."""
+        return self._subscription is not None
+
+    @property
     def first(self) -> SourceMessage | None:
         """Show the message that is to be taken next; None where none is here."""
         return self._buffer[0][0] if self._buffer else None

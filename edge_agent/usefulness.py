@@ -24,7 +24,6 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import RejectReason
 from edge_agent.core.shipment import SizeLimit
 from edge_agent.ports import DROPPED_LATELY, OutboxLevel, Progress
-from edge_agent.source_consumer import pause_of
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.sizes import format_size
 
@@ -129,9 +128,7 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
         ahead = format_duration(reached.ahead // SECOND * SECOND)
         what = f"standing still: its server's clock is {ahead} behind what it had shown before"
         yield kinds.STANDING_STILL.of(subject, what, stream=block)
-    if reached.paused_until and is_reading:
-        yield kinds.CONSUMER_PAUSED.of(subject, f"consumer paused: {pause_of(reached.paused_until)}", stream=block)
-    elif is_not_moving(reached) and is_reading:
+    if is_not_moving(reached) and is_reading:
         what = f"{reached.pending:,} messages wait to be read, and nothing comes"
         yield kinds.NOT_MOVING.of(subject, what, stream=block, since=at - reached.idle_for)
     if reached.expires_after:

@@ -23,6 +23,7 @@ ANSWER_DEADLINE = 3.0
 _ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
 """No stream can have this name."""
 
+_UNREAD = (IngestPhase.UNAVAILABLE, IngestPhase.CONSUMER_PAUSED)
 _PAUSED = (IngestPhase.DISK_FULL, IngestPhase.DISK_FAILING, IngestPhase.STORE_LOCKED)
 
 
@@ -71,7 +72,7 @@ class Fitness:
     def _reads(self, block: str) -> bool:
         link, reading = (self._board.parts.get(part) for part in (source_part(block), stream_part(block)))
         is_there = link is not None and link.phase == CONNECTED
-        return is_there and (reading is None or reading.phase != IngestPhase.UNAVAILABLE)
+        return is_there and (reading is None or reading.phase not in _UNREAD)
 
     def _commits(self) -> bool:
         phases = [part.phase for block in self._blocks if (part := self._board.parts.get(stream_part(block)))]

@@ -18,7 +18,7 @@ from edge_agent.core.following import Following, OtherCommit, OutOfStep
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest_block import BlockRules, IngestPhase
+from edge_agent.ingest_block import BlockRules, IngestPhase, phase_of
 from edge_agent.pacing import Stretch, loop_time
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.entry import Entry, EntryKind, Logged
@@ -109,7 +109,7 @@ class Follower:
                     reopening.went_well()
                     logged = await self._entries.get()
             except SourceUnavailable as error:
-                self._report(IngestPhase.UNAVAILABLE, str(error))
+                self._report(phase_of(error), str(error))
                 await reopening.wait()
 
     @property
