@@ -193,7 +193,7 @@ class JetStreamSource:
             raise SourceUnavailable(pulls.broken)
         delivered, delivered_sequence = consumer.delivered.consumer_seq, pulls.delivered_sequence
         has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
-        state = self._state_of(consumer)
+        state = self._state_of(consumer, facts)
         if not has_read_all:
             return Checked(facts, refusal=refusal, consumer=state)
         if doubt := await self._completeness.doubt(facts, consumer.server, delivered_sequence):
@@ -210,16 +210,19 @@ class JetStreamSource:
 
     async def consumer(self) -> ConsumerState:
         """Ask for what the consumer shows, whatever keeps reading from going on."""
-        return self._state_of(await self._api.consumer_info())
+        consumer = await self._api.consumer_info()
+        return self._state_of(consumer, await self._api.facts())
 
-    def _state_of(self, consumer: ConsumerInfo) -> ConsumerState:
+    def _state_of(self, consumer: ConsumerInfo, facts: StreamFacts) -> ConsumerState:
         """Count what the stream holds and was not read: what waits, what is under way, what is here."""
         pulls, delivered = self._pulls, consumer.delivered
-        under_way = delivered.consumer_seq - pulls.consumer_sequence
-        if under_way < 0 or pulls.broken or not pulls.is_begun:
+        reached = max(pulls.delivered_sequence, self._read_through)
+        if pulls.is_begun and not pulls.broken and delivered.consumer_seq >= pulls.consumer_sequence:
+            under_way = delivered.consumer_seq - pulls.consumer_sequence
+        else:
             # What it delivered after another reset than ours did not come to us: it is counted by the stream's numbers.
-            under_way = max(delivered.stream_seq - max(pulls.delivered_sequence, self._read_through), 0)
-        pending = consumer.num_pending + under_way + pulls.buffered_count
+            under_way = max(delivered.stream_seq - reached, 0)
+        pending = min(consumer.num_pending + under_way, max(facts.last_sequence - reached, 0)) + pulls.buffered_count
         return ConsumerState(pending, consumer.expires_after)
 
     async def _refusal(self, facts: StreamFacts, blind_after: int) -> str | None:

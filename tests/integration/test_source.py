@@ -1,6 +1,7 @@
 """The source gives every message of a stream once and in order, whatever becomes of connections and consumers."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator
@@ -126,6 +127,34 @@ async def test_another_reader_of_the_same_consumer_takes_nothing_away(site: Site
         await stolen[-1].ack()
         await reader.read_on(last)
         assert reader.sequences == list(range(1, last + 1))
+
+
+async def test_what_another_reader_of_the_same_consumer_took_is_counted_as_waiting_still(site: Site) -> None:
+    await site.make_stream()
+    # More than follow: what comes after the other's reset is not taken for what follows here.
+    await site.publish(*bodies(2_000))
+    async with reading(site) as reader:
+        await reader.read_on(2_000)
+        reader.source.break_off("nobody listens here for a while")
+        # The other resets it, reads on from there, and acknowledges: nothing is pending, nothing under way.
+        await site.api(f"CONSUMER.RESET.{STREAM}.{CONSUMER}", {"seq": 2_001})
+        last = await site.publish(*bodies(1_369))
+        thief = await site.client.jetstream().pull_subscribe_bind(CONSUMER, STREAM)
+
+        async def is_all_taken() -> bool:
+            with contextlib.suppress(TimeoutError):
+                await (await thief.fetch(500, timeout=1))[-1].ack()
+            info = await site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}")
+            return bool(info["num_pending"] == 0 and info["delivered"]["stream_seq"] == last)
+
+        await until(is_all_taken, "all is delivered, here or there")
+        assert (await reader.source.consumer()).pending == 1_369
+        await reader.read_on(last)
+
+        async def is_zero() -> bool:
+            return (await reader.source.consumer()).pending == 0
+
+        await until(is_zero, "what was read does not wait")
 
 
 # Where the first read begins
