@@ -93,18 +93,29 @@ class Consumer(Cause):
 
     loses_messages = False
 
+    change: dict[str, object] = {"filter_subject": "registration.nobody"}
+
     async def begins(self) -> None:
-        await self._filtered("registration.nobody")
+        await self._changed(self.change)
 
     async def ends(self) -> None:
-        await self._filtered("")
+        await self._changed(dict.fromkeys(self.change))
 
-    async def _filtered(self, subject: str) -> None:
-        config = (await self.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"]
-        config = {**config, "filter_subject": subject} if subject else {**config, "filter_subject": None}
+    async def _changed(self, change: dict[str, object]) -> None:
+        config = (await self.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"] | change
         await self.site.api(
             f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config, "action": "update"}
         )
+
+
+class ConsumerOfSeveral(Consumer):
+    """The probe and some senders' messages are delivered."""
+
+    change = {"filter_subjects": ["registration.muster-probe", "registration.some"]}
+
+
+class ConsumerOfHeaders(Consumer):
+    change = {"headers_only": True}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +128,8 @@ class Consumer(Cause):
         (Payload, "the stream refuses what is sent to it: nats: maximum payload exceeded"),
         (Sealed, "the stream is sealed"),
         (Consumer, "filters 'registration.nobody'"),
+        (ConsumerOfSeveral, "filters 'registration.muster-probe', 'registration.some', the settings say ''"),
+        (ConsumerOfHeaders, "delivers headers only: delete it"),
     ],
 )
 async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
