@@ -25,6 +25,9 @@ from shared.nats_connection import ConnectFailed
 from shared.subjects import covers
 
 PATIENCE = 5.0
+RETRY = 60.0
+"""Seconds after which a probe that could not be published is tried again: a server tells nobody what it permits now."""
+
 LARGEST = 32 << 10
 OVERHEAD = 128
 """What a stored message takes beside its body, in bytes, with a probe's header."""
@@ -136,10 +139,15 @@ class Probe:
         waited = now - self._sent_at
         if self._is_unanswered and waited >= PATIENCE:
             self._is_unanswered = False
-            self._say_not_stored(f"no answer within {PATIENCE:g} s")
+            if not self._is_off:
+                self._say_not_stored(f"no answer within {PATIENCE:g} s")
         is_quiet = abs(facts.server_at - newest_stored_at) >= interval * SECOND
         is_wanted = is_quiet or self.refusal != ""
-        if self._is_off or waited < (min(PATIENCE, interval) if is_wanted else 4 * interval):
+        if self._is_off:
+            is_due = bool(self._subject) and waited >= RETRY
+        else:
+            is_due = waited >= (min(PATIENCE, interval) if is_wanted else 4 * interval)
+        if not is_due:
             return
         if facts.refusal:
             # A probe might find a place that no registration would.
@@ -181,7 +189,7 @@ class Probe:
     async def _take_answer(self, message: Msg) -> None:
         self._is_unanswered = False
         if (message.headers or {}).get("Status") == _NOBODY_LISTENS:
-            if self.refusal is None:
+            if self.refusal is None or self._is_off:
                 # The stream's API may be reached where its subjects are not.
                 self._turn_off(f"no stream answers on {self._subject}: what is published here does not reach it")
             else:
@@ -200,16 +208,19 @@ class Probe:
             self._say_not_stored(f"stream {answer.stream} stores it, not {self._rule.stream}")
 
     def _take_stored(self) -> None:
-        self.refusal, self._is_unanswered = "", False
+        self.refusal, self._is_off, self._is_unanswered = "", False, False
         self._report(StoringPhase.STORED, "")
 
     def _turn_off(self, why: str) -> None:
+        was_off = self._is_off
         self.refusal, self._is_off, self._is_unanswered = "", True, False
-        self._report(StoringPhase.OFF, why)
+        if not was_off:
+            self._report(StoringPhase.OFF, why)
 
     def _refuse(self, why: str) -> None:
         self.refusal = f"refuses what is sent to it: {why}"
         self._say_not_stored(why)
 
     def _say_not_stored(self, why: str) -> None:
+        self._is_off = False
         self._report(StoringPhase.NOT_STORED, f"{self._subject}: {why}; silence proves nothing meanwhile")
