@@ -68,7 +68,9 @@ class BlockState(msgspec.Struct, frozen=True):
 
     @property
     def loss(self) -> str:
-        """Say what the stream takes no more, where somebody may be missed because of that; else ""."""
+        """Say what the stream takes no more, or has let go, where somebody may be missed because of that; else ""."""
+        if self.seen.thinned:
+            return "let go of messages before they were read"
         return self.took.lost_in(self.takes) if self.took and self.takes else ""
 
     @property

@@ -138,9 +138,11 @@ def _seen(entry: StreamSeen) -> str:
         return "The stream refused what was sent to it: no time is known from here, and nobody falls stale."
     if entry.awaits_word:
         return "The stream took less than before, and nobody was heard: no time is known from here."
+    if entry.thinned:
+        return "The stream let go of messages before they were read: no time is known from here."
     if entry.narrowed_at or entry.by_subject:
         return "The stream takes less than before: who is not heard any more may not reach it, and falls not stale."
-    return "The stream takes what is sent to it again."
+    return "The stream takes what is sent to it again, and what waits in it is whole."
 
 
 def _changes(before: Policy | None, policy: Policy) -> str:

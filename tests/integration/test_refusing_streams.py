@@ -1,8 +1,10 @@
 """A stream that does not take what is sent to it accuses nobody, under default settings, and the agent says why."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -93,7 +95,7 @@ class Consumer(Cause):
 
     loses_messages = False
 
-    change: dict[str, object] = {"filter_subject": "registration.nobody"}
+    change: Mapping[str, object] = MappingProxyType({"filter_subject": "registration.nobody"})
 
     async def begins(self) -> None:
         await self._changed(self.change)
@@ -101,8 +103,8 @@ class Consumer(Cause):
     async def ends(self) -> None:
         await self._changed(dict.fromkeys(self.change))
 
-    async def _changed(self, change: dict[str, object]) -> None:
-        config = (await self.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"] | change
+    async def _changed(self, change: Mapping[str, object]) -> None:
+        config = (await self.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"] | dict(change)
         await self.site.api(
             f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config, "action": "update"}
         )
@@ -111,11 +113,11 @@ class Consumer(Cause):
 class ConsumerOfSeveral(Consumer):
     """The probe and some senders' messages are delivered."""
 
-    change = {"filter_subjects": ["registration.muster-probe", "registration.some"]}
+    change = MappingProxyType({"filter_subjects": ["registration.muster-probe", "registration.some"]})
 
 
 class ConsumerOfHeaders(Consumer):
-    change = {"headers_only": True}
+    change = MappingProxyType({"headers_only": True})
 
 
 @pytest.mark.parametrize(
