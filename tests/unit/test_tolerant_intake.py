@@ -161,7 +161,9 @@ def test_force_and_digest_hold_for_what_is_not_quite_json() -> None:
 # Names
 
 
-@pytest.mark.parametrize("written", ["Web1.Example.NET", " web1.example.net.\n", "WEB1.EXAMPLE.NET."])
+@pytest.mark.parametrize(
+    "written", ["Web1.Example.NET", " web1.example.net.\n", "WEB1.EXAMPLE.NET.", "web1.example.net ."]
+)
 def test_one_host_is_one_sender_however_its_name_is_written(written: str) -> None:
     body = msgspec.json.encode({"sender": written})
     rules: list[SenderRule] = [
