@@ -419,7 +419,11 @@ class Draft:
             return True
         if not self._settle(at + 1):
             return False
+        is_closed = self._pending_blind is not None and self._since == self.observed_through
         self.observed_through = max(self.observed_through, at + 1)
+        if is_closed:
+            # Coverage has ended, and begins again at the next proof.
+            self._since = self.observed_through
         return True
 
     def _close_coverage(self, at: int) -> None:

@@ -311,3 +311,14 @@ def test_what_is_gone_before_anything_was_read_changes_nothing() -> None:
     site.finds_thinned(thinned=True)
     site.hears("a", 0)
     assert not site.state.is_suspended
+
+
+def test_whom_an_operator_retires_before_coverage_begins_again_covers_no_time() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, A_PART)
+    site.looks(3, EVERYTHING)
+    assert [kind for kind, _, _ in told(site.gives(lambda draft: draft.retire("a")))] == ["retired"]
+    (closed,) = [each for each in site.proves(5) if isinstance(each, CloseCoverage)]
+    assert closed.observed_since == closed.observed_through
