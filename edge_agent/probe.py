@@ -7,7 +7,7 @@ stream's own limits, the account's, the server's, a full disk, no quorum. A prob
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -115,11 +115,13 @@ class Probe:
         self._subject = ""
         self._subscription: Subscription | None = None
         self._sent_at = 0.0
+        self._largest = 0
         self._is_unanswered = False
         self._is_off = False
 
-    async def open(self, facts: StreamFacts) -> None:
-        """Try anew what was in vain before."""
+    async def open(self, facts: StreamFacts, largest_size: int = 0) -> None:
+        """Try anew what was in vain before; ``largest_size``: of the messages that were read before."""
+        self._largest = max(self._largest, largest_size)
         self.refusal = None
         self._sent_at, self._is_unanswered = asyncio.get_running_loop().time(), False
         self._subject, why_not = self._rule.choose(facts)
@@ -174,15 +176,19 @@ class Probe:
         self._turn_off(f"not permitted: publish on {self._subject}; allow the agent's user to")
         return True
 
-    def look_for_own(self, messages: Iterable[SourceMessage]) -> None:
-        """Find a probe among what was read back: it was stored, answered or not."""
+    def look_at(self, messages: Sequence[SourceMessage]) -> None:
+        """Find a probe among what was read back, stored whether answered or not, and how large messages may be."""
+        self._largest = max(self._largest, *(len(each.payload) for each in messages))
         if self._is_unanswered and any((each.headers or {}).get(PROBE_HEADER) == self._origin for each in messages):
             self._take_stored()
 
     def _body(self, facts: StreamFacts) -> bytes:
-        """Write a probe as large as the stream's messages are, and may be: little room shows, and other limits."""
+        """Write a probe as large as the largest message that was read: little room shows, and other limits.
+
+        One of the average would be stored where the registrations of some are not.
+        """
         body = {"protocol": _PROTOCOL, "origin": self._origin}
-        size = min(facts.mean_size, LARGEST, facts.takes.max_message_size or LARGEST)
+        size = min(max(facts.mean_size, self._largest + OVERHEAD), LARGEST, facts.takes.max_message_size or LARGEST)
         missing = size - OVERHEAD - len(msgspec.json.encode(body | {"padding": ""}))
         return msgspec.json.encode(body | {"padding": " " * missing} if missing > 0 else body)
 

@@ -62,6 +62,7 @@ class Draft:
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
         self._takes, self._took = state.takes, state.took
         self._seen = state.seen
+        self._largest = state.largest_size
         self._quiet_until = self._next_deadline = self._valid = 0
 
     # Inputs
@@ -300,6 +301,7 @@ class Draft:
             takes=self._takes,
             took=self._took,
             seen=self._seen,
+            largest_size=self._largest,
             counters=counted(self._before.counters, additions),
             rejections=self._ledger.rejections,
         )
@@ -367,6 +369,9 @@ class Draft:
             self.recorded.append(Clamped(message.sequence, at))
             self._ledger.count("clamped", "stored_earlier")
         self._last = message
+        size = len(message.payload)
+        if size > self._largest:  # noqa: PLR1730 - as above
+            self._largest = size
         return at
 
     def _settle(self, at: int) -> bool:

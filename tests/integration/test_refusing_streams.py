@@ -78,6 +78,16 @@ class Payload(Cause):
 
     async def ends(self) -> None:
         self.site.server.reload("max_payload: 1MB")
+        # Open connections are not told: the senders would go on sending nothing.
+        await self.site.restart()
+
+
+class PayloadOfSome(Payload):
+    """Most messages are small, and would be taken."""
+
+    async def begins(self) -> None:
+        await self.site.publish(*[msgspec.json.encode({"sender": NAMES[0]})] * 1_000)
+        await super().begins()
 
 
 class Sealed(Cause):
@@ -128,6 +138,7 @@ class ConsumerOfHeaders(Consumer):
         (Subjects, "the stream no longer listens on registration.>"),
         (Sizes, "the stream "),
         (Payload, "the stream refuses what is sent to it: nats: maximum payload exceeded"),
+        (PayloadOfSome, "the stream refuses what is sent to it: nats: maximum payload exceeded"),
         (Sealed, "the stream is sealed"),
         (Consumer, "filters 'registration.nobody'"),
         (ConsumerOfSeveral, "filters 'registration.muster-probe', 'registration.some', the settings say ''"),
