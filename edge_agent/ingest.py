@@ -18,6 +18,7 @@ from edge_agent.core.outgoing import OutboxRow, WatermarkContext
 from edge_agent.core.resume import StreamFacts, is_gap, past_change
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.standing import Standing
+from edge_agent.core.thinning import Thinning
 from edge_agent.ingest_block import BlockRules, IngestPhase, phase_of
 from edge_agent.pacing import Stretch
 from edge_agent.passage import Passage
@@ -81,6 +82,7 @@ class Ingest:
         self._watermarks = Watermarks(rules.watermark_interval)
         self._report = report
         self._server_at = 0
+        self._thinning = Thinning()
         self.read_at = 0.0
         self._checked: Checked | None = None
         self._checked_at = 0.0
@@ -198,6 +200,7 @@ class Ingest:
         # Before anything that waits is read: what falls due meanwhile goes by it.
         await self._look_at(opened.facts, opened.facts.refusal or None)
         self._server_at = opened.facts.server_at
+        self._thinning.begin(self.decider.state, opened.facts)
 
     async def _look_at(self, facts: StreamFacts, refusal: str | None) -> None:
         """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was."""
@@ -225,6 +228,7 @@ class Ingest:
                     # A paused agent: what falls due goes by what the stream takes now.
                     checked = await self._check()
                     await self._look_at(checked.facts, checked.refusal)
+                    self._server_at = checked.facts.server_at
                 await self._take(messages)
                 if not self._passing.is_under_way:
                     await self._store.let_uploads_follow()
@@ -260,6 +264,8 @@ class Ingest:
         self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
         intake, stretch, before = self._intake, Stretch(), FOREVER
         give, slow_count = intake.give, intake.slow_count
+        thinning, last = self._thinning, None
+        expected, shows_holes = thinning.expected, thinning.shows
         for message in messages:
             # A clock that does not go back against the message before has not stepped back.
             if message.stored_at < before and draft.steps_back(message.stored_at):
@@ -267,6 +273,13 @@ class Ingest:
                 await self._step_back((await self._check()).facts)
                 draft = self.decider.draft()
             before = message.stored_at
+            if (shows_holes and message.sequence != expected) or thinning.is_thinned:
+                if last is not None:
+                    thinning.pass_on(last)
+                thinned = thinning.take(message, self.decider.state, self._server_at)
+                while not draft.find_thinned(thinned=thinned):
+                    draft = await self._next_after(draft)
+            last, expected = message, message.sequence + 1
             too_old = before < oldest_forwarded
             while not give(draft, message, too_old=too_old):
                 draft = await self._next_after(draft)
@@ -274,6 +287,8 @@ class Ingest:
                 # Who is to say that the agent lives runs on the same loop.
                 slow_count = intake.slow_count
                 await stretch.give_way()
+        if last is not None:
+            thinning.pass_on(last)
         return draft
 
     async def _take_check(self, checked: Checked) -> None:
@@ -285,6 +300,9 @@ class Ingest:
         if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
             await self._note_gap()
         await self._look_at(facts, checked.refusal)
+        self._thinning.look_at(facts, checked.examined_sequence)
+        if checked.examined_sequence:
+            await self._apply(lambda draft: draft.find_thinned(thinned=False))
         if not checked.caught_up_through:
             if checked.examined_sequence:
                 await self._apply(lambda draft: draft.examine(checked.examined_sequence))

@@ -7,7 +7,7 @@ stream's own limits, the account's, the server's, a full disk, no quorum. A prob
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -25,6 +25,9 @@ from shared.nats_connection import ConnectFailed
 from shared.subjects import covers
 
 PATIENCE = 5.0
+RETRY = 60.0
+"""Seconds after which a probe that could not be published is tried again: a server tells nobody what it permits now."""
+
 LARGEST = 32 << 10
 OVERHEAD = 128
 """What a stored message takes beside its body, in bytes, with a probe's header."""
@@ -112,11 +115,13 @@ class Probe:
         self._subject = ""
         self._subscription: Subscription | None = None
         self._sent_at = 0.0
+        self._largest = 0
         self._is_unanswered = False
         self._is_off = False
 
-    async def open(self, facts: StreamFacts) -> None:
-        """Try anew what was in vain before."""
+    async def open(self, facts: StreamFacts, largest_size: int = 0) -> None:
+        """Try anew what was in vain before; ``largest_size``: of the messages that were read before."""
+        self._largest = max(self._largest, largest_size)
         self.refusal = None
         self._sent_at, self._is_unanswered = asyncio.get_running_loop().time(), False
         self._subject, why_not = self._rule.choose(facts)
@@ -136,10 +141,15 @@ class Probe:
         waited = now - self._sent_at
         if self._is_unanswered and waited >= PATIENCE:
             self._is_unanswered = False
-            self._say_not_stored(f"no answer within {PATIENCE:g} s")
+            if not self._is_off:
+                self._say_not_stored(f"no answer within {PATIENCE:g} s")
         is_quiet = abs(facts.server_at - newest_stored_at) >= interval * SECOND
         is_wanted = is_quiet or self.refusal != ""
-        if self._is_off or waited < (min(PATIENCE, interval) if is_wanted else 4 * interval):
+        if self._is_off:
+            is_due = bool(self._subject) and waited >= RETRY
+        else:
+            is_due = waited >= (min(PATIENCE, interval) if is_wanted else 4 * interval)
+        if not is_due:
             return
         if facts.refusal:
             # A probe might find a place that no registration would.
@@ -166,22 +176,26 @@ class Probe:
         self._turn_off(f"not permitted: publish on {self._subject}; allow the agent's user to")
         return True
 
-    def look_for_own(self, messages: Iterable[SourceMessage]) -> None:
-        """Find a probe among what was read back: it was stored, answered or not."""
+    def look_at(self, messages: Sequence[SourceMessage]) -> None:
+        """Find a probe among what was read back, stored whether answered or not, and how large messages may be."""
+        self._largest = max(self._largest, *(len(each.payload) for each in messages))
         if self._is_unanswered and any((each.headers or {}).get(PROBE_HEADER) == self._origin for each in messages):
             self._take_stored()
 
     def _body(self, facts: StreamFacts) -> bytes:
-        """Write a probe as large as the stream's messages are, and may be: little room shows, and other limits."""
+        """Write a probe as large as the largest message that was read: little room shows, and other limits.
+
+        One of the average would be stored where the registrations of some are not.
+        """
         body = {"protocol": _PROTOCOL, "origin": self._origin}
-        size = min(facts.mean_size, LARGEST, facts.takes.max_message_size or LARGEST)
+        size = min(max(facts.mean_size, self._largest + OVERHEAD), LARGEST, facts.takes.max_message_size or LARGEST)
         missing = size - OVERHEAD - len(msgspec.json.encode(body | {"padding": ""}))
         return msgspec.json.encode(body | {"padding": " " * missing} if missing > 0 else body)
 
     async def _take_answer(self, message: Msg) -> None:
         self._is_unanswered = False
         if (message.headers or {}).get("Status") == _NOBODY_LISTENS:
-            if self.refusal is None:
+            if self.refusal is None or self._is_off:
                 # The stream's API may be reached where its subjects are not.
                 self._turn_off(f"no stream answers on {self._subject}: what is published here does not reach it")
             else:
@@ -200,16 +214,19 @@ class Probe:
             self._say_not_stored(f"stream {answer.stream} stores it, not {self._rule.stream}")
 
     def _take_stored(self) -> None:
-        self.refusal, self._is_unanswered = "", False
+        self.refusal, self._is_off, self._is_unanswered = "", False, False
         self._report(StoringPhase.STORED, "")
 
     def _turn_off(self, why: str) -> None:
+        was_off = self._is_off
         self.refusal, self._is_off, self._is_unanswered = "", True, False
-        self._report(StoringPhase.OFF, why)
+        if not was_off:
+            self._report(StoringPhase.OFF, why)
 
     def _refuse(self, why: str) -> None:
         self.refusal = f"refuses what is sent to it: {why}"
         self._say_not_stored(why)
 
     def _say_not_stored(self, why: str) -> None:
+        self._is_off = False
         self._report(StoringPhase.NOT_STORED, f"{self._subject}: {why}; silence proves nothing meanwhile")

@@ -93,7 +93,7 @@ class JetStreamSource:
         self._completeness = Completeness(self._api)
         self._newest_stored_at, self._read_through = position.stored_at, read_through
         facts = await self._api.facts()
-        await self._open_probe(facts)
+        await self._open_probe(facts, state.largest_size)
         change = past_change(position, facts)
         if change is PastChange.SHORTENED:
             # A server that has just come to lead a replicated stream may not have applied the last messages yet.
@@ -121,10 +121,10 @@ class JetStreamSource:
         await pulls.close()
         return Opened(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
 
-    async def _open_probe(self, facts: StreamFacts) -> None:
+    async def _open_probe(self, facts: StreamFacts, largest_size: int = 0) -> None:
         self._probed = facts.takes.subjects, facts.copies, facts.refuses_by_subject
         if self._probe is not None:
-            await self._probe.open(facts)
+            await self._probe.open(facts, largest_size)
 
     async def _is_rewritten(self, position: SourcePosition, pending: int, last_stored_at: int) -> bool:
         """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
@@ -169,7 +169,7 @@ class JetStreamSource:
         if taken:
             self._newest_stored_at = taken[-1].stored_at
             if self._probe is not None:
-                self._probe.look_for_own(taken)
+                self._probe.look_at(taken)
         return taken
 
     async def _look_into_hole(self, hole_after: int) -> None:

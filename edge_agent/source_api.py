@@ -62,7 +62,11 @@ class SourceApi:
 
     async def facts(self) -> StreamFacts:
         """Ask for the stream's facts."""
-        return (await self._info()).facts
+        info = await self._info()
+        if not self._address.filter_subject:
+            return info.facts
+        # What the filter passes over is missing, too.
+        return msgspec.structs.replace(info.facts, shows_holes=info.config.lets_go_singly)
 
     async def consumer_info(self) -> ConsumerInfo:
         """Ask for the consumer's progress; raise SourceUnavailable where somebody has changed what it delivers."""

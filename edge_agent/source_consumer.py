@@ -39,9 +39,16 @@ class _Progress(msgspec.Struct, frozen=True):
 class _ConsumerConfig(msgspec.Struct):
     ack_policy: str = "none"
     filter_subject: str = ""
+    filter_subjects: tuple[str, ...] = ()
     deliver_subject: str = ""
     inactive_threshold: int = 0
     pause_until: str = ""
+    headers_only: bool = False
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """Give the subjects that it delivers; none: all of them."""
+        return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
 
 
 class _Cluster(msgspec.Struct, frozen=True):
@@ -114,9 +121,11 @@ def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
             f"{'a push consumer' if config.deliver_subject else f'one with {config.ack_policy}'}: delete it, or name "
             "another in stream.source.consumer"
         )
-    if config.filter_subject != address.filter_subject:
+    if config.filters not in ((address.filter_subject,), (address.filter_subject,)[: bool(address.filter_subject)]):
         return (
-            f"{name} filters {config.filter_subject!r}, the settings say {address.filter_subject!r}: delete it, or "
-            "name another consumer"
+            f"{name} filters {', '.join(map(repr, config.filters)) or repr('')}, the settings say "
+            f"{address.filter_subject!r}: delete it, or name another consumer"
         )
+    if config.headers_only:
+        return f"{name} delivers headers only: delete it, or name another consumer"
     return ""

@@ -30,9 +30,17 @@ class _Config(msgspec.Struct):
     max_msgs: int = -1
     max_bytes: int = -1
     max_msg_size: int = -1
+    max_msgs_per_subject: int = -1
+    allow_msg_ttl: bool = False
+    allow_rollup_hdrs: bool = False
     subject_transform: msgspec.Raw = msgspec.Raw()
     mirror: msgspec.Raw = msgspec.Raw()
     sources: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def lets_go_singly(self) -> bool:
+        """Tell whether it may let go of one message before another that is older."""
+        return self.max_msgs_per_subject > 0 or self.allow_msg_ttl or self.allow_rollup_hdrs
 
     @property
     def takes(self) -> StreamTakes:
@@ -111,6 +119,8 @@ class StreamInfo(msgspec.Struct):
             copies=bool(origins),
             gathers=len(origins) + bool(self.sources and self.config.subjects) > 1,
             leader=self.cluster.leader if self.cluster.replicas else "",
+            # A mirror keeps the sequences of what it copies, perhaps a part.
+            shows_holes=self.config.lets_go_singly or self.mirror is None,
         )
 
     @property

@@ -48,6 +48,7 @@ class EdgeClient(DirectClient):
         self._connected_at = 0.0
         self.attempted = ""
         self.reached = False
+        self._has_ended = False
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
@@ -64,7 +65,10 @@ class EdgeClient(DirectClient):
         """Choose the server that failed least and a delay that doubles, drawn between its half and its whole.
 
         Without jitter, all agents of a region would come back in step. A connection shorter than 10 s counts as failed.
+        Before Python 3.12 an attempt may keep to itself that close() has cancelled it: raise CancelledError then.
         """
+        if self._has_ended:
+            raise asyncio.CancelledError
         if asyncio.get_running_loop().time() - self._connected_at > _LIVED and self._connected_at:
             self._failed_in_a_row, self._connected_at = 0, 0.0
         delay = min(self.longest_retry, FIRST_RETRY * 2 ** min(self._failed_in_a_row, 10))
@@ -249,9 +253,13 @@ class EdgeClient(DirectClient):
         """End quietly where close() was faster: the last thing nats-py does is to tell a future that may be done."""
         with contextlib.suppress(asyncio.InvalidStateError):
             await super()._attempt_reconnect()
+        if self._has_ended:
+            self._status = self.CLOSED
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         """Close within 4 s, also over a link that takes nothing any more."""
+        # Of first attempts that fail, nats-py closes what is left, too.
+        self._has_ended = status == self.CLOSED
         if not self.is_closed and self.is_connected and self._pending_data_size > 0:
             try:
                 async with asyncio.timeout(_CLOSE_DEADLINE):

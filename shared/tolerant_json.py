@@ -6,7 +6,7 @@ The rules follow what a scanner for a path finds that never validates (``gjson``
 2. A text ends at its next quote that is not escaped. An escape that means nothing, such as half of a surrogate pair,
    stays as it is written: a replacement would make two names one. Control characters are taken as they are.
 3. Bytes that are not UTF-8 are Latin-1, one by one: each stands for one letter, so names that differ stay different,
-   and can be written in UTF-8.
+   and can be written in UTF-8. UTF-16 and UTF-32 are known by the zeros beside what opens an object (RFC 4627).
 4. Separators may be missing, doubled or others. Keys and values may lack their quotes, or have single ones: what is
    neither a number nor a literal is a text as it is written (``007``, ``+1``, ``web1``). NaN and Infinity are floats.
 5. A closing bracket closes the innermost level, of whatever kind; at the outermost only its own kind does. What the end
@@ -83,6 +83,17 @@ _NEARLY: dict[str, Any] = {
     **dict.fromkeys(("Infinity", "+Infinity", "inf", "+inf", "Inf", "+Inf"), float("inf")),
     **dict.fromkeys(("-Infinity", "-inf", "-Inf"), float("-inf")),
 }
+_WIDE = {
+    encoding: (re.compile(beginning, re.DOTALL), width)
+    for encoding, beginning, width in (
+        ("utf-32-le", rb"(?:\xff\xfe\0\0)?[\[{]\0\0\0", 4),
+        ("utf-32-be", rb"(?:\0\0\xfe\xff)?\0\0\0[\[{]", 4),
+        ("utf-16-le", rb"(?:\xff\xfe)?[\[{]\0.\0", 2),
+        ("utf-16-be", rb"(?:\xfe\xff)?\0[\[{]\0.", 2),
+    )
+}
+"""How objects and arrays begin in what is wider than UTF-8, and how many bytes a unit has."""
+
 _Container = dict[str, Any] | list[Any]
 
 
@@ -133,6 +144,11 @@ class _Reader:
 
     def decoded(self, body: bytes) -> str:
         """Give the text that bytes are."""
+        for encoding, (beginning, width) in _WIDE.items():
+            if beginning.match(body):
+                self.note(Deviation.ENCODING)
+                with contextlib.suppress(UnicodeDecodeError):
+                    return body[: len(body) // width * width].decode(encoding, "surrogatepass")
         try:
             return body.decode()
         except UnicodeDecodeError:

@@ -33,7 +33,8 @@ class BlockState(msgspec.Struct, frozen=True):
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
     its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
     take less, None where nobody is missed because of that; ``seen`` is what was
-    seen of it last. ``rejections`` are those of a mode that watches senders. ``mark`` stands in what a member of a
+    seen of it last. ``rejections`` are those of a mode that watches senders, and ``largest_size`` that of the largest
+    message that one has read, in bytes. ``mark`` stands in what a member of a
     redundant pair commits, and nowhere else.
     """
 
@@ -59,6 +60,7 @@ class BlockState(msgspec.Struct, frozen=True):
     took: StreamTakes | None = None
     seen: StreamSeen = StreamSeen(0, 0)
     rejections: Rejections = {}
+    largest_size: int = 0
     mark: PairMark | None = None
 
     @property
@@ -68,7 +70,9 @@ class BlockState(msgspec.Struct, frozen=True):
 
     @property
     def loss(self) -> str:
-        """Say what the stream takes no more, where somebody may be missed because of that; else ""."""
+        """Say what the stream takes no more, or has let go, where somebody may be missed because of that; else ""."""
+        if self.seen.thinned:
+            return "let go of messages before they were read"
         return self.took.lost_in(self.takes) if self.took and self.takes else ""
 
     @property

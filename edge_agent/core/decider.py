@@ -38,6 +38,9 @@ class BlockDraft(Protocol):
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
         """Note what the stream takes, and whether it is seen to refuse what is sent to it."""
 
+    def find_thinned(self, *, thinned: bool) -> bool:
+        """Note that messages are gone from among those that are being read, or are no more."""
+
     def lose(self, cause: BlindCause) -> None:
         """Note that something before the next proof was never seen."""
 

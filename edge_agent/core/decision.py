@@ -126,7 +126,8 @@ class SenderRetired(msgspec.Struct, frozen=True, tag="retired"):
 class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
     """At ``at`` the stream was seen to refuse what is sent to it, to take less than before, or neither any more.
 
-    It ``refuses``, or, where ``awaits_word``, took less and nobody was heard since: no time is covered meanwhile.
+    It ``refuses``, or, where ``awaits_word``, took less and nobody was heard since, or is ``thinned``: from among what
+    waits to be read, messages are gone. No time is covered meanwhile.
     Whoever was heard last before ``narrowed_at`` (0: nobody) may be one whom the stream does not take any more, and so
     may anybody while it refuses ``by_subject``. Who had fallen stale before ``unheard_since`` (by the observed clock,
     ``unheard_observed``) may have come back unheard; 0: nobody.
@@ -140,11 +141,19 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
     by_subject: bool = False
     unheard_since: int = 0
     unheard_observed: int = 0
+    thinned: bool = False
 
     @property
     def is_suspending(self) -> bool:
         """Tell whether no time is covered."""
-        return self.refuses or self.awaits_word
+        return self.refuses or self.awaits_word or self.thinned
+
+    @property
+    def cause(self) -> BlindCause:
+        """Give why no time is covered, or may be."""
+        if self.refuses or not self.thinned:
+            return BlindCause.REFUSED if self.refuses else BlindCause.NARROWED
+        return BlindCause.NARROWED if self.awaits_word else BlindCause.GAP
 
     def says_as(self, other: "StreamSeen") -> bool:
         """Tell whether another look has found the same."""

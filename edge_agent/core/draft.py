@@ -62,6 +62,7 @@ class Draft:
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
         self._takes, self._took = state.takes, state.took
         self._seen = state.seen
+        self._largest = state.largest_size
         self._quiet_until = self._next_deadline = self._valid = 0
 
     # Inputs
@@ -162,6 +163,7 @@ class Draft:
             facts.refuses_by_subject,
             seen.unheard_since,
             seen.unheard_observed,
+            seen.thinned,
         )
         if takes != facts.takes or took is not None:
             now, took = self._compared(now, facts)
@@ -181,7 +183,7 @@ class Draft:
         # What nobody was heard on is not missed.
         used = takes if took is None else took if takes is None or now.awaits_word else took.joined(takes)
         if took is not None and used is not None and not used.lost_in(facts.takes):
-            return StreamSeen(now.at, now.sequence, now.refuses, by_subject=now.by_subject), None
+            return StreamSeen(now.at, now.sequence, now.refuses, by_subject=now.by_subject, thinned=now.thinned), None
         is_anybody_tracked = min(earliest_seen_at, self._stale.first_instant()) < NEVER
         if takes is not None and takes.lost_in(facts.takes) and is_anybody_tracked:
             narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=facts.server_at)
@@ -206,12 +208,24 @@ class Draft:
                 if self.observed_through:
                     self._close_coverage(self.observed_through)
             self._since = self.observed_through
-            self._ledger.count("blind", BlindCause.REFUSED if seen.refuses else BlindCause.NARROWED)
+            self._ledger.count("blind", seen.cause)
         elif (before.is_suspending or is_restored) and not seen.is_suspending:
             # From the next proof on, everybody has the full time to be heard.
-            cause = BlindCause.REFUSED if before.refuses else BlindCause.NARROWED
-            self._pending_blind = self._pending_blind or cause
+            self._pending_blind = self._pending_blind or before.cause
         return True
+
+    def find_thinned(self, *, thinned: bool) -> bool:
+        """Note that messages are gone from among those that are being read, or are no more."""
+        seen = self._seen
+        if seen.thinned is thinned or (thinned and (self._pending_blind or not self.observed_through)):
+            # What comes next ends a blind span, or begins observation, anyway.
+            return True
+        if not self._finish_settling():
+            return False
+        found = msgspec.structs.replace(
+            seen, at=self.observed_through, sequence=self.position.sequence, thinned=thinned
+        )
+        return self.see_stream(found)
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
         """Go on with another past behind ``sequence`` (``stored_at``: of what was read there). Ordinals start again."""
@@ -287,6 +301,7 @@ class Draft:
             takes=self._takes,
             took=self._took,
             seen=self._seen,
+            largest_size=self._largest,
             counters=counted(self._before.counters, additions),
             rejections=self._ledger.rejections,
         )
@@ -354,6 +369,9 @@ class Draft:
             self.recorded.append(Clamped(message.sequence, at))
             self._ledger.count("clamped", "stored_earlier")
         self._last = message
+        size = len(message.payload)
+        if size > self._largest:  # noqa: PLR1730 - as above
+            self._largest = size
         return at
 
     def _settle(self, at: int) -> bool:
@@ -406,7 +424,11 @@ class Draft:
             return True
         if not self._settle(at + 1):
             return False
+        is_closed = self._pending_blind is not None and self._since == self.observed_through
         self.observed_through = max(self.observed_through, at + 1)
+        if is_closed:
+            # Coverage has ended, and begins again at the next proof.
+            self._since = self.observed_through
         return True
 
     def _close_coverage(self, at: int) -> None:

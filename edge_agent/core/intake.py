@@ -47,7 +47,7 @@ class NameForm(StrEnum):
         >>> NameForm.HOSTNAME.of(" Web1.Example.NET. "), NameForm.NONE.of("Web1")
         ('web1.example.net', 'Web1')
         """
-        return name if self is NameForm.NONE else name.strip().removesuffix(".").casefold()
+        return name if self is NameForm.NONE else name.strip().removesuffix(".").rstrip().casefold()
 
 
 class _SenderNaming(msgspec.Struct, frozen=True, kw_only=True):

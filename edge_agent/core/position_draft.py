@@ -43,6 +43,10 @@ class PositionDraft:
         """Note nothing: what the stream does not take is nobody's silence here."""
         return True
 
+    def find_thinned(self, *, thinned: bool) -> bool:  # noqa: ARG002 - nobody is watched here
+        """Note nothing: what was let go is nobody's silence here."""
+        return True
+
     def examine(self, sequence: int) -> bool:
         """Note that everything up to ``sequence`` has been read, which proves no time."""
         self._examined = max(self._examined, sequence)

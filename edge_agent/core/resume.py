@@ -79,6 +79,8 @@ class StreamFacts(msgspec.Struct, frozen=True):
     gathers: bool = False
     copies: bool = False
     leader: str = ""
+    shows_holes: bool = False
+    """Whether a sequence that is missing is that of a message that was let go."""
 
     @property
     def is_empty(self) -> bool:

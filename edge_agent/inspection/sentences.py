@@ -47,6 +47,7 @@ class Sentences:
         self._forwarded: Decided | None = None
         self._retired_at = 0
         self._seen: StreamSeen | None = None
+        self._was_last = ""
 
     def headed(self, entry: Decided | RecordedInput) -> tuple[str, str]:
         """Give a heading of one word and the sentence."""
@@ -57,6 +58,7 @@ class Sentences:
 
     def _of_advisory(self, decided: Decided) -> str:
         silence, seen = rough(decided.at - decided.last_seen_at), moment(decided.last_seen_at)
+        before, self._was_last = self._was_last, decided.decision
         match decided.decision:
             case AdvisoryKind.NEW if decided.rebuilt:
                 return (
@@ -78,7 +80,9 @@ class Sentences:
                 may_be_lost = self._seen is not None and (
                     self._seen.by_subject or decided.last_seen_at < self._seen.narrowed_at
                 )
-                why = unheard if may_be_lost else "forgotten"
+                # Who could be heard is stale first.
+                was_heard = before in (AdvisoryKind.NEW, AdvisoryKind.RECOVERED)
+                why = unheard if may_be_lost or was_heard else "forgotten"
                 return f"Silent for {silence} since {seen}: {why}. Its next word makes it new."
 
     def _of_forward(self, decided: Decided) -> str:
@@ -138,9 +142,11 @@ def _seen(entry: StreamSeen) -> str:
         return "The stream refused what was sent to it: no time is known from here, and nobody falls stale."
     if entry.awaits_word:
         return "The stream took less than before, and nobody was heard: no time is known from here."
+    if entry.thinned:
+        return "The stream let go of messages before they were read: no time is known from here."
     if entry.narrowed_at or entry.by_subject:
         return "The stream takes less than before: who is not heard any more may not reach it, and falls not stale."
-    return "The stream takes what is sent to it again."
+    return "The stream takes what is sent to it again, and what waits in it is whole."
 
 
 def _changes(before: Policy | None, policy: Policy) -> str:

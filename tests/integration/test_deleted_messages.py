@@ -1,8 +1,15 @@
-"""A server's own messages, which stand for what it let go, are nobody's sign of life."""
+"""What a server lets go is no silence of a sender's, and its own messages that stand for it are no sign of life."""
 
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
+import pytest
+
 from shared.identifiers import AdvisoryKind
+from tests.support.agent_process import STALE_AFTER, Deployment, deployed
 from tests.support.agent_stage import Stage, agent_stage, registering
 from tests.support.agent_within import agent_within
 from tests.support.source_site import STREAM
@@ -47,3 +54,70 @@ async def test_a_silent_node_does_not_recover_by_the_marker_of_its_last_word(tmp
 
 async def told(stage: Stage, kind: AdvisoryKind, senders: set[str]) -> bool:
     return set(await stage.region.told(kind)) == senders
+
+
+@asynccontextmanager
+async def registering_beside(deployment: Deployment, headers: Mapping[str, str]) -> AsyncIterator[None]:
+    """Let one node register whose messages the stream lets go, and one whose messages stay, each on its subject."""
+    client = deployment.site.client
+
+    async def register() -> None:
+        for number in count():
+            await client.publish("registration.a", b'{"sender":"a"}', headers=dict(headers) or None)
+            await client.publish(f"registration.b.{number}", b'{"sender":"b"}')
+            await asyncio.sleep(0.25)
+
+    task = asyncio.create_task(register())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@pytest.mark.parametrize(
+    ("config", "headers"),
+    [
+        ({"max_msgs_per_subject": 1}, {}),
+        ({"allow_msg_ttl": True}, {"Nats-TTL": "1s"}),
+        ({"allow_rollup_hdrs": True}, {"Nats-Rollup": "sub"}),
+        ({}, {}),
+    ],
+    ids=["limit of a subject", "time to live", "rollup", "purge of a subject"],
+)
+async def test_a_living_node_whose_messages_went_unread_while_others_stayed_is_not_accused(
+    tmp_path: Path, config: dict[str, object], headers: dict[str, str]
+) -> None:
+    async with deployed(tmp_path) as deployment:
+        site, agent = deployment.site, deployment.agent
+        await site.delete_stream()
+        await site.make_stream(**config)
+        agent.start()
+        async with registering_beside(deployment, headers):
+            async with deployment.senders(["dies"], subject="registration.dies"):
+
+                async def all_are_new() -> bool:
+                    return len(await deployment.advisories()) >= 3
+
+                await until(all_are_new, "all are new")
+            agent.kill()
+            away_through = await deployment.site_time() + 2 * STALE_AFTER
+
+            async def has_passed() -> bool:
+                return await deployment.site_time() > away_through
+
+            await until(has_passed, "the agent was away for long")
+            if not config:
+                await site.api(f"STREAM.PURGE.{STREAM}", {"filter": "registration.a"})
+            agent.start()
+
+            async def is_told() -> bool:
+                return any(
+                    each.value == "dies" and each.kind is AdvisoryKind.STALE for each in await deployment.advisories()
+                )
+
+            await until(is_told, "who died is told")
+            mark = await deployment.until_observed(away_through)
+            assert mark.observed_since_us > away_through - 2 * STALE_AFTER, "what is missing may be anybody's"
+        told = [(each.value, each.kind) for each in (await deployment.advisories())[3:]]
+        assert told == [("dies", AdvisoryKind.STALE)]

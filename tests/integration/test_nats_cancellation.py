@@ -11,6 +11,7 @@ from nats.aio.msg import Msg
 from shared.embedded_link import EmbeddedLink
 from shared.nats_client import EdgeClient
 from shared.nats_connection import ConnectionSettings, connect, request_json
+from shared.nats_direct import DirectClient
 from tests.support.one_server import server_in
 from tests.support.waiting import until
 
@@ -66,3 +67,28 @@ async def test_a_wait_ends_when_told_to_though_its_answer_comes_at_that_moment(t
             await waiting
         client.abort()
         await client.close()
+
+
+async def test_a_closed_client_reconnects_no_more_though_its_attempt_fails_at_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program would wait for it without end: the loop ends when all tasks have."""
+    attempts: list[EdgeClient] = []
+
+    async def fail_when_cancelled(client: EdgeClient, _server: object) -> None:
+        attempts.append(client)
+        try:
+            await asyncio.Future()
+        except asyncio.CancelledError:
+            raise TimeoutError from None
+
+    async with server_in(tmp_path) as server:
+        client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=DEADLINE)
+        monkeypatch.setattr(DirectClient, "_connect_to_server", fail_when_cancelled)
+        await server.stop()
+        await until(lambda: bool(attempts), "it tries to reconnect")
+        reconnecting = client._reconnection_task
+        assert reconnecting is not None
+        await client.close()
+        await asyncio.wait({reconnecting}, timeout=DEADLINE)
+        assert (reconnecting.done(), client.is_closed, len(attempts)) == (True, True, 1)

@@ -344,6 +344,35 @@ async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tm
             assert len(reader.probe_reports) == 1
 
 
+async def test_a_probe_is_published_as_soon_as_it_is_permitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_module, "RETRY", 0.5)
+    permissions = """
+    authorization {{ users: [
+      {{ user: admin, password: secret }}
+      {{ user: agent, password: secret, permissions: {{ publish: {{ deny: "{denied}" }} }} }}
+    ] }}
+    no_auth_user: admin
+    """
+    password = written(tmp_path / "password", "secret")
+    async with running_site(tmp_path, permissions.format(denied="registration.probe")) as site:
+        await site.make_stream()
+        auth = AuthSettings(user="agent", password_file=password)
+        async with reading(site, probe=PROBE, auth=auth) as reader:
+
+            async def is_said(phase: StoringPhase) -> bool:
+                await proves(reader)
+                return bool(reader.probe_reports) and reader.probe_reports[-1][0] is phase
+
+            await until(lambda: is_said(StoringPhase.OFF), "it is said that it is not permitted")
+            site.server.reload(permissions.format(denied="elsewhere"))
+            await until(lambda: is_said(StoringPhase.STORED), "a probe is stored, over the same connection")
+            assert await proves(reader)
+            assert [phase for phase, _ in reader.probe_reports] == [StoringPhase.OFF, StoringPhase.STORED]
+            assert len(reader.opened) == 1
+
+
 # The whole agent
 
 

@@ -1,8 +1,10 @@
 """A stream that does not take what is sent to it accuses nobody, under default settings, and the agent says why."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -76,6 +78,16 @@ class Payload(Cause):
 
     async def ends(self) -> None:
         self.site.server.reload("max_payload: 1MB")
+        # Open connections are not told: the senders would go on sending nothing.
+        await self.site.restart()
+
+
+class PayloadOfSome(Payload):
+    """Most messages are small, and would be taken."""
+
+    async def begins(self) -> None:
+        await self.site.publish(*[msgspec.json.encode({"sender": NAMES[0]})] * 1_000)
+        await super().begins()
 
 
 class Sealed(Cause):
@@ -93,18 +105,29 @@ class Consumer(Cause):
 
     loses_messages = False
 
+    change: Mapping[str, object] = MappingProxyType({"filter_subject": "registration.nobody"})
+
     async def begins(self) -> None:
-        await self._filtered("registration.nobody")
+        await self._changed(self.change)
 
     async def ends(self) -> None:
-        await self._filtered("")
+        await self._changed(dict.fromkeys(self.change))
 
-    async def _filtered(self, subject: str) -> None:
-        config = (await self.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"]
-        config = {**config, "filter_subject": subject} if subject else {**config, "filter_subject": None}
+    async def _changed(self, change: Mapping[str, object]) -> None:
+        config = (await self.site.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}"))["config"] | dict(change)
         await self.site.api(
             f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config, "action": "update"}
         )
+
+
+class ConsumerOfSeveral(Consumer):
+    """The probe and some senders' messages are delivered."""
+
+    change = MappingProxyType({"filter_subjects": ["registration.muster-probe", "registration.some"]})
+
+
+class ConsumerOfHeaders(Consumer):
+    change = MappingProxyType({"headers_only": True})
 
 
 @pytest.mark.parametrize(
@@ -115,8 +138,11 @@ class Consumer(Cause):
         (Subjects, "the stream no longer listens on registration.>"),
         (Sizes, "the stream "),
         (Payload, "the stream refuses what is sent to it: nats: maximum payload exceeded"),
+        (PayloadOfSome, "the stream refuses what is sent to it: nats: maximum payload exceeded"),
         (Sealed, "the stream is sealed"),
         (Consumer, "filters 'registration.nobody'"),
+        (ConsumerOfSeveral, "filters 'registration.muster-probe', 'registration.some', the settings say ''"),
+        (ConsumerOfHeaders, "delivers headers only: delete it"),
     ],
 )
 async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(

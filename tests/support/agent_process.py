@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,15 +179,20 @@ class Deployment:
             """Say nothing of attempts that fail while the server is down."""
 
         url = self.site.server.url
-        client = await nats.connect(
-            url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, pending_size=0, error_cb=note
+        connected = partial(
+            nats.connect, url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, pending_size=0, error_cb=note
         )
+        client = await connected()
         padding = {"padding": "x" * size} if size else {}
         bodies = [msgspec.json.encode({"sender": name} | padding) for name in names]
 
         async def register() -> None:
+            nonlocal client
             while True:
-                with contextlib.suppress(nats.errors.Error):
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    if client.is_closed:
+                        # Of what is too large, a server ends the connection, and the client then ends for good.
+                        client = await connected()
                     for body in bodies:
                         await client.publish(subject, body)
                 await asyncio.sleep(interval)

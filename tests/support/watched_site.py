@@ -147,6 +147,9 @@ class WatchedSite:
         draft.lose(cause)
         self.adopts(draft)
 
+    def finds_thinned(self, *, thinned: bool) -> list[Decision]:
+        return self.gives(lambda draft: draft.find_thinned(thinned=thinned))
+
     def looks(
         self, at: float, takes: StreamTakes, *, refuses: bool = False, by_subject: bool = False
     ) -> list[Decision]:

@@ -96,6 +96,14 @@ BROKEN = [
     (b'{"sender":"n1"', Deviation.TRUNCATED),
     (b'{"other":' + DEEP + b',"sender":"n1"}', Deviation.TOO_DEEP),
     (b'{"sender":"n0","sender":"n1","load":NaN}', Deviation.VALUE),
+    *(
+        (('{"fact":"caf\xe9 \N{SNOWMAN}","sender":"n1"}').encode(encoding), Deviation.ENCODING)
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+    ),
+    ('{"sender":"n1"}'.encode("utf-16") + b"\n", Deviation.ENCODING),
+    ('\ufeff{"sender":"n1"}'.encode("utf-16-be"), Deviation.ENCODING),
+    (b'\xff\xfe{"sender":"n1"}', Deviation.ENCODING),
+    (b'{\0"sender":"n1"}', Deviation.STRUCTURE),
 ]
 
 
@@ -153,7 +161,9 @@ def test_force_and_digest_hold_for_what_is_not_quite_json() -> None:
 # Names
 
 
-@pytest.mark.parametrize("written", ["Web1.Example.NET", " web1.example.net.\n", "WEB1.EXAMPLE.NET."])
+@pytest.mark.parametrize(
+    "written", ["Web1.Example.NET", " web1.example.net.\n", "WEB1.EXAMPLE.NET.", "web1.example.net ."]
+)
 def test_one_host_is_one_sender_however_its_name_is_written(written: str) -> None:
     body = msgspec.json.encode({"sender": written})
     rules: list[SenderRule] = [

@@ -60,6 +60,7 @@ def test_state_after_a_commit_is_whole() -> None:
                 "registration.dub1", RejectReason.NO_SENDER, 1, instant(1), instant(1), 2, "xxxxxxxxxx"
             )
         },
+        largest_size=10,
     )
 
 

@@ -289,3 +289,36 @@ def test_a_look_that_finds_what_was_there_changes_nothing() -> None:
     draft = site.draft()
     assert draft.look_at(StreamFacts(START, 1, 1, instant(2), takes=EVERYTHING), refuses=False)
     assert draft.changes_nothing
+
+
+def test_time_from_which_messages_are_gone_is_not_covered_and_accuses_nobody() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.hears("b", 1)
+    site.finds_thinned(thinned=True)
+    assert (site.state.is_suspended, site.state.loss) == (True, "let go of messages before they were read")
+    for at in range(5, 60, 5):
+        assert told(site.hears("b", at)) == []
+    site.finds_thinned(thinned=False)
+    site.hears("b", 60)
+    assert (site.state.is_suspended, site.state.observed_since) == (False, instant(60))
+    assert told(site.watches(81)) == [("stale", "a", 80), ("stale", "b", 80)]
+    assert site.state.counters["blind"] == {"gap": 1}
+
+
+def test_what_is_gone_before_anything_was_read_changes_nothing() -> None:
+    site = WatchedSite()
+    site.finds_thinned(thinned=True)
+    site.hears("a", 0)
+    assert not site.state.is_suspended
+
+
+def test_whom_an_operator_retires_before_coverage_begins_again_covers_no_time() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, A_PART)
+    site.looks(3, EVERYTHING)
+    assert [kind for kind, _, _ in told(site.gives(lambda draft: draft.retire("a")))] == ["retired"]
+    (closed,) = [each for each in site.proves(5) if isinstance(each, CloseCoverage)]
+    assert closed.observed_since == closed.observed_through
