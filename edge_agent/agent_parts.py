@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from edge_agent.clocks import Clocks
 from edge_agent.config import AgentSettings
 from edge_agent.links import Links
 from edge_agent.modes import AgentIdentity
@@ -21,4 +22,5 @@ class AgentParts(NamedTuple):
     board: StatusBoard
     policy_feed: PolicyFeed
     passage: Passage
+    clocks: Clocks
     replaces_lost: bool

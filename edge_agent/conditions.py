@@ -185,6 +185,13 @@ TIME_UNPROVEN = Kind(
     "unknown.",
     "let the agent publish its probe (muster-agent doctor says what is in the way), or make blind_after longer",
 )
+CLOCK_AHEAD = Kind(
+    "clock_ahead",
+    _E,
+    "The clock of the stream's server is further ahead of the others than max_clock_ahead: it is not followed, no time "
+    "passes.",
+    "set the server's clock right: all goes on by itself; muster-agent doctor says which two of three clocks agree",
+)
 STANDING_STILL = Kind(
     "standing_still",
     _E,

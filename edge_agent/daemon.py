@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edge_agent.agent_parts import AgentParts
 from edge_agent.belonging import check_belonging
+from edge_agent.clocks import Clocks
 from edge_agent.config import AgentSettings
 from edge_agent.links import Links
 from edge_agent.memory import collect_rarely, give_memory_back
@@ -144,6 +145,7 @@ class Agent:
             self._board,
             PolicyFeed(settings.region, settings.site, settings.upstream.domain, self._board.reporter("policy")),
             Passage(store.copies_wait),
+            Clocks(),
             replaces_lost,
         )
         self._seats, self._uploading = Seats(self._parts), Uploading(self._parts)
@@ -183,7 +185,10 @@ class Agent:
             yield block.name, self._read(block)
 
     async def _upload(self) -> None:
-        await self._uploading.run(await self._uploading.open())
+        link = await self._uploading.open()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._uploading.run(link), name="upload")
+            tasks.create_task(link.clock.run(), name="clock of the region")
 
     async def _read(self, block: StreamSettings) -> None:
         known = await self._store.load_block(block.name)

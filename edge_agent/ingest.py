@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from edge_agent.cancellation import is_cancelled
 from edge_agent.committing import Committing, Filling
 from edge_agent.core.block_state import BlockState
@@ -118,6 +120,7 @@ class Ingest:
             pending_ago=int((now - self._consumer_at) * SECOND),
             idle_for=int((now - self._moved_at) * SECOND) if consumer.pending else 0,
             expires_after=consumer.expires_after,
+            contradiction=self._rules.contradiction(state, checked.facts.server_at + ago),
         )
 
     @property
@@ -174,8 +177,9 @@ class Ingest:
         if self._decider is None:
             facts, sequence = await self._source.resolve_start()
             position = SourcePosition(self._rules.stream, facts.incarnation(), sequence)
+            await self._compare_clocks(facts)
             # Orders about senders that were given before are void, whatever the stream's past is called later.
-            standing = Standing(given_at=facts.server_at)
+            standing = Standing(given_at=min(facts.server_at, self._rules.clock_bound(None)))
             state = BlockState(
                 position,
                 self._rules.policy_after(standing),
@@ -197,14 +201,24 @@ class Ingest:
                 raise SourceUnavailable(f"the stream changed again while it was opened: {opened.change}")
         if opened.is_gap:
             await self._note_gap()
+        await self._compare_clocks(opened.facts)
         # Before anything that waits is read: what falls due meanwhile goes by it.
         await self._look_at(opened.facts, opened.facts.refusal or None)
-        self._server_at = opened.facts.server_at
+        self._note_server(opened.facts)
         self._thinning.begin(self.decider.state, opened.facts)
+
+    async def _compare_clocks(self, facts: StreamFacts) -> None:
+        if self._rules.clock is not None:
+            await self._rules.clock.compare(facts.server_at)
+
+    def _note_server(self, facts: StreamFacts) -> None:
+        self._server_at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
 
     async def _look_at(self, facts: StreamFacts, refusal: str | None) -> None:
         """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was."""
         refuses = self.decider.state.seen.refuses if refusal is None else bool(refusal)
+        at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
+        facts = facts if at == facts.server_at else msgspec.structs.replace(facts, server_at=at)
         await self._apply(lambda draft: draft.look_at(facts, refuses=refuses))
 
     async def _check(self) -> Checked:
@@ -266,7 +280,12 @@ class Ingest:
         give, slow_count = intake.give, intake.slow_count
         thinning, last = self._thinning, None
         expected, shows_holes = thinning.expected, thinning.shows
+        state = self.decider.state
+        bound, is_ahead = self._rules.clock_bound(state), state.clock_ahead
         for message in messages:
+            if (message.stored_at > bound) is not is_ahead:
+                is_ahead = not is_ahead
+                draft = await self._see_clock(draft, is_ahead=is_ahead)
             # A clock that does not go back against the message before has not stepped back.
             if message.stored_at < before and draft.steps_back(message.stored_at):
                 await self._adopt(draft)
@@ -293,7 +312,7 @@ class Ingest:
 
     async def _take_check(self, checked: Checked) -> None:
         state, facts = self.decider.state, checked.facts
-        self._server_at = facts.server_at
+        self._note_server(facts)
         if past_change(state.position, facts) is not None:
             raise SourceUnavailable("the stream's past has changed")
         # Of what was delivered and is still to be read, a hole behind it tells.
@@ -307,9 +326,25 @@ class Ingest:
             if checked.examined_sequence:
                 await self._apply(lambda draft: draft.examine(checked.examined_sequence))
             return
+        await self._judge_clock(facts.server_at)
         if self.decider.draft().steps_back(facts.server_at):
             await self._step_back(facts)
         await self._apply(lambda draft: draft.prove(checked.caught_up_through, checked.examined_sequence))
+
+    async def _judge_clock(self, site_at: int) -> None:
+        """Follow the stream's clock, or not any more, as the others have it."""
+        clock, state = self._rules.clock, self.decider.state
+        if clock is None:
+            return
+        is_ahead = site_at > clock.bound(state)
+        if is_ahead is not state.clock_ahead:
+            await self._adopt(await self._see_clock(self.decider.draft(), is_ahead=is_ahead))
+        if not is_ahead:
+            clock.follow(site_at)
+
+    async def _see_clock(self, draft: BlockDraft, *, is_ahead: bool) -> BlockDraft:
+        reference = self._rules.clock.reference() if self._rules.clock is not None else 0
+        return await self._fill(draft, lambda each: each.see_clock(is_ahead=is_ahead, reference=reference))
 
     async def _step_back(self, facts: StreamFacts) -> None:
         position = self.decider.state.position

@@ -10,7 +10,7 @@ from edge_agent.core.decider import Decider, MessageIntake, RecordWriter
 from edge_agent.core.policy import Policy
 from edge_agent.core.standing import Standing
 from edge_agent.core.tracker import Tracker
-from edge_agent.ports import ConsumerPaused, Journal, Orders, SourceUnavailable
+from edge_agent.ports import EVERYTHING, ClockBound, ConsumerPaused, Journal, Orders, SourceUnavailable
 
 
 class IngestPhase(StrEnum):
@@ -36,7 +36,8 @@ class BlockRules(msgspec.Struct, frozen=True):
     """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
 
     ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy
-    over ``policy``; None where there is none. ``journal`` is told of every commit before it is made.
+    over ``policy``; None where there is none. ``clock`` bounds how far the stream's is followed; None where it always
+    is. ``journal`` is told of every commit before it is made.
     """
 
     stream: str
@@ -49,7 +50,16 @@ class BlockRules(msgspec.Struct, frozen=True):
     decides: Callable[[BlockState], Decider] = Tracker
     orders: Orders | None = None
     journal: Journal | None = None
+    clock: ClockBound | None = None
 
     def policy_after(self, standing: Standing) -> Policy:
         """Give the thresholds that hold after what was taken of the hub's policy."""
         return self.policy if self.orders is None else self.orders.policy(standing)
+
+    def clock_bound(self, state: BlockState | None) -> int:
+        """Give the latest instant of the stream's clock that a block in ``state`` follows now."""
+        return EVERYTHING if self.clock is None else self.clock.bound(state)
+
+    def contradiction(self, state: BlockState, site_at: int) -> str:
+        """Say how the stream's clock stands to others, where it is not followed."""
+        return self.clock.contradiction(site_at) if self.clock is not None and state.clock_ahead else ""

@@ -86,11 +86,14 @@ async def max_payload_of(client: EdgeClient, settings: ConnectionSettings) -> in
 
 
 def _take_link_state(adapters: list[Adapter], report: Callable[[str, str], None], state: LinkState) -> None:
+    is_denial = state.event is LinkEvent.DENIED
+    # Each hears of it: several may have asked for the same.
+    takers = [adapter for adapter in adapters if is_denial and adapter.takes_denial(state.reason)]
     match state.event:
         case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
             report("connected", "")
             reason = "the connection is new"
-        case LinkEvent.DENIED if any(adapter.takes_denial(state.reason) for adapter in adapters):
+        case LinkEvent.DENIED if takers:
             return
         case LinkEvent.DENIED:
             report("denied", state.reason)

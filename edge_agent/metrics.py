@@ -78,8 +78,8 @@ COUNTED = {
     "clamped": Counted(
         "muster_agent_clamped_total",
         "cause",
-        ("stored_earlier",),
-        "Messages stored before an instant already complete.",
+        ("stored_earlier", "stored_ahead"),
+        "Messages stored before an instant already complete, or by a clock that is ahead.",
     ),
     "policy": Counted(
         "muster_agent_policy_total",

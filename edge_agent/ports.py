@@ -284,7 +284,8 @@ class Progress(msgspec.Struct, frozen=True):
     has come for ``idle_for``. The stream was last looked at ``checked_ago`` before; ``server_at`` is the server's clock
     now, counted on from there. ``doubt`` says why the stream proves nothing, ``loss`` what it takes no more, where
     somebody may be missed because of that; no time ``is_covered`` while it is known not to take what is sent.
-    ``expires_after`` is the consumer's.
+    ``expires_after`` is the consumer's. ``contradiction`` says how the server's clock stands to others, where it is too
+    far ahead of them to be followed.
     """
 
     pending: int
@@ -300,6 +301,7 @@ class Progress(msgspec.Struct, frozen=True):
     pending_ago: int = 0
     idle_for: int = 0
     expires_after: int = 0
+    contradiction: str = ""
 
     @property
     def behind(self) -> int:
@@ -310,6 +312,25 @@ class Progress(msgspec.Struct, frozen=True):
     def ahead(self) -> int:
         """Give how far what was observed lies ahead of the server's clock, which was set back then."""
         return max(self.observed_through - self.server_at, 0)
+
+
+class ClockBound(Protocol):
+    """How far the ingest loop follows its stream's clock: what no other clock shows is not believed."""
+
+    def bound(self, state: BlockState | None) -> int:
+        """Give the latest instant that is followed now, by a block in ``state``."""
+
+    def reference(self) -> int:
+        """Give what the other clocks show."""
+
+    async def compare(self, site_at: int) -> None:
+        """Wait for another clock where one contradicts the stream's, and nothing else is known yet."""
+
+    def follow(self, site_at: int) -> None:
+        """Note what the stream's clock shows now, which is followed."""
+
+    def contradiction(self, site_at: int) -> str:
+        """Say how the stream's clock stands to the others."""
 
 
 class Orders(Protocol):

@@ -9,6 +9,7 @@ import msgspec
 from nats.aio.client import Client
 
 from edge_agent.agent_parts import AgentParts
+from edge_agent.clocks import SiteClock
 from edge_agent.core.decider import Decider
 from edge_agent.core.senders import SenderTable
 from edge_agent.heartbeat import Heartbeat
@@ -110,6 +111,7 @@ class Seats:
             mode=block.mode,
             decides=lambda state: mode.decides(state, SenderTable()),
             orders=PolicyOrders(self._settings.block_id(block), block, self._parts.policy_feed, self._refusals(block)),
+            clock=SiteClock(self._parts.clocks, int(block.source.max_clock_ahead)),
         )
 
     def _refusals(self, block: StreamSettings) -> Callable[[str], None]:

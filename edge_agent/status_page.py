@@ -8,7 +8,15 @@ from edge_agent.pair.status import MISSED_AFTER, PairStatus
 from edge_agent.status_board import UPSTREAM, now, stream_part
 from edge_agent.status_report import LEAST_FREE, STARTS, BlockReport, LaneReport, Life, StatusReport
 from edge_agent.terminal import UNWRAPPED
-from edge_agent.usefulness import LOOKED_LATELY, PartStatus, block_of, is_blind, stands_still, why_unproven
+from edge_agent.usefulness import (
+    LOOKED_LATELY,
+    PartStatus,
+    block_of,
+    is_blind,
+    not_followed,
+    stands_still,
+    why_unproven,
+)
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.sizes import format_size
@@ -204,12 +212,14 @@ def _lag(report: StatusReport, block: BlockReport) -> str:
     if not report.is_running or reading is None or reached.pending_ago > LOOKED_LATELY:
         looked = _ago(report.agent.written_at - reached.pending_ago)
         return f"not known now; {pending} waited to be read when the stream was last looked at, {looked}"
-    if is_blind(reached):
+    if is_blind(reached) and not reached.contradiction:
         lasted = f"nothing waits, but BLIND for {_rough(reached.behind)}" if reached.is_covered else "BLIND"
         return f"{lasted}: {why_unproven(block.name, reached, report.parts)}"
-    if stands_still(reached):
-        ahead = _rough(reached.ahead)
-        return f"{pending} to read, but STANDING STILL: its server's clock is {ahead} behind what it had shown before"
+    if reached.contradiction or stands_still(reached):
+        set_back = f"STANDING STILL: its server's clock is {_rough(reached.ahead)} behind what it had shown before"
+        return (
+            f"{pending} to read, but {f'CLOCK AHEAD: {not_followed(reached)}' if reached.contradiction else set_back}"
+        )
     if not reading.is_working:
         return f"{pending} to read, and not read now"
     return f"{pending} to read, {_rough(reached.behind)} behind the stream's clock"

@@ -41,6 +41,9 @@ class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
     settle: Annotated[Duration, Meta(description="how far behind the server's clock a time counts as complete")] = (
         Duration(5 * SECOND)
     )
+    max_clock_ahead: Annotated[
+        Duration, Meta(description="how far the server's clock is followed beyond the others; 0s: wherever it goes")
+    ] = Duration(HOUR)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,6 +7,7 @@ from edge_agent.agent_parts import AgentParts
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.standing import Standing
 from edge_agent.links import Adapter, max_payload_of
+from edge_agent.region_clock import RegionClock
 from edge_agent.status_board import CONNECTED, NOT_ACCEPTED, UPSTREAM
 from edge_agent.uploader import Uploader
 from edge_agent.upstream import JetStreamUpstream
@@ -18,6 +19,7 @@ class RegionLink(NamedTuple):
 
     client: EdgeClient
     upstream: JetStreamUpstream
+    clock: RegionClock
 
 
 class Uploading:
@@ -36,8 +38,10 @@ class Uploading:
             return await max_payload_of(client, self._parts.settings.upstream)
 
         upstream = JetStreamUpstream(client, ask_limit)
-        adapters += (self._parts.policy_feed, upstream)
-        return RegionLink(client, upstream)
+        clock = RegionClock(client, self._parts.settings, self._parts.clocks)
+        # Who has asked takes a denial: the first that has.
+        adapters += (self._parts.policy_feed, upstream, clock)
+        return RegionLink(client, upstream, clock)
 
     async def run(self, link: RegionLink) -> None:
         """Upload, and hear what the hub says, until cancelled; it may run again then."""

@@ -2,7 +2,7 @@
 
 - An error at once: a stream is not being read, whatever the cause (its link, the stream, a full disk, a full outbox);
   or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind; or its server's clock
-  was set back: no time passes until it shows again what it had shown.
+  was set back: no time passes until it shows again what it had shown; or it is ahead of the others, and not followed.
 - An error at once: a file of its store is not where it was opened any more; what is not there ends with the process.
 - An error after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
 - One of a pair that can neither lead nor stand by is an error at once; one whose other is missed is a warning.
@@ -116,7 +116,9 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
     subject = f"stream {block}"
     reading = parts.get(subject)
     is_reading = reading is not None and reading.is_working
-    if is_blind(reached):
+    if reached.contradiction:
+        yield kinds.CLOCK_AHEAD.of(subject, not_followed(reached), stream=block)
+    elif is_blind(reached):
         why = why_unproven(block, reached, parts)
         what = f"blind: nothing waits, but {why}" if reached.is_covered else f"blind: {why}"
         kind = kinds.STREAM_NOT_STORING if is_known_not_to_store(reached) else kinds.TIME_UNPROVEN
@@ -192,6 +194,11 @@ def block_of(part: str) -> str:
     ('nodes', 'nodes', 'nodes', '')
     """
     return part.removeprefix(_STREAM) if part.startswith(_STREAM) else part.partition(" of ")[2]
+
+
+def not_followed(reached: Progress) -> str:
+    """Say that a stream's clock is not followed, and why."""
+    return f"{reached.contradiction}; it is not followed, no time passes"
 
 
 def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus]) -> str:

@@ -33,7 +33,8 @@ class BlockState(msgspec.Struct, frozen=True):
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
     its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
     take less, None where nobody is missed because of that; ``seen`` is what was
-    seen of it last. ``rejections`` are those of a mode that watches senders, and ``largest_size`` that of the largest
+    seen of it last. ``clock_ahead`` holds while the stream's clock is not followed, since it is ahead of the others: no
+    time passes. ``rejections`` are those of a mode that watches senders, and ``largest_size`` that of the largest
     message that one has read, in bytes. ``mark`` stands in what a member of a
     redundant pair commits, and nowhere else.
     """
@@ -59,6 +60,7 @@ class BlockState(msgspec.Struct, frozen=True):
     takes: StreamTakes | None = None
     took: StreamTakes | None = None
     seen: StreamSeen = StreamSeen(0, 0)
+    clock_ahead: bool = False
     rejections: Rejections = {}
     largest_size: int = 0
     mark: PairMark | None = None

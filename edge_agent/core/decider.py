@@ -41,6 +41,9 @@ class BlockDraft(Protocol):
     def find_thinned(self, *, thinned: bool) -> bool:
         """Note that messages are gone from among those that are being read, or are no more."""
 
+    def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
+        """Let no time pass while the stream's clock is ahead of the others, which show ``reference``."""
+
     def lose(self, cause: BlindCause) -> None:
         """Note that something before the next proof was never seen."""
 

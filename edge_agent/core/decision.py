@@ -70,6 +70,7 @@ class BlindCause(StrEnum):
     NEW_EPOCH = "new_epoch"
     REFUSED = "refused"
     NARROWED = "narrowed"
+    CLOCK_AHEAD = "clock_ahead"
 
 
 # Each recorded input says behind which message it holds: those of ``sequence`` and before were read before it.
@@ -160,6 +161,14 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
         return msgspec.structs.replace(self, at=other.at, sequence=other.sequence) == other
 
 
+class ClockSeen(msgspec.Struct, frozen=True, tag="clock"):
+    """At ``at`` the stream's clock was seen to be ahead of what other clocks allow, and is not followed; or no more."""
+
+    at: int
+    sequence: int
+    is_ahead: bool
+
+
 class Clamped(msgspec.Struct, frozen=True, tag="clamped"):
     """The message at ``sequence``, stored before ``observed_through``, counts at ``counted_at``."""
 
@@ -168,5 +177,13 @@ class Clamped(msgspec.Struct, frozen=True, tag="clamped"):
 
 
 RecordedInput = (
-    ObservationBegun | BlindSpan | EpochBegun | PolicyChanged | SenderAskedFor | SenderRetired | StreamSeen | Clamped
+    ObservationBegun
+    | BlindSpan
+    | EpochBegun
+    | PolicyChanged
+    | SenderAskedFor
+    | SenderRetired
+    | StreamSeen
+    | ClockSeen
+    | Clamped
 )

@@ -13,6 +13,7 @@ from edge_agent.core.decision import (
     BlindCause,
     BlindSpan,
     Clamped,
+    ClockSeen,
     CloseCoverage,
     EpochBegun,
     ObservationBegun,
@@ -61,7 +62,7 @@ class Draft:
         self._settling_at = state.settling_at
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
         self._takes, self._took = state.takes, state.took
-        self._seen = state.seen
+        self._seen, self._is_ahead = state.seen, state.clock_ahead
         self._largest = state.largest_size
         self._quiet_until = self._next_deadline = self._valid = 0
 
@@ -132,7 +133,8 @@ class Draft:
         """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
         if not self._advance(at):
             return False
-        self._source_clock = max(self._source_clock, at)
+        if not self._is_ahead:
+            self._source_clock = max(self._source_clock, at)
         return self.examine(examined_sequence)
 
     def examine(self, sequence: int) -> bool:
@@ -186,7 +188,9 @@ class Draft:
             return StreamSeen(now.at, now.sequence, now.refuses, by_subject=now.by_subject, thinned=now.thinned), None
         is_anybody_tracked = min(earliest_seen_at, self._stale.first_instant()) < NEVER
         if takes is not None and takes.lost_in(facts.takes) and is_anybody_tracked:
-            narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=facts.server_at)
+            # Where the stream's clock is not followed, whoever is heard now counts as heard before.
+            at = self.observed_through + 1 if self._is_ahead else facts.server_at
+            narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=at)
             return self._unheard_from_here(narrowed), used
         return now, None if earliest_seen_at >= now.narrowed_at else took
 
@@ -226,6 +230,26 @@ class Draft:
             seen, at=self.observed_through, sequence=self.position.sequence, thinned=thinned
         )
         return self.see_stream(found)
+
+    def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
+        """Let no time pass while the stream's clock is ahead of the others; rule 8 of the tracker.
+
+        ``reference`` is what the others show: where nothing was observed yet, observation begins there.
+        """
+        if not self._finish_settling():
+            return False
+        if is_ahead == self._is_ahead:
+            return True
+        if is_ahead and not self.observed_through:
+            self._go_on_from(reference)
+        self._is_ahead = is_ahead
+        self._quiet_until = self._next_deadline = 0
+        self.recorded.append(ClockSeen(self.observed_through, self.position.sequence, is_ahead))
+        if is_ahead:
+            self._ledger.count("blind", BlindCause.CLOCK_AHEAD)
+        else:
+            self._pending_blind = self._pending_blind or BlindCause.CLOCK_AHEAD
+        return True
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
         """Go on with another past behind ``sequence`` (``stored_at``: of what was read there). Ordinals start again."""
@@ -302,6 +326,7 @@ class Draft:
             took=self._took,
             seen=self._seen,
             largest_size=self._largest,
+            clock_ahead=self._is_ahead,
             counters=counted(self._before.counters, additions),
             rejections=self._ledger.rejections,
         )
@@ -332,8 +357,9 @@ class Draft:
         if not self._finish_settling():
             return False
         through = self.observed_through
-        if through == 0 or self._seen.is_suspending:
-            self._go_on_from(at)
+        if self._is_ahead or through == 0 or self._seen.is_suspending:
+            if not self._is_ahead:
+                self._go_on_from(at)
             return True
         if self._detects and (self._pending_blind or at - through > self._policy.blind_after):
             cause = self._pending_blind or BlindCause.UNPROVEN
@@ -361,6 +387,10 @@ class Draft:
 
     def _read(self, message: SourceMessage) -> int:
         at = message.stored_at
+        if self._is_ahead:
+            self._ledger.count("clamped", "stored_ahead")
+            self._last = message
+            return self.observed_through
         # Once for every message: comparing costs a third of calling max().
         if at > self._source_clock:  # noqa: PLR1730
             self._source_clock = at

@@ -30,6 +30,7 @@ _OF_MESSAGES = (
     "rebuilding",
     "rebuilt_at",
     "seen",
+    "clock_ahead",
 )
 """What follows from messages and recorded inputs; the rest of a state, from looking at the stream."""
 

@@ -11,6 +11,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decision import (
     BlindSpan,
     Clamped,
+    ClockSeen,
     Decision,
     EpochBegun,
     ObservationBegun,
@@ -86,6 +87,9 @@ def apply_recorded(draft: PolicyDraft, item: RecordedInput, begins_at: SourcePos
         case StreamSeen(at):
             _prove_if_any(draft, at)
             draft.see_stream(item)
+        case ClockSeen(at, _, is_ahead):
+            _prove_if_any(draft, at)
+            draft.see_clock(is_ahead=is_ahead)
 
 
 def _prove_if_any(draft: PolicyDraft, at: int) -> None:

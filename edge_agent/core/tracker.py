@@ -20,6 +20,9 @@ The rules, in this order:
    that is over everybody has the full time to be heard. Who was heard last before the stream took less is never
    ``stale``: where it would be, it is ``retired`` as unheard, since the stream may not take what it publishes. Who was
    stale already is retired so at once: it may have come back.
+8. While the stream's clock is seen to be further ahead than other clocks allow, it is not followed: no time passes,
+   messages count at ``observed_through``, and nothing falls due. When it is followed again, the time since is a blind
+   span.
 
 A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table when the draft's commit has
 begun (``edge_agent.committing``). A draft that is given up leaves nothing to undo.

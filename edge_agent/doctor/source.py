@@ -7,10 +7,11 @@ import msgspec
 from edge_agent import conditions
 from edge_agent.config import AgentSettings
 from edge_agent.core.resume import StreamFacts
+from edge_agent.doctor.clocks import TOLERANCE, offset_of, region_offset, source_clock, standstill
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.doctor.publishing import heard_on
 from edge_agent.doctor.registrations import check_registrations
-from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo, clock_finding
+from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.ports import SourceUnavailable
 from edge_agent.source_api import SourceApi
@@ -51,7 +52,11 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
             except (ApiError, RequestFailed, SourceUnavailable) as error:
                 yield _no_stream(visit, name, source.stream, subject, error)
                 return
-            yield clock_finding(name, parse_instant(info.ts), asked_at, answered_at)
+            offset = offset_of(parse_instant(info.ts), asked_at, answered_at)
+            region = await region_offset(settings) if abs(offset) > TOLERANCE else None
+            yield source_clock(name, block, offset, region)
+            for finding in standstill(name, settings, block, parse_instant(info.ts)):
+                yield finding
             yield _stream(name, source.stream, info, facts)
             is_asked = bool(facts.leader and address.filter_subject)
             async for finding in _consumer(visit, name, address, info.config.retention, is_asked=is_asked):

@@ -1,11 +1,7 @@
-"""Read of a stream whether it stores, and for how long it will; hold its server's clock against ours."""
+"""Read of a stream whether it stores, and for how long it will."""
 
 import msgspec
 
-from edge_agent.doctor.finding import Finding, doubtful, good
-from shared.instants import SECOND, format_duration
-
-CLOCK_TOLERANCE = 2 * SECOND
 NEARLY_FULL = 0.9
 
 
@@ -39,13 +35,3 @@ class StreamInfo(msgspec.Struct):
             return 0.0
         limits = ((self.state.messages, self.config.max_msgs), (self.state.bytes, self.config.max_bytes))
         return max((taken / limit for taken, limit in limits if limit > 0), default=0.0)
-
-
-def clock_finding(name: str, server_at: int, asked_at: int, answered_at: int) -> Finding:
-    """Hold a server's clock against this host's, between whose two readings it was asked."""
-    offset = 0 if asked_at <= server_at <= answered_at else server_at - (asked_at + answered_at) // 2
-    if abs(offset) <= CLOCK_TOLERANCE:
-        return good(name, f"its clock agrees with this host's within {format_duration(CLOCK_TOLERANCE)}")
-    side = "ahead of" if offset > 0 else "behind"
-    text = f"its clock is {format_duration(abs(offset))} {side} this host's"
-    return doubtful(name, text, "synchronise both (chrony): what is decided does not depend on it, ages shown here do")

@@ -4,9 +4,10 @@ from collections.abc import AsyncGenerator, Sequence
 
 from edge_agent.conditions import REGION_REFUSES, REGION_UNREACHABLE
 from edge_agent.config import AgentSettings
+from edge_agent.doctor.clocks import offset_of, region_clock
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.doctor.publishing import heard_on, subjects_of
-from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo, clock_finding
+from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.status_board import now
 from edge_agent.stream_settings import StreamSettings
@@ -84,7 +85,7 @@ async def _stream(visit: Visit, settings: AgentSettings, stream: str) -> Sequenc
         info = await visit.ask(subject, None, StreamInfo)
     except (ApiError, RequestFailed):
         return [good(NAME, f"whether {stream} has room cannot be told: the agent may not ask, and need not")]
-    clock = clock_finding(NAME, parse_instant(info.ts), asked_at, now())
+    clock = region_clock(NAME, offset_of(parse_instant(info.ts), asked_at, now()))
     remedy = f"raise the limits of {stream}: until then everything waits in the agent's outbox"
     if info.config.sealed or info.fullness >= 1:
         text = f"{stream} takes nothing more: it is {'sealed' if info.config.sealed else 'full'}"

@@ -91,7 +91,7 @@ def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, Known
 
 def _stands_still(database: sqlite3.Connection, block: str) -> bool:
     progress = read_progress(database, block)
-    return progress is not None and stands_still(progress)
+    return progress is not None and bool(stands_still(progress) or progress.contradiction)
 
 
 def read_incarnations(database: sqlite3.Connection) -> dict[int, Incarnation]:

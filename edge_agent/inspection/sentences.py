@@ -4,6 +4,7 @@ from edge_agent.core.decision import (
     BlindCause,
     BlindSpan,
     Clamped,
+    ClockSeen,
     EpochBegun,
     ObservationBegun,
     PolicyChanged,
@@ -26,7 +27,9 @@ _BLIND = {
     BlindCause.NEW_EPOCH: "its past turned out to have changed",
     BlindCause.REFUSED: "it had refused what was sent to it",
     BlindCause.NARROWED: "it had not taken what some had sent",
+    BlindCause.CLOCK_AHEAD: "its server's clock was ahead of the others, and was not followed",
 }
+_CLOCK_AHEAD = "The server's clock was ahead of all others: no time passes until it is set right."
 _FATES: dict[str, str] = {
     Fate.WAITING: "waits in the outbox",
     Fate.ACKNOWLEDGED: "acknowledged",
@@ -104,6 +107,12 @@ class Sentences:
         self._retired_at = entry.at
         return "An operator said at the hub that it is gone."
 
+    def _of_look(self, entry: StreamSeen | ClockSeen) -> tuple[str, str]:
+        if isinstance(entry, ClockSeen):
+            return "clock", _CLOCK_AHEAD if entry.is_ahead else "The server's clock is followed again."
+        self._seen = entry
+        return "stream", _seen(entry)
+
     def _of_stream(self, entry: RecordedInput) -> tuple[str, str]:
         match entry:
             case ObservationBegun():
@@ -117,9 +126,8 @@ class Sentences:
                 )
             case EpochBegun(incarnation):
                 return "epoch", f"The stream's past changed (made anew, or restored): read as {incarnation} from here."
-            case StreamSeen():
-                self._seen = entry
-                return "stream", _seen(entry)
+            case StreamSeen() | ClockSeen():
+                return self._of_look(entry)
             case PolicyChanged() | SenderAskedFor() | SenderRetired():
                 return "policy", self._of_order(entry)
             case Clamped(sequence):

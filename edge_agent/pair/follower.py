@@ -81,6 +81,7 @@ class Follower:
             blind_after=state.policy.blind_after,
             loss=state.loss,
             is_covered=not state.is_suspended,
+            contradiction=self._rules.contradiction(state, self._newest.stored_at + ago),
         )
 
     @property

@@ -33,11 +33,16 @@ async def serve_pair(parts: AgentParts, seats: Seats, uploading: Uploading) -> N
         member = Member(client, address, writer, settings, hands, parts.board)
         parts.board.pair = member.status
         tasks.create_task(_watch_region(fitness, link), name="reach of the region")
+        tasks.create_task(_hear_clock(link), name="clock of the region")
         tasks.create_task(member.run(), name="pair")
 
 
 async def _watch_region(fitness: Fitness, link: asyncio.Task[RegionLink]) -> None:
     await fitness.watch_region((await asyncio.shield(link)).client)
+
+
+async def _hear_clock(link: asyncio.Task[RegionLink]) -> None:
+    await (await asyncio.shield(link)).clock.run()
 
 
 class _Hands:

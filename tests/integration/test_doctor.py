@@ -13,7 +13,7 @@ import pytest_asyncio
 from edge_agent.conditions import REGION_REFUSES
 from shared.embedded_nats import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
-from shared.instants import HOUR
+from shared.instants import DAY, HOUR
 from shared.jetstream_api import request_json
 from shared.nats_connection import AuthSettings, ConnectionSettings, connect
 from shared.settings import FilePath
@@ -191,14 +191,32 @@ async def test_thresholds_that_do_not_fit_the_registrations_are_said(stage: Stag
 
 
 @pytest.mark.skipif(bool(CANNOT_STEP), reason=CANNOT_STEP)
-@pytest.mark.parametrize(("ahead", "side"), [(HOUR, "ahead of"), (-HOUR, "behind")])
+@pytest.mark.parametrize(("ahead", "side"), [(HOUR // 2, "ahead of"), (-HOUR // 2, "behind")])
 async def test_a_clock_that_does_not_agree_is_found(stage: Stage, ahead: int, side: str) -> None:
     with SteppedClock(stage.site.server) as clock:
         clock.set(ahead)
         _, wrong = await examined(stage.config_path)
     ((level, said),) = [(level, text) for level, text, _ in wrong if "clock" in text]
     # Measured between two readings of ours, which may lie a moment apart.
-    assert re.fullmatch(rf"WARN its clock is (59m 5\ds|1h( \ds)?) {side} this host's", f"{level} {said}")
+    pattern = rf"WARN its clock is (29m 5\ds|30m( \ds)?) {side} this host's, and the region's agrees with this host's"
+    assert re.fullmatch(pattern, f"{level} {said}")
+
+
+@pytest.mark.skipif(bool(CANNOT_STEP), reason=CANNOT_STEP)
+async def test_a_site_clock_that_is_not_followed_or_has_been_set_back_is_found(stage: Stage) -> None:
+    with SteppedClock(stage.site.server) as clock:
+        clock.set(HOUR // 2)
+        async with registering(stage.site, "a"), operated_agent(stage.config_path):
+            await until(stage.region.observed_through, "it has vouched for a time to come")
+            clock.set(0)
+            _, wrong = await examined(stage.config_path)
+            (standstill,) = [text for level, text, _ in wrong if level == "FAIL"]
+            assert re.match(r"STANDING STILL: its clock is (29m \d+s|30m( \ds)?) behind", standstill), wrong
+            clock.set(365 * DAY)
+            _, wrong = await examined(stage.config_path)
+        ahead, remedy = next((text, remedy) for level, text, remedy in wrong if level == "FAIL")
+        assert re.match(r"CLOCK AHEAD: its clock is 36\dd.* this host's, and the region's agrees with this", ahead)
+        assert remedy.startswith("set the site's server's clock")
 
 
 async def test_a_disk_that_has_no_room_or_will_have_none_is_found(stage: Stage, tmp_path: Path) -> None:

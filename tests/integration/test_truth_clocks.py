@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.identifiers import AdvisoryKind
-from shared.instants import DAY, HOUR, SECOND
+from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed
 from tests.support.source_site import STREAM, SUBJECT
 from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
@@ -17,6 +17,9 @@ from tests.support.waiting import until
 
 NAMES = [f"node{number}.example.net" for number in range(5)]
 DEADLINE = 60.0
+STEP = 30 * MINUTE
+"""Within source.max_clock_ahead."""
+
 only_where_clocks_can_be_set = pytest.mark.skipif(bool(CANNOT_STEP), reason=CANNOT_STEP)
 
 # Python imports it at its start; nothing needs to be installed for it, and the servers keep the machine's clock.
@@ -151,12 +154,12 @@ async def test_a_site_whose_clock_steps_forward_accuses_nobody(deployment: Deplo
     async with deployment.senders(NAMES):
         await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
         before = await deployment.until_observed(await deployment.site_time(), DEADLINE)
-        clock.set(HOUR)
+        clock.set(STEP)
         stepped_at = await deployment.site_time()
         after = await deployment.until_observed(stepped_at + UNHURRIED_STALE_AFTER + SECOND, DEADLINE)
         assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
         assert after.incarnation == before.incarnation
-        assert before.observed_through_us + HOUR - SECOND < after.observed_since_us < stepped_at + 2 * SECOND
+        assert before.observed_through_us + STEP - SECOND < after.observed_since_us < stepped_at + 2 * SECOND
         assert (await counters(deployment))["blind"] == {"unproven": 1}
         await says_the_same_as_a_straight_run(deployment)
 
@@ -202,7 +205,7 @@ async def test_what_was_observed_ahead_of_the_time_is_kept_by_a_new_start_and_gi
 ) -> None:
     """What the guide says of an agent that stands still, and would for long."""
     agent = deployment.agent
-    clock.set(HOUR)
+    clock.set(STEP)
     agent.start()
     async with deployment.senders(NAMES):
         await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
@@ -235,6 +238,81 @@ async def test_what_was_observed_ahead_of_the_time_is_kept_by_a_new_start_and_gi
     anew = [advisory for advisory in await deployment.advisories() if advisory.incarnation != ahead.incarnation]
     assert {advisory.rebuilt for advisory in anew} == {True}
     assert {advisory.kind for advisory in anew} == {AdvisoryKind.NEW}
+
+
+async def is_refused(deployment: Deployment) -> bool:
+    agent = deployment.agent
+    code, said, _ = await agent.run_command("status", "--check", "--config", str(agent.config))
+    return code == 1 and "ahead of the region's" in said and "it is not followed" in said
+
+
+@pytest.mark.provokes("clock_ahead")
+@only_where_clocks_can_be_set
+async def test_a_site_clock_a_year_ahead_is_not_followed_and_all_goes_on_when_it_is_set_right(
+    deployment: Deployment, clock: SteppedClock
+) -> None:
+    deployment.agent.start()
+    async with deployment.senders(NAMES[1:]):
+        async with deployment.senders(NAMES[:1]):
+            await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
+            before = await deployment.until_observed(await deployment.site_time(), DEADLINE)
+            clock.set(365 * DAY)
+            await until(lambda: is_refused(deployment), "the clock is not followed", DEADLINE)
+        # Who is new is heard, and who falls silent is not missed yet.
+        async with deployment.senders(["late"]):
+            await until(lambda: are_told(deployment, AdvisoryKind.NEW, [*NAMES, "late"]), "one is new", DEADLINE)
+            clock.set(0)
+            set_right_at = await deployment.site_time()
+            after = await deployment.until_observed(set_right_at + SECOND, DEADLINE)
+            assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
+        assert max(advisory.at_us for advisory in await deployment.advisories()) < set_right_at
+        assert max(mark.observed_through_us for mark in await deployment.watermarks()) < set_right_at + MINUTE
+        assert after.incarnation == before.incarnation
+        assert (await counters(deployment))["blind"] == {"clock_ahead": 1}
+        silent = [NAMES[0], "late"]
+        await until(lambda: are_told(deployment, AdvisoryKind.STALE, silent), "who is silent is missed", DEADLINE)
+        stale = [advisory for advisory in await deployment.advisories() if advisory.kind is AdvisoryKind.STALE]
+        assert min(advisory.at_us for advisory in stale) >= set_right_at + UNHURRIED_STALE_AFTER - SECOND
+        events = [advisory.event_id for advisory in await deployment.advisories()]
+        assert len(events) == len(set(events))
+        await says_the_same_as_a_straight_run(deployment)
+    assert len([line for line in deployment.agent.log.splitlines() if "condition=clock_ahead" in line]) == 2
+
+
+@only_where_clocks_can_be_set
+async def test_an_agent_that_first_starts_at_a_clock_a_year_ahead_reads_and_dates_nothing_by_it(
+    deployment: Deployment, clock: SteppedClock
+) -> None:
+    clock.set(365 * DAY)
+    async with deployment.senders(NAMES):
+        deployment.agent.start()
+        await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
+        await until(lambda: is_refused(deployment), "the clock is not followed", DEADLINE)
+        deployment.agent.kill()
+        deployment.agent.start()
+        await until(lambda: is_refused(deployment), "nor by the next start", DEADLINE)
+        clock.set(0)
+        set_right_at = await deployment.site_time()
+        await deployment.until_observed(set_right_at + SECOND, DEADLINE)
+        assert await told(deployment, AdvisoryKind.NEW) == NAMES
+        assert max(advisory.at_us for advisory in await deployment.advisories()) < set_right_at
+    await until(lambda: are_told(deployment, AdvisoryKind.STALE, NAMES), "who is silent is missed", DEADLINE)
+    await says_the_same_as_a_straight_run(deployment)
+
+
+@only_where_clocks_can_be_set
+async def test_a_clock_that_runs_ahead_is_followed_where_no_bound_is_set(
+    deployment: Deployment, clock: SteppedClock
+) -> None:
+    settings = deployment.agent.config.read_text()
+    deployment.agent.config.write_text(
+        settings.replace("[stream.source]", '[stream.source]\nmax_clock_ahead = "0s"', 1)
+    )
+    deployment.agent.start()
+    async with deployment.senders(NAMES):
+        await until(lambda: are_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
+        clock.set(365 * DAY)
+        await deployment.until_observed(await deployment.site_time(), DEADLINE)
 
 
 @only_where_clocks_can_be_set

@@ -18,10 +18,10 @@ from edge_agent.core.outgoing import Lane
 from edge_agent.core.policy import Policy
 from edge_agent.core.resume import StreamTakes
 from edge_agent.ports import SourceUnavailable
-from shared.instants import SECOND
+from shared.instants import DAY, SECOND
 from shared.wire import REASON_HEADER
 from tests.support.fleet_hub import Hub, StraightRun
-from tests.support.mortal_agent import BLOCK_ID, FOREVER, Killed, MortalAgent
+from tests.support.mortal_agent import BLOCK_ID, FOREVER, MAX_AHEAD, Killed, MortalAgent
 from tests.support.promises import check_promises
 from tests.support.quick_files import quick_directory
 from tests.support.scripted_stream import ScriptedStream
@@ -62,6 +62,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.directory = quick_directory()
         self.runner = asyncio.Runner()
         self.stream = ScriptedStream(STARTED_AT)
+        self.latest = STARTED_AT
         self.hub = Hub()
         self.agent: MortalAgent
 
@@ -157,12 +158,19 @@ class TrackerMachine(RuleBasedStateMachine):
         self.stream.refusal, self.stream.refuses_by_subject = refusal, by_subject
         self.stream.takes = StreamTakes(takes)
 
+    @rule(ahead=st.sampled_from([0, 0, 400 * DAY, 30 * DAY]))
+    def server_clock_is_set(self, ahead: int) -> None:
+        self.stream.ahead = ahead
+
     # What must hold
 
     @precondition(lambda self: hasattr(self, "agent"))
     @invariant()
     def tracker_is_sound(self) -> None:
         self.agent.tracker.check_invariants()
+        self.latest = max(self.latest, self.stream.clock)
+        # Nobody's clock has shown the rest.
+        assert self.agent.tracker.state.observed_through <= self.latest + MAX_AHEAD, "a wrong clock was followed"
 
     def teardown(self) -> None:
         try:

@@ -43,7 +43,9 @@ looks = st.tuples(
     st.sampled_from([False, False, True]),
     st.sampled_from([False, False, True]),
 )
-histories = st.lists(sightings | sightings | proofs | proofs | changes | faults | looks, min_size=20, max_size=120)
+clocks = st.tuples(st.just("clock"), st.sampled_from([False, False, True]))
+inputs = sightings | sightings | proofs | proofs | changes | faults | looks | clocks
+histories = st.lists(inputs, min_size=20, max_size=120)
 
 
 class Both:
@@ -90,6 +92,10 @@ class Both:
 
         self._give(give)
         self.reference.look(refuses, awaits_word, narrowed_before, by_subject, unheard)
+
+    def clock(self, is_ahead: bool) -> None:
+        self._give(lambda draft: draft.see_clock(is_ahead=is_ahead, reference=self._clock))
+        self.reference.see_clock(is_ahead, self._clock)
 
     def lose(self) -> None:
         self._draft.lose(BlindCause.GAP)

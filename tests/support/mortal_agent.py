@@ -24,12 +24,13 @@ from edge_agent.store.files import prepare
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND
-from tests.support.scripted_stream import ScriptedStream
+from tests.support.scripted_stream import ScriptedStream, TrueClock
 from tests.support.shadow_follower import ShadowFollower
 
 BLOCK_ID = BlockId("eu-west", "dub1", "nodes")
 KEY = bytes(32)
 FOREVER = 1 << 30
+MAX_AHEAD = 1000 * SECOND
 
 
 class Killed(BaseException):
@@ -118,7 +119,10 @@ class MortalAgent:
         self.store.commits_to_live, self.store.dies_after_commit = commits_to_live, dies_after_commit
         known = await self.store.load_block(BLOCK_ID.block)
         tracker = HastyTracker(*known) if known else None
-        rules = BlockRules("REGISTRATION", self.policy, self._intake, self.emitter(), SECOND, rebuilding=rebuilding)
+        clock = TrueClock(self.stream, MAX_AHEAD)
+        rules = BlockRules(
+            "REGISTRATION", self.policy, self._intake, self.emitter(), SECOND, rebuilding=rebuilding, clock=clock
+        )
         self.ingest = Ingest(rules, self.stream, self.store, tracker, lambda _phase, _reason: None)
         self._taken = []
         await self.ingest._open()

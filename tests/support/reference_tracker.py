@@ -74,6 +74,7 @@ class ReferenceTracker:
         self._is_epoch_new = False
         self._ordinal = 0
         self._refuses = self._awaits_word = self._by_subject = False
+        self._is_ahead = False
         self._narrowed_at = 0
         self._unheard_since: int | None = None
 
@@ -111,6 +112,8 @@ class ReferenceTracker:
             self.now = self._since = at
             self._is_blind = self._is_epoch_new = False
             return
+        if self._is_ahead:
+            return
         if self._refuses or self._awaits_word:
             self._blind_spans.append((self.now, max(at, self.now)))
             self._since = self.now = max(at, self.now)
@@ -128,6 +131,12 @@ class ReferenceTracker:
 
     def lose(self) -> None:
         self._is_blind = True
+
+    def see_clock(self, is_ahead: bool, reference: int) -> None:
+        if is_ahead and self.now is None:
+            self.prove(reference)
+        self._is_blind = self._is_blind or (self._is_ahead and not is_ahead)
+        self._is_ahead = is_ahead
 
     def look(
         self, refuses: bool, awaits_word: bool, narrowed_before: int | None, by_subject: bool, unheard: bool

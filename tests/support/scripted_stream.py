@@ -16,11 +16,12 @@ SETTLE = 2 * SECOND
 class ScriptedStream:
     """A stream that is published to, cut short, made anew or restored, and the reader of it.
 
-    ``clock`` is the server's, in microseconds; it moves only when told to.
+    ``clock`` is the true time, in microseconds; it moves only when told to. The server's is ``ahead`` of it.
     """
 
     def __init__(self, clock: int) -> None:
         self.clock = clock
+        self.ahead = 0
         self._created_at = clock
         self._first_sequence = 1
         self._messages: list[SourceMessage] = []
@@ -32,6 +33,11 @@ class ScriptedStream:
         self.refuses_by_subject = False
         self.refused: list[tuple[str, int]] = []
         """Who was refused, and when."""
+
+    @property
+    def shown_clock(self) -> int:
+        """Give what the server's clock shows."""
+        return self.clock + self.ahead
 
     # What happens to it
 
@@ -46,7 +52,7 @@ class ScriptedStream:
             return None
         payload = payload or msgspec.json.encode(body)
         sequence = self._first_sequence + len(self._messages)
-        message = SourceMessage("nodes.registration", payload, None, sequence, self.clock - stored_before)
+        message = SourceMessage("nodes.registration", payload, None, sequence, self.shown_clock - stored_before)
         self._messages.append(message)
         return message
 
@@ -60,7 +66,7 @@ class ScriptedStream:
         """Delete the stream and make it anew: sequences begin again, and its consumers are gone."""
         self._is_broken = True
         self._backup = self._created_at, self._first_sequence, self._messages
-        self._created_at = self.clock
+        self._created_at = self.shown_clock
         self._first_sequence = 1
         self._messages = []
 
@@ -133,7 +139,8 @@ class ScriptedStream:
         facts = self._facts()
         if self._read_through < facts.last_sequence:
             return Checked(facts, refusal=self.refusal)
-        return Checked(facts, 0 if self.refusal else self.clock - SETTLE, facts.last_sequence, refusal=self.refusal)
+        through = 0 if self.refusal else self.shown_clock - SETTLE
+        return Checked(facts, through, facts.last_sequence, refusal=self.refusal)
 
     async def consumer(self) -> ConsumerState:
         return ConsumerState(self._facts().last_sequence - self._read_through)
@@ -154,7 +161,7 @@ class ScriptedStream:
             self._created_at,
             self._first_sequence,
             last,
-            self.clock,
+            self.shown_clock,
             takes=self.takes,
             refusal=self.refusal,
             refuses_by_subject=self.refuses_by_subject,
@@ -163,3 +170,26 @@ class ScriptedStream:
     def _at(self, sequence: int) -> SourceMessage | None:
         index = sequence - self._first_sequence
         return self._messages[index] if 0 <= index < len(self._messages) else None
+
+
+class TrueClock:
+    """Another clock, which shows the true time: a ClockBound by which the stream's is followed so far beyond it."""
+
+    def __init__(self, stream: ScriptedStream, max_ahead: int) -> None:
+        self._stream = stream
+        self._max_ahead = max_ahead
+
+    def bound(self, _state: BlockState | None) -> int:
+        return self._stream.clock + self._max_ahead
+
+    def reference(self) -> int:
+        return self._stream.clock
+
+    async def compare(self, site_at: int) -> None:
+        """Know of the true time already."""
+
+    def follow(self, site_at: int) -> None:
+        """Need not know when the stream's is followed."""
+
+    def contradiction(self, site_at: int) -> str:
+        return f"ahead by {site_at - self._stream.clock}"

@@ -1,0 +1,112 @@
+"""Hold the clocks of site, region and this host against each other, and the site's against what was observed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from edge_agent import conditions as kinds
+from edge_agent.clocks import Clocks
+from edge_agent.config import AgentSettings
+from edge_agent.core.block_state import BlockState
+from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.visit import visiting
+from edge_agent.inspection.blocks import read_blocks
+from edge_agent.region_clock import RegionClock
+from edge_agent.status_board import now
+from edge_agent.store.reading import StoreUnreadable, reading
+from edge_agent.stream_settings import StreamSettings
+from shared.instants import MINUTE, SECOND, format_duration, format_instant
+from shared.nats_connection import ConnectFailed
+
+TOLERANCE = 2 * SECOND
+_STANDS_STILL = (
+    "if it is wrong now, set it right; else it was ahead: wait until it shows that time, or give up what was observed "
+    "(docs/operators.md, STANDING STILL)"
+)
+
+
+def offset_of(server_at: int, asked_at: int, answered_at: int) -> int:
+    """Give how far a server's clock is ahead of this host's, between whose two readings it was asked."""
+    return 0 if asked_at <= server_at <= answered_at else server_at - (asked_at + answered_at) // 2
+
+
+def region_clock(name: str, offset: int) -> Finding:
+    """Say how the clock of the region's server stands to this host's."""
+    if abs(offset) <= TOLERANCE:
+        return good(name, f"its clock agrees with this host's within {format_duration(TOLERANCE)}")
+    text = f"its clock is {_beside(offset)} this host's"
+    remedy = "synchronise both (chrony): beside it, a site's clock is followed to source.max_clock_ahead"
+    return doubtful(name, text, remedy)
+
+
+async def region_offset(settings: AgentSettings) -> int | None:
+    """Give how far the region's clock is ahead of this host's; None where that cannot be told."""
+    clocks = Clocks()
+    try:
+        async with visiting(settings, settings.upstream) as visit:
+            await RegionClock(visit.client, settings, clocks).hear()
+    except ConnectFailed:
+        return None
+    return None if clocks.region is None else clocks.region - now()
+
+
+def source_clock(name: str, block: StreamSettings, offset: int, region: int | None) -> Finding:
+    """Say how the clock of a site's server stands to this host's and the region's, and which of them is wrong.
+
+    ``offset`` is how far it is ahead of this host's, ``region`` how far the region's is.
+    """
+    max_ahead = int(block.source.max_clock_ahead)
+    if abs(offset) <= TOLERANCE:
+        return good(name, f"its clock agrees with this host's within {format_duration(TOLERANCE)}")
+    text = f"its clock is {_beside(offset)} this host's"
+    if region is None:
+        text += "; the region's is not known"
+        wrong = "whichever of the two is wrong (chrony)"
+    elif abs(region) <= MINUTE:
+        text += ", and the region's agrees with this host's"
+        wrong = "the site's server's clock (chrony): two of three say that it is wrong"
+    elif abs(region - offset) <= MINUTE:
+        text += ", and agrees with the region's"
+        wrong = "this host's clock (chrony): two of three say that it is wrong"
+    else:
+        text += f", and {_beside(offset - region)} the region's: no two agree"
+        wrong = "all three (chrony)"
+    if max_ahead and region is not None and offset > max(region, 0) + max_ahead:
+        limit = format_duration(max_ahead)
+        text = f"CLOCK AHEAD: {text}; beyond {limit} it is not followed: no time passes, and nobody falls stale"
+        return bad(
+            name, text, f"set {wrong}; where the site's is meant so, raise source.max_clock_ahead", kinds.CLOCK_AHEAD
+        )
+    remedy = f"set {wrong}; within source.max_clock_ahead decisions go by the site's all the same"
+    return doubtful(name, text, remedy)
+
+
+def standstill(name: str, settings: AgentSettings, block: StreamSettings, server_at: int) -> Iterator[Finding]:
+    """Say that the agent stands still, since the site's clock shows times that were observed before."""
+    state = _state_of(settings, block)
+    if block.mode != "sample" or state is None:
+        return
+    behind = state.observed_through - server_at
+    if behind > state.policy.blind_after:
+        shown = format_instant(state.observed_through - state.observed_through % SECOND)
+        text = (
+            f"STANDING STILL: its clock is {_rough(behind)} behind what it had shown before ({shown}): until then no "
+            "time passes, and nobody falls stale"
+        )
+        yield bad(name, text, _STANDS_STILL, kinds.STANDING_STILL)
+
+
+def _state_of(settings: AgentSettings, block: StreamSettings) -> BlockState | None:
+    try:
+        with reading(Path(settings.store.path)) as database:
+            (known,) = read_blocks(database, block.name).values()
+    except StoreUnreadable:
+        return None
+    return known.state
+
+
+def _beside(offset: int) -> str:
+    return f"{_rough(abs(offset))} {'ahead of' if offset > 0 else 'behind'}"
+
+
+def _rough(duration: int) -> str:
+    return format_duration(duration // SECOND * SECOND if duration >= MINUTE else duration)
