@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -17,6 +16,7 @@ CONNECT_DEADLINE = 10.0
 LONGEST_RETRY = 10.0
 ASK_DEADLINE = 4.0
 FLUSH_DEADLINE = 2
+RENEWALS_APART = 10 * 60.0
 
 
 class Adapter(Protocol):
@@ -49,13 +49,14 @@ class Links:
                     name=f"muster-agent {self._site} {part}",
                     inbox_prefix=f"_INBOX_{self._site}",
                     deadline=CONNECT_DEADLINE,
-                    on_state=partial(_take_link_state, adapters, report),
+                    on_state=_LinkWatch(part, adapters, report).take,
                 )
             except ConnectFailed as error:
                 report("not connected", str(error))
                 await asyncio.sleep(retry_after)
                 retry_after = min(retry_after * 2, LONGEST_RETRY)
             else:
+                client.renews = True
                 self._clients.append(client)
                 return client
 
@@ -85,24 +86,50 @@ async def max_payload_of(client: EdgeClient, settings: ConnectionSettings) -> in
         await fresh.close()
 
 
-def _take_link_state(adapters: list[Adapter], report: Callable[[str, str], None], state: LinkState) -> None:
-    is_denial = state.event is LinkEvent.DENIED
-    # Each hears of it: several may have asked for the same.
-    takers = [adapter for adapter in adapters if is_denial and adapter.takes_denial(state.reason)]
-    match state.event:
-        case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
-            report("connected", "")
-            reason = "the connection is new"
-        case LinkEvent.DENIED if takers:
-            return
-        case LinkEvent.DENIED:
-            report("denied", state.reason)
-            reason = state.reason
-        case LinkEvent.RETRY_FAILED:
-            report("not connected", f"{state.server}: {state.reason}")
-            return
-        case _:
-            reason = f"{state.server}: {state.reason or state.event}"
-            report("not connected", reason)
-    for adapter in adapters:
-        adapter.break_off(reason)
+class _LinkWatch:
+    """Hear what becomes of one link, tell people, and let its adapters begin anew."""
+
+    def __init__(self, part: str, adapters: list[Adapter], report: Callable[[str, str], None]) -> None:
+        self._part = part
+        self._adapters = adapters
+        self._report = report
+        self._renewed_at = float("-inf")
+        self._is_renewing = False
+
+    def take(self, state: LinkState) -> None:
+        """Take a change."""
+        is_denial = state.event is LinkEvent.DENIED
+        # Each hears of it: several may have asked for the same.
+        takers = [adapter for adapter in self._adapters if is_denial and adapter.takes_denial(state.reason)]
+        match state.event:
+            case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
+                if not self._is_renewing:
+                    # Whether a connection that is made anew mends what was wrong shows when it is used.
+                    self._report("connected", "")
+                self._is_renewing = False
+                reason = "the connection is new"
+            case LinkEvent.DENIED if takers:
+                return
+            case LinkEvent.DENIED:
+                self._report("denied", state.reason)
+                reason = state.reason
+            case LinkEvent.RENEWED:
+                self._say_renewed(state.reason)
+                reason = f"the connection is made anew: {state.reason}"
+            case LinkEvent.RETRY_FAILED:
+                self._is_renewing = False
+                self._report("not connected", f"{state.server}: {state.reason}")
+                return
+            case _:
+                reason = f"{state.server}: {state.reason or state.event}"
+                self._report("not connected", reason)
+        for adapter in self._adapters:
+            adapter.break_off(reason)
+
+    def _say_renewed(self, reason: str) -> None:
+        """Say it once for as long as it goes on."""
+        self._is_renewing, renewed_at = True, self._renewed_at
+        self._renewed_at = asyncio.get_running_loop().time()
+        if self._renewed_at - renewed_at > RENEWALS_APART:
+            text = "%s: %s: the connection is made anew, and again as long as that lasts"
+            log.warning(text, self._part, reason, extra={"fields": {"part": self._part}})

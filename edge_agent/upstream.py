@@ -48,6 +48,7 @@ class JetStreamUpstream:
         self._arrived = asyncio.Event()
         self._broken = ""
         self._progress = LinkProgress()
+        self._is_heard = True
 
     def break_off(self, reason: str) -> None:
         """Let the next call raise UpstreamUnavailable: the connection has changed, publishes may be lost."""
@@ -103,7 +104,9 @@ class JetStreamUpstream:
 
     async def ready(self) -> None:
         """Listen on a fresh inbox, so that answers to what an older connection sent are never taken for new ones."""
-        self._broken = ""
+        if self._unanswered and not (self._is_heard or self._broken):
+            self._client.note_silence()
+        self._broken, self._is_heard = "", False
         if not self._client.is_established:
             raise UpstreamUnavailable("the connection to the region's servers is down")
         if self._subscription is not None:
@@ -186,6 +189,9 @@ class JetStreamUpstream:
         inbox, _, number = message.subject.rpartition(".")
         if inbox != self._inbox:
             return
+        if not self._is_heard:
+            self._is_heard = True
+            self._client.note_answer()
         shipment = self._unanswered.pop(int(number), None)
         if shipment is not None:
             self._answers.append(_answer(shipment.number, shipment.form, message))

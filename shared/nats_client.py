@@ -18,6 +18,7 @@ from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 from shared.cancellation import cancellation_kept
 from shared.link_progress import Connection, LinkProgress
 from shared.nats_direct import DirectClient
+from shared.nats_renewal import Renewal
 from shared.nats_secrets import Login, sign, tls_context
 from shared.nats_settings import TlsSettings
 from shared.tolerant_json import text_of
@@ -28,21 +29,36 @@ _LIVED = 10.0
 _CLOSE_DEADLINE = 2.0
 
 
+class _Renewed(Exception):
+    """The connection stood, and was ended to be made anew."""
+
+
 class EdgeClient(DirectClient):
     """A NATS client that reconnects for ever, and whose every wait ends.
 
     ``on_disconnect`` is told why a connection ended, before nats-py forgets it. ``longest_retry``, in seconds, bounds
-    the wait before another attempt.
+    the wait before another attempt. A connection of one that ``renews`` is made anew where that may help
+    (``shared.nats_renewal``); ``on_renewal`` is told why, in place of ``on_disconnect``.
     """
 
     def __init__(
-        self, login: Login, tls: TlsSettings | None, *, wants_tls: bool, on_disconnect: Callable[[Exception], None]
+        self,
+        login: Login,
+        tls: TlsSettings | None,
+        *,
+        wants_tls: bool,
+        on_disconnect: Callable[[Exception], None],
+        on_renewal: Callable[[str], None],
     ) -> None:
         super().__init__()
         self._login = login
         self._tls = tls or TlsSettings()
         self._wants_tls = wants_tls
         self._on_disconnect = on_disconnect
+        self._on_renewal = on_renewal
+        self.renews = False
+        self._renewal = Renewal(self._begin_renewal)
+        self._renewing: asyncio.Task[None] | None = None
         self.longest_retry = LONGEST_RETRY
         self._failed_in_a_row = 0
         self._connected_at = 0.0
@@ -131,8 +147,28 @@ class EdgeClient(DirectClient):
 
     async def request(self, *arguments: Any, **options: Any) -> Msg:
         """Ask as nats-py does, and end when told to: before Python 3.12 an answer of that moment hides it for good."""
-        with cancellation_kept():
-            return await super().request(*arguments, **options)
+        connected_at = self._connected_at
+        try:
+            with cancellation_kept():
+                answer = await super().request(*arguments, **options)
+        except nats.errors.NoRespondersError:
+            self.note_answer()
+            raise
+        except nats.errors.TimeoutError:
+            if self._connected_at == connected_at:
+                self.note_silence()
+            raise
+        self.note_answer()
+        return answer
+
+    def note_answer(self) -> None:
+        """Note that what was asked over the connection was answered, well or not."""
+        self._renewal.note_answer()
+
+    def note_silence(self) -> None:
+        """Note that what was asked over the connection, which stands, was not answered in time."""
+        if self.renews and self.is_established:
+            self._renewal.note_silence()
 
     async def flush(self, *arguments: Any, **options: Any) -> None:
         """Flush as nats-py does, and end when told to, as request() does."""
@@ -175,6 +211,8 @@ class EdgeClient(DirectClient):
 
     async def _process_err(self, err_msg: str) -> None:
         """Reconnect after an error that nats-py takes as final (a user removed for a minute, too many connections)."""
+        if self.renews and PERMISSIONS_ERR in err_msg and "subscription" in err_msg.lower():
+            self._renewal.note_denial()
         if STALE_CONNECTION in err_msg or PERMISSIONS_ERR in err_msg:
             await super()._process_err(err_msg)
         else:
@@ -182,13 +220,25 @@ class EdgeClient(DirectClient):
 
     async def _process_op_err(self, e: Exception) -> None:
         """Abort, then reconnect: nats-py first waits until a dead link has taken the rest, a quarter of an hour."""
+        self._renewal.stop()
         if not (self.is_closed or self.is_reconnecting):
-            self._on_disconnect(e)
+            if isinstance(e, _Renewed):
+                self._on_renewal(str(e))
+            else:
+                self._on_disconnect(e)
             self.abort()
             if self._max_pending_size <= 0:
                 # Who wants nothing held while disconnected wants no late delivery of the last few bytes either.
                 self._drop_pending()
         await super()._process_op_err(e)
+
+    def _begin_renewal(self, reason: str) -> None:
+        # Tasks are kept, or they may be collected before they end.
+        self._renewing = asyncio.get_running_loop().create_task(self._renew(reason), name="renewal of a connection")
+
+    async def _renew(self, reason: str) -> None:
+        if self.is_established:
+            await self._process_op_err(_Renewed(reason))
 
     def _build_message(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
@@ -269,6 +319,7 @@ class EdgeClient(DirectClient):
                 self._drop_pending()
         elif not self.is_connected:
             self._drop_pending()
+        self._renewal.stop()
         guard = asyncio.get_running_loop().call_later(_CLOSE_DEADLINE, self.abort)
         try:
             await super()._close(status, do_cbs)

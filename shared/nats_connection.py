@@ -60,6 +60,7 @@ class LinkEvent(StrEnum):
     DISCONNECTED = "disconnected"
     RETRY_FAILED = "retry failed"
     RECONNECTED = "reconnected"
+    RENEWED = "renewed"
     DENIED = "denied"
     SLOW_CONSUMER = "slow consumer"
     CLOSED = "closed"
@@ -69,6 +70,7 @@ class LinkState(msgspec.Struct, frozen=True):
     """One change: ``server`` is the one concerned, ``reason`` why, where there is one.
 
     DENIED is a permission violation: the connection stays, the publish or subscription that caused it has no effect.
+    RENEWED is a disconnect of our own doing, to be followed by a connection that is new.
     """
 
     event: LinkEvent
@@ -103,7 +105,11 @@ async def connect(
 
     link = _Link(settings, credentials, on_state)
     client = link.client = EdgeClient(
-        credentials, settings.tls, wants_tls=settings.wants_tls, on_disconnect=link.on_disconnect
+        credentials,
+        settings.tls,
+        wants_tls=settings.wants_tls,
+        on_disconnect=link.on_disconnect,
+        on_renewal=link.on_renewal,
     )
     options: dict[str, Any] = {
         "servers": [server if "://" in server else f"nats://{server}" for server in settings.servers],
@@ -189,6 +195,9 @@ class _Link:
 
     def on_disconnect(self, error: Exception) -> None:
         self._tell(LinkEvent.DISCONNECTED, self.explained(error).text)
+
+    def on_renewal(self, reason: str) -> None:
+        self._tell(LinkEvent.RENEWED, reason)
 
     async def on_error(self, error: Exception) -> None:
         cause = self.explained(error)
