@@ -216,10 +216,9 @@ def _lag(report: StatusReport, block: BlockReport) -> str:
         lasted = f"nothing waits, but BLIND for {_rough(reached.behind)}" if reached.is_covered else "BLIND"
         return f"{lasted}: {why_unproven(block.name, reached, report.parts)}"
     if reached.contradiction or stands_still(reached):
-        set_back = f"STANDING STILL: its server's clock is {_rough(reached.ahead)} behind what it had shown before"
-        return (
-            f"{pending} to read, but {f'CLOCK AHEAD: {not_followed(reached)}' if reached.contradiction else set_back}"
-        )
+        why = f"STANDING STILL: its server's clock is {_rough(reached.ahead)} behind what it had shown before"
+        why = f"CLOCK AHEAD: {not_followed(reached)}" if reached.contradiction else why
+        return f"{pending} to read, but {why}"
     if not reading.is_working:
         return f"{pending} to read, and not read now"
     return f"{pending} to read, {_rough(reached.behind)} behind the stream's clock"
