@@ -283,6 +283,22 @@ POLICY_REFUSED = Kind(
     "say it otherwise at the hub (muster-aggregator policy set), or change the settings",
 )
 
+# Servers
+
+SERVER_TOO_OLD = Kind(
+    "server_too_old",
+    _W,
+    "A server that a link leads to is older than what a setting needs; where there is another way, the agent takes it.",
+    "upgrade that server, or change the setting that is named",
+)
+CERTIFICATE_EXPIRES = Kind(
+    "certificate_expires",
+    _W,
+    "A certificate, a server's, the agent's own or an authority's, expires within 14 days, or has expired: the next "
+    "connection fails then.",
+    "renew it: a server's at the server, which has to be reloaded, the agent's own in the file of tls.cert",
+)
+
 # A pair
 
 PAIR_NOT_READY = Kind(

@@ -26,6 +26,7 @@ from edge_agent.passage import Passage
 from edge_agent.policy_feed import PolicyFeed
 from edge_agent.private_files import keep_private
 from edge_agent.seats import Seats
+from edge_agent.server_watch import ServerWatch
 from edge_agent.status_board import StatusBoard
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Hold, Prepared, held, prepare
@@ -158,6 +159,7 @@ class Agent:
                 *(tasks.create_task(part, name=name) for name, part in self._working_parts()),
                 tasks.create_task(keep_supervisor_informed(self._board), name="supervisor"),
                 tasks.create_task(give_memory_back(), name="memory"),
+                tasks.create_task(ServerWatch(self._settings, self._links, self._board).run(), name="servers"),
             ]
             if self._settings.monitor.listen:
                 monitor, path = self._settings.monitor, Path(self._settings.store.path)

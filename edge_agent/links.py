@@ -1,9 +1,10 @@
 """Open the agent's links, however long it takes, and let whoever works over one know of every change."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -11,6 +12,8 @@ from shared.nats_client import EdgeClient
 from shared.nats_connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
 
 log = logging.getLogger("muster.agent")
+
+T = TypeVar("T")
 
 CONNECT_DEADLINE = 10.0
 LONGEST_RETRY = 10.0
@@ -29,12 +32,21 @@ class Adapter(Protocol):
         """Take a permission violation that concerns nobody else."""
 
 
+class Opened(NamedTuple):
+    """A connection that stands, or comes back, until the agent ends."""
+
+    part: str
+    settings: ConnectionSettings
+    client: EdgeClient
+
+
 class Links:
-    """The connections of one site's agent."""
+    """The connections of one site's agent: ``opened`` are those that stood once."""
 
     def __init__(self, site: str) -> None:
         self._site = site
-        self._clients: list[EdgeClient] = []
+        self.opened: list[Opened] = []
+        self._has_opened = asyncio.Event()
 
     async def open(
         self, settings: ConnectionSettings, part: str, adapters: list[Adapter], report: Callable[[str, str], None]
@@ -57,12 +69,20 @@ class Links:
                 retry_after = min(retry_after * 2, LONGEST_RETRY)
             else:
                 client.renews = True
-                self._clients.append(client)
+                self.opened.append(Opened(part, settings, client))
+                self._has_opened.set()
                 return client
+
+    async def opened_one(self, within: float) -> None:
+        """Wait until another connection was opened, for so many seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._has_opened.wait()
+        self._has_opened.clear()
 
     async def close(self) -> None:
         """Close them all at once; one that does not close well is left to the end of the process."""
-        ends = await asyncio.gather(*(client.close() for client in self._clients), return_exceptions=True)
+        ends = await asyncio.gather(*(each.client.close() for each in self.opened), return_exceptions=True)
         for error in ends:
             if error is not None:
                 log.debug("a link did not close well", exc_info=error)
@@ -73,15 +93,20 @@ async def max_payload_of(client: EdgeClient, settings: ConnectionSettings) -> in
 
     Another server's word would not do: the one that we are connected to ends the connection of who sends more.
     """
+    return await beside(client, settings, lambda fresh: fresh.max_payload)
+
+
+async def beside(client: EdgeClient, settings: ConnectionSettings, ask: Callable[[EdgeClient], T]) -> T:
+    """Ask over a connection of a moment to the server that an open one leads to; raise ConnectFailed."""
     url = client.connected_url
     if url is None:
         raise ConnectFailed("the connection is down")
     here = msgspec.structs.replace(settings, servers=(f"{url.scheme}://{url.netloc.rpartition('@')[2]}",))
-    fresh = await connect(here, name="muster-agent asks for max_payload", deadline=ASK_DEADLINE)
+    fresh = await connect(here, name="muster-agent asks", deadline=ASK_DEADLINE)
     try:
         # The limit of a user comes behind the answer to the first ping.
         await fresh.flush(FLUSH_DEADLINE)
-        return fresh.max_payload
+        return ask(fresh)
     finally:
         await fresh.close()
 

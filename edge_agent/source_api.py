@@ -14,10 +14,11 @@ from nats.aio.client import Client
 
 from edge_agent.core.resume import PastChange, StreamFacts, is_forgotten
 from edge_agent.ports import SourceUnavailable
+from edge_agent.server_versions import FINDS_BY_TIME, RESETS_CONSUMERS, is_older
 from edge_agent.source_consumer import WORK_QUEUE, ConsumerInfo, SourceAddress, creation, unsuitable
 from edge_agent.source_stream import INTEREST, StreamInfo
 from shared.identifiers import SourcePosition
-from shared.instants import format_instant
+from shared.instants import format_instant, parse_instant
 from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
 
 log = logging.getLogger("muster.agent")
@@ -25,12 +26,12 @@ log = logging.getLogger("muster.agent")
 T = TypeVar("T")
 
 REQUEST_DEADLINE = 5.0
-FIRST_THAT_RESETS = (2, 14)
 _NANOSECONDS = 1_000_000_000
 
 
 class _Message(msgspec.Struct):
     seq: int
+    time: str
 
 
 class _MessageReply(msgspec.Struct):
@@ -39,12 +40,7 @@ class _MessageReply(msgspec.Struct):
 
 def resets_consumers(client: Client) -> bool:
     """Tell whether the connected server knows CONSUMER.RESET; one that does not leaves it unanswered."""
-    version = client.connected_server_version
-    try:
-        return (version.major, version.minor) >= FIRST_THAT_RESETS
-    except ValueError:
-        # No release: somebody's own build, newer than any old one.
-        return True
+    return not is_older(client, RESETS_CONSUMERS)
 
 
 class SourceApi:
@@ -213,13 +209,32 @@ class SourceApi:
         )
 
     async def _sequence_before(self, at: int, facts: StreamFacts) -> int:
+        """Give the last sequence before the first message that was stored at an instant, or later."""
+        if is_older(self._client, FINDS_BY_TIME):
+            return await self._narrow_down(at, facts)
         found = await self._sequence_of({"start_time": format_instant(at)})
         return facts.last_sequence if found is None else found - 1
 
+    async def _narrow_down(self, at: int, facts: StreamFacts) -> int:
+        """Do what ``start_time`` does on servers before 2.11, by halves."""
+        first, behind_last = facts.first_sequence, facts.last_sequence + 1
+        while first < behind_last:
+            middle = (first + behind_last) // 2
+            found = await self._message_of({"seq": middle, "next_by_subj": ">"})
+            if found is None or parse_instant(found.time) >= at:
+                behind_last = middle
+            else:
+                first = found.seq + 1
+        return first - 1
+
     async def _sequence_of(self, wanted: dict[str, object]) -> int | None:
+        found = await self._message_of(wanted)
+        return None if found is None else found.seq
+
+    async def _message_of(self, wanted: dict[str, object]) -> _Message | None:
         """Ask for one message; None where there is none."""
         try:
-            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)).message.seq
+            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)).message
         except ApiError as error:
             if error.err_code == NO_SUCH_MESSAGE:
                 return None

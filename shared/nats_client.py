@@ -130,6 +130,13 @@ class EdgeClient(DirectClient):
         writer = getattr(self._transport, "_io_writer", None)
         return None if writer is None else cast("Connection | None", writer.get_extra_info("socket"))
 
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """Give the server's certificate, in DER; None where the connection is not encrypted, or there is none."""
+        writer = getattr(self._transport, "_io_writer", None)
+        encrypted = None if writer is None else writer.get_extra_info("ssl_object")
+        return None if encrypted is None else cast("bytes | None", encrypted.getpeercert(binary_form=True))
+
     async def drained(self) -> None:
         """Wait until the connection has taken what was published, the server unasked.
 

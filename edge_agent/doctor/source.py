@@ -14,7 +14,8 @@ from edge_agent.doctor.registrations import check_registrations
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.ports import SourceUnavailable
-from edge_agent.source_api import SourceApi
+from edge_agent.server_versions import needs_of_source, version_of
+from edge_agent.source_api import SourceApi, resets_consumers
 from edge_agent.source_consumer import ConsumerInfo, SourceAddress, creation, pause_of, unsuitable
 from edge_agent.status_board import now
 from edge_agent.stream_settings import StreamSettings
@@ -34,7 +35,8 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
     """Look at everything between the agent and one site's stream."""
     name, source = f"source of {block.name}", block.source
     reached = False
-    for finding in await check_servers(name, settings, source, conditions.LINK_DOWN):
+    needs = needs_of_source(block)
+    for finding in await check_servers(name, settings, source, conditions.LINK_DOWN, needs):
         yield finding
         reached = reached or finding.level is Level.OK
     if not reached:
@@ -58,6 +60,8 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
             for finding in standstill(name, settings, block, parse_instant(info.ts)):
                 yield finding
             yield _stream(name, source.stream, info, facts)
+            for finding in _of_retention(visit, name, block, info.config.retention):
+                yield finding
             is_asked = bool(facts.leader and address.filter_subject)
             async for finding in _consumer(visit, name, address, info.config.retention, is_asked=is_asked):
                 yield finding
@@ -67,6 +71,14 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
                 yield finding
     except ConnectFailed as error:
         yield bad(name, str(error), "try again: it could be reached a moment ago")
+
+
+def _of_retention(visit: Visit, name: str, block: StreamSettings, retention: str) -> Iterator[Finding]:
+    """Say that a stream of this retention needs a newer server; what every other needs is said with the servers."""
+    version, of_every = version_of(visit.client), list(needs_of_source(block))
+    for need in needs_of_source(block, retention):
+        if need not in of_every and version < need.since:
+            yield bad(name, need.unmet(version), "upgrade the site's server", conditions.SERVER_TOO_OLD)
 
 
 def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Exception) -> Finding:
@@ -143,7 +155,12 @@ async def _consumer(
             for finding in _as_it_is(name, address, info):
                 yield finding
     asked = {f"{prefix}.CONSUMER.CREATE.{tail}": "making the consumer"} if is_to_be_made else {}
-    asked |= {f"{prefix}.CONSUMER.MSG.NEXT.{tail}": "reading", f"{prefix}.CONSUMER.RESET.{tail}": "resetting"}
+    asked |= {f"{prefix}.CONSUMER.MSG.NEXT.{tail}": "reading"}
+    if resets_consumers(visit.client):
+        asked |= {f"{prefix}.CONSUMER.RESET.{tail}": "resetting"}
+    elif address.creates_consumer:
+        # An older server makes the consumer anew instead.
+        asked |= {f"{prefix}.CONSUMER.DELETE.{tail}": "deleting it", f"{prefix}.CONSUMER.CREATE.{tail}": "making it"}
     asked |= {f"{prefix}.STREAM.MSG.GET.{address.stream}": "asking what waits"} if is_asked else {}
     yield await _permissions(visit, name, asked, tail)
 

@@ -9,6 +9,7 @@ from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.doctor.publishing import heard_on, subjects_of
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
+from edge_agent.server_versions import needs_of_region
 from edge_agent.status_board import now
 from edge_agent.stream_settings import StreamSettings
 from shared.instants import parse_instant
@@ -23,7 +24,8 @@ LARGEST_REGISTRATION = 1 << 20
 async def check_upstream(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
     """Look at everything between the agent and the region's stream."""
     reached = False
-    for finding in await check_servers(NAME, settings, settings.upstream, REGION_UNREACHABLE):
+    needs = needs_of_region(settings)
+    for finding in await check_servers(NAME, settings, settings.upstream, REGION_UNREACHABLE, needs):
         yield finding
         reached = reached or finding.level is Level.OK
     if not reached:

@@ -2,18 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import msgspec
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from edge_agent import conditions as kinds
 from edge_agent.conditions import Kind
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.server_versions import Need, version_of
+from edge_agent.server_watch import expiry_of_server, own_expiry
+from edge_agent.status_board import now
+from shared.nats_client import EdgeClient
 from shared.nats_connection import (
     ConnectFailed,
     ConnectionSettings,
@@ -37,7 +41,7 @@ class Visit:
     """One open connection, and what the server has denied on it."""
 
     def __init__(self, whom: str) -> None:
-        self.client: Client
+        self.client: EdgeClient
         self.whom = whom or "the agent's user"
         self._denied: list[str] = []
 
@@ -133,12 +137,13 @@ def _inboxes(settings: AgentSettings) -> str:
 
 
 async def check_servers(
-    subject: str, settings: AgentSettings, connection: ConnectionSettings, kind: Kind
+    subject: str, settings: AgentSettings, connection: ConnectionSettings, kind: Kind, needs: Iterable[Need] = ()
 ) -> list[Finding]:
     """Try every server of a connection by itself: the second is otherwise missed only when the first has gone.
 
-    Where none can be had, that is a condition of a ``kind``.
+    Where none can be had, that is a condition of a ``kind``; ``needs`` say which versions the settings need.
     """
+    wanted, noticed = list(needs), list[Finding]()
 
     async def attempt(server: str) -> Finding | None:
         try:
@@ -152,6 +157,7 @@ async def check_servers(
                     return bad(
                         subject, text, f"correct site if that is mistyped; else allow {visit.whom} to subscribe there"
                     )
+                noticed.extend(_of_server(subject, server, visit, wanted))
                 version = visit.client.connected_server_version
                 found.append(f"{server} ({version.major}.{version.minor}.{version.patch}, {spent:.1f} ms)")
                 return None
@@ -164,4 +170,23 @@ async def check_servers(
     found: list[str] = []
     failures = [each for each in await asyncio.gather(*map(attempt, connection.servers)) if each]
     findings = [doubtful(subject, each.text, each.remedy) if found else each for each in failures]
-    return [*findings, *([good(subject, f"reached {', '.join(sorted(found))}")] if found else [])]
+    if own := own_expiry(connection, now()):
+        noticed.append(_of_certificate(subject, own))
+    return [*findings, *noticed, *([good(subject, f"reached {', '.join(sorted(found))}")] if found else [])]
+
+
+def _of_server(subject: str, server: str, visit: Visit, needs: Iterable[Need]) -> Iterator[Finding]:
+    """Say what a server is too old for, and that its certificate expires soon."""
+    version = version_of(visit.client)
+    for need in needs:
+        if version < need.since:
+            text, remedy = f"{server}: {need.unmet(version)}", "upgrade it, or change that setting"
+            level = bad if need.is_essential else doubtful
+            yield level(subject, text, remedy, kinds.SERVER_TOO_OLD)
+    if (shown := visit.client.peer_certificate) is not None and (said := expiry_of_server(shown)):
+        yield _of_certificate(subject, f"{server}: {said}")
+
+
+def _of_certificate(subject: str, text: str) -> Finding:
+    level = bad if "has expired" in text else doubtful
+    return level(subject, text, kinds.CERTIFICATE_EXPIRES.remedy, kinds.CERTIFICATE_EXPIRES)

@@ -12,6 +12,7 @@ from edge_agent.ports import SourceUnavailable
 from edge_agent.source_api import SourceApi
 from edge_agent.source_consumer import SourceAddress
 from shared import nats_client
+from shared.instants import parse_instant
 from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
 from tests.support.waiting import until
 
@@ -386,3 +387,18 @@ async def test_a_position_without_an_instant_is_compared_by_its_sequence_alone(s
         assert reader.sequences == list(range(5, 11))
         reader.position = msgspec.structs.replace(reader.position, sequence=11, stored_at=0)
         assert (await reader.open()).change is PastChange.SHORTENED
+
+
+async def test_servers_that_find_nothing_by_its_time_are_asked_by_halves_to_the_same_end(site: Site) -> None:
+    await site.make_stream()
+    await site.publish(*bodies("a", 20))
+    for gone in (1, 2, 7, 8, 9, 13, 20):
+        await site.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": gone})
+    api = SourceApi(site.client, SourceAddress(STREAM, CONSUMER))
+    facts = await api.facts()
+    kept = [sequence for sequence in range(3, 20) if sequence not in (7, 8, 9, 13)]
+    instants = [parse_instant((await site.stored(sequence)).time) for sequence in kept]
+    for at in (instants[0] - 1, *instants, *(each + 1 for each in instants)):
+        by_time, by_halves = await api._sequence_before(at, facts), await api._narrow_down(at, facts)
+        read_by_time = [sequence for sequence in kept if sequence > by_time]
+        assert [sequence for sequence in kept if sequence > by_halves] == read_by_time, at

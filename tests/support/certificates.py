@@ -43,13 +43,16 @@ class Authority:
         certificate = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
         self.ca = self._write("ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, days: int = 0) -> Certificate:
-        """Sign a certificate for server and client use at 127.0.0.1, valid a day before and after now and ``days``."""
+    def issue(self, name: str, days: int = 0, lasts: int = 1) -> Certificate:
+        """Sign a certificate for server and client use at 127.0.0.1.
+
+        It is valid from a day before now and ``days``, until as many days after that as it ``lasts``.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        builder = self._builder(subject, key, days).add_extension(addresses, critical=False)
+        builder = self._builder(subject, key, days, lasts).add_extension(addresses, critical=False)
         certificate = builder.add_extension(issuer, critical=False).sign(self._key, hashes.SHA256())
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -59,7 +62,9 @@ class Authority:
             self._write(f"{name}.key", pem),
         )
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 0) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 0, lasts: int = 1
+    ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC) + days * _DAY
         return (
             x509.CertificateBuilder()
@@ -68,7 +73,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _DAY)
-            .not_valid_after(now + _DAY)
+            .not_valid_after(now + lasts * _DAY)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         )
 
