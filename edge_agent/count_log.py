@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from edge_agent.core.block_state import Counters
+from edge_agent.core.decision import BlindCause
 from edge_agent.fault_log import FIRST_QUIET, LONGEST_QUIET
 
 WATCHED = ("dropped", "set_apart", "rejected", "blind", "clamped")
+SAID_WHEN_IT_BEGINS = {"blind": set(BlindCause) - {BlindCause.UNPROVEN, BlindCause.GAP}}
+"""Of these a condition, or a line of its own, tells with the cause, before they are counted."""
 
 
 class CountLine(msgspec.Struct, frozen=True):
@@ -48,8 +51,9 @@ class CountLog:
 
     def _compare(self, at: int, block: str, what: str, counts: Mapping[str, int]) -> Iterator[CountLine]:
         told = self._told[block, what]
-        more = {cause: count - told.counts.get(cause, 0) for cause, count in sorted(counts.items())}
-        said = ", ".join(f"{cause} {count:,}" for cause, count in more.items() if count > 0)
+        unsaid = counts.keys() - SAID_WHEN_IT_BEGINS.get(what, set())
+        more = {cause: counts[cause] - told.counts.get(cause, 0) for cause in sorted(unsaid)}
+        said = ", ".join(f"{_named(what, cause)} {count:,}" for cause, count in more.items() if count > 0)
         if not said:
             told.quiet = 0
             return
@@ -57,3 +61,7 @@ class CountLog:
         told.quiet = min(told.quiet * 2 or FIRST_QUIET, LONGEST_QUIET)
         told.quiet_until = at + told.quiet
         yield CountLine(block, what, f"stream {block}: {what}: {said}; in all {sum(counts.values()):,}")
+
+
+def _named(what: str, cause: str) -> str:
+    return f"{cause} ({BlindCause(cause).meaning})" if what == "blind" and cause in set(BlindCause) else cause

@@ -6,6 +6,7 @@ depends on the stream's time alone.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -17,7 +18,7 @@ from edge_agent.core.decider import BlockDraft, Decider
 from edge_agent.core.decision import BlindCause
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.outgoing import OutboxRow, WatermarkContext
-from edge_agent.core.resume import StreamFacts, is_gap, past_change
+from edge_agent.core.resume import StreamFacts, change_in_words, is_gap, past_change
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.standing import Standing
 from edge_agent.core.thinning import Thinning
@@ -40,7 +41,9 @@ from edge_agent.reopening import LONGEST_RETRY, Reopening
 from edge_agent.watermarks import Watermarks, watermark_context
 from shared.cancellation import cancelled
 from shared.identifiers import SourcePosition
-from shared.instants import SECOND
+from shared.instants import SECOND, format_instant
+
+log = logging.getLogger("muster.agent")
 
 PASSING = 0.05
 """How often, in seconds, what passes the store by is looked at while nothing is read."""
@@ -195,7 +198,8 @@ class Ingest:
                 await self._apply(lambda draft: draft.change_policy(policy))
         opened = await self._open_source()
         if opened.change is not None:
-            await self._begin_epoch(opened.facts, opened.sequence)
+            change = change_in_words(opened.change, self.decider.state.position, opened.facts)
+            await self._begin_epoch(opened.facts, opened.sequence, because=change)
             opened = await self._open_source()
             if opened.change is not None:
                 raise SourceUnavailable(f"the stream changed again while it was opened: {opened.change}")
@@ -348,9 +352,15 @@ class Ingest:
 
     async def _step_back(self, facts: StreamFacts) -> None:
         position = self.decider.state.position
-        await self._begin_epoch(facts, position.sequence, position.stored_at)
+        because = f"the clock of stream {position.stream}'s server was set back"
+        await self._begin_epoch(facts, position.sequence, position.stored_at, because=because)
 
-    async def _begin_epoch(self, facts: StreamFacts, sequence: int, stored_at: int = 0) -> None:
+    async def _begin_epoch(self, facts: StreamFacts, sequence: int, stored_at: int = 0, *, because: str) -> None:
+        block, through = self._emitter.block_id.block, self.decider.state.observed_through
+        since = f" from {format_instant(through)}" if through else ""
+        if because:
+            text = "stream %s: %s; a new epoch begins: the time is unknown%s until the next proof"
+            log.warning(text, block, because, since, extra={"fields": {"stream": block}})
         incarnation = facts.incarnation(self.decider.state.position.incarnation)
         await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence, stored_at))
 

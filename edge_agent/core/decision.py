@@ -72,6 +72,20 @@ class BlindCause(StrEnum):
     NARROWED = "narrowed"
     CLOCK_AHEAD = "clock_ahead"
 
+    @property
+    def meaning(self) -> str:
+        """Say it of the stream, in words that follow a colon."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    BlindCause.UNPROVEN: "nothing proved that it could be seen: agent, link or server was away",
+    BlindCause.GAP: "its retention removed messages before they were read",
+    BlindCause.NEW_EPOCH: "its past turned out to have changed",
+    BlindCause.REFUSED: "it had refused what was sent to it",
+    BlindCause.NARROWED: "it had not taken what some had sent",
+    BlindCause.CLOCK_AHEAD: "its server's clock was ahead of the others, and was not followed",
+}
 
 # Each recorded input says behind which message it holds: those of ``sequence`` and before were read before it.
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from shared.identifiers import Incarnation, SourcePosition
+from shared.instants import format_instant
 from shared.subjects import covers
 
 
@@ -111,6 +112,27 @@ class PastChange(StrEnum):
     SHORTENED = "shortened"
     REWRITTEN = "rewritten"
     FORGOTTEN = "forgotten"
+
+
+def change_in_words(change: PastChange, position: SourcePosition, facts: StreamFacts) -> str:
+    """Say to people how the past of a stream that was read up to ``position`` has changed.
+
+    Nothing of one that was forgotten: who finds that out knows more of it.
+    """
+    stream, made_at = f"stream {position.stream}", format_instant(facts.created_at)
+    match change:
+        case PastChange.RECREATED:
+            return f"{stream} was deleted and made anew at {made_at}: it is read from its beginning"
+        case PastChange.RESTORED:
+            return f"{stream} is one of {made_at} again, older than the one that was read: a copy of it was put back"
+        case PastChange.SHORTENED:
+            read = f"{stream} ends at message {facts.last_sequence}, and was read through {position.sequence}"
+            return f"{read}: an older copy of its server's store was put back, or it was in memory and lost"
+        case PastChange.REWRITTEN:
+            read = f"{stream} holds another message {position.sequence} than was read"
+            return f"{read}: an older copy of its server's store was put back, or it was in memory and lost"
+        case PastChange.FORGOTTEN:
+            return ""
 
 
 def past_change(position: SourcePosition, facts: StreamFacts) -> PastChange | None:

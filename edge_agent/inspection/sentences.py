@@ -1,7 +1,6 @@
 """Say in a sentence each why a decision was taken, and what else happened to the stream."""
 
 from edge_agent.core.decision import (
-    BlindCause,
     BlindSpan,
     Clamped,
     ClockSeen,
@@ -21,14 +20,6 @@ from shared.instants import format_duration
 from shared.sizes import format_size
 from shared.wire import ForwardReason
 
-_BLIND = {
-    BlindCause.UNPROVEN: "nothing proved that it could be seen: agent, link or server was away",
-    BlindCause.GAP: "its retention removed messages before they were read",
-    BlindCause.NEW_EPOCH: "its past turned out to have changed",
-    BlindCause.REFUSED: "it had refused what was sent to it",
-    BlindCause.NARROWED: "it had not taken what some had sent",
-    BlindCause.CLOCK_AHEAD: "its server's clock was ahead of the others, and was not followed",
-}
 _CLOCK_AHEAD = "The server's clock was ahead of all others: no time passes until it is set right."
 _FATES: dict[str, str] = {
     Fate.WAITING: "waits in the outbox",
@@ -121,7 +112,7 @@ class Sentences:
             case BlindSpan(started_at, ended_at, cause):
                 self._resumed_at.append(ended_at)
                 return "blind", (
-                    f"Not watched for {rough(ended_at - started_at)} from {moment(started_at)}: {_BLIND[cause]}. "
+                    f"Not watched for {rough(ended_at - started_at)} from {moment(started_at)}: {cause.meaning}. "
                     f"Whoever was heard before had all of stale_after again from here."
                 )
             case EpochBegun(incarnation):

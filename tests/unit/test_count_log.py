@@ -32,9 +32,11 @@ def test_first_step_is_told_at_once_then_sums_ever_more_rarely() -> None:
 def test_what_has_stopped_is_told_at_once_when_it_begins_anew() -> None:
     log = CountLog()
     told(log, 0)
-    assert told(log, 1, blind={"unproven": 1}) == ["stream nodes: blind: unproven 1; in all 1"]
+    unproven = "unproven (nothing proved that it could be seen: agent, link or server was away)"
+    gap = "gap (its retention removed messages before they were read)"
+    assert told(log, 1, blind={"unproven": 1}) == [f"stream nodes: blind: {unproven} 1; in all 1"]
     assert told(log, MINUTE + 1, blind={"unproven": 1}) == []
-    assert told(log, MINUTE + 2, blind={"unproven": 1, "gap": 2}) == ["stream nodes: blind: gap 2; in all 3"]
+    assert told(log, MINUTE + 2, blind={"unproven": 1, "gap": 2}) == [f"stream nodes: blind: {gap} 2; in all 3"]
 
 
 def test_what_goes_on_for_ever_is_told_hourly() -> None:
@@ -49,3 +51,9 @@ def test_what_is_wanted_is_not_told() -> None:
     log = CountLog()
     told(log, 0)
     assert told(log, 1, forwarded={"new": 5}, valid={"registrations": 5}, compacted={"newer_sample": 2}) == []
+
+
+def test_what_was_told_with_its_cause_when_it_began_is_not_told_again() -> None:
+    log = CountLog()
+    told(log, 0)
+    assert told(log, 1, blind={"new_epoch": 1, "refused": 1, "narrowed": 1, "clock_ahead": 1}) == []
