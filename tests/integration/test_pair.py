@@ -13,11 +13,13 @@ from edge_agent.pair.status import PairPhase
 from edge_agent.status_board import CONNECTED, NOT_ACCEPTED
 from edge_agent.store.reading import reading
 from shared.identifiers import AdvisoryKind
+from shared.instants import DAY
 from tests.support.agent_stage import registering
 from tests.support.fault_disk import SmallDisk
 from tests.support.pair_stage import HAND_OVER, MEMBERS, PairStage, Seat, pair_stage
 from tests.support.policy_hub import said, write_topology
 from tests.support.source_site import STREAM
+from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
 from tests.support.straight_run import advisories_of_a_straight_run
 from tests.support.waiting import until
 
@@ -63,6 +65,36 @@ async def test_the_other_takes_over_whatever_befalls_the_leader(pair: PairStage)
         nodes.speak_up("b")
         await until(lambda: region.told(AdvisoryKind.RECOVERED), "b is back")
     await assert_straight_run(pair, leader=b)
+
+
+@pytest.mark.skipif(bool(CANNOT_STEP), reason=CANNOT_STEP)
+async def test_a_site_clock_that_one_does_not_follow_the_other_does_not_follow_either(pair: PairStage) -> None:
+    a, b, region, server = pair.a, pair.b, pair.stage.region, pair.stage.site.server
+    with SteppedClock(server) as clock:
+        async with registering(pair.stage.site, "a", "b") as nodes:
+            await pair.start()
+            await until(knows(pair, "a", "b"), "both are known")
+            clock.set(365 * DAY)
+            await until(lambda: is_held(a) and is_held(b), "neither follows the clock")
+            await a.agent.kill()
+            nodes.speak_up("c")
+            nodes.fall_silent("b")
+            await until(lambda: b.does(PairPhase.LEADING), "the other leads")
+            await until(knows(pair, "c"), "who is new is heard")
+            assert is_held(b)
+            clock.set(0)
+            await until(lambda: not is_held(b), "it goes on with the right clock")
+            await until(lambda: region.told(AdvisoryKind.STALE), "b is missed")
+        assert await region.told(AdvisoryKind.STALE) == ["b"]
+        advisories = await region.advisories()
+        assert len({each.event_id for each in advisories}) == len(advisories)
+    await assert_straight_run(pair, leader=b)
+
+
+def is_held(seat: Seat) -> bool:
+    """Tell whether a member does not follow its site's clock."""
+    report = seat.report
+    return report is not None and any(block.state.clock_ahead for block in report.blocks)
 
 
 async def test_what_the_dead_leader_could_not_send_leaves_with_the_other(pair: PairStage) -> None:
