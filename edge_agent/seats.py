@@ -111,7 +111,8 @@ class Seats:
             mode=block.mode,
             decides=lambda state: mode.decides(state, SenderTable()),
             orders=PolicyOrders(self._settings.block_id(block), block, self._parts.policy_feed, self._refusals(block)),
-            clock=SiteClock(self._parts.clocks, int(block.source.max_clock_ahead)),
+            # Copies go on whatever the clock shows.
+            clock=None if block.mode == "copy" else SiteClock(self._parts.clocks, int(block.source.max_clock_ahead)),
         )
 
     def _refusals(self, block: StreamSettings) -> Callable[[str], None]:

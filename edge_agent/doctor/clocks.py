@@ -54,7 +54,7 @@ def source_clock(name: str, block: StreamSettings, offset: int, region: int | No
 
     ``offset`` is how far it is ahead of this host's, ``region`` how far the region's is.
     """
-    max_ahead = int(block.source.max_clock_ahead)
+    max_ahead = 0 if block.mode == "copy" else int(block.source.max_clock_ahead)
     if abs(offset) <= TOLERANCE:
         return good(name, f"its clock agrees with this host's within {format_duration(TOLERANCE)}")
     text = f"its clock is {_beside(offset)} this host's"

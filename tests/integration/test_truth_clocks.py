@@ -90,6 +90,32 @@ async def test_an_agent_whose_clock_is_wrong_says_what_the_stream_says(
             await says_the_same_as_a_straight_run(deployment)
 
 
+async def test_an_agent_whose_clock_is_a_year_behind_and_whose_region_is_away_reads_and_misses_who_is_silent(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """Its own clock alone stops nothing; what it has to say waits."""
+    (tmp_path / "clock").mkdir()
+    (tmp_path / "clock" / "sitecustomize.py").write_text(WRONG_CLOCK)
+    behind = str(-365 * DAY // SECOND)
+    await deployment.region.link.cut()
+    deployment.agent.start({"PYTHONPATH": str(tmp_path / "clock"), "CLOCK_AHEAD": behind, "CLOCK_LEAP": "0"})
+
+    async def counted(kind: str) -> int:
+        blocks = (await deployment.agent.status_json()).get("blocks", [])
+        return int(blocks[0]["state"]["counters"].get("advisories", {}).get(kind, 0)) if blocks else 0
+
+    async def all_are(kind: str) -> bool:
+        return await counted(kind) == len(NAMES)
+
+    async with deployment.senders(NAMES):
+        await until(lambda: all_are("new"), "all are known", DEADLINE)
+    await until(lambda: all_are("stale"), "who is silent is missed", DEADLINE)
+    assert "blind" not in await counters(deployment)
+    await deployment.region.link.restore()
+    await until(lambda: are_told(deployment, AdvisoryKind.STALE, NAMES), "the region hears it", DEADLINE)
+    await says_the_same_as_a_straight_run(deployment)
+
+
 # The senders' clocks
 
 

@@ -157,6 +157,10 @@ class WatchedSite:
         facts = StreamFacts(START, 1, self._sequence, instant(at), takes=takes, refuses_by_subject=by_subject)
         return self.gives(lambda draft: draft.look_at(facts, refuses=refuses))
 
+    def sees_clock(self, *, is_ahead: bool, reference: float = 0) -> list[Decision]:
+        """See the stream's clock ahead of the others, which show ``reference``; or no more."""
+        return self.gives(lambda draft: draft.see_clock(is_ahead=is_ahead, reference=instant(reference)))
+
     def begins_epoch(self, incarnation: Incarnation = OTHER_PAST, sequence: int = 0) -> list[Decision]:
         self._sequence = sequence
         return self.gives(lambda draft: draft.begin_epoch(incarnation, sequence))

@@ -295,3 +295,15 @@ def test_what_goes_on_does_not_depend_on_how_reading_was_cut_up() -> None:
         everywhere = set(range(41))
         some = {number for number in everywhere if random.random() < 0.3}
         assert cut_at(set(), heard) == cut_at(everywhere, heard) == cut_at(some, heard)
+
+
+def test_relay_that_does_not_follow_a_clock_lets_no_time_pass_and_samples_on_when_it_does() -> None:
+    site = RelaySite()
+    site.hears(5, 0)
+    for is_ahead, at, reason in ((True, 400 * 86_400, ""), (False, 30, ""), (False, 70, "interval")):
+        draft = site.relay.draft()
+        assert draft.see_clock(is_ahead=is_ahead, reference=START)
+        assert draft.changes_nothing is (at == 70)
+        site.relay.adopt(draft)
+        assert site.hears(6 + at, at) == reason
+    assert site.relay.state.observed_through == START + 70 * SECOND

@@ -5,7 +5,15 @@ Thresholds of ``POLICY``: stale after 20 s, retired after 50 s, blind after 8 s.
 
 import pytest
 
-from edge_agent.core.decision import Advise, BlindCause, BlindSpan, Clamped, CloseCoverage, ObservationBegun
+from edge_agent.core.decision import (
+    Advise,
+    BlindCause,
+    BlindSpan,
+    Clamped,
+    ClockSeen,
+    CloseCoverage,
+    ObservationBegun,
+)
 from edge_agent.core.resume import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind
 from tests.support.watched_site import START, WatchedSite, advised, instant, position, told
@@ -322,3 +330,58 @@ def test_whom_an_operator_retires_before_coverage_begins_again_covers_no_time() 
     assert [kind for kind, _, _ in told(site.gives(lambda draft: draft.retire("a")))] == ["retired"]
     (closed,) = [each for each in site.proves(5) if isinstance(each, CloseCoverage)]
     assert closed.observed_since == closed.observed_through
+
+
+# A clock that is ahead of the others
+
+YEAR = 365 * 86_400
+
+
+def test_no_time_passes_by_a_clock_that_is_not_followed() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.proves(3)
+    site.sees_clock(is_ahead=True)
+    assert site.hears("b", YEAR)[0] == advised(AdvisoryKind.NEW, "b", 3, seen=3, sequence=2, ordinal=2, opening=2)
+    assert site.proves(YEAR + 5) == []
+    assert (site.state.observed_through, site.state.source_clock) == (instant(3), instant(3))
+    assert site.state.counters["clamped"] == {"stored_ahead": 1}
+
+
+def test_time_in_which_the_clock_was_not_followed_is_a_blind_span_and_accuses_nobody() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.proves(3)
+    site.sees_clock(is_ahead=True)
+    site.hears("a", YEAR)
+    assert site.state.counters["blind"] == {"clock_ahead": 1}, "it is counted when it begins"
+    site.sees_clock(is_ahead=False)
+    assert site.proves(5) == [CloseCoverage(instant(0), instant(3), 1, position(2, YEAR))]
+    assert site.recorded == [
+        BEGUN,
+        ClockSeen(instant(3), 1, is_ahead=True),
+        ClockSeen(instant(3), 2, is_ahead=False),
+        BlindSpan(instant(3), instant(5), BlindCause.CLOCK_AHEAD, 2),
+    ]
+    assert not site.draft().steps_back(instant(5)), "what was not followed is no past"
+    assert site.watches(25.000001) == [advised(AdvisoryKind.STALE, "a", 25, seen=3, sequence=2, ordinal=2)]
+
+
+def test_observation_that_begins_by_a_clock_that_is_not_followed_begins_at_what_the_others_show() -> None:
+    site = WatchedSite()
+    site.sees_clock(is_ahead=True, reference=7)
+    assert site.hears("a", YEAR)[0] == advised(AdvisoryKind.NEW, "a", 7, seen=7, sequence=1, ordinal=1)
+    assert site.recorded == [ObservationBegun(instant(7), 0), ClockSeen(instant(7), 0, is_ahead=True)]
+    assert site.state.observed_since == site.state.observed_through == instant(7)
+
+
+def test_stream_that_takes_less_while_its_clock_is_not_followed_makes_nobody_unknown_for_a_year() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(0, StreamTakes(("a", "b")))
+    site.sees_clock(is_ahead=True)
+    site.looks(YEAR, StreamTakes(("a",)))
+    site.hears("a", YEAR)
+    site.sees_clock(is_ahead=False)
+    site.hears("a", 2)
+    assert site.watches(23)[-1] == advised(AdvisoryKind.STALE, "a", 22, seen=2, sequence=3, ordinal=2)
