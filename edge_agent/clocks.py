@@ -3,10 +3,11 @@
 A server whose clock is set wrong shows times that will not be shown again before they come: who follows it vouches for
 them, and stands still when it is set right. So a site's clock is followed to ``max_ahead`` beyond the others:
 
-1. Where the region's clock was heard in this run, it bounds the site's, and so does this host's, unless that has been
-   set in this run. Two of three clocks decide: what either of the others shows, too, is followed.
-2. Where it was not, this host's clock alone bounds nothing, since it may be the one that is wrong. But where it agreed
-   with the site's until that jumped, what both have shown bounds the site's.
+1. Where the region's clock was heard in this run, it bounds the site's, and so does this host's. Two of three decide:
+   what either of the others shows, too, is followed. One that was set in this run is no witness: it may be on the
+   server whose clock was set.
+2. Without the region's, this host's clock alone bounds nothing, since it may be the one that is wrong. But where it
+   agreed with the site's until that jumped, what both have shown bounds the site's.
 3. A clock that is not followed already is bounded by this host's, unless that shows a time before what was observed.
 
 None of this dates anything that senders did: what is not followed proves no time, and that is all.
@@ -40,6 +41,7 @@ class Clocks:
         self._began_at = elapsed()
         self._own_began_at = own()
         self._region_ahead: int | None = None
+        self._region_began_ahead: int | None = None
         self._heard = asyncio.Event()
 
     @property
@@ -50,11 +52,18 @@ class Clocks:
     def hear_region(self, at: int) -> None:
         """Note what the region's clock shows now."""
         self._region_ahead = at - self.elapsed()
+        if self._region_began_ahead is None:
+            self._region_began_ahead = self._region_ahead
         self._heard.set()
 
     def was_set(self, by: int) -> bool:
         """Tell whether this host's clock has been set by more than so much in this run."""
         return abs((self.own() - self._own_began_at) - (self.elapsed() - self._began_at)) > by
+
+    def region_was_set(self, by: int) -> bool:
+        """Tell whether the region's clock has been set by more than so much since it was first heard."""
+        latest, first = self._region_ahead, self._region_began_ahead
+        return latest is not None and first is not None and abs(latest - first) > by
 
     async def hear(self) -> None:
         """Wait for the region's clock, no longer than ``REGION_PATIENCE`` after the start."""
@@ -84,7 +93,7 @@ class SiteClock:
 
     def _others(self, state: BlockState | None) -> list[int]:
         clocks, own, region = self._clocks, self._clocks.own(), self._clocks.region
-        if region is not None:
+        if region is not None and not clocks.region_was_set(self._max_ahead):
             return [region] if clocks.was_set(self._max_ahead) else [region, own]
         if state is not None and state.clock_ahead:
             return [own] if own >= state.observed_through - self._max_ahead else []

@@ -162,6 +162,9 @@ class Probe:
             if len(body) + OVERHEAD > self._client.max_payload:
                 # Servers do not tell an open connection that the limit was raised.
                 self._client.learn_max_payload(await self._ask_max_payload())
+            if len(body) > self._client.max_payload:
+                # The limit that holds: another connection would change nothing.
+                raise nats.errors.MaxPayloadError
             await self._client.publish(self._subject, body, reply=self._subscription.subject, headers=self._headers)
         except nats.errors.MaxPayloadError as error:
             self._refuse(str(error))

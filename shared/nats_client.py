@@ -104,6 +104,15 @@ class EdgeClient(DirectClient):
             with contextlib.suppress(AttributeError):
                 writer.transport.abort()
 
+    async def publish(self, *arguments: Any, **options: Any) -> None:
+        """Publish as nats-py does; what is too large for the limit that is known may not be for the one that holds."""
+        try:
+            await super().publish(*arguments, **options)
+        except nats.errors.MaxPayloadError:
+            if self.renews and self.is_established:
+                self._renewal.note_limit()
+            raise
+
     async def publish_framed(self, parts: Iterable[bytes]) -> None:
         """Publish messages that are written as the protocol has them; nothing is held while disconnected."""
         if self.is_closed:

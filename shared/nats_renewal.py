@@ -1,8 +1,9 @@
 """Decide when a connection that stands is made anew, since over it nothing works that a new one would mend.
 
 A server drops a subscription whose permission is taken away, and does not restore it when that is given back: only a
-new connection subscribes again. So one is wanted where a subscription was denied, and where several requests in a row
-had no answer, whatever the cause. Each wait is twice as long as the one before, until none was wanted for a while.
+new connection subscribes again; and what it allows, it says when a connection begins. So one is wanted where a
+subscription was denied, where a message is too large for what it said, and where several requests in a row had no
+answer, whatever the cause. Each wait is twice as long as the one before, until none was wanted for a while.
 """
 
 import asyncio
@@ -39,6 +40,10 @@ class Renewal:
     def note_denial(self) -> None:
         """Note that the server has dropped or refused a subscription."""
         self._want("a subscription was denied", is_of_silence=False)
+
+    def note_limit(self) -> None:
+        """Note that a message is larger than the server said when the connection began: it says so no other time."""
+        self._want("a message is larger than the server said it takes", is_of_silence=False)
 
     def stop(self) -> None:
         """Want nothing more of this connection: another begins, or none."""

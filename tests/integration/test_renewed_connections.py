@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from nats.errors import MaxPayloadError
 
 from shared.identifiers import AdvisoryKind
 from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
@@ -95,3 +96,17 @@ async def test_one_answer_in_between_is_enough(tmp_path: Path) -> None:
         assert client._renewal._timer is None
         await client.close()
     assert LinkEvent.RENEWED not in [state.event for state in told]
+
+
+async def test_a_limit_that_was_raised_is_learned_by_a_connection_over_which_too_much_was_sent(tmp_path: Path) -> None:
+    told: list[LinkState] = []
+    async with server_in(tmp_path, "max_payload: 2000") as server:
+        client = await connect(settings_for(server), name="test", deadline=5, on_state=told.append)
+        client.renews = True
+        server.reload("max_payload: 1MB")
+        with pytest.raises(MaxPayloadError):
+            await client.publish("large", bytes(5_000))
+        await until(lambda: client.max_payload > 5_000, "the limit is learned")
+        assert [state.event for state in told[1:]][:1] == [LinkEvent.RENEWED]
+        await client.publish("large", bytes(5_000))
+        await client.close()

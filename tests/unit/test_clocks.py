@@ -75,6 +75,25 @@ def test_clock_of_the_agents_host_that_was_set_with_the_sites_is_no_second_witne
     assert host.follows(0)
 
 
+def test_clock_of_a_region_that_was_set_with_the_sites_is_no_second_witness() -> None:
+    """Both streams are on one server."""
+    host = heard()
+    host.clock.follow(host.true)
+    host.wait(MINUTE)
+    assert not host.follows(YEAR)
+    host.clocks.hear_region(host.true + YEAR)
+    assert not host.follows(YEAR, REFUSING)
+    host.clocks.hear_region(host.true)
+    assert host.follows(0, REFUSING)
+
+
+def test_clock_of_a_region_that_was_set_right_stops_nobody() -> None:
+    host = heard(region_ahead=-YEAR)
+    host.clock.follow(host.true)
+    host.clocks.hear_region(host.true)
+    assert host.follows(0)
+
+
 def test_agent_alone_contradicts_nobody_at_its_start() -> None:
     assert Host(own_ahead=-YEAR).clock.bound(READING) == EVERYTHING
 
