@@ -5,7 +5,7 @@ are told, a connection of a moment is asked.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nats.errors
@@ -14,6 +14,7 @@ from edge_agent import conditions
 from edge_agent.cancellation import is_cancelled
 from edge_agent.config import AgentSettings
 from edge_agent.links import Links, Opened, beside
+from edge_agent.ports import EVERYTHING
 from edge_agent.server_versions import needs_of_region, needs_of_source, version_of
 from edge_agent.status_board import UPSTREAM, StatusBoard, now, source_part
 from shared.certificates import EXPIRES_SOON, NotACertificate, certificates_in, valid_until
@@ -32,22 +33,22 @@ def expiry(whose: str, until: int, at: int) -> str:
     return f"{whose} expires in {rough}" if left > 0 else f"{whose} has expired, {rough} ago"
 
 
-def own_expiry(connection: ConnectionSettings, at: int) -> str:
+def own_expiries(connection: ConnectionSettings, at: int) -> Iterator[str]:
     """Say the same of our own certificate, and of the last of the authorities that we trust.
 
     Of a file that is of no use connecting tells.
     """
     if connection.tls is None:
-        return ""
-    said = []
+        return
+    cert, ca = connection.tls.cert, connection.tls.ca
     with contextlib.suppress(OSError, NotACertificate):
-        if connection.tls.cert:
-            until = valid_until(certificates_in(Path(connection.tls.cert))[0])
-            said.append(expiry(f"our certificate tls.cert {connection.tls.cert}", until, at))
-        if connection.tls.ca:
-            until = max(map(valid_until, certificates_in(Path(connection.tls.ca))))
-            said.append(expiry(f"the authority in tls.ca {connection.tls.ca}", until, at))
-    return "; ".join(filter(None, said))
+        own = valid_until(certificates_in(Path(cert))[0]) if cert else EVERYTHING
+        authority = max(map(valid_until, certificates_in(Path(ca)))) if ca else EVERYTHING
+        said = (
+            expiry(f"our certificate tls.cert {cert}", own, at),
+            expiry(f"the authority in tls.ca {ca}", authority, at),
+        )
+        yield from filter(None, said)
 
 
 class ServerWatch:
@@ -73,8 +74,7 @@ class ServerWatch:
         version = version_of(opened.client)
         unmet = [need.unmet(version) for need in self._needs.get(part, ()) if version < need.since]
         self._say(conditions.SERVER_TOO_OLD, part)("; ".join(unmet))
-        own = own_expiry(opened.settings, now())
-        said = [own, await self._expiry_of_server(opened)]
+        said = [*own_expiries(opened.settings, now()), await self._expiry_of_server(opened)]
         self._say(conditions.CERTIFICATE_EXPIRES, part)("; ".join(filter(None, said)))
 
     async def _expiry_of_server(self, opened: Opened) -> str:

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from edge_agent.conditions import DISK_FAILING, DISK_FULL
+from edge_agent.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.private_files import open_to_others
+from edge_agent.server_watch import own_expiries
+from edge_agent.status_board import now
 from edge_agent.store.disk_reading import read_through
 from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, set_aside_before
 from edge_agent.store.reading import holds_less
@@ -97,6 +99,7 @@ def _secrets(settings: AgentSettings) -> Iterator[Finding]:
     findings = [each for path, named in keys.items() if (each := _secret(f"{' and '.join(named)} {path}", path))]
     findings += _of_no_use(settings, [each.text for each in findings if each.level is Level.FAIL])
     findings += _damaged_key(settings)
+    findings += _certificates(settings)
     yield from findings
     if paths and not findings:
         yield good("secrets", f"{', '.join(map(str, keys))}: readable, and not by everyone")
@@ -116,6 +119,18 @@ def _of_no_use(settings: AgentSettings, said: Sequence[str]) -> Iterator[Finding
         # The file is named behind its key, and a missing one is said above.
         if not any(cause.partition(": ")[0] in text for text in said):
             yield bad("secrets", f"{' and '.join(names)}: {cause}", MEND_FILE)
+
+
+def _certificates(settings: AgentSettings) -> Iterator[Finding]:
+    """Say that our certificates, or the authorities that we trust, expire soon; once, whoever uses them."""
+    expiring: dict[str, list[str]] = {}
+    for name, connection in _connections(settings).items():
+        for said in own_expiries(connection, now()):
+            expiring.setdefault(said, []).append(name)
+    for said, names in expiring.items():
+        level = bad if "has expired" in said else doubtful
+        text = f"{' and '.join(names)}: {said}"
+        yield level("secrets", text, CERTIFICATE_EXPIRES.remedy, CERTIFICATE_EXPIRES)
 
 
 def _damaged_key(settings: AgentSettings) -> Iterator[Finding]:

@@ -15,8 +15,7 @@ from edge_agent.conditions import Kind
 from edge_agent.config import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.server_versions import Need, version_of
-from edge_agent.server_watch import expiry_of_server, own_expiry
-from edge_agent.status_board import now
+from edge_agent.server_watch import expiry_of_server
 from shared.nats_client import EdgeClient
 from shared.nats_connection import (
     ConnectFailed,
@@ -170,8 +169,6 @@ async def check_servers(
     found: list[str] = []
     failures = [each for each in await asyncio.gather(*map(attempt, connection.servers)) if each]
     findings = [doubtful(subject, each.text, each.remedy) if found else each for each in failures]
-    if own := own_expiry(connection, now()):
-        noticed.append(_of_certificate(subject, own))
     return [*findings, *noticed, *([good(subject, f"reached {', '.join(sorted(found))}")] if found else [])]
 
 
@@ -184,9 +181,5 @@ def _of_server(subject: str, server: str, visit: Visit, needs: Iterable[Need]) -
             level = bad if need.is_essential else doubtful
             yield level(subject, text, remedy, kinds.SERVER_TOO_OLD)
     if (shown := visit.client.peer_certificate) is not None and (said := expiry_of_server(shown)):
-        yield _of_certificate(subject, f"{server}: {said}")
-
-
-def _of_certificate(subject: str, text: str) -> Finding:
-    level = bad if "has expired" in text else doubtful
-    return level(subject, text, kinds.CERTIFICATE_EXPIRES.remedy, kinds.CERTIFICATE_EXPIRES)
+        # One that has expired lets nobody connect.
+        yield doubtful(subject, f"{server}: {said}", kinds.CERTIFICATE_EXPIRES.remedy, kinds.CERTIFICATE_EXPIRES)
