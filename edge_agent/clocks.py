@@ -21,10 +21,13 @@ from collections.abc import Callable
 from edge_agent.core.block_state import BlockState
 from edge_agent.ports import EVERYTHING
 from edge_agent.status_board import now
-from shared.instants import SECOND, format_duration
+from shared.instants import MINUTE, SECOND, format_duration
 
 REGION_PATIENCE = 20 * SECOND
 """How long after its start an agent whose own clock contradicts its site's waits to hear the region's."""
+
+DRIFT = 1 * MINUTE
+"""How far two readings of the region's clock may be apart from what this host's counts between them."""
 
 
 def uptime() -> int:
@@ -41,7 +44,7 @@ class Clocks:
         self._began_at = elapsed()
         self._own_began_at = own()
         self._region_ahead: int | None = None
-        self._region_began_ahead: int | None = None
+        self._region_set_by = 0
         self._heard = asyncio.Event()
 
     @property
@@ -51,9 +54,10 @@ class Clocks:
 
     def hear_region(self, at: int) -> None:
         """Note what the region's clock shows now."""
+        step = 0 if self.region is None else at - self.region
+        # Two clocks that nobody sets part by seconds a day: only what goes on for years would add up.
+        self._region_set_by += step if abs(step) > DRIFT else 0
         self._region_ahead = at - self.elapsed()
-        if self._region_began_ahead is None:
-            self._region_began_ahead = self._region_ahead
         self._heard.set()
 
     def was_set(self, by: int) -> bool:
@@ -62,8 +66,7 @@ class Clocks:
 
     def region_was_set(self, by: int) -> bool:
         """Tell whether the region's clock has been set by more than so much since it was first heard."""
-        latest, first = self._region_ahead, self._region_began_ahead
-        return latest is not None and first is not None and abs(latest - first) > by
+        return abs(self._region_set_by) > by
 
     async def hear(self) -> None:
         """Wait for the region's clock, no longer than ``REGION_PATIENCE`` after the start."""
@@ -89,7 +92,7 @@ class SiteClock:
     def reference(self) -> int:
         """Give what the others show."""
         region = self._clocks.region
-        return self._clocks.own() if region is None else region
+        return self._clocks.own() if region is None or self._clocks.region_was_set(self._max_ahead) else region
 
     def _others(self, state: BlockState | None) -> list[int]:
         clocks, own, region = self._clocks, self._clocks.own(), self._clocks.region

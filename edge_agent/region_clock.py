@@ -19,8 +19,8 @@ from shared.jetstream_api import ApiError, PubAck, RequestFailed, api_prefix, re
 from shared.policy import STREAM, consumer_name
 from shared.subjects import watermark_subject
 
-ASK_EVERY, ASK_SOON = 60.0, 5.0
-"""How often, in seconds, it is asked for: soon where it is not known yet."""
+ASK_EVERY, ASK_SOON, SOON = 60.0, 5.0, 6
+"""How often, in seconds, it is asked for: so many times sooner where a connection has not told it yet."""
 
 DEADLINE = 3.0
 _ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
@@ -43,11 +43,13 @@ class RegionClock:
         self._subject = watermark_subject(settings.block_id(first), first.target.prefix) if first else ""
         self._asked = ""
         self._denied: set[str] = set()
+        self._found = ""
+        self._tries = 0
         self._changed = asyncio.Event()
 
     def break_off(self, _reason: str) -> None:
         """Ask again over a connection that is new: it may lead to another server, and permit more."""
-        self._denied = set()
+        self._denied, self._found, self._tries = set(), "", 0
         self._changed.set()
 
     def takes_denial(self, reason: str) -> bool:
@@ -61,16 +63,17 @@ class RegionClock:
         """Ask once; tell whether there was an answer."""
         if await self._tells(self._consumer):
             return True
-        stream = await self._stream()
-        return bool(stream) and await self._tells(f"STREAM.INFO.{stream}")
+        self._found = self._found or await self._stream()
+        return bool(self._found) and await self._tells(f"STREAM.INFO.{self._found}")
 
     async def run(self) -> None:
         """Ask now and then, until cancelled."""
         while not is_cancelled():
             self._changed.clear()
             is_told = self._client.is_connected and await self.hear()
+            self._tries += 1
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ASK_EVERY if is_told else ASK_SOON):
+                async with asyncio.timeout(ASK_EVERY if is_told or self._tries > SOON else ASK_SOON):
                     await self._changed.wait()
 
     async def _tells(self, request: str) -> bool:

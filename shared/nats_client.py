@@ -227,8 +227,12 @@ class EdgeClient(DirectClient):
 
     async def _process_err(self, err_msg: str) -> None:
         """Reconnect after an error that nats-py takes as final (a user removed for a minute, too many connections)."""
-        if self.renews and PERMISSIONS_ERR in err_msg and "subscription" in err_msg.lower():
-            self._renewal.note_denial()
+        if self.renews and PERMISSIONS_ERR in err_msg:
+            if "subscription" in err_msg.lower():
+                self._renewal.note_denial()
+            else:
+                # In place of an answer to what was published.
+                self._renewal.note_answer()
         if STALE_CONNECTION in err_msg or PERMISSIONS_ERR in err_msg:
             await super()._process_err(err_msg)
         else:
