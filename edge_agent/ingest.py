@@ -284,8 +284,7 @@ class Ingest:
         give, slow_count = intake.give, intake.slow_count
         thinning, last = self._thinning, None
         expected, shows_holes = thinning.expected, thinning.shows
-        state = self.decider.state
-        bound, is_ahead = self._rules.clock_bound(state), state.clock_ahead
+        bound, is_ahead = self._rules.clock_bound(self.decider.state), draft.clock_ahead
         for message in messages:
             if (message.stored_at > bound) is not is_ahead:
                 is_ahead = not is_ahead

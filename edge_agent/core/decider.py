@@ -23,11 +23,12 @@ class BlockDraft(Protocol):
     """Inputs applied, not yet adopted.
 
     Inputs that return a bool return False where the draft is full: begin to commit it, adopt it, and give the same
-    input to the next one.
+    input to the next one. ``clock_ahead`` tells that the stream's clock is not followed.
     """
 
     decisions: list[Decision]
     recorded: list[RecordedInput]
+    clock_ahead: bool
 
     def prove(self, at: int, examined_sequence: int = 0) -> bool:
         """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""

@@ -62,7 +62,7 @@ class Draft:
         self._settling_at = state.settling_at
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
         self._takes, self._took = state.takes, state.took
-        self._seen, self._is_ahead = state.seen, state.clock_ahead
+        self._seen, self.clock_ahead = state.seen, state.clock_ahead
         self._largest = state.largest_size
         self._quiet_until = self._next_deadline = self._valid = 0
 
@@ -133,7 +133,7 @@ class Draft:
         """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
         if not self._advance(at):
             return False
-        if not self._is_ahead:
+        if not self.clock_ahead:
             self._source_clock = max(self._source_clock, at)
         return self.examine(examined_sequence)
 
@@ -189,7 +189,7 @@ class Draft:
         is_anybody_tracked = min(earliest_seen_at, self._stale.first_instant()) < NEVER
         if takes is not None and takes.lost_in(facts.takes) and is_anybody_tracked:
             # Where the stream's clock is not followed, whoever is heard now counts as heard before.
-            at = self.observed_through + 1 if self._is_ahead else facts.server_at
+            at = self.observed_through + 1 if self.clock_ahead else facts.server_at
             narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=at)
             return self._unheard_from_here(narrowed), used
         return now, None if earliest_seen_at >= now.narrowed_at else took
@@ -238,11 +238,11 @@ class Draft:
         """
         if not self._finish_settling():
             return False
-        if is_ahead == self._is_ahead:
+        if is_ahead == self.clock_ahead:
             return True
         if is_ahead and not self.observed_through:
             self._go_on_from(reference)
-        self._is_ahead = is_ahead
+        self.clock_ahead = is_ahead
         self._quiet_until = self._next_deadline = 0
         self.recorded.append(ClockSeen(self.observed_through, self.position.sequence, is_ahead))
         if is_ahead:
@@ -326,7 +326,7 @@ class Draft:
             took=self._took,
             seen=self._seen,
             largest_size=self._largest,
-            clock_ahead=self._is_ahead,
+            clock_ahead=self.clock_ahead,
             counters=counted(self._before.counters, additions),
             rejections=self._ledger.rejections,
         )
@@ -357,8 +357,8 @@ class Draft:
         if not self._finish_settling():
             return False
         through = self.observed_through
-        if self._is_ahead or through == 0 or self._seen.is_suspending:
-            if not self._is_ahead:
+        if self.clock_ahead or through == 0 or self._seen.is_suspending:
+            if not self.clock_ahead:
                 self._go_on_from(at)
             return True
         if self._detects and (self._pending_blind or at - through > self._policy.blind_after):
@@ -387,7 +387,7 @@ class Draft:
 
     def _read(self, message: SourceMessage) -> int:
         at = message.stored_at
-        if self._is_ahead:
+        if self.clock_ahead:
             self._ledger.count("clamped", "stored_ahead")
             self._last = message
             return self.observed_through

@@ -30,7 +30,7 @@ class PositionDraft:
         self._source_clock = state.source_clock
         self._examined = state.examined_sequence
         self._pending_blind = state.pending_blind
-        self._was_ahead = self._is_ahead = state.clock_ahead
+        self._was_ahead = self.clock_ahead = state.clock_ahead
         self._counts: Counters = {}
 
     # Inputs
@@ -52,7 +52,7 @@ class PositionDraft:
         """Let no time pass while the stream's clock is ahead of the others, which show ``reference``."""
         if is_ahead and not self._through:
             self._advance(reference)
-        self._is_ahead = is_ahead
+        self.clock_ahead = is_ahead
         return True
 
     def examine(self, sequence: int) -> bool:
@@ -109,7 +109,7 @@ class PositionDraft:
     def changes_nothing(self) -> bool:
         """Tell whether only time went on: no message was read, nothing counted or recorded."""
         policy_is_as_before = self._policy is self._before.policy
-        is_quiet = not (self._last or self._counts or self.recorded) and self._is_ahead == self._was_ahead
+        is_quiet = not (self._last or self._counts or self.recorded) and self.clock_ahead == self._was_ahead
         return is_quiet and policy_is_as_before
 
     def state(self) -> BlockState:
@@ -125,7 +125,7 @@ class PositionDraft:
             past_stored_at=self._past_stored_at,
             examined_sequence=self._examined,
             pending_blind=self._pending_blind,
-            clock_ahead=self._is_ahead,
+            clock_ahead=self.clock_ahead,
             mode=self._before.mode,
             counters=counted(self._before.counters, self._counts),
         )
@@ -141,7 +141,7 @@ class PositionDraft:
         self._advance(message.stored_at)
 
     def _advance(self, at: int) -> None:
-        if self._is_ahead:
+        if self.clock_ahead:
             return
         # Once for every message: comparing costs a third of calling max().
         if at > self._source_clock:  # noqa: PLR1730

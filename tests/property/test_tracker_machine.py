@@ -305,3 +305,16 @@ def test_a_second_change_of_the_past_brings_nobody_back_who_retired(machine: Tra
     machine.do(machine.agent.reopen())
     machine.senders_register_while_the_agent_reads([("c", 40, 0, 0)], 100)
     assert list(machine.agent.tracker.senders.slots) == ["c"]
+
+
+def test_a_clock_that_was_set_right_is_followed_within_the_batch_that_holds_both(machine: TrackerMachine) -> None:
+    machine.begin(POLICIES[0], 1000)
+    machine.senders_register([("a", 0, 0, 0)])
+    machine.agent_sees_a_silence(4)
+    machine.server_clock_is_set(400 * DAY)
+    machine.senders_register([("a", 1, 0, 0)])
+    machine.server_clock_is_set(0)
+    machine.senders_register([("b", 1, 0, 0)])
+    machine.agent_reads(100)
+    state = machine.agent.tracker.state
+    assert (state.clock_ahead, state.observed_through) == (False, machine.stream.clock)

@@ -133,10 +133,12 @@ class MortalAgent:
         tracker.limit = self._decision_limit
 
     async def read(self, count: int) -> None:
-        """Take the next messages in one batch."""
+        """Take the next messages in one batch, which comes in two parts."""
         # Copies: after a restore the same message may be read again, in another past.
         self._taken = [copy(message) for message in self.stream.next_messages(count)]
-        await self.ingest._take(list(self._taken))
+        half = len(self._taken) // 2
+        self.stream.following = self._taken[half:] if half else []
+        await self.ingest._take(self._taken[:half] or list(self._taken))
         await self.ingest._commits.finish()
 
     async def check(self) -> None:

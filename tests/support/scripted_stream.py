@@ -28,6 +28,8 @@ class ScriptedStream:
         self._backup: tuple[int, int, list[SourceMessage]] = clock, 1, []
         self._read_through = 0
         self._is_broken = False
+        self.following: list[SourceMessage] = []
+        """What was delivered, and comes into the same batch."""
         self.takes = StreamTakes(("nodes.>",))
         self.refusal = ""
         self.refuses_by_subject = False
@@ -124,7 +126,8 @@ class ScriptedStream:
         return self.next_messages(len(self._messages))
 
     async def read_on(self) -> Sequence[SourceMessage]:
-        return []
+        following, self.following = self.following, []
+        return following
 
     def next_messages(self, count: int) -> list[SourceMessage]:
         """Deliver at most ``count`` messages."""
