@@ -155,12 +155,7 @@ async def _consumer(
             for finding in _as_it_is(name, address, info):
                 yield finding
     asked = {f"{prefix}.CONSUMER.CREATE.{tail}": "making the consumer"} if is_to_be_made else {}
-    asked |= {f"{prefix}.CONSUMER.MSG.NEXT.{tail}": "reading"}
-    if resets_consumers(visit.client):
-        asked |= {f"{prefix}.CONSUMER.RESET.{tail}": "resetting"}
-    elif address.creates_consumer:
-        # An older server makes the consumer anew instead.
-        asked |= {f"{prefix}.CONSUMER.DELETE.{tail}": "deleting it", f"{prefix}.CONSUMER.CREATE.{tail}": "making it"}
+    asked |= _to_read(prefix, tail, makes_anew=address.creates_consumer and not resets_consumers(visit.client))
     asked |= {f"{prefix}.STREAM.MSG.GET.{address.stream}": "asking what waits"} if is_asked else {}
     yield await _permissions(visit, name, asked, tail)
 
@@ -212,6 +207,15 @@ async def _own_messages(
         else:
             findings.append(good(name, f"stream {stream} listens on {subject} ({key}), publishing is permitted"))
     return findings
+
+
+def _to_read(prefix: str, tail: str, *, makes_anew: bool) -> dict[str, str]:
+    """Name what reading asks; a server that cannot reset a consumer lets it be deleted, and made anew."""
+    consumer = f"{prefix}.CONSUMER"
+    reading = {f"{consumer}.MSG.NEXT.{tail}": "reading"}
+    if makes_anew:
+        return reading | {f"{consumer}.DELETE.{tail}": "deleting it", f"{consumer}.CREATE.{tail}": "making it"}
+    return reading | {f"{consumer}.RESET.{tail}": "resetting"}
 
 
 async def _permissions(visit: Visit, name: str, asked: Mapping[str, str], tail: str) -> Finding:
