@@ -211,7 +211,7 @@ async def test_a_site_whose_clock_steps_back_accuses_nobody_and_goes_on(
         code, said, _ = await deployment.agent.run_command(
             "status", "--check", "--config", str(deployment.agent.config)
         )
-        assert (code, said.partition(" is ")[0]) == (1, "stream nodes: standing still: its server's clock")
+        assert (code, said.partition(" is ")[0]) == (1, "error: stream nodes: standing still: its server's clock")
         clock.set(0)
         set_right_at = await deployment.site_time()
         after = await deployment.until_observed(set_right_at + SECOND, DEADLINE)
