@@ -7,6 +7,7 @@ from a thread that lives as long as the server shall.
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -67,6 +68,8 @@ class EmbeddedNats:
     """One nats-server: started, stopped, killed, suspended and restarted at will, always on the same port and store."""
 
     def __init__(self, settings: ServerSettings) -> None:
+        if settings.jetstream and re.search(r"^\s*jetstream\b", settings.extra_config, re.MULTILINE):
+            raise ValueError("extra_config: a second jetstream block would replace the first: give jetstream_config")
         self.settings = settings
         self.log_path = settings.store_dir / "nats-server.log"
         self._process: subprocess.Popen[bytes] | None = None

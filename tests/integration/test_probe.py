@@ -147,7 +147,7 @@ async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_p
 
 async def test_a_probe_that_the_stream_refuses_proves_nothing_until_one_is_stored(tmp_path: Path) -> None:
     """What STREAM.INFO does not show: another stream has taken all that the server may store."""
-    async with running_site(tmp_path, "jetstream: {max_file_store: 1MB}") as site:
+    async with running_site(tmp_path, max_file="1MB") as site:
         await site.make_stream()
         async with reading(site, probe=PROBE) as reader:
             await until(lambda: proves(reader), "the first probe is stored and the check counts")

@@ -26,6 +26,7 @@ class Cause(ABC):
     """What keeps the stream from storing, and what lets it store again."""
 
     site_config = ""
+    site_max_file = ""
     loses_messages = True
 
     def __init__(self, deployment: Deployment) -> None:
@@ -39,7 +40,7 @@ class Cause(ABC):
 
 
 class ServerStorage(Cause):
-    site_config = "jetstream: {max_file_store: 1MB}"
+    site_max_file = "1MB"
 
     async def begins(self) -> None:
         await exhaust(self.site)
@@ -49,6 +50,7 @@ class ServerStorage(Cause):
 
 
 class AccountStorage(ServerStorage):
+    site_max_file = ""
     site_config = "accounts: { A: { users: [{user: a, password: a}], jetstream: {max_file: 1MB} } }, no_auth_user: a"
 
 
@@ -149,7 +151,7 @@ async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
     tmp_path: Path, cause: type[Cause], said: str
 ) -> None:
     async with (
-        deployed(tmp_path, SETTINGS, site_config=cause.site_config) as deployment,
+        deployed(tmp_path, SETTINGS, site_config=cause.site_config, site_max_file=cause.site_max_file) as deployment,
         deployment.senders(NAMES, size=3_000),
     ):
         deployment.agent.start()

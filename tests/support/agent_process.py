@@ -208,14 +208,20 @@ class Deployment:
 
 @asynccontextmanager
 async def deployed(
-    directory: Path, settings: str = SETTINGS, listen: str = "", site_config: str = "", region_config: str = ""
+    directory: Path,
+    settings: str = SETTINGS,
+    listen: str = "",
+    site_config: str = "",
+    region_config: str = "",
+    site_max_file: str = "",
 ) -> AsyncIterator[Deployment]:
     """Start servers and make streams; write the agent's settings, and end it in the end, if it was started.
 
-    ``site_config`` are further lines of the configuration of the site's server, ``region_config`` of the region's.
+    ``site_config`` are further lines of the configuration of the site's server, ``region_config`` of the region's;
+    ``site_max_file`` is what the site's server may store.
     """
     async with (
-        running_site(directory, site_config) as site,
+        running_site(directory, site_config, max_file=site_max_file) as site,
         running_region(directory, extra_config=region_config) as region,
     ):
         await site.make_stream()

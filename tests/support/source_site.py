@@ -117,14 +117,20 @@ class Site(LinkedServer):
 
 @asynccontextmanager
 async def running_site(
-    directory: Path, extra_config: str = "", *, domain: str = "", leaf_remotes: tuple[LeafRemote, ...] = ()
+    directory: Path,
+    extra_config: str = "",
+    *,
+    max_file: str = "",
+    domain: str = "",
+    leaf_remotes: tuple[LeafRemote, ...] = (),
 ) -> AsyncIterator[Site]:
-    """Start a site; ``extra_config`` are further lines of the server's configuration."""
+    """Start a site; ``extra_config``: more lines of its server's configuration; ``max_file``: what it may store."""
     async with AsyncExitStack() as stack:
         settings = ServerSettings(
             name="site",
             store_dir=directory / "site",
             extra_config=extra_config,
+            max_file=max_file,
             domain=domain,
             leaf_remotes=leaf_remotes,
         )
