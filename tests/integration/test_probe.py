@@ -477,4 +477,4 @@ async def test_an_agent_whose_probes_are_not_permitted_says_so_and_reads_on(tmp_
         ]
         assert (probe["phase"], source["phase"], stream["phase"]) == ("off", "connected", "reading")
         assert probe["reason"] == "not permitted: publish on registration.probe; allow the agent's user to"
-        assert deployment.agent.log.count("not permitted: publish on registration.probe") == 1
+        assert deployment.agent.log.count("probe of nodes: off: not permitted: publish on registration.probe") == 1

@@ -162,7 +162,8 @@ async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
 
         async def is_told() -> bool:
             found = (await deployment.agent.status_json()).get("conditions", [])
-            return any(each["name"] == "stream_not_storing" and said in each["what"] for each in found)
+            name = "stream_not_read" if cause is Consumer else "stream_not_storing"
+            return any(each["name"] == name and said in each["what"] for each in found)
 
         await until(is_told, "status says why")
         # Another run knows no more of it than the store.
