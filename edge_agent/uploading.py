@@ -7,17 +7,20 @@ from edge_agent.agent_parts import AgentParts
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.standing import Standing
 from edge_agent.links import Adapter, max_payload_of
+from edge_agent.name_watch import NameWatch
 from edge_agent.status_board import CONNECTED, NOT_ACCEPTED, UPSTREAM
 from edge_agent.uploader import Uploader
 from edge_agent.upstream import JetStreamUpstream
+from edge_agent.usefulness import NAMES
 from shared.nats_client import EdgeClient
 
 
 class RegionLink(NamedTuple):
-    """An open connection to the region."""
+    """An open connection to the region; ``names`` looks over it who else publishes there as we do."""
 
     client: EdgeClient
     upstream: JetStreamUpstream
+    names: NameWatch
 
 
 class Uploading:
@@ -30,14 +33,18 @@ class Uploading:
         """Connect, however long that takes."""
         adapters: list[Adapter] = []
         report = self._parts.board.reporter(UPSTREAM)
+        # Before anything is read in this run: what the store knows now was read by runs before.
+        known = {block_id.block: state for block_id, state in await self._parts.store.known_blocks()}
         client = await self._parts.links.open(self._parts.settings.upstream, "upstream", adapters, report)
 
         async def ask_limit() -> int:
             return await max_payload_of(client, self._parts.settings.upstream)
 
         upstream = JetStreamUpstream(client, ask_limit)
-        adapters += (self._parts.policy_feed, upstream)
-        return RegionLink(client, upstream)
+        boot_id, report_names = self._parts.identity.boot_id, self._parts.board.reporter(NAMES)
+        names = NameWatch(self._parts.settings, boot_id, known, report_names)
+        adapters += (self._parts.policy_feed, upstream, names)
+        return RegionLink(client, upstream, names)
 
     async def run(self, link: RegionLink) -> None:
         """Upload, and hear what the hub says, until cancelled; it may run again then."""
