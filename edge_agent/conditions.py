@@ -159,6 +159,13 @@ CONSUMER_PAUSED = Kind(
     "Somebody has paused the consumer that the agent reads through: nothing is delivered until that ends.",
     "resume it: nats consumer resume STREAM CONSUMER; muster-agent doctor names both",
 )
+CONSUMER_SHARED = Kind(
+    "consumer_shared",
+    _E,
+    "Somebody else reads through the consumer that the agent reads through: each would miss what goes to the other, so "
+    "the agent that came later reads nothing.",
+    "stop that one, or give one of the two another source.consumer",
+)
 CONSUMER_EXPIRES = Kind(
     "consumer_expires",
     _W,
@@ -245,6 +252,19 @@ REGION_REFUSES = Kind(
     _E,
     "For a minute the region has refused what is published, or not answered: it waits in the outbox.",
     "mend what the reason names; muster-agent doctor looks at the region's stream and permissions",
+)
+NAME_TAKEN = Kind(
+    "name_taken",
+    _E,
+    "Another agent publishes under the same region, site and block: this one was there later, and reads and publishes "
+    "nothing more; where nobody can tell who was first, both go on, and what they say is mixed.",
+    "give one of two sites another name (site), stop one of two agents of a site, or make them a pair ([pair])",
+)
+NAME_CONTESTED = Kind(
+    "name_contested",
+    _W,
+    "Another agent publishes under the same region, site and block, and came later: it should withdraw.",
+    "nothing, where that ends within a minute or two; else stop that one, or give its site another name",
 )
 OUTBOX_FULL = Kind(
     "outbox_full",

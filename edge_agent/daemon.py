@@ -3,22 +3,26 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 from edge_agent.agent_parts import AgentParts
 from edge_agent.belonging import check_belonging
 from edge_agent.clocks import Clocks
 from edge_agent.config import AgentSettings
+from edge_agent.ingest_block import IngestPhase
 from edge_agent.links import Links
 from edge_agent.memory import collect_rarely, give_memory_back
 from edge_agent.modes import AgentIdentity
 from edge_agent.monitor import serve_monitor
+from edge_agent.name_watch import NameFree, NameTaken
+from edge_agent.namesake import Namesake, boot_id
 from edge_agent.pair.copying import CopyArrived, adopt_copy
 from edge_agent.pair.refusal import check_key_file
 from edge_agent.pair.service import serve_pair
@@ -27,7 +31,7 @@ from edge_agent.policy_feed import PolicyFeed
 from edge_agent.private_files import keep_private
 from edge_agent.seats import Seats
 from edge_agent.server_watch import ServerWatch
-from edge_agent.status_board import StatusBoard
+from edge_agent.status_board import StatusBoard, now, stream_part
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Hold, Prepared, held, prepare
 from edge_agent.store.site_key import site_key
@@ -38,6 +42,8 @@ from edge_agent.uploading import Uploading
 from shared.cancellation import cancelled
 
 log = logging.getLogger("muster.agent")
+
+E = TypeVar("E", bound=BaseException)
 
 SWITCH_INTERVAL = 0.001
 SOON, PAUSE = 60.0, 5.0
@@ -52,11 +58,16 @@ async def run(settings: AgentSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     keep_private(path)
     damage: StoreDamaged | None = None
+    namesake: Namesake | None = None
     with held(path) as hold:
         while not stopping.is_set():
             began, damaged_before = time.monotonic(), damage is not None
             try:
-                await _run_on(path, settings, stopping, damage, hold)
+                await _run_on(path, settings, stopping, damage, hold, namesake)
+            except* NameTaken as taken:
+                damage, namesake = None, _first_of(taken).namesake
+            except* NameFree:
+                damage = namesake = None
             except* StoreDamaged as found:
                 damage = _first_of(found)
                 if damaged_before and time.monotonic() - began < SOON:
@@ -75,9 +86,14 @@ async def run(settings: AgentSettings) -> None:
 
 
 async def _run_on(
-    path: Path, settings: AgentSettings, stopping: asyncio.Event, damage: StoreDamaged | None, hold: Hold
+    path: Path,
+    settings: AgentSettings,
+    stopping: asyncio.Event,
+    damage: StoreDamaged | None,
+    hold: Hold,
+    namesake: Namesake | None,
 ) -> None:
-    """Run on the store as it is, or on a new one where there is ``damage`` to it."""
+    """Run on the store as it is, or on a new one where there is ``damage`` to it; wait where there is a namesake."""
     if settings.pair.members:
         check_key_file(settings)
     async with watchdog_kept(stopping):
@@ -86,18 +102,26 @@ async def _run_on(
         _say_what_was_found(path, prepared, damage)
         key = site_key(settings.id_key_path, is_beside_store=not settings.upstream.id_key_file)
     with hold.noting_files():
-        await _run_agent(settings, stopping, key, hold, replaces_lost=prepared.replaces_lost)
+        await _run_agent(settings, stopping, key, hold, namesake, replaces_lost=prepared.replaces_lost)
 
 
 async def _run_agent(
-    settings: AgentSettings, stopping: asyncio.Event, key: bytes, hold: Hold, *, replaces_lost: bool
+    settings: AgentSettings,
+    stopping: asyncio.Event,
+    key: bytes,
+    hold: Hold,
+    namesake: Namesake | None,
+    *,
+    replaces_lost: bool,
 ) -> None:
     path = Path(settings.store.path)
     async with watchdog_kept(stopping):
         store = await SqliteStore.open(path, int(settings.store.max_outbox))
         try:
             check_belonging(path, settings, await store.known_blocks())
-            agent = Agent(settings, store, key, replaces_lost=replaces_lost, displaced=hold.displaced)
+            agent = Agent(
+                settings, store, key, replaces_lost=replaces_lost, displaced=hold.displaced, namesake=namesake
+            )
             collect_rarely()
             # SQLite's thread wants the interpreter for microseconds at a time: a busy loop lets go of it that often.
             sys.setswitchinterval(SWITCH_INTERVAL)
@@ -114,7 +138,10 @@ async def _run_agent(
 
 
 class Agent:
-    """Everything that runs in one agent, around one store."""
+    """Everything that runs in one agent, around one store.
+
+    With a ``namesake``, who was there before, it only waits until that one has gone: run_until() raises NameFree then.
+    """
 
     def __init__(
         self,
@@ -124,12 +151,14 @@ class Agent:
         *,
         replaces_lost: bool,
         displaced: Callable[[], str] = str,
+        namesake: Namesake | None = None,
     ) -> None:
         self._settings = settings
         self._displaced = displaced
+        self._namesake = namesake
         self._store = store
         self._links = Links(settings.site)
-        identity = AgentIdentity(version("muster"), uuid.uuid4().hex, key)
+        identity = AgentIdentity(version("muster"), boot_id(now(), os.urandom(10)), key)
         self._board = StatusBoard(
             settings.agent_name,
             settings.region,
@@ -179,6 +208,9 @@ class Agent:
             await self._store.close()
 
     def _working_parts(self) -> Iterator[tuple[str, Coroutine[None, None, None]]]:
+        if self._namesake is not None:
+            yield "names", self._wait_for_names(self._namesake)
+            return
         if self._settings.pair.members:
             yield "pair", serve_pair(self._parts, self._seats, self._uploading)
             return
@@ -186,11 +218,19 @@ class Agent:
         for block in self._settings.stream:
             yield block.name, self._read(block)
 
+    async def _wait_for_names(self, namesake: Namesake) -> None:
+        for block in self._settings.stream:
+            self._board.reporter(stream_part(block.name))(IngestPhase.WITHDRAWN, "another agent has its name")
+        link = await self._uploading.open()
+        await link.names.run_withdrawn(link.client, namesake)
+
     async def _upload(self) -> None:
         link = await self._uploading.open()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._uploading.run(link), name="upload")
             tasks.create_task(link.clock.run(), name="clock of the region")
+            tasks.create_task(link.names.run(link.client), name="names")
+            await link.names.may_publish.wait()
+            await self._uploading.run(link)
 
     async def _read(self, block: StreamSettings) -> None:
         known = await self._store.load_block(block.name)
@@ -198,7 +238,7 @@ class Agent:
         await self._seats.ingest(seat, seat.mode.decides(*known) if known else None)
 
 
-def _first_of(errors: BaseExceptionGroup[StoreDamaged]) -> StoreDamaged:
+def _first_of(errors: BaseExceptionGroup[E]) -> E:
     first = errors.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 

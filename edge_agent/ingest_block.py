@@ -10,7 +10,7 @@ from edge_agent.core.decider import Decider, MessageIntake, RecordWriter
 from edge_agent.core.policy import Policy
 from edge_agent.core.standing import Standing
 from edge_agent.core.tracker import Tracker
-from edge_agent.ports import EVERYTHING, ClockBound, ConsumerPaused, Journal, Orders, SourceUnavailable
+from edge_agent.ports import EVERYTHING, ClockBound, ConsumerPaused, ConsumerShared, Journal, Orders, SourceUnavailable
 
 
 class IngestPhase(StrEnum):
@@ -21,6 +21,8 @@ class IngestPhase(StrEnum):
     FOLLOWING = "following"
     UNAVAILABLE = "source unavailable"
     CONSUMER_PAUSED = "consumer paused"
+    CONSUMER_SHARED = "consumer shared"
+    WITHDRAWN = "withdrawn"
     DISK_FULL = "paused, disk full"
     DISK_FAILING = "paused, disk failing"
     STORE_LOCKED = "paused, store locked"
@@ -29,6 +31,8 @@ class IngestPhase(StrEnum):
 
 def phase_of(error: SourceUnavailable) -> IngestPhase:
     """Say what a loop does whose source cannot be read."""
+    if isinstance(error, ConsumerShared):
+        return IngestPhase.CONSUMER_SHARED
     return IngestPhase.CONSUMER_PAUSED if isinstance(error, ConsumerPaused) else IngestPhase.UNAVAILABLE
 
 

@@ -55,6 +55,10 @@ class ConsumerPaused(SourceUnavailable):
     """An operator has paused the consumer: nothing is delivered."""
 
 
+class ConsumerShared(SourceUnavailable):
+    """Somebody else reads through the consumer."""
+
+
 class BatchCommit(msgspec.Struct, frozen=True):
     """Everything that one batch changes: committed together or not at all.
 

@@ -6,6 +6,7 @@ retention made them while the reader was behind: then it opens anew, to tell of 
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -13,16 +14,28 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.resume import PastChange, StreamFacts, is_gap, is_unread, past_change
-from edge_agent.ports import Checked, ConsumerPaused, ConsumerState, Opened, SourceUnavailable
+from edge_agent.ports import Checked, ConsumerPaused, ConsumerShared, ConsumerState, Opened, SourceUnavailable
 from edge_agent.probe import Probe
 from edge_agent.source_api import SourceApi
-from edge_agent.source_cluster import Completeness
-from edge_agent.source_consumer import ConsumerInfo, pause_of
-from edge_agent.source_pulls import Pulls
+from edge_agent.source_cluster import Completeness, MayNotAsk
+from edge_agent.source_consumer import ConsumerInfo, pause_of, read_by_others
+from edge_agent.source_holes import Elsewhere, Hole, Requests
+from edge_agent.source_pulls import PULL_EXPIRES, Pulls
 from shared.identifiers import SourcePosition
 from shared.nats_client import EdgeClient
 
+log = logging.getLogger("muster.agent")
+
 OPEN_DEADLINE = 10.0
+REQUESTS_END = 3.0
+"""Seconds within which a server forgets requests that nobody listens for any more: with leaf nodes, 2."""
+
+LARGEST_ASKED = 512 << 10
+"""The answer to a question is a third larger than the message, in bytes, and must pass leaf links."""
+
+QUIET = 10.0
+"""Seconds for which nobody else may have read before this reader takes the consumer: one that restarts is soon back."""
+
 SECOND_LOOK = 1.0
 """Seconds after which a stream that is shorter than what was read is believed to be."""
 
@@ -38,12 +51,22 @@ class JetStreamSource:
         self._api = api
         self._settle = settle
         self._link_changed = asyncio.Event()
-        self._pulls = Pulls(client, api)
+        self._time = asyncio.get_running_loop().time
+        # Of every reset: what an older one had asked for may wait at the server yet.
+        self._requests = Requests(PULL_EXPIRES + REQUESTS_END)
+        self._pulls = Pulls(client, api, self._requests)
         self._completeness = Completeness(api)
+        self._others_at = float("-inf")
+        self._is_cut, self._cut_at = False, float("-inf")
+        self._disturbed: list[Hole] | None = None
+        self._elsewhere: Elsewhere | None = None
+        self._opened_at = self._time()
+        self._has_passed_over = False
 
     def break_off(self, reason: str) -> None:
         """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
         self._pulls.break_off(reason)
+        self._is_cut, self._cut_at = True, self._time()
         self._link_changed.set()
 
     def takes_denial(self, reason: str) -> bool:
@@ -88,8 +111,16 @@ class JetStreamSource:
         if not self._client.is_established:
             raise SourceUnavailable("the connection to the site's servers is down")
         await self._pulls.close()
+        before, was_cut, self._is_cut = self._pulls, self._is_cut, False
+        if not was_cut:
+            # Else an older connection, which the server may believe alive, listens for them yet.
+            self._requests.end_by(self._time() + REQUESTS_END)
+        if before.is_disturbed:
+            self._disturbed = [*(self._disturbed or ()), *before.holes.kept_before(position.sequence)]
+            self._elsewhere = before.elsewhere or self._elsewhere
+        in_doubt = self._disturbed is not None and self._time() - self._cut_at > PULL_EXPIRES + REQUESTS_END
         # Before the first question: they are broken where the connection changes while it is answered.
-        pulls = self._pulls = Pulls(self._client, self._api)
+        pulls = self._pulls = Pulls(self._client, self._api, self._requests)
         self._completeness = Completeness(self._api)
         self._newest_stored_at, self._read_through = position.stored_at, read_through
         facts = await self._api.facts()
@@ -104,6 +135,9 @@ class JetStreamSource:
             consumer = await self._api.ensure_consumer()
             # Nothing would come of what tells whether the past is the same.
             _refuse_paused(consumer)
+            consumer = await self._alone_at(consumer, in_doubt=in_doubt)
+            lets_go = facts.awaits_consumers or consumer.acknowledges_each
+            await self._look_back(lets_go=lets_go)
             verifies = position.sequence > 0 and last_stored_at > 0
             first = position.sequence if verifies else position.next_sequence
             pending = await self._api.reset(_beginning(facts, consumer, first))
@@ -117,9 +151,74 @@ class JetStreamSource:
                 await pulls.close()
                 return Opened(facts, position.sequence, PastChange.FORGOTTEN)
         if change is None:
-            return Opened(facts, position.sequence, is_gap=is_gap(read_through, facts))
+            has_passed_over, self._has_passed_over = self._has_passed_over, False
+            self._opened_at = self._time()
+            return Opened(facts, position.sequence, is_gap=has_passed_over or is_gap(read_through, facts))
         await pulls.close()
         return Opened(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
+
+    async def _alone_at(self, consumer: ConsumerInfo, *, in_doubt: bool) -> ConsumerInfo:
+        """Take the consumer only where nobody else waits for its messages; else raise SourceUnavailable.
+
+        ``in_doubt``: what may be this reader's own is waited for, too.
+        """
+        give_up_at = self._time() + REQUESTS_END
+        while consumer.num_waiting > (0 if in_doubt else self._requests.waiting(self._time())):
+            if self._time() >= give_up_at:
+                self._others_at = self._time()
+                break
+            await asyncio.sleep(0.1)
+            consumer = await self._api.consumer_info()
+        if self._time() - self._others_at < QUIET:
+            raise ConsumerShared(read_by_others(self._api.address))
+        return consumer
+
+    async def _look_back(self, *, lets_go: bool) -> None:
+        """Look whether somebody else was delivered what would have filled holes that have been read over.
+
+        Of a stream that ``lets_go`` of what somebody else acknowledges, nobody can tell any more.
+        """
+        holes, self._disturbed = self._disturbed, None
+        if holes is None:
+            return
+        self._elsewhere = self._elsewhere if lets_go else None
+        has_seen_others = self._others_at > self._opened_at
+        if lets_go:
+            self._has_passed_over = self._has_passed_over or (has_seen_others and bool(holes))
+        for hole in () if lets_go else holes:
+            if await self._passed_over(hole, unless_known=hole.before if has_seen_others else None) is not None:
+                self._has_passed_over = True
+                break
+        if self._has_passed_over:
+            self._tell_of_gap()
+
+    def _count_what_comes_again(self, taken: Sequence[SourceMessage]) -> None:
+        """Let reading end, to tell of a gap, where less comes again than had gone elsewhere."""
+        assert self._elsewhere is not None
+        after, before, missing = self._elsewhere
+        missing -= sum(after < message.sequence < before for message in taken)
+        self._elsewhere = Elsewhere(after, before, missing) if missing > 0 and taken[-1].sequence < before else None
+        if self._elsewhere is None and missing > 0:
+            self._has_passed_over = True
+            self._tell_of_gap()
+            self._pulls.break_off("somebody else was delivered what does not come again")
+
+    def _tell_of_gap(self) -> None:
+        log.warning(
+            "consumer %s of stream %s was read by somebody else, too: what went there counts as a gap",
+            self._api.address.consumer,
+            self._api.address.stream,
+        )
+
+    async def _passed_over(self, hole: Hole, unless_known: int | None = None) -> int | None:
+        """Ask for a message within a hole; give ``unless_known`` where nobody may ask."""
+        if hole.size > LARGEST_ASKED:
+            return unless_known
+        try:
+            found = await self._completeness.next_behind(hole.after)
+        except MayNotAsk:
+            return unless_known
+        return found if found is not None and found < hole.before else None
 
     async def _open_probe(self, facts: StreamFacts, largest_size: int = 0) -> None:
         self._probed = facts.takes.subjects, facts.copies, facts.refuses_by_subject
@@ -152,6 +251,9 @@ class JetStreamSource:
         await pulls.gather(patience)
         if pulls.hole_after is not None:
             await self._look_into_hole(pulls.hole_after)
+        await self._look_into_doubtful_holes()
+        if pulls.holes.need_look:
+            await self._look_for_others()
         if pulls.is_rewritten:
             pulls.break_off("the stream's past has changed")
         if pulls.broken:
@@ -162,11 +264,14 @@ class JetStreamSource:
         """Give what follows closely, where reading is behind the stream: none else, nor where read() has to look."""
         pulls = self._pulls
         await pulls.gather_on()
-        return [] if pulls.broken or pulls.hole_after is not None else self._take()
+        must_look = pulls.stops_after is not None or pulls.holes.need_look
+        return [] if pulls.broken or must_look else self._take()
 
     def _take(self) -> Sequence[SourceMessage]:
         taken = self._pulls.take()
         if taken:
+            if self._elsewhere is not None:
+                self._count_what_comes_again(taken)
             self._newest_stored_at = taken[-1].stored_at
             if self._probe is not None:
                 self._probe.look_at(taken)
@@ -182,11 +287,37 @@ class JetStreamSource:
         if pulls.first is not None and pulls.first.sequence > hole_after:
             pulls.break_off(f"messages behind {hole_after} were lost to retention before they were read")
 
+    async def _look_into_doubtful_holes(self) -> None:
+        """Let reading end where somebody else was delivered what would have filled a hole: it comes after a reset."""
+        pulls, doubtful = self._pulls, self._pulls.holes.doubtful
+        while doubtful and not pulls.broken:
+            found = await self._passed_over(doubtful[0])
+            if found is not None:
+                text = f"message {found} was passed over: somebody else reads with the consumer, or has reset it"
+                pulls.break_off(text, is_disturbed=True)
+            doubtful.popleft()
+
+    async def _look_for_others(self) -> ConsumerInfo:
+        """Ask for the consumer's progress, and let reading end where somebody else has requests waiting there."""
+        pulls, requests = self._pulls, self._requests
+        hole_count, received = pulls.holes.count, pulls.consumer_sequence
+        waiting, made_count = requests.waiting(self._time()), requests.made_count
+        consumer = await self._api.consumer_info()
+        if consumer.num_waiting > waiting + requests.made_count - made_count:
+            self._others_at = self._time()
+            pulls.break_off("somebody else asks there, too", is_disturbed=True)
+            raise ConsumerShared(read_by_others(self._api.address))
+        if consumer.delivered.consumer_seq < received:
+            pulls.break_off("somebody else has reset the consumer", is_disturbed=True)
+        else:
+            pulls.holes.forget(hole_count)
+        return consumer
+
     async def check(self, blind_after: int) -> Checked:
         """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
         facts = await self._api.facts()
         refusal = await self._refusal(facts, blind_after)
-        consumer = await self._api.consumer_info()
+        consumer = await self._look_for_others()
         _refuse_paused(consumer)
         pulls = self._pulls
         if pulls.broken:

@@ -147,10 +147,17 @@ class SourceApi:
         """Name the subject on which the stream's leader is asked for single messages."""
         return f"{self._prefix}.STREAM.MSG.GET.{self._stream}"
 
-    async def holds_behind(self, sequence: int) -> bool:
-        """Ask the stream's leader whether any message behind a sequence passes the filter."""
-        behind = {"seq": sequence + 1, "next_by_subj": self._address.filter_subject or ">"}
-        return await self._sequence_of(behind) is not None
+    @property
+    def address(self) -> SourceAddress:
+        """Give what it speaks of."""
+        return self._address
+
+    async def next_behind(self, sequence: int) -> int | None:
+        """Ask the stream's leader for the first message behind a sequence that passes the filter; None: there is none.
+
+        Raise SourceUnavailable.
+        """
+        return await self._sequence_of({"seq": sequence + 1, "next_by_subj": self._address.filter_subject or ">"})
 
     async def _info(self) -> StreamInfo:
         info = await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)

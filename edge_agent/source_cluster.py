@@ -1,14 +1,14 @@
-"""Tell whether everything that a stream stores was delivered, whichever server of a cluster delivers it.
+"""Tell whether everything that a stream stores was delivered, whichever server of a cluster delivers it, and to whom.
 
 A consumer's leader counts and delivers what its own copy of the stream holds. One that was down, or is new, may be made
 the leader while it is sent what it missed, minutes of it, and says meanwhile that nothing waits. What is stored, only
 the stream's leader knows.
 """
 
+import asyncio
 from typing import Protocol
 
 from edge_agent.core.resume import StreamFacts
-from edge_agent.ports import SourceUnavailable
 from edge_agent.storing import is_denied
 
 
@@ -19,8 +19,12 @@ class StreamLeader(Protocol):
     def message_subject(self) -> str:
         """Name the subject."""
 
-    async def holds_behind(self, sequence: int) -> bool:
-        """Ask whether it holds any message behind a sequence that we read; raise SourceUnavailable."""
+    async def next_behind(self, sequence: int) -> int | None:
+        """Ask for the first message behind a sequence that we read, None: there is none; raise SourceUnavailable."""
+
+
+class MayNotAsk(Exception):
+    """The stream's leader may not be asked for single messages."""
 
 
 class Completeness:
@@ -29,12 +33,14 @@ class Completeness:
     def __init__(self, leader: StreamLeader) -> None:
         self._leader = leader
         self._complete: StreamFacts | None = None
-        self._is_asking = self._is_denied = False
+        self._is_asking = False
+        self._denied = asyncio.Event()
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation that the question of doubt() has caused: reading goes on."""
+        """Take a permission violation that a question to the leader has caused: reading goes on."""
         is_ours = self._is_asking and is_denied(self._leader.message_subject, reason)
-        self._is_denied = self._is_denied or is_ours
+        if is_ours:
+            self._denied.set()
         return is_ours
 
     async def doubt(self, facts: StreamFacts, server: str, delivered: int) -> str:
@@ -44,20 +50,28 @@ class Completeness:
         """
         if not facts.leader or facts.is_empty or facts.last_sequence <= delivered or facts.holds_what(self._complete):
             return ""
-        if not self._is_denied and await self._waits_behind(delivered):
-            return f"is not complete on {server}, which delivers it"
-        if self._is_denied:
+        try:
+            if await self.next_behind(delivered) is not None:
+                return f"is not complete on {server}, which delivers it"
+        except MayNotAsk:
             return f"may hold more than it delivers: not permitted: publish on {self._leader.message_subject}"
         self._complete = facts
         return ""
 
-    async def _waits_behind(self, delivered: int) -> bool:
+    async def next_behind(self, sequence: int) -> int | None:
+        """Ask the leader for the first message behind a sequence; raise MayNotAsk, or SourceUnavailable."""
+        if self._denied.is_set():
+            raise MayNotAsk
         self._is_asking = True
+        asking = asyncio.ensure_future(self._leader.next_behind(sequence))
+        denied = asyncio.ensure_future(self._denied.wait())
         try:
-            return await self._leader.holds_behind(delivered)
-        except SourceUnavailable:
-            if not self._is_denied:
-                raise
-            return False
+            await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
+            if self._denied.is_set():
+                raise MayNotAsk
+            return asking.result()
         finally:
             self._is_asking = False
+            for each in (asking, denied):
+                each.cancel()
+            await asyncio.gather(asking, denied, return_exceptions=True)

@@ -56,13 +56,14 @@ class _Cluster(msgspec.Struct, frozen=True):
 
 
 class ConsumerInfo(msgspec.Struct):
-    """The part of CONSUMER.INFO that tells whether we are caught up."""
+    """The part of CONSUMER.INFO that tells whether we are caught up, and whether others read."""
 
     config: _ConsumerConfig
     delivered: _Progress
     num_pending: int
     ts: str
     ack_floor: _Progress = _Progress()
+    num_waiting: int = 0
     cluster: _Cluster = _Cluster()
     paused: bool = False
 
@@ -110,6 +111,14 @@ def creation(address: SourceAddress, retention: str, **start: object) -> dict[st
 def pause_of(paused_until: int) -> str:
     """Say that somebody has paused it."""
     return f"somebody has paused it until {format_instant(paused_until // SECOND * SECOND)}"
+
+
+def read_by_others(address: SourceAddress) -> str:
+    """Say that somebody else reads through the consumer, and what to do."""
+    return (
+        f"consumer {address.consumer} of stream {address.stream} is read by somebody else: each would miss what goes "
+        "to the other (what one that died had asked for ends within 30 s)"
+    )
 
 
 def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:

@@ -18,12 +18,14 @@ from edge_agent.delivery import delivery_numbers
 from edge_agent.ports import SourceUnavailable
 from edge_agent.pull_status import pull_status
 from edge_agent.source_api import SourceApi
+from edge_agent.source_holes import Elsewhere, Hole, Holes, Requests
 from shared.nats_client import EdgeClient
 
 PULL_MESSAGES = 1_000
 PULLS = 4
 PULL_BYTES = 4 << 20
 PULL_EXPIRES = 30.0
+LONG_UNASKED = PULL_EXPIRES + 10.0
 HEARTBEAT = 2.0
 SILENCE_LIMIT = 5.0
 BATCH_MESSAGES = 2_000
@@ -37,12 +39,16 @@ MUCH = 1_000
 class Pulls:
     """What comes after one reset, in order and without a lost delivery; ``broken`` says why it does not any more.
 
-    Nothing behind ``hole_after`` is taken, where that is not None: a hole follows that retention may have made.
+    Nothing behind ``hole_after`` is taken, where that is not None: a hole follows that retention may have made. Nor is
+    what is behind a doubtful hole. ``is_disturbed`` where somebody else may have been delivered to, or reset the
+    consumer.
     """
 
-    def __init__(self, client: EdgeClient, api: SourceApi) -> None:
+    def __init__(self, client: EdgeClient, api: SourceApi, requests: Requests) -> None:
         self._client = client
         self._api = api
+        self._requests = requests
+        self.holes = Holes(are_rare=not api.address.filter_subject)
         self._subscription: Subscription | None = None
         self._inbox = client.new_inbox()
         self._buffer: deque[tuple[SourceMessage, str]] = deque()
@@ -57,13 +63,15 @@ class Pulls:
         self._continuous_through = 0
         self.hole_after: int | None = None
         self.broken = ""
+        self.is_disturbed = False
+        self.elsewhere: Elsewhere | None = None
         self._unacknowledged: deque[tuple[int, str]] = deque()
         self._committed: list[str] = []
         self._acknowledges_each = False
         self._first_sequence = self._committed_at = 0
         self.is_rewritten = False
         self._time = asyncio.get_running_loop().time
-        self._heard_at = self._time()
+        self._heard_at = self._asked_at = self._time()
 
     async def begin(
         self, first_sequence: int, continuous_through: int, *, acknowledges_each: bool, committed_at: int
@@ -88,9 +96,11 @@ class Pulls:
         if subscription is not None and not self._client.is_closed:
             await subscription.unsubscribe()
 
-    def break_off(self, reason: str) -> None:
+    def break_off(self, reason: str, *, is_disturbed: bool = False) -> None:
         """Let no wait go on: deliveries may be lost."""
-        self.broken = self.broken or reason
+        if not self.broken:
+            # Whatever comes over a connection behind its cut is lost in part, and nobody else's doing.
+            self.broken, self.is_disturbed = reason, is_disturbed
         self._arrived.set()
 
     @property
@@ -152,7 +162,7 @@ class Pulls:
         """Give what is here, up to a batch."""
         taken: list[SourceMessage] = []
         size, reply = 0, ""
-        buffer, hole_after = self._buffer, self.hole_after
+        buffer, hole_after = self._buffer, self.stops_after
         while buffer and len(taken) < BATCH_MESSAGES and size < BATCH_BYTES:
             if hole_after is not None and buffer[0][0].sequence > hole_after:
                 break
@@ -168,6 +178,14 @@ class Pulls:
                 self._unacknowledged.append((taken[-1].sequence, reply))
         self._buffered_bytes -= size
         return taken
+
+    @property
+    def stops_after(self) -> int | None:
+        """Give the last sequence that may be taken before a hole is looked into; None where there is none."""
+        doubtful = self.holes.doubtful
+        if not doubtful:
+            return self.hole_after
+        return doubtful[0].after if self.hole_after is None else min(doubtful[0].after, self.hole_after)
 
     def expect_behind(self, sequence: int) -> None:
         """Take what comes up to ``sequence`` as committed before the reset."""
@@ -212,11 +230,17 @@ class Pulls:
             and self._buffered_bytes < PULL_BYTES * PULLS
         ):
             if not self._requested:
+                if self.consumer_sequence and self._time() - self._asked_at > LONG_UNASKED:
+                    # Nothing of ours waited at the server: somebody else may have taken the consumer for unread.
+                    self.break_off("nothing was asked for in a long while")
+                    return
                 self._heard_at = self._time()
             # What no pull of the usual size can carry is asked for alone.
             messages, size = (1, 0) if self._is_oversized else (PULL_MESSAGES, PULL_BYTES)
             self._is_oversized = False
             self._requested += messages
+            self._asked_at = self._time()
+            self._requests.make(self._asked_at)
             await self._api.pull(self._inbox, messages, size, PULL_EXPIRES, HEARTBEAT)
 
     def _receive(self, subject: str, reply: str, payload: bytes, headers: dict[str, str] | None) -> None:
@@ -229,16 +253,26 @@ class Pulls:
             self._arrived.set()
             return
         try:
-            consumer_sequence, sequence, stored_at, self._pending = delivery_numbers(reply)
+            consumer_sequence, sequence, stored_at, pending = delivery_numbers(reply)
         except ValueError:
             self.break_off(f"not a delivery of a stream's: {reply[:100]!r}")
             return
         self._requested -= 1
         if consumer_sequence != self.consumer_sequence + 1:
-            self.break_off(f"delivery {consumer_sequence} came after {self.consumer_sequence}: some were lost")
+            text = (
+                f"delivery {consumer_sequence} came after {self.consumer_sequence}: some were lost, or went elsewhere"
+            )
+            if not self.broken and consumer_sequence > self.consumer_sequence:
+                count = consumer_sequence - self.consumer_sequence - 1
+                self.elsewhere = Elsewhere(self.delivered_sequence, sequence, count)
+            self.break_off(text, is_disturbed=True)
             return
+        waited, self._pending = self._pending, pending
         self.consumer_sequence = consumer_sequence
         if sequence > self.delivered_sequence:
+            if sequence > self.delivered_sequence + 1:
+                hole = Hole(self.delivered_sequence, sequence, len(payload))
+                self.holes.take(hole, waited, pending, is_first=consumer_sequence == 1)
             self._note_hole(sequence)
             self.delivered_sequence = sequence
             self._buffer.append((SourceMessage(subject, payload, headers, sequence, stored_at), reply))
@@ -266,9 +300,10 @@ class Pulls:
     def _receive_status(self, headers: Mapping[str, str]) -> None:
         status = pull_status(headers)
         if status.is_end:
+            self._requests.end()
             self._requested -= status.left
             self._is_oversized = self._is_oversized or (status.is_too_large and status.left == PULL_MESSAGES)
         elif not status.is_heartbeat:
             self.break_off(f"the server ended the pull: {status.text}")
         elif status.delivered > self.consumer_sequence:
-            self.break_off("the server counts deliveries that did not arrive")
+            self.break_off("the server counts deliveries that did not arrive", is_disturbed=True)

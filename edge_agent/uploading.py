@@ -7,19 +7,22 @@ from edge_agent.agent_parts import AgentParts
 from edge_agent.core.outgoing import Lane
 from edge_agent.core.standing import Standing
 from edge_agent.links import Adapter, max_payload_of
+from edge_agent.name_watch import NameWatch
 from edge_agent.region_clock import RegionClock
 from edge_agent.status_board import CONNECTED, NOT_ACCEPTED, UPSTREAM
 from edge_agent.uploader import Uploader
 from edge_agent.upstream import JetStreamUpstream
+from edge_agent.usefulness import NAMES
 from shared.nats_client import EdgeClient
 
 
 class RegionLink(NamedTuple):
-    """An open connection to the region."""
+    """An open connection to the region; ``names`` looks over it who else publishes there as we do."""
 
     client: EdgeClient
     upstream: JetStreamUpstream
     clock: RegionClock
+    names: NameWatch
 
 
 class Uploading:
@@ -32,6 +35,8 @@ class Uploading:
         """Connect, however long that takes."""
         adapters: list[Adapter] = []
         report = self._parts.board.reporter(UPSTREAM)
+        # Before anything is read in this run: what the store knows now was read by runs before.
+        known = {block_id.block: state for block_id, state in await self._parts.store.known_blocks()}
         client = await self._parts.links.open(self._parts.settings.upstream, "upstream", adapters, report)
 
         async def ask_limit() -> int:
@@ -39,9 +44,11 @@ class Uploading:
 
         upstream = JetStreamUpstream(client, ask_limit)
         clock = RegionClock(client, self._parts.settings, self._parts.clocks)
+        boot_id, report_names = self._parts.identity.boot_id, self._parts.board.reporter(NAMES)
+        names = NameWatch(self._parts.settings, boot_id, known, report_names)
         # Who has asked takes a denial: the first that has.
-        adapters += (self._parts.policy_feed, upstream, clock)
-        return RegionLink(client, upstream, clock)
+        adapters += (self._parts.policy_feed, upstream, clock, names)
+        return RegionLink(client, upstream, clock, names)
 
     async def run(self, link: RegionLink) -> None:
         """Upload, and hear what the hub says, until cancelled; it may run again then."""

@@ -4,6 +4,7 @@
   or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind; or its server's clock
   was set back: no time passes until it shows again what it had shown; or it is ahead of the others, and not followed.
 - An error at once: a file of its store is not where it was opened any more; what is not there ends with the process.
+- An error at once: another agent publishes under its names, and it has withdrawn, or neither has.
 - An error after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
 - One of a pair that can neither lead nor stand by is an error at once; one whose other is missed is a warning.
 - A warning: a message was rejected within the last ``stale_after``. Who sent it is perhaps called stale, living; a
@@ -23,6 +24,7 @@ from edge_agent.conditions import Condition, Kind
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import RejectReason
 from edge_agent.core.shipment import SizeLimit
+from edge_agent.namesake import NamePhase
 from edge_agent.ports import DROPPED_LATELY, OutboxLevel, Progress
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.sizes import format_size
@@ -34,8 +36,22 @@ LOOKED_LATELY = 15 * SECOND
 
 NEARLY_FULL = 0.9
 IN_PLACE = "in place"
-WORKING = frozenset({"connected", "reading", "following", "stored", "leading", "standing by", "catching up", IN_PLACE})
+WORKING = frozenset(
+    {
+        "connected",
+        "reading",
+        "following",
+        "stored",
+        "leading",
+        "standing by",
+        "catching up",
+        IN_PLACE,
+        "ours",
+        "not watched",
+    }
+)
 STORE = "store"
+NAMES = "names"
 _UPSTREAM, _SOURCE, _STREAM, _PAIR = "upstream", "source of ", "stream ", "pair"
 
 # What a part is that is not working, by how its name begins and by its phase; "" stands for every other phase.
@@ -44,6 +60,8 @@ _KINDS: dict[str, dict[str, Kind]] = {
     _STREAM: {
         "starting": kinds.STARTING,
         "consumer paused": kinds.CONSUMER_PAUSED,
+        "consumer shared": kinds.CONSUMER_SHARED,
+        "withdrawn": kinds.NAME_TAKEN,
         "paused, disk full": kinds.DISK_FULL,
         "paused, disk failing": kinds.DISK_FAILING,
         "paused, store locked": kinds.STORE_LOCKED,
@@ -62,6 +80,7 @@ _KINDS: dict[str, dict[str, Kind]] = {
         "": kinds.REGION_REFUSES,
     },
     STORE: {"": kinds.STORE_MOVED},
+    NAMES: {NamePhase.CONTESTED: kinds.NAME_CONTESTED, "": kinds.NAME_TAKEN},
     "monitor": {"": kinds.MONITOR_NOT_LISTENING},
 }
 _REFUSED = {

@@ -1,8 +1,8 @@
 """Say what each user of the servers may do, and no more. Pure.
 
-A site's key can be stolen with its machine. In the region it lets its holder publish as that site, and hear the
-acknowledgements; every other subject, stream, consumer and inbox is closed to it. Permissions protect the subject of a
-record, from which readers take whose it is.
+A site's key can be stolen with its machine. In the region it lets its holder publish as that site, hear the
+acknowledgements, and see its own last watermarks; every other subject, stream, consumer and inbox is closed to it.
+Permissions protect the subject of a record, from which readers take whose it is.
 
 Each site has an account of its own there, which lends nothing and takes one service: storing what lies below its own
 subject. In one account with the stream, whoever publishes may name any subject as the one for the server's answer, and
@@ -15,9 +15,10 @@ from collections.abc import Iterable
 import msgspec
 
 from aggregator.topology.settings import SiteSettings
+from shared.identifiers import BlockId
 from shared.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_name
-from shared.subjects import ROOT, probe_subject
+from shared.subjects import ROOT, probe_subject, watermark_subject
 
 CLIENTS = "STANDARD"
 LEAVES = "LEAFNODE"
@@ -59,12 +60,22 @@ def aggregator(domains: Iterable[str], *, sets_policy: bool = False) -> Grant:
     return Grant("aggregator", (*apis, *((EVERY_REVISION,) if sets_policy else ())), ("_INBOX.>",))
 
 
-def accounts_in_region(fleet: str, sites: Iterable[SiteSettings], *, with_policy: bool = False) -> tuple[Account, ...]:
-    """Let each site's agent publish as its site, from an account of its own into the stream's, ``fleet``.
+def accounts_in_region(
+    fleet: str, stream: str, sites: Iterable[SiteSettings], *, with_policy: bool = False
+) -> tuple[Account, ...]:
+    """Let each site's agent publish as its site, from an account of its own into the account ``fleet``.
 
+    And see in its ``stream`` the last watermark of each of its own blocks: who else publishes there as it does.
     ``with_policy`` lets it pull what its own consumer of the policy shows, and begin that again.
     """
-    asks = {site.name: (_own_subject(site), *(_policy_requests(site) if with_policy else ())) for site in sites}
+    asks = {
+        site.name: (
+            _own_subject(site),
+            *_own_last_watermarks(site, stream),
+            *(_policy_requests(site) if with_policy else ()),
+        )
+        for site in sites
+    }
     return (
         Account(name=fleet, lends=tuple((subject, _account(site)) for site, own in asks.items() for subject in own)),
         *(
@@ -115,6 +126,11 @@ def _account(site: str) -> str:
 def _policy_requests(site: SiteSettings) -> tuple[str, ...]:
     consumer = f"{STREAM}.{consumer_name(site.name)}"
     return tuple(f"{api_prefix()}.CONSUMER.{action}.{consumer}" for action in ("INFO", "MSG.NEXT", "RESET"))
+
+
+def _own_last_watermarks(site: SiteSettings, stream: str) -> tuple[str, ...]:
+    watermarks = [watermark_subject(BlockId(site.region, site.name, block)) for block in site.blocks]
+    return tuple(f"{api_prefix()}.DIRECT.GET.{stream}.{subject}" for subject in watermarks)
 
 
 def _own_subject(site: SiteSettings) -> str:

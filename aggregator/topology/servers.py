@@ -102,7 +102,10 @@ def _servers(topology: TopologySettings) -> Iterator[Server]:
             accounts=tuple(
                 _with_relays(
                     permissions.accounts_in_region(
-                        topology.render.account, sites, with_policy=topology.policy is not None
+                        topology.render.account,
+                        topology.fleet_of(region).name,
+                        sites,
+                        with_policy=topology.policy is not None,
                     ),
                     [*_relays_in(topology, region)],
                 )

@@ -23,7 +23,7 @@ ANSWER_DEADLINE = 3.0
 _ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
 """No stream can have this name."""
 
-_UNREAD = (IngestPhase.UNAVAILABLE, IngestPhase.CONSUMER_PAUSED)
+_UNREAD = (IngestPhase.UNAVAILABLE, IngestPhase.CONSUMER_PAUSED, IngestPhase.CONSUMER_SHARED)
 _PAUSED = (IngestPhase.DISK_FULL, IngestPhase.DISK_FAILING, IngestPhase.STORE_LOCKED)
 
 

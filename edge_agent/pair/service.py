@@ -34,7 +34,13 @@ async def serve_pair(parts: AgentParts, seats: Seats, uploading: Uploading) -> N
         parts.board.pair = member.status
         tasks.create_task(_watch_region(fitness, link), name="reach of the region")
         tasks.create_task(_hear_clock(link), name="clock of the region")
+        tasks.create_task(_watch_names(link), name="names")
         tasks.create_task(member.run(), name="pair")
+
+
+async def _watch_names(link: asyncio.Task[RegionLink]) -> None:
+    opened = await asyncio.shield(link)
+    await opened.names.run(opened.client)
 
 
 async def _watch_region(fitness: Fitness, link: asyncio.Task[RegionLink]) -> None:

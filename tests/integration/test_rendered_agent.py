@@ -84,6 +84,7 @@ async def test_a_registration_becomes_an_advisory_at_the_hub(rendered: Rendered)
         code, output, errors = await agent.run_command("doctor", "--config", str(other.config))
         assert code in (0, 1), output + errors
         assert "dub1-a leads" in output
+        await until(lambda: knows_whose_its_names_are(agent), "the first agent may look who else has its names")
     finally:
         agent.end()
         other.end()
@@ -138,6 +139,11 @@ def member(rendered: Rendered, name: str, region: str = "") -> AgentProcess:
         )
     )
     return AgentProcess(config)
+
+
+async def knows_whose_its_names_are(agent: AgentProcess) -> bool:
+    parts = (await agent.status_json()).get("parts") or {}
+    return bool(parts.get("names", {}).get("phase") == "ours")
 
 
 async def stands_by(agent: AgentProcess) -> bool:

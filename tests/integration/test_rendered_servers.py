@@ -66,6 +66,8 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
         "$JS.API.STREAM.MSG.DELETE.FLEET",
         "$JS.API.STREAM.MSG.GET.FLEET",
         "$JS.API.DIRECT.GET.FLEET",
+        f"$JS.API.DIRECT.GET.FLEET.{OTHERS}.watermark",
+        f"$JS.API.DIRECT.GET.FLEET.{OWN}.registration",
         "$JS.API.STREAM.NAMES",
         "$JS.API.CONSUMER.CREATE.FLEET.mine",
         "$JS.API.CONSUMER.DELETE.FLEET.muster-archive",
@@ -99,6 +101,24 @@ async def test_a_sites_key_may_not_publish_elsewhere_in_its_region(rendered: Ren
 async def test_a_sites_key_hears_nothing_but_its_own_answers(rendered: Rendered, subject: str) -> None:
     async with rendered.visited("eu-west", "dub1-agent", INBOX) as thief:
         await thief.is_denied(subject, "subscribe")
+
+
+async def test_a_site_sees_the_last_watermark_of_its_own_block(rendered: Rendered) -> None:
+    before = await rendered.archived()
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as agent:
+        for body in (b"before", b"last"):
+            await agent.store(f"{OWN}.watermark", body)
+        await until_archived(rendered, before + 2)
+        answer = await agent.client.request(f"$JS.API.DIRECT.GET.FLEET.{OWN}.watermark", b"", timeout=REQUEST_DEADLINE)
+        assert answer.data == b"last"
+        # What is put into the question lets nobody see more.
+        for question in ({"seq": 1}, {"next_by_subj": f"{OTHERS}.watermark"}, {"multi_last": [f"{OTHERS}.watermark"]}):
+            asked = encoded(question)
+            answer = await agent.client.request(
+                f"$JS.API.DIRECT.GET.FLEET.{OWN}.watermark", asked, timeout=REQUEST_DEADLINE
+            )
+            assert answer.data in (b"", b"last")
+        assert not agent.denials
 
 
 async def test_a_site_hears_its_own_policy_and_no_others(rendered: Rendered) -> None:
@@ -218,6 +238,8 @@ async def test_an_answer_goes_nowhere_but_to_who_asked(rendered: Rendered) -> No
     async with rendered.visited("eu-west", "dub1-agent", INBOX) as thief:
         for reply in targets:
             await thief.client.publish(f"{OWN}.watermark", b"{}", reply=reply)
+            # This answer would be a message of the thief's own making.
+            await thief.client.publish(f"$JS.API.DIRECT.GET.FLEET.{OWN}.watermark", b"", reply=reply)
         await thief.store(f"{OWN}.watermark", b"{}")
     await until_archived(rendered, before + len(targets) + 1)
     assert await rendered.archived() == before + len(targets) + 1

@@ -11,7 +11,8 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.resume import PastChange
 from edge_agent.ports import SourceUnavailable
 from edge_agent.source_consumer import SourceAddress
-from edge_agent.source_pulls import Pulls
+from edge_agent.source_holes import Requests
+from edge_agent.source_pulls import PULL_EXPIRES, Pulls
 from shared import nats_client
 from shared.nats_connection import AuthSettings
 from tests.support.one_server import written
@@ -138,7 +139,7 @@ async def test_what_was_committed_before_a_clock_went_back_a_little_is_no_other_
         # As if the last one had been stored by a server whose clock was a second behind.
         earlier = msgspec.structs.replace(reader.position, stored_at=messages[0].stored_at - 1)
         state = BlockState(earlier, POLICY, source_clock=reader.source_clock)
-        pulls = Pulls(reader.client, reader.source._api)
+        pulls = Pulls(reader.client, reader.source._api, Requests(PULL_EXPIRES))
         await reader.source._api.reset(1)
         await pulls.begin(11, 0, acknowledges_each=True, committed_at=state.latest_stored_at)
         await pulls.await_first(10, 10)

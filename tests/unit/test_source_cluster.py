@@ -24,13 +24,13 @@ class Leader:
         self.asked = 0
         self.denies: Completeness | None = None
 
-    async def holds_behind(self, sequence: int) -> bool:
+    async def next_behind(self, sequence: int) -> int | None:
         self.asked += 1
         if self.denies is not None:
             assert self.denies.takes_denial(DENIED)
         if self.is_silent or self.denies is not None:
             raise SourceUnavailable("no answer within 5 s")
-        return any(each > sequence for each in self.sequences)
+        return next((each for each in self.sequences if each > sequence), None)
 
 
 async def test_a_server_alone_delivers_all_that_it_stores() -> None:

@@ -43,15 +43,18 @@ def grant(server: Server, key: str) -> Grant:
 def test_an_agent_publishes_in_its_own_region_as_its_own_site() -> None:
     regions = listed()
     assert [each.key for each in regions["eu-west"].grants] == ["dub1-agent"]
-    assert grant(regions["us-east"], "nyc1-agent").publish == ("fleet.us-east.nyc1.>",)
+    last = "$JS.API.DIRECT.GET.FLEET.fleet.us-east.nyc1.nodes.watermark"
+    assert grant(regions["us-east"], "nyc1-agent").publish == ("fleet.us-east.nyc1.>", last)
     assert grant(regions["us-east"], "nyc1-agent").subscribe == ("_INBOX_nyc1.>",)
 
 
-def test_a_sites_account_in_the_region_takes_one_service_and_lends_nothing() -> None:
+def test_a_sites_account_in_the_region_takes_its_own_subjects_and_last_watermarks_and_lends_nothing() -> None:
     fleet, dub1 = listed()["eu-west"].accounts
-    assert (fleet.name, fleet.grants, fleet.lends) == ("FLEET", (), (("fleet.eu-west.dub1.>", "SITE_dub1"),))
+    last = "$JS.API.DIRECT.GET.FLEET.fleet.eu-west.dub1"
+    taken = ("fleet.eu-west.dub1.>", f"{last}.nodes.watermark", f"{last}.racks.watermark")
+    assert (fleet.name, fleet.grants, fleet.lends) == ("FLEET", (), tuple((each, "SITE_dub1") for each in taken))
     assert (dub1.name, dub1.jetstream, dub1.lends) == ("SITE_dub1", False, ())
-    assert dub1.takes == (("fleet.eu-west.dub1.>", "FLEET"),)
+    assert dub1.takes == tuple((each, "FLEET") for each in taken)
 
 
 def test_an_agent_has_a_consumer_for_each_of_its_blocks() -> None:
@@ -108,7 +111,7 @@ def test_servers_of_one_name_are_not_rendered_over_each_other() -> None:
 
 def test_a_site_without_a_server_here_may_be_called_as_its_region() -> None:
     region = listed('[[site]]\nname = "us-east"\nregion = "us-east"\n')["us-east"]
-    assert grant(region, "us-east-agent").publish == ("fleet.us-east.us-east.>",)
+    assert grant(region, "us-east-agent").publish[0] == "fleet.us-east.us-east.>"
 
 
 def test_two_agents_that_are_a_pair_have_consumers_of_their_own_and_a_log_in_common() -> None:
