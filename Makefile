@@ -31,9 +31,10 @@ bench: environment ## Measure, at full size (PEER=PATH: a stream-replicator besi
 bench-quick: environment ## Measure at small sizes, in under two minutes
 	@$(BIN)/python -m tests.bench --quick $(if $(PEER),--peer $(PEER)) $(BENCH_ARGS)
 
-docs: environment ## Write docs/tables.md out of the schemas, docs/reference/conditions.md out of the catalogue
+docs: environment ## Write docs/tables.md out of the schemas, docs/reference/ out of the catalogues
 	@$(BIN)/python -m tests.support.table_reference
 	@$(BIN)/python -m tests.support.condition_reference
+	@$(BIN)/python -m tests.support.hub_condition_reference
 
 lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: to the newest versions too)
 	@$(LOCK) pyproject.toml --extra dev --output-file packaging/requirements-dev.txt

@@ -53,6 +53,17 @@ CONTINUATIONS = Table(
         ),
         Column("last_observed_through", "TIMESTAMP", "the last watermark, also where known time ends before it"),
         Column("last_advisory_ordinal", "BIGINT", "the last ordinal that it counts"),
+        Column("first_observed_since", "TIMESTAMP", "the first observed_since that its watermarks have"),
+        Column("first_observed_through", "TIMESTAMP", "the first watermark"),
+        Column("first_archived_at", "TIMESTAMP", "when the hub's archive stored the first of its watermarks to come"),
+        Column("last_archived_at", "TIMESTAMP", "when it stored the last of them"),
+        Column("doubled_ordinal", "BIGINT", "the first ordinal that two advisories have; null: none"),
+        Column(
+            "put_back_from",
+            "TIMESTAMP",
+            "the first watermark that counts advisories otherwise than others do (an older copy of the agent's store"
+            " was put back): from it on none vouches, until a store begins anew; null: none",
+        ),
         Column("held_ordinals", "ARRAY<BIGINT>", "ordinals beyond advisory_ordinal of advisories that the hub holds"),
         Column("lost_at", "ARRAY<TIMESTAMP>", "since when a store, after one was lost, learnt its senders anew"),
         Column("assumed_from", "TIMESTAMP", "the first plain Choria advisory"),

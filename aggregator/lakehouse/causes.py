@@ -11,10 +11,12 @@ class Cause(StrEnum):
 
     MAINTENANCE = "maintenance"
     LOST = "lost"
+    CONTESTED = "contested"
     OBSERVED = "observed"
     ASSUMED = "assumed"
     IMPORTED = "imported"
     UNWATCHED = "unwatched"
+    PUT_BACK = "put_back"
     ADVISORIES_MISSING = "advisories_missing"
     UNOBSERVED = "unobserved"
 

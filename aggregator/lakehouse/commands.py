@@ -50,7 +50,7 @@ def rollup(
 
     if every:
         with in_one_line(), StopSignal() as stop:
-            roll_up_every(settings, every / SECOND, stop, lambda result: click.echo(_in_one_line(result)), _complain)
+            roll_up_every(settings, every / SECOND, stop, _tell, _complain)
         return
     try:
         request = job.RollupRequest(full, Span.parse(accept_loss) if accept_loss else None)
@@ -62,6 +62,8 @@ def rollup(
     click.echo(_counted(result))
     if counts.ahead:
         click.echo(f"{counts.ahead:,} watermarks come from clocks ahead of the hub's: they count up to its time only")
+    for line in result.contested:
+        click.echo(line)
     click.echo(f"tables stand at {position.stream} {position.sequence:,}, known through {_known(result)}")
     if result.upkeep is not None:
         click.echo(f"kept up: {result.upkeep}")
@@ -82,6 +84,12 @@ def maintain(settings: AggregatorSettings) -> None:
     with in_one_line(), StopSignal() as stop:
         upkeep = job.keep_up(settings, stop.telling(_progress), stop.check)
     click.echo(str(upkeep))
+
+
+def _tell(result: "RollupResult") -> None:
+    click.echo(_in_one_line(result))
+    for line in result.contested:
+        click.echo(f"muster-aggregator: {line}", err=True)
 
 
 def _in_one_line(result: "RollupResult") -> str:

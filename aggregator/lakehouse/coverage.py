@@ -1,9 +1,9 @@
 """Cut the time of each block of each site by what is known of it, and why the rest is not.
 
-Rules. Where spans overlap, the cause that ranks first holds. Watermarks vouch as ``vouching.py`` says. Plain Choria
-advisories have no watermarks: between the first and the last of a block, coverage is assumed. What a reader had to give
-up as lost is unknown for all. Known time ends at ``known_through``: a watermark of a clock ahead of ours vouches up to
-there.
+Rules. Where spans overlap, the cause that ranks first holds. Watermarks vouch as ``vouching.py`` says, but for time in
+which two agents spoke at once (``contests.py``). Plain Choria advisories have no watermarks: between the first and the
+last of a block, coverage is assumed. What a reader had to give up as lost is unknown for all. Known time ends at
+``known_through``: a watermark of a clock ahead of ours vouches up to there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from aggregator.lakehouse.causes import Cause
 from aggregator.lakehouse.intervals import BLOCK, site_bucket
 from aggregator.lakehouse.windows import DAY_US, begin_of_bucket, floor_to, window_length
 
-_LAYERS = (Cause.LOST, Cause.OBSERVED, Cause.ASSUMED, Cause.ADVISORIES_MISSING)
+_LAYERS = (Cause.LOST, Cause.CONTESTED, Cause.OBSERVED, Cause.ASSUMED, Cause.PUT_BACK, Cause.ADVISORIES_MISSING)
 
 
 def site_coverage(spans: DataFrame, losses: Sequence[tuple[int, int]], known_through: int) -> DataFrame:

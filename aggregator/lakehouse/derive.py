@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import availability, catalog, coverage, losses, vouching
+from aggregator.lakehouse import availability, catalog, contests, coverage, losses, vouching
 from aggregator.lakehouse.accounting_check import check
 from aggregator.lakehouse.catalog import HubPosition, WholeRun
 from aggregator.lakehouse.changes import windows_begin
@@ -27,7 +27,7 @@ from aggregator.lakehouse.imports.intervals import imported_coverage, imported_i
 from aggregator.lakehouse.intervals import sender_intervals, words
 from aggregator.lakehouse.lives import lost_stores
 from aggregator.lakehouse.planned import Declared, Planned, begin_with, declared
-from aggregator.lakehouse.renewal import Before, Records, Renewal
+from aggregator.lakehouse.renewal import Before, Records, Renewal, said_beside
 from aggregator.lakehouse.schemas import (
     ADVISORIES,
     CONTINUATIONS,
@@ -91,14 +91,13 @@ class Derivation:
     def _in_full(self) -> None:
         records, known_through = self._records, self._known_through
         nothing, pages = self._read(CONTINUATIONS).limit(0), vouching.ledger(records.advisories)
-        self._write(vouching.continuations(records.watermarks, pages, nothing, known_through), CONTINUATIONS)
+        doubts = vouching.doubts(records.watermarks, records.advisories, pages, nothing)
+        self._write(vouching.continuations(records.watermarks, pages, nothing, doubts, known_through), CONTINUATIONS)
         after = self._read(CONTINUATIONS)
-        lives = sender_intervals(words(records.advisories), lost_stores(after), known_through)
-        spans = (
-            vouching.vouched(records.watermarks, pages, nothing)
-            .unionByName(vouching.assumed_spans(after))
-            .unionByName(vouching.first_words(after))
-        )
+        found = contests.found_in(after)
+        heard = contests.heard(records.advisories, found)
+        lives = sender_intervals(words(heard), lost_stores(after, found), known_through)
+        spans = vouching.vouched(records.watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         seen = coverage.site_coverage(spans, losses.spans(self._spark, self._position), known_through)
         if self._imported is not None:
             imports = self._read(IMPORTS)
@@ -119,8 +118,9 @@ class Derivation:
         renewal = Renewal(self._records, before, losses.spans(self._spark, self._position), self._known_through)
         self._write(renewal.continuations(), CONTINUATIONS)
         after = self._read(CONTINUATIONS)
-        self._write(renewal.coverage(after), SITE_COVERAGE)
-        lives = renewal.lives(after)
+        found = contests.found_in(after)
+        self._write(renewal.coverage(after, found), SITE_COVERAGE)
+        lives = renewal.lives(after, found)
         self._write(lives.rows, SENDER_INTERVALS, lives.where)
         begins = windows_begin((lives.old, lives.new), (before.coverage, self._read(SITE_COVERAGE)), known_before)
         windows = self._declared()

@@ -11,7 +11,7 @@ from aggregator.lakehouse.catalog import HubPosition, WholeRun
 from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.schemas import DERIVED, SITE_BUCKETS
 
-_VERSION = 7
+_VERSION = 8
 """Of the derivation: raised when its results change, so that an update computes them anew. New columns do without."""
 
 

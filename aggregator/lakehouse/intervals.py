@@ -1,6 +1,7 @@
 """Turn advisories into the lives of senders: episodes, and in each the intervals in which a sender was up or down.
 
-Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id).
+Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id). At one instant, what ends comes
+before what begins; but a ``retired`` at the very sighting that opened its episode comes after its ``new``.
 - ``new`` opens an episode and ends one still open; a ``rebuilt`` new goes on with the open one. Where no episode is
   open, whatever comes opens one, except ``retired``: a history that begins in the middle is read from there on.
 - A ``retired`` with ``unheard_until`` is of a sender that its stream had ceased to listen to: it is unknown from its
@@ -9,7 +10,8 @@ Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id
 - ``stale`` starts down at the last sighting; ``recovered`` and ``new`` start up when they became true.
 - Any other ``retired`` ends the episode: after ``stale`` when it became true; an operator's at the last sighting,
   whatever came before it.
-- Where a store was lost, whoever had an open episode is unknown from then on, until its next advisory.
+- Where a store was lost, or one that does not know it took its place (``contests.py``), whoever had an open episode is
+  unknown from then on, until its next advisory.
 """
 
 from collections.abc import Mapping
@@ -27,7 +29,9 @@ SENDER = (*BLOCK, "sender_id")
 UP, DOWN, UNKNOWN, MAINTENANCE = "up", "down", "unknown", "maintenance"
 REBUILT, UNHEARD, LOST_STORE = "rebuilt", "unheard", "lost_store"
 
-_KINDS = {kind.rank: str(kind) for kind in AdvisoryKind}
+_AT_ONCE = len(AdvisoryKind)
+"""The rank of a ``retired`` at the instant at which its episode began."""
+_KINDS = {kind.rank: str(kind) for kind in AdvisoryKind} | {_AT_ONCE: str(AdvisoryKind.RETIRED)}
 _REBUILT_WORD, _UNHEARD_WORD = len(_KINDS), len(_KINDS) + 1
 _WORDS = {**_KINDS, _REBUILT_WORD: REBUILT, _UNHEARD_WORD: UNHEARD}
 _DATED_BACK = (AdvisoryKind.STALE.rank, _UNHEARD_WORD)
@@ -38,7 +42,7 @@ def words(advisories: DataFrame) -> DataFrame:
     """Give what lives are made of, out of advisories."""
     opened = [f.lit(None).cast("string").alias("opened_by"), f.lit(None).cast("timestamp").alias("opened_at")]
     told = ("kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", "by_operator", "unheard_until")
-    return advisories.select(*SENDER, *told, *opened)
+    return advisories.select(*SENDER, *told, *opened, said_rank().alias("rank"))
 
 
 def last_words(going_on: DataFrame) -> DataFrame:
@@ -57,12 +61,26 @@ def last_words(going_on: DataFrame) -> DataFrame:
         f.lit(None).cast("timestamp").alias("unheard_until"),
         f.col("episode").alias("opened_by"),
         f.col("episode_started_at").alias("opened_at"),
+        _rank(f.col("advisory_kind")).alias("rank"),
     )
 
 
-def place(kind: Column, occurred_at: Column, event_id: Column) -> Column:
-    """Give an advisory's place among its sender's: the lesser comes first."""
-    return f.struct(occurred_at.alias("occurred_at"), _rank(kind).alias("rank"), event_id.alias("event_id"))
+def place() -> Column:
+    """Give the place among its sender's of a row of the table ``advisories``: the lesser comes first."""
+    return f.struct("occurred_at", said_rank().alias("rank"), "event_id")
+
+
+def resting_place() -> Column:
+    """Give the place of the advisory that a row of ``sender_intervals`` rests on."""
+    rank = _rank(f.col("advisory_kind")).alias("rank")
+    return f.struct(f.col("advisory_at").alias("occurred_at"), rank, f.col("advisory_id").alias("event_id"))
+
+
+def said_rank() -> Column:
+    """Give the rank of a row of the table ``advisories`` among those of its instant."""
+    is_of_one_sighting = f.col("sequence") == f.col("opening_sequence")
+    at_once = (f.col("kind") == AdvisoryKind.RETIRED) & (f.col("last_seen_at") == f.col("occurred_at"))
+    return f.when(at_once & is_of_one_sighting, _AT_ONCE).otherwise(_rank(f.col("kind")))
 
 
 def sender_intervals(words: DataFrame, rebuilds: DataFrame | None, known_through: int) -> DataFrame:
@@ -148,7 +166,7 @@ def _narrow(words: DataFrame) -> DataFrame:
         "occurred_at",
         "opened_by",
         "opened_at",
-        _rank(kind).alias("rank"),
+        "rank",
         f.when(is_rebuilt, _REBUILT_WORD).when(is_unheard, _UNHEARD_WORD).otherwise(_rank(kind)).alias("word"),
         f.when(is_unheard, f.col("unheard_until")).alias("unheard_until"),
         f.when(is_stale | by_operator, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),

@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse import bronze, catalog, effort, losses, provision
+from aggregator.lakehouse import bronze, catalog, contest_report, effort, losses, provision
 from aggregator.lakehouse.accounting_check import AccountingError
 from aggregator.lakehouse.archive_past import check_past
 from aggregator.lakehouse.bronze import Counts
@@ -53,12 +53,16 @@ class RollupRequest(msgspec.Struct, frozen=True):
 
 
 class RollupResult(msgspec.Struct, frozen=True):
-    """What a rollup did; ``upkeep`` where it was due. ``seconds`` are those of the whole, Spark's start included."""
+    """What a rollup did; ``upkeep`` where it was due. ``seconds`` are those of the whole, Spark's start included.
+
+    ``contested``: what agents say against each other, one line for each block.
+    """
 
     counts: Counts
     position: HubPosition
     seconds: float
     upkeep: Upkeep | None = None
+    contested: tuple[str, ...] = ()
 
 
 class Hub(msgspec.Struct, frozen=True):
@@ -106,10 +110,12 @@ def roll_up_in(
         plan = plan_reading(list(stands.values()), hub.archive, hub.report, request.accept_loss)
         asyncio.run(until_stopped(_check_past(settings, stands.values()), check))
         counts, position = _take_what_is_new(spark, settings, hub, plan, stands, progress)
+        known_before = min((each.known_through for each in stands.values()), default=0)
         bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
+        contested = tuple(contest_report.lines(spark, known_before))
         if is_due(spark, settings.lakehouse):
             upkeep = _keep_up(spark, settings, progress, sweep=False)
-    return RollupResult(counts, position, time.monotonic() - began, upkeep)
+    return RollupResult(counts, position, time.monotonic() - began, upkeep, contested)
 
 
 def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -> RollupResult | None:

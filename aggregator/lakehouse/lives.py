@@ -7,6 +7,7 @@ from their first advisory on.
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from datetime import date
 from enum import StrEnum
 from typing import NamedTuple
@@ -14,8 +15,18 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import vouching
-from aggregator.lakehouse.intervals import SENDER, UNKNOWN, last_words, place, sender_intervals, with_whole_days, words
+from aggregator.lakehouse import contests, vouching
+from aggregator.lakehouse.contests import Contest
+from aggregator.lakehouse.intervals import (
+    SENDER,
+    UNKNOWN,
+    last_words,
+    place,
+    resting_place,
+    sender_intervals,
+    with_whole_days,
+    words,
+)
 from aggregator.lakehouse.windows import within
 from shared.identifiers import AdvisoryKind
 
@@ -50,32 +61,31 @@ def turns(advisories: DataFrame, going_on: DataFrame) -> DataFrame:
 
     ``going_on`` has the rows of ``sender_intervals`` that go on.
     """
-    said = place(f.col("kind"), f.col("occurred_at"), f.col("event_id"))
+    said = place()
     begins = (f.col("kind") == AdvisoryKind.NEW) & ~f.col("rebuilt")
     first = advisories.groupBy(*SENDER).agg(f.min(said).alias("first"), f.min_by(begins, said).alias("begins"))
-    rests_on = place(f.col("advisory_kind"), f.col("advisory_at"), f.col("advisory_id"))
     turn = f.when(f.col("rests_on").isNull(), f.when(f.col("begins"), Turn.BORN)).when(
         (f.col("state") != UNKNOWN) & (f.col("rests_on") < f.col("first")), Turn.CONTINUED
     )
-    return first.join(going_on.select(*SENDER, "state", rests_on.alias("rests_on")), [*SENDER], "left").select(
+    return first.join(going_on.select(*SENDER, "state", resting_place().alias("rests_on")), [*SENDER], "left").select(
         *SENDER, "first", f.coalesce(turn, f.lit(Turn.ANEW)).alias("turn")
     )
 
 
-def lost_stores(continuations: DataFrame) -> DataFrame | None:
+def lost_stores(continuations: DataFrame, found: Collection[Contest] = ()) -> DataFrame | None:
     """Give (region, site, block, ``rebuilt_at``) of the stores that were lost; None where none was, as nearly always.
 
-    To provide for what is not there would take each row apart and put it together again.
+    ``found`` are the contests: after one, a store may take another's place as it does after a loss. To provide for what
+    is not there would take each row apart and put it together again.
     """
-    if continuations.where(f.size("lost_at") > 0).isEmpty():
-        return None
-    return vouching.rebuilds(continuations)
+    if not found:
+        return None if continuations.where(f.size("lost_at") > 0).isEmpty() else vouching.rebuilds(continuations)
+    return contests.store_changes(continuations, found)
 
 
 def said_after(born: DataFrame, old_advisories: DataFrame) -> DataFrame:
     """Give the senders among ``born``, as of ``turns``, of whom an old advisory comes after their first new one."""
-    said = place(f.col("kind"), f.col("occurred_at"), f.col("event_id")).alias("said")
-    old = old_advisories.select(*SENDER, said)
+    old = old_advisories.select(*SENDER, place().alias("said"))
     return born.join(old, [*SENDER]).where("said > first").select(*SENDER).distinct()
 
 

@@ -4,14 +4,15 @@ What was committed is gone on from wherever records came in their order, and rea
 block, where they did not. The result is that of a computation of everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import coverage, lives, vouching
+from aggregator.lakehouse import contests, coverage, lives, vouching
 from aggregator.lakehouse.causes import OF_IMPORTS
+from aggregator.lakehouse.contests import Contest
 from aggregator.lakehouse.intervals import BLOCK, SENDER
 from aggregator.lakehouse.lives import Renewed, Turn
 
@@ -43,6 +44,12 @@ class Survey(NamedTuple):
     lost_stores: int
 
 
+def said_beside(continuations: DataFrame, found: Collection[Contest]) -> DataFrame:
+    """Give the spans that no single watermark stands for, from rows of ``continuations`` and the contests in them."""
+    spans = vouching.assumed_spans(continuations).unionByName(vouching.first_words(continuations))
+    return spans.unionByName(contests.contested_spans(continuations, found)) if found else spans
+
+
 class Renewal:
     """One step, from ``before`` to all of ``records``, with time known through ``known_through`` (microseconds)."""
 
@@ -65,31 +72,35 @@ class Renewal:
         self._survey = self._look()
         self._in_order, self._continuations, self._said = self._going_on_in_order()
         self._pages = vouching.ledger(self._in_order.advisories)
+        advisories, watermarks = self._in_order
+        self._doubts = vouching.doubts(watermarks, advisories, self._pages, self._continuations)
 
     def continuations(self) -> DataFrame:
         """Give the rows of the table ``continuations``."""
-        return vouching.continuations(self._in_order.watermarks, self._pages, self._continuations, self._known_through)
+        return vouching.continuations(
+            self._in_order.watermarks, self._pages, self._continuations, self._doubts, self._known_through
+        )
 
-    def coverage(self, continuations: DataFrame) -> DataFrame:
-        """Give the rows of ``site_coverage``; ``continuations`` as this made them."""
+    def coverage(self, continuations: DataFrame, found: Collection[Contest]) -> DataFrame:
+        """Give the rows of ``site_coverage``; ``continuations`` as this made them, ``found`` the contests in them."""
         spans = (
             coverage.said_before(self._said)
-            .unionByName(vouching.vouched(self._in_order.watermarks, self._pages, self._continuations))
-            .unionByName(vouching.assumed_spans(continuations))
-            .unionByName(vouching.first_words(continuations))
+            .unionByName(vouching.vouched(self._in_order.watermarks, self._pages, self._continuations, self._doubts))
+            .unionByName(said_beside(continuations, found))
         )
         imported = self._before.coverage.where(f.col("cause").isin(*OF_IMPORTS))
         return coverage.site_coverage(spans, self._losses, self._known_through).unionByName(imported)
 
-    def lives(self, continuations: DataFrame) -> Renewed:
-        """Say what becomes of ``sender_intervals``; ``continuations`` as this made them."""
-        rebuilds = lives.lost_stores(continuations)
-        anew = self._anew()
+    def lives(self, continuations: DataFrame, found: Collection[Contest]) -> Renewed:
+        """Say what becomes of ``sender_intervals``; ``continuations`` as this made them, ``found`` the contests."""
+        rebuilds = lives.lost_stores(continuations, found)
+        anew = self._anew(found)
         if anew is None:
             return lives.continued(self._touched, self._new.advisories, self._going_on, rebuilds, self._known_through)
+        new, all_ = (contests.heard(records.advisories, found) for records in (self._new, self._all))
         return lives.partly_anew(
             (self._touched, anew),
-            (self._new.advisories, self._all.advisories),
+            (new, all_),
             self._before.intervals,
             rebuilds,
             self._known_through,
@@ -126,9 +137,15 @@ class Renewal:
         )
         return Records(*whole), others(before), others(said)
 
-    def _anew(self) -> DataFrame | None:
+    def _anew(self, contested: Collection[Contest]) -> DataFrame | None:
         """Give the senders to be read anew, None where there are none."""
         found = []
+        if contested:
+            found.append(contests.unheard(self._new.advisories, contested).select(*SENDER))
+            before = contests.found_in(self._before.continuations)
+            changed = contests.of_changed_blocks(self._all.advisories, before, contested)
+            if changed is not None:
+                found.append(changed.select(*SENDER))
         if self._survey.anew:
             found.append(self._touched.where(f.col("turn") == Turn.ANEW).select(*SENDER))
         if self._survey.born:

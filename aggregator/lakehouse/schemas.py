@@ -44,14 +44,17 @@ _BUCKET = Column("site_bucket", "INT", f"site_bucket(site), 0 to {SITE_BUCKETS -
 
 ADVISORIES = Table(
     "advisories",
-    "Every advisory once: a sender became new, stale, recovered or retired.",
+    "Every advisory once: a sender became new, stale, recovered or retired. One that an agent has said under another"
+    " number too, after an older copy of its store was put back, is there under both.",
     (
         *_BLOCK,
         Column("sender_id", "STRING", "who it is about; the identity of a sender is (site, sender_id)"),
         Column("kind", "STRING", "new | stale | recovered | retired"),
         Column("occurred_at", "TIMESTAMP", "when it became true, in the time of the site's stream"),
         Column("last_seen_at", "TIMESTAMP", "the last sighting; of new and recovered the one before, as Choria has it"),
-        Column("event_id", "STRING", "the advisory's identity within (region, site, block)"),
+        Column(
+            "event_id", "STRING", "what it says: the same, whichever of a pair, and under whichever number, says it"
+        ),
         Column("inspect_field", "STRING", "what identifies senders at this site"),
         Column("stream", "STRING", "the site's stream; null for a plain Choria advisory, as are the next five"),
         Column("incarnation", "STRING", "which past of the site's stream: <created us>-<epoch ms>"),
@@ -64,7 +67,8 @@ ADVISORIES = Table(
         Column("assumed", "BOOLEAN", "true: a plain Choria advisory, in whole seconds, that no watermark vouches for"),
         *_ARCHIVED,
     ),
-    identity=("region", "site", "block", "event_id"),
+    # The number too: in a new incarnation, what was said before is said again, and counted.
+    identity=("region", "site", "block", "event_id", "incarnation", "ordinal"),
     partitioned_by=("days(occurred_at)",),
 )
 
@@ -151,7 +155,10 @@ SENDER_INTERVALS = Table(
         ),
         Column("episode_started_at", "TIMESTAMP", "when this life began"),
         Column(
-            "state", "STRING", "up | down | unknown (not heard since a store was lost; unheard: advisory_kind retired)"
+            "state",
+            "STRING",
+            "up | down | unknown (not heard since a store was lost, or another took its place; unheard: advisory_kind"
+            " retired)",
         ),
         Column("started_at", "TIMESTAMP", "down starts at the last word of the sender"),
         Column("ended_at", "TIMESTAMP", "end, exclusive, of unknown also one to come; null: goes on"),
@@ -192,7 +199,9 @@ SITE_COVERAGE = Table(
             "observed: a watermark vouches; assumed: plain Choria advisories on both sides; unobserved: nobody vouches;"
             " imported: another system vouches, or has an interval of some sender; unwatched: no import of the source"
             " says that it watched, and none has an interval;"
-            " advisories_missing: the agent had issued advisories that have not reached the hub; lost: given up",
+            " advisories_missing: the agent had issued advisories that have not reached the hub; contested: two agents"
+            " that are no pair spoke for the block at once; put_back: an older copy of the agent's store was put back;"
+            " lost: given up",
         ),
         _BUCKET,
     ),

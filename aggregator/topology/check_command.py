@@ -8,11 +8,13 @@ from typing import TypeVar
 import click
 import msgspec
 
-from aggregator.topology.checks import Finding, Limits, Severity, check, summary
+from aggregator.topology import findings
+from aggregator.topology.checks import Limits, check, summary
 from aggregator.topology.commands import config_option, json_option
 from aggregator.topology.connections import connections
 from aggregator.topology.desired import desired
 from aggregator.topology.evidence import gather
+from aggregator.topology.findings import Finding, Severity
 from aggregator.topology.observing import observe
 from aggregator.topology.report import report
 from aggregator.topology.settings import TopologySettings
@@ -53,16 +55,25 @@ def check_command(
 
     Copies that are not heard from, lag behind, or fail; mirrors of what their origin was before; retention that reaches
     what no copy has taken; sites whose watermarks are missing, or that have not taken the hub's policy; advisories that
-    are missing from the archive.
+    are missing from the archive; agents that contradict each other.
     """
     limits = Limits(silent=silent, waiting=behind, watermark=watermark)
-    findings, line = asyncio.run(_checked(config_path, limits))
+    found, line = asyncio.run(_checked(config_path, limits))
     if as_json:
-        shown = [{"severity": each.severity.name, "place": each.place, "text": each.text} for each in findings]
+        shown = [
+            {
+                "name": each.kind.name,
+                "severity": each.severity.name,
+                "place": each.place,
+                "text": each.text,
+                "remedy": each.kind.remedy,
+            }
+            for each in found
+        ]
         click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
     else:
         click.echo(line)
-    raise SystemExit(int(max((each.severity for each in findings), default=Severity.OK)))
+    raise SystemExit(int(max((each.severity for each in found), default=Severity.OK)))
 
 
 async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], str]:
@@ -70,7 +81,7 @@ async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], st
         topology = load_settings(config_path, TopologySettings)
     except SettingsError as error:
         # Exit code 1 would be a warning to a monitor, and nothing at all is being watched.
-        return [Finding(Severity.CRITICAL, "settings", str(error))], f"CRITICAL - {error}"
+        return [findings.SETTINGS_WRONG.of("settings", str(error))], f"CRITICAL - {error}"
     wanted = desired(topology)
     async with connections(topology) as opened:
         found = await observe(wanted, opened)
@@ -78,6 +89,6 @@ async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], st
         try:
             evidence = await gather(topology, found, shown, opened, DAY)
         except (ApiError, RequestFailed) as error:
-            return [Finding(Severity.CRITICAL, "hub", str(error))], f"CRITICAL - hub: {error}"
-    findings = check(topology, wanted, found, evidence, limits)
-    return findings, summary(findings, shown, evidence)
+            return [findings.HUB_UNREADABLE.of("hub", str(error))], f"CRITICAL - hub: {error}"
+    judged = check(topology, wanted, found, evidence, limits)
+    return judged, summary(judged, shown, evidence)

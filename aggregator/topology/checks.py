@@ -5,12 +5,13 @@ a source that is down.
 """
 
 from collections.abc import Iterable, Iterator
-from enum import IntEnum
 
 import msgspec
 
+from aggregator.topology import findings
 from aggregator.topology.desired import is_beside_the_archive
 from aggregator.topology.evidence import Block, Evidence, Waiting
+from aggregator.topology.findings import Finding, Severity
 from aggregator.topology.found import Found, FoundStream, sealed, silence, taken_subjects
 from aggregator.topology.harms import found_harms
 from aggregator.topology.refusals import gatherings, refusals
@@ -23,22 +24,6 @@ from shared.instants import MINUTE, SECOND, format_duration
 from shared.policy import STREAM as POLICY
 
 _NEARLY_FULL = 0.9
-
-
-class Severity(IntEnum):
-    """As monitors count: the exit codes."""
-
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong, in one line."""
-
-    severity: Severity
-    place: str
-    text: str
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -60,7 +45,7 @@ def check(
     """List what is wrong, the worst first."""
     wanted = settled(wanted, found)
     shown = report(wanted, found)
-    findings = [
+    judged = [
         *_places(found),
         *_silences(found),
         *_streams(wanted, found),
@@ -69,14 +54,15 @@ def check(
         *(each for row in _copyings(shown, wanted, found) for each in _copying(row, evidence, limits)),
         *_watermarks(topology, evidence, limits),
         *_ordinals(topology, evidence),
+        *_rivals(evidence),
     ]
-    return sorted((each for each in findings if each.severity), key=lambda each: -each.severity)
+    return sorted((each for each in judged if each.severity), key=lambda each: -each.severity)
 
 
-def summary(findings: list[Finding], shown: Report, evidence: Evidence) -> str:
+def summary(judged: list[Finding], shown: Report, evidence: Evidence) -> str:
     """Say all of it in one line, as monitors show it."""
-    if findings:
-        return f"{findings[0].severity.name} - {'; '.join(told((each.place, each.text) for each in findings))}"
+    if judged:
+        return f"{judged[0].severity.name} - {'; '.join(told((each.place, each.text) for each in judged))}"
     behind = max((row.behind or 0 for row in shown.replication), default=0)
     watched = f", {len(evidence.blocks)} blocks watched" if evidence.blocks else ""
     copies = f"{len(shown.replication)} copies, at most {behind:,} messages behind"
@@ -85,13 +71,13 @@ def summary(findings: list[Finding], shown: Report, evidence: Evidence) -> str:
 
 def _places(found: Found) -> Iterator[Finding]:
     for place, reason in found.unreachable.items():
-        yield Finding(Severity.CRITICAL, str(place), reason)
+        yield findings.UNREACHABLE.of(str(place), reason)
 
 
 def _silences(found: Found) -> Iterator[Finding]:
     """Tell of all that gave no answer, wanted or only copied: nobody knows how it is."""
     for key in sorted(found.silent):
-        yield Finding(Severity.CRITICAL, str(key[0]), silence(key, found))
+        yield findings.NO_ANSWER.of(str(key[0]), silence(key, found))
 
 
 def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
@@ -102,13 +88,13 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
         if isinstance(each, DesiredConsumer):
             if _is_lacking(each, found):
                 text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
-                yield Finding(Severity.CRITICAL, place, text)
+                yield findings.CONSUMER_MISSING.of(place, text)
             continue
         stream = found.streams.get((each.place, each.name))
         if stream is None and (each.place, each.name, "") not in found.silent:
-            yield Finding(Severity.CRITICAL, place, f"{each.name} is missing: apply creates it")
+            yield findings.STREAM_MISSING.of(place, f"{each.name} is missing: apply creates it")
         if stream is not None and stream.is_sealed:
-            yield Finding(Severity.CRITICAL, place, sealed((each.place, each.name)))
+            yield findings.STREAM_SEALED.of(place, sealed((each.place, each.name)))
         if stream is not None:
             yield from _health(each, stream)
 
@@ -117,7 +103,8 @@ def _harms(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
     """Tell of what somebody set by hand, and breaks what a stream promises."""
     for stream, harm in found_harms(wanted, found):
         text = f"{stream.name} {harm.text}{': apply mends it' if harm.mended else ''}"
-        yield Finding(Severity.CRITICAL if harm.loses else Severity.WARNING, str(stream.place), text)
+        severity = Severity.CRITICAL if harm.loses else Severity.WARNING
+        yield findings.PROMISE_BROKEN.of(str(stream.place), text, severity)
 
 
 def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
@@ -126,7 +113,7 @@ def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
     refused = [f"{line}: until then apply changes nothing" for line in refusals(wanted, found)]
     for line in (*refused, *gatherings(wanted, found)):
         place, _, text = line.partition(": ")
-        yield Finding(Severity.WARNING, place, text)
+        yield findings.COPY_REFUSED.of(place, text)
 
 
 def _lost_without(consumer: DesiredConsumer) -> str:
@@ -138,13 +125,13 @@ def _lost_without(consumer: DesiredConsumer) -> str:
 def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Finding]:
     place = str(wanted.place)
     if stream.cluster.name and not stream.cluster.leader:
-        yield Finding(Severity.CRITICAL, place, f"{wanted.name} has no leader: it takes no messages")
+        yield findings.NO_LEADER.of(place, f"{wanted.name} has no leader: it takes no messages")
     away = [each.name for each in stream.cluster.replicas if each.offline or not each.current]
     if away:
-        yield Finding(Severity.WARNING, place, f"{wanted.name} has replicas behind or away: {', '.join(away)}")
+        yield findings.REPLICAS_AWAY.of(place, f"{wanted.name} has replicas behind or away: {', '.join(away)}")
     if stream.state.lost.msgs:
         text = f"{wanted.name} has lost {len(stream.state.lost.msgs):,} messages from its store"
-        yield Finding(Severity.CRITICAL, place, text)
+        yield findings.MESSAGES_LOST.of(place, text)
 
 
 def _copyings(shown: Report, wanted: Iterable[Desired], found: Found) -> Iterator[ReplicationRow]:
@@ -176,21 +163,21 @@ def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:
 def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
     origin = f"{row.source} of {row.source_place}"
     if row.missing:
-        yield Finding(Severity.CRITICAL, row.place, not_copied(row))
+        yield findings.COPY_MISSING.of(row.place, not_copied(row))
     elif row.error:
-        yield Finding(Severity.CRITICAL, row.place, f"{row.stream} cannot copy {origin}: {row.error}")
+        yield findings.COPY_FAILING.of(row.place, f"{row.stream} cannot copy {origin}: {row.error}")
     elif row.silent_us < 0:
-        yield Finding(Severity.CRITICAL, row.place, f"{row.stream} does not hear from {origin}")
+        yield findings.ORIGIN_SILENT.of(row.place, f"{row.stream} does not hear from {origin}")
     else:
         text = f"{row.stream} has not heard from {origin} for {format_duration(row.silent_us)}"
-        yield Finding(limits.severity(row.silent_us, limits.silent), row.place, text)
+        yield findings.ORIGIN_SILENT.of(row.place, text, limits.severity(row.silent_us, limits.silent))
     if row.beyond:
-        yield Finding(Severity.CRITICAL, row.place, another_past(row))
+        yield findings.ANOTHER_PAST.of(row.place, another_past(row))
     waiting = evidence.waiting.get(row.key)
     if waiting is not None and row.behind:
         waited = f"the oldest waits for {format_duration(waiting.age)}"
         text = f"{row.stream} is {row.behind:,} messages behind {origin}, {waited}"
-        yield Finding(limits.severity(waiting.age, limits.waiting), row.place, text)
+        yield findings.COPY_BEHIND.of(row.place, text, limits.severity(waiting.age, limits.waiting))
         yield from _retention(row, origin, waiting, limits)
 
 
@@ -198,13 +185,14 @@ def _retention(row: ReplicationRow, origin: str, waiting: Waiting, limits: Limit
     """Compare what a copy lacks with what its origin lets go of, by time or by room."""
     gone = waiting.first_sequence - (row.taken or 0) - 1
     if row.taken and gone > 0:
-        yield Finding(Severity.CRITICAL, row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
+        yield findings.RETENTION_NEAR.of(row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
     share = waiting.age / waiting.max_age if waiting.max_age else 0.0
     left = format_duration(max(0, waiting.max_age - waiting.age))
     text = f"{origin} lets go of what {row.stream} lacks"
-    yield Finding(limits.severity(share, limits.retention_share), row.place, f"{text} in {left}")
+    yield findings.RETENTION_NEAR.of(row.place, f"{text} in {left}", limits.severity(share, limits.retention_share))
     if waiting.fullness > _NEARLY_FULL:
-        yield Finding(limits.severity(waiting.share, limits.retention_share), row.place, f"{text}, since it is full")
+        severity = limits.severity(waiting.share, limits.retention_share)
+        yield findings.RETENTION_NEAR.of(row.place, f"{text}, since it is full", severity)
 
 
 def _watermarks(topology: TopologySettings, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
@@ -213,18 +201,18 @@ def _watermarks(topology: TopologySettings, evidence: Evidence, limits: Limits) 
     spoken = {(block.region, block.site) for block in evidence.blocks}
     if evidence.archive_read:
         for region, site in sorted(named - spoken):
-            yield Finding(Severity.CRITICAL, region, f"no watermark of {site} has ever come")
+            yield findings.SITE_UNHEARD.of(region, f"no watermark of {site} has ever come")
     regions_with_names = {region for region, _ in named}
     for block in evidence.blocks:
         if block.region in regions_with_names and (block.region, block.site) not in named:
             continue
         late = evidence.now - block.observed_through
         text = f"the last watermark of {block.name} vouches up to {format_duration(max(0, late))} ago"
-        yield Finding(limits.severity(late, limits.watermark), block.region, text)
+        yield findings.WATERMARK_LATE.of(block.region, text, limits.severity(late, limits.watermark))
         waits = evidence.now - block.policy_waits_since if block.policy_waits_since else 0
         if waits > limits.watermark[0]:
             text = f"{block.name} has not taken what the hub's policy said {format_duration(waits)} ago"
-            yield Finding(Severity.WARNING, block.region, f"{text}: muster-aggregator policy show")
+            yield findings.POLICY_WAITS.of(block.region, f"{text}: muster-aggregator policy show")
 
 
 def _ordinals(topology: TopologySettings, evidence: Evidence) -> Iterator[Finding]:
@@ -235,7 +223,23 @@ def _ordinals(topology: TopologySettings, evidence: Evidence) -> Iterator[Findin
             lacks = f"the archive lacks {count:,} advisories of {block.name} ({_ranges(block)})"
             helps = f"; apply --again {block.region} takes once more what is still in FLEET"
             text = f"{lacks}: its time is unknown from there on{helps if block.region in taken_again else ''}"
-            yield Finding(Severity.CRITICAL, block.region, text)
+            yield findings.ADVISORIES_MISSING.of(block.region, text)
+
+
+def _rivals(evidence: Evidence) -> Iterator[Finding]:
+    for block in evidence.blocks:
+        if block.rivals is None:
+            continue
+        one, other, is_copy = block.rivals
+        if is_copy:
+            what = f"count the advisories of {block.name}, incarnation {one.incarnation}, in two ways"
+            helps = "an older copy of the agent's store was put back; begin its store anew"
+            kind = findings.PUT_BACK
+        else:
+            what = f"both speak for {block.name}, and are no pair"
+            helps = "end one of them, make them a pair, or give each site a name of its own"
+            kind = findings.CONTESTED
+        yield kind.of(block.region, f"{one} and {other} {what}, so that nothing is known of it: {helps}")
 
 
 def _ranges(block: Block) -> str:

@@ -15,15 +15,16 @@ from aggregator.topology.holes import holes
 from aggregator.topology.reading import get_message, read_messages, see_message
 from aggregator.topology.report import CopyKey, ReplicationRow, Report
 from aggregator.topology.settings import TopologySettings
+from aggregator.topology.voices import EVERY_WATERMARK, Rivals, read_voices, rivals
 from aggregator.topology.words import HUB, Place
 from shared import wire
 from shared.identifiers import BlockId
-from shared.instants import parse_instant
+from shared.instants import MINUTE, parse_instant
 from shared.jetstream_api import request_json
 from shared.policy import EVERY_REVISION, STREAM, Said, Scope, read_said
-from shared.subjects import ROOT, parse_subject
+from shared.subjects import parse_subject
 
-_WATERMARKS = f"{ROOT}.*.*.*.watermark"
+_LATELY = MINUTE
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -43,7 +44,8 @@ class Waiting(msgspec.Struct, frozen=True):
 class Block(msgspec.Struct, frozen=True):
     """What the last watermark of a stream block says, and which advisories that it counts are not in the archive.
 
-    ``policy_waits_since`` is when the first revision that it has not taken was given, 0 where it has all.
+    ``policy_waits_since`` is when the first revision that it has not taken was given, 0 where it has all. ``rivals``
+    are those who speak for it against each other.
     """
 
     region: str
@@ -52,6 +54,7 @@ class Block(msgspec.Struct, frozen=True):
     observed_through: int
     missing: tuple[tuple[int, int], ...] = ()
     policy_waits_since: int = 0
+    rivals: Rivals | None = None
 
     @property
     def name(self) -> str:
@@ -97,12 +100,15 @@ async def gather(
     if not topology.regions or archive not in found.streams or not isinstance(client, Client):
         return Evidence(waiting)
     now, words = await last_watermarks(client, archive)
+    voices = await read_voices(client, archive, now - _LATELY)
     missing = await holes(client, archive, found.streams[archive], words, now - recently)
     said = await _said(client, archive[0], found) if topology.policy is not None else []
     blocks = []
     for block, watermark_of in sorted(words.items()):
         through, waits_since = watermark_of.observed_through_us, _policy_waits_since(said, block, watermark_of)
-        blocks.append(Block(block.region, block.site, block.block, through, missing.get(block, ()), waits_since))
+        contradicting = rivals(voices.get(block, ()))
+        ranges = missing.get(block, ())
+        blocks.append(Block(block.region, block.site, block.block, through, ranges, waits_since, contradicting))
     return Evidence(waiting, tuple(blocks), now, archive_read=True)
 
 
@@ -122,7 +128,7 @@ def _policy_waits_since(said: Iterable[Said], block: BlockId, watermark: wire.Wa
 async def last_watermarks(client: Client, archive: StreamKey) -> tuple[int, dict[BlockId, wire.Watermark]]:
     """Give the hub's clock, and the last watermark of each block that ever spoke; raise RequestFailed, ApiError."""
     place, stream = archive
-    asked = {"subjects_filter": _WATERMARKS}
+    asked = {"subjects_filter": EVERY_WATERMARK}
     info = await request_json(client, f"{place.api}.STREAM.INFO.{stream}", asked, _Info, deadline=REQUEST_DEADLINE)
     words = {}
     for subject in info.state.subjects or {}:

@@ -192,7 +192,9 @@ class Emitter(msgspec.Struct, frozen=True):
                 record = msgspec.structs.replace(record, by_operator=True)
             if decision.unheard_until:
                 record = msgspec.structs.replace(record, unheard_until_us=decision.unheard_until)
-            return OutboxRow(lane, block, subject, {header: id_of(event_id)}, encode(record))
+            # The number too: an older copy of a store says again, under another, what was said not long ago.
+            number = id_of(event_id, str(decision.incarnation), decision.ordinal)
+            return OutboxRow(lane, block, subject, {header: number}, encode(record))
 
         return write
 

@@ -21,7 +21,7 @@ from aggregator.topology.report import report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place
 from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.instants import MINUTE, SECOND, parse_instant
+from shared.instants import HOUR, MINUTE, SECOND, parse_instant
 from shared.nats_connection import request_json
 from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
@@ -118,6 +118,26 @@ async def test_sites_that_the_settings_do_not_name_are_not_waited_for_where_they
         await stage.publish(closed, stage.word())
         await stage.archived(2)
         await stage.comes_to(0)
+
+
+async def test_two_agents_that_are_no_pair_are_both_named(tmp_path: Path) -> None:
+    async with watched(tmp_path) as stage:
+        other = Block(REGION, "dub1", epoch=2, agent="dub1-b", boot_id="theirs")
+        now = time.time_ns() // 1000
+        marks = [
+            (stage.site if number % 2 else other).watermark(now - HOUR, now - (4 - number) * SECOND)
+            for number in range(4)
+        ]
+        await stage.publish(*marks)
+        await stage.archived(4)
+        assert "dub1-b (boot theirs) and dub1-a (boot boot) both speak for dub1, block nodes, and are no pair" in (
+            await stage.comes_to(2)
+        )
+        _, shown = await muster_json(stage)
+        contested = [each for each in shown if each["name"] == "contested"]
+        assert [(each["severity"], each["place"], "make them a pair" in each["remedy"]) for each in contested] == [
+            ("CRITICAL", "us-east", True)
+        ]
 
 
 async def test_a_hole_in_the_ordinals_is_named_until_it_is_filled(tmp_path: Path) -> None:

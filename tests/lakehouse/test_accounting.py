@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import availability, coverage, effort, vouching
+from aggregator.lakehouse import availability, contests, coverage, effort, vouching
 from aggregator.lakehouse.accounting_check import AccountingError, check
 from aggregator.lakehouse.intervals import sender_intervals, words
 from aggregator.lakehouse.lives import lost_stores
 from aggregator.lakehouse.planned import Declared, Planned
+from aggregator.lakehouse.renewal import said_beside
 from aggregator.lakehouse.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
 from aggregator.lakehouse.views import spark_queries
 from aggregator.lakehouse.windows import DAY_US, HOUR_US
@@ -61,10 +62,12 @@ class Derived:
         begins = dict.fromkeys(range(SITE_BUCKETS), 0)
         nothing = advisories.sparkSession.createDataFrame([], CONTINUATION_TYPES)
         pages = vouching.ledger(advisories)
-        after = vouching.continuations(watermarks, pages, nothing, through).persist()
-        self.intervals = sender_intervals(words(advisories), lost_stores(after), through).persist()
-        said = vouching.vouched(watermarks, pages, nothing)
-        said = said.unionByName(vouching.assumed_spans(after)).unionByName(vouching.first_words(after))
+        doubts = vouching.doubts(watermarks, advisories, pages, nothing)
+        after = vouching.continuations(watermarks, pages, nothing, doubts, through).persist()
+        found = contests.found_in(after)
+        heard = contests.heard(advisories, found)
+        self.intervals = sender_intervals(words(heard), lost_stores(after, found), through).persist()
+        said = vouching.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         planned = Planned(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
         covered = planned.cut_coverage(coverage.site_coverage(said, losses, through)).persist()
         by_day = coverage.coverage_windows(covered, DAY_US, begins, through).persist()

@@ -80,7 +80,7 @@ def archived(draw: random.Random, rows: Iterator[tuple[Table, int, Row]], latene
         for table, at, row in rows
     ]
     due.sort(key=lambda each: each[:2])
-    return [(table, row | ARRIVED | {"hub_sequence": number}) for number, (_, _, table, row) in enumerate(due, start=1)]
+    return [(table, ARRIVED | row | {"hub_sequence": number}) for number, (_, _, table, row) in enumerate(due, start=1)]
 
 
 def records_of(

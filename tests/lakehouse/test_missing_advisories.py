@@ -8,12 +8,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import coverage, effort, vouching
-from aggregator.lakehouse.renewal import Before, Records, Renewal
+from aggregator.lakehouse import contests, coverage, effort, vouching
+from aggregator.lakehouse.renewal import Before, Records, Renewal, said_beside
 from aggregator.lakehouse.schemas import ADVISORIES, SENDER_INTERVALS, WATERMARKS
 from shared.instants import HOUR
 from tests.lakehouse.scripted_archive import START
 from tests.lakehouse.test_accounting import CONTINUATION_TYPES, frame
+from tests.support import random_fleet
 from tests.support.random_fleet import (
     NEW,
     RECOVERED,
@@ -87,8 +88,10 @@ class Runs:
         records, known_through = self._through(run), self._known[run]
         nothing = self._spark.createDataFrame([], CONTINUATION_TYPES)
         pages = vouching.ledger(records.advisories)
-        after = vouching.continuations(records.watermarks, pages, nothing, known_through).localCheckpoint()
-        said = vouching.vouched(records.watermarks, pages, nothing).unionByName(vouching.first_words(after))
+        doubts = vouching.doubts(records.watermarks, records.advisories, pages, nothing)
+        after = vouching.continuations(records.watermarks, pages, nothing, doubts, known_through).localCheckpoint()
+        said = vouching.vouched(records.watermarks, pages, nothing, doubts)
+        said = said.unionByName(said_beside(after, contests.found_in(after)))
         return Found(after, coverage.site_coverage(said, [], known_through).localCheckpoint())
 
     def going_on(self, run: int, found: Found) -> Found:
@@ -97,7 +100,7 @@ class Runs:
         before = Before(run, self._known[run - 1], lives, found.coverage, found.continuations)
         renewal = Renewal(self._through(run), before, [], self._known[run])
         after = renewal.continuations().localCheckpoint()
-        return Found(after, renewal.coverage(after).localCheckpoint())
+        return Found(after, renewal.coverage(after, contests.found_in(after)).localCheckpoint())
 
     def _through(self, run: int) -> Records:
         return Records(*(rows.where(f.col("hub_sequence") <= run + 1) for rows in self._records))
@@ -109,11 +112,14 @@ def lean(spark: SparkSession) -> None:
     effort.fit(spark, (), 0, {})
 
 
-def said(ordinal: int, life: int = 1, hour: int | None = None) -> Said:
-    """Give a life's advisory; it is said half an hour before the hour of its number, unless there is another one."""
+def said(ordinal: int, life: int = 1, hour: int | None = None, past: int = 1) -> Said:
+    """Give a life's advisory; it is said half an hour before the hour of its number, unless there is another one.
+
+    ``past`` tells those of a store from those of an older copy of it.
+    """
     kind = NEW if ordinal == 1 else (RECOVERED, STALE)[ordinal % 2]
     at = START + (ordinal if hour is None else hour) * HOUR - HOUR // 2
-    return Said("sender", kind, at, at, False, life, ordinal, f"{life}-{ordinal}", by_operator=False)
+    return Said("sender", kind, at, at, False, life, ordinal, f"{life}-{ordinal}-{past}", by_operator=False)
 
 
 def mark(hour: int, issued: int, life: int = 1, lost_at: int = 0, since: int = 0) -> Mark:
@@ -126,7 +132,23 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
     before: list[Told] = [said(1), mark(1, 1), said(2), mark(2, 2)]
     after: list[Told] = [said(4), mark(3, 3), mark(4, 4), *(mark(hour, 4) for hour in range(5, 9))]
     anew: list[Told] = [said(1, life=2, hour=9), mark(9, 1, 2, lost_at=8), mark(10, 1, 2, lost_at=8)]
+    older: list[Told] = [*before, said(3), mark(3, 3)]
+    put_back: list[Told] = [mark(4, 2), *(mark(hour, 3) for hour in (5, 6, 7, 8))]
+    twice: list[Told] = [said(3, hour=5, past=2), *put_back[1:]]
     stories = [
+        # An older copy of the store was put back, and what it says third is lost: the first life's third is there.
+        Story("put-back", [older, put_back, [mark(9, 3), mark(10, 3)]]),
+        Story("put-back-late", [older, put_back[1:], [put_back[0], mark(9, 3)]]),
+        Story("said-twice", [older, twice, [mark(10, 3)]]),
+        Story("said-twice-later", [[*older, said(4), said(4, hour=5, past=2)], [mark(7, 3)], [mark(8, 4), mark(9, 4)]]),
+        Story("said-twice-in-runs", [[*older, said(4)], [said(4, hour=5, past=2), mark(7, 3)], [mark(9, 4)]]),
+        Story("put-back-anew", [older, put_back, anew]),
+        Story("put-back-past", [older, put_back, [said(1, 2, 9), mark(9, 1, 2), mark(10, 1, 2)]]),
+        # The archive begins with the fifth, which no watermark of its incarnation counts; the next one is whole.
+        Story(
+            "first-life", [[mark(1, 3), said(5)], [said(1, 2, 3), mark(3, 1, 2, since=2)], [mark(10, 1, 2, since=2)]]
+        ),
+        Story("first-life-late", [[mark(1, 3)], [said(1, 2, 3), mark(3, 1, 2, since=2)], [said(5), mark(9, 1, 2)]]),
         Story("dark", [before, after, [mark(9, 4), mark(10, 4)]]),
         Story("filled", [before, after, [said(3), mark(9, 4), mark(10, 4)]]),
         Story("filled-alone", [before, after, [said(3)]]),
@@ -148,11 +170,21 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
     for run in (1, 2):
         found = runs.going_on(run, found)
         assert found.rows() == runs.in_full(run).rows()
+    put_back_cause = "put_back"
     spans = {
         block: [(begin, end, cause) for begin, end, cause in spans if end > 0] for block, spans in found.spans().items()
     }
     missing = "advisories_missing"
     assert spans == {
+        "put-back": [(0, 3, "observed"), (3, 10, put_back_cause)],
+        "put-back-late": [(0, 3, "observed"), (3, 9, put_back_cause), (9, 10, "unobserved")],
+        "said-twice": [(0, 2, "observed"), (2, 10, put_back_cause)],
+        "said-twice-later": [(0, 7, "observed"), (7, 9, put_back_cause), (9, 10, "unobserved")],
+        "said-twice-in-runs": [(0, 7, "observed"), (7, 9, put_back_cause), (9, 10, "unobserved")],
+        "put-back-anew": [(0, 3, "observed"), (3, 8, put_back_cause), (8, 10, "observed")],
+        "put-back-past": [(0, 3, "observed"), (3, 10, put_back_cause)],
+        "first-life": [(0, 1, missing), (1, 2, "unobserved"), (2, 10, "observed")],
+        "first-life-late": [(0, 1, missing), (1, 2, "unobserved"), (2, 9, "observed"), (9, 10, "unobserved")],
         "dark": [(0, 2, "observed"), (2, 10, missing)],
         "filled": [(0, 10, "observed")],
         "filled-alone": [(0, 8, "observed"), (8, 10, "unobserved")],
@@ -184,6 +216,9 @@ def test_in_whatever_order_records_come_each_run_knows_what_is_whole(
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     draw = random.Random(random.getrandbits(32))
     monkeypatch.setattr(vouching, "PAGE_BITS", draw.randrange(7))
+    # Spans are looked at by the hour.
+    for module in (contests, random_fleet):
+        monkeypatch.setattr(module, "QUIET", HOUR)
     stories = [drawn_story(draw, f"b{number}") for number in range(150)]
     known = sorted(draw.sample(range(4, HOURS + 4), 4))
     runs = Runs(spark, stories, known)
@@ -210,15 +245,22 @@ def drawn_story(draw: random.Random, block: str) -> Story:
     due: list[tuple[float, Told]] = []
     began, lateness, missing = 0, draw.choice((0, 1, 10)), draw.choice((0, 0.1, 0.3))
     lost_at = 0
+    if draw.random() < 0.3:
+        # Another agent, that knows nothing of this one.
+        first, last = sorted((draw.randrange(1, HOURS), draw.randrange(1, HOURS)))
+        due.extend((hour + draw.choice((0, lateness)), mark(hour, 0, 9)) for hour in range(first, last + 1))
     for life in range(1, draw.randrange(2, 5)):
-        issued, until = 0, began + draw.randrange(1, HOURS // 3)
+        issued, until, past = 0, began + draw.randrange(1, HOURS // 3), 1
         if life > 1 and draw.random() < 0.5:
             lost_at = began
         for hour in range(began + 1, until + 1):
+            if draw.random() < 0.03:
+                # An older copy of the store is put back.
+                issued, past = max(issued - draw.randrange(1, 4), 0), past + 1
             for _ in range(draw.choice((0, 0, 1, 1, 2, 5))):
                 issued += 1
                 if draw.random() >= missing:
-                    due.append((hour + draw.choice((0, 0, lateness)), said(issued, life, hour)))
+                    due.append((hour + draw.choice((0, 0, lateness)), said(issued, life, hour, past)))
             if draw.random() < 0.8:
                 due.append((hour + draw.choice((0, 0, 0, lateness)), mark(hour, issued, life, lost_at, began)))
         began = until

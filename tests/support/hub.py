@@ -110,11 +110,26 @@ def said(scope: Scope, revision: int, given_at: int, order: Order) -> Message:
 class Block:
     """Writes the records of one block of one site, as its agent would."""
 
-    def __init__(self, region: str, site: str, block: str = "nodes", *, epoch: int = 1) -> None:
+    def __init__(
+        self,
+        region: str,
+        site: str,
+        block: str = "nodes",
+        *,
+        epoch: int = 1,
+        agent: str = "",
+        boot_id: str = "boot",
+        ordinal: int = 0,
+    ) -> None:
         self.id = BlockId(region, site, block)
+        self.agent, self.boot_id = agent or f"{site}-a", boot_id
         self.incarnation = Incarnation(1, epoch)
-        self.ordinal = 0
+        self.ordinal = ordinal
         self._openings: dict[str, tuple[Incarnation, int]] = {}
+
+    def knows(self, other: "Block") -> None:
+        """Take over whom another knows: an older copy of its store was put back."""
+        self._openings = dict(other._openings)
 
     def advisory(
         self, kind: AdvisoryKind, sender_id: str, at: int, last_seen_at: int | None = None, *, rebuilt: bool = False
@@ -163,7 +178,7 @@ class Block:
             region=self.id.region,
             site=self.id.site,
             block=self.id.block,
-            agent=f"{self.id.site}-a",
+            agent=self.agent,
             observed_since_us=since,
             observed_through_us=through,
             stream="REGISTRATION",
@@ -178,7 +193,7 @@ class Block:
             blind_after=STALE_AFTER // 4,
             policy_revision=0,
             version="0",
-            boot_id="boot",
+            boot_id=self.boot_id,
             rebuilt_at_us=rebuilt_at,
         )
         return Message(watermark_subject(self.id), encode(record))

@@ -5,6 +5,7 @@ instant counts, and times are summed over the pieces between all instants at whi
 """
 
 import hashlib
+import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,8 @@ from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, HOUR, MINUTE
 
 STALE_AFTER = 12 * MINUTE
+QUIET = 10 * MINUTE
+"""For how long the silence of one of two agents must last before the other is believed."""
 Row = dict[str, Any]
 NEW, STALE, RECOVERED, RETIRED = AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED, AdvisoryKind.RETIRED
 
@@ -32,6 +35,7 @@ class Said(NamedTuple):
     event_id: str
     by_operator: bool
     unheard_until: int | None = None
+    opened_at: int = 0
 
 
 class Mark(NamedTuple):
@@ -42,6 +46,7 @@ class Mark(NamedTuple):
     through: int
     ordinal: int
     rebuilt_at: int
+    archived_at: int = 0
 
 
 class BlockHistory(NamedTuple):
@@ -102,12 +107,59 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
     if not lost_at:
         marks = [each._replace(rebuilt_at=0) for each in marks]
     missing = draw.choice((0, 0, 0.01, 0.05))
+    if draw.random() < 0.15:
+        numbered, marks = _put_back(draw, numbered, marks)
+    if draw.random() < 0.3:
+        others, theirs = _of_another_agent(draw, block, start, end)
+        numbered, marks = numbered + others, marks + theirs
     return BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
+
+
+def _put_back(draw: random.Random, said: list[Said], marks: list[Mark]) -> tuple[list[Said], list[Mark]]:
+    """Have an older copy of the store be put back in the first incarnation: from then on it counts as it did before."""
+    at = draw.choice(said or [None]).at if said else 0  # type: ignore[union-attr]
+    lower = draw.randrange(1, 4)
+
+    def recounted(ordinal: int) -> int:
+        return max(ordinal - lower, 0)
+
+    again = [
+        each._replace(ordinal=recounted(each.ordinal or 0))
+        if each.incarnation == 1 and each.at >= at and (each.ordinal or 0) > lower
+        else each
+        for each in said
+    ]
+    fallen = [
+        each._replace(ordinal=recounted(each.ordinal)) if each.incarnation == 1 and each.through >= at else each
+        for each in marks
+    ]
+    return again, fallen
+
+
+def _of_another_agent(draw: random.Random, block: str, start: int, end: int) -> tuple[list[Said], list[Mark]]:
+    """Draw what an agent says that knows nothing of the other, for a while or until the end, in a life of its own."""
+    began = draw.randrange(start, end)
+    ended = draw.choice((end + 2 * DAY, began + draw.randrange(HOUR, 2 * DAY)))
+    said: list[Said] = []
+    for number in range(draw.randrange(1, 6)):
+        said.extend(_life(draw, f"{block}-{number}", began, min(ended, end), 0))
+    said.sort(key=lambda each: (each.at, each.kind.rank, each.event_id))
+    own = [
+        each._replace(incarnation=3, ordinal=ordinal, event_id=f"{each.event_id[1:]}x")
+        for ordinal, each in enumerate(said, start=1)
+    ]
+    marks, through = [], began
+    is_late = draw.random() < 0.2
+    while (through := through + draw.randrange(1, 8 * HOUR)) < ended:
+        issued = sum(each.at <= through for each in own)
+        marks.append(Mark(3, began, through, issued, 0, through + (10 * DAY if is_late else 0)))
+    return own, marks
 
 
 def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: int) -> Iterator[Said]:
     """Walk through a sender's states; ``lost_at``: when the agent forgot everybody, 0 for never."""
     at, state, seen_at, forgotten = start + draw.randrange(0, 30 * HOUR), "absent", 0, False
+    opened_at = 0
     while at < end:
         if lost_at and not forgotten and at >= lost_at:
             forgotten = True
@@ -117,12 +169,19 @@ def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: in
                 if draw.random() < 0.3 or at >= end:
                     return
                 state = "up"
-                yield _said(sender_id, NEW, at, at, rebuilt=True)
+                opened_at = at
+                yield _said(sender_id, NEW, at, at, rebuilt=True)._replace(opened_at=at)
                 at += draw.randrange(1, 20 * HOUR)
                 continue
         kind, seen_at, state, until = _turn(draw, state, at, seen_at)
         by_operator = kind is RETIRED and until is None and draw.random() < 0.5
-        yield _said(sender_id, kind, at, seen_at)._replace(by_operator=by_operator, unheard_until=until)
+        opened_at = at if kind is NEW else opened_at
+        said = _said(sender_id, kind, at, seen_at)._replace(opened_at=opened_at)
+        yield said._replace(by_operator=by_operator, unheard_until=until)
+        if kind is NEW and draw.random() < 0.05:
+            # An operator's word, at the instant through which its stream was observed.
+            yield _said(sender_id, RETIRED, at, at)._replace(opened_at=at, by_operator=True)
+            state = "absent"
         at += draw.choice((draw.randrange(1, HOUR), draw.randrange(1, 40 * HOUR), HOUR - at % HOUR, DAY - at % DAY))
 
 
@@ -180,6 +239,10 @@ def advisory_rows(history: BlockHistory) -> Iterator[Row]:
             "rebuilt": each.rebuilt,
             "by_operator": each.by_operator,
             "unheard_until": each.unheard_until,
+            "sequence": None
+            if each.ordinal is None
+            else (each.at if each.kind in (NEW, RECOVERED) else each.last_seen_at),
+            "opening_sequence": None if each.ordinal is None else each.opened_at,
             "assumed": each.ordinal is None,
         }
 
@@ -196,6 +259,7 @@ def watermark_rows(history: BlockHistory) -> Iterator[Row]:
             "observed_through": each.through,
             "advisory_ordinal": each.ordinal,
             "rebuilt_at": each.rebuilt_at or None,
+            "archived_at": each.archived_at or each.through,
         }
 
 
@@ -255,10 +319,11 @@ def account(
 ) -> dict[tuple[str, int], Times]:
     """Give the times of each (sender, window start) in which the sender lived."""
     known = known_spans(history, list(losses))
+    believed, begun_anew = _believed(history)
     summed: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     outages: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for sender_id in {each.sender_id for each in history.said}:
-        strokes = list(_strokes([each for each in history.said if each.sender_id == sender_id], history))
+    for sender_id in {each.sender_id for each in believed}:
+        strokes = list(_strokes([each for each in believed if each.sender_id == sender_id], begun_anew))
         edges = {at for at, _ in strokes} | {at for span in known for at in span[:2]} | {known_through}
         first = min((at for at, _ in strokes), default=known_through)
         edges |= set(range(first // unit * unit, known_through, unit))
@@ -290,10 +355,9 @@ def account(
     }
 
 
-def _strokes(said: list[Said], history: BlockHistory) -> Iterator[tuple[int, str]]:
+def _strokes(said: list[Said], lost: list[int]) -> Iterator[tuple[int, str]]:
     """Paint a life: each stroke holds from its instant on, over everything painted before."""
-    said = sorted(said, key=lambda each: (each.at, each.kind.rank, each.event_id))
-    lost = sorted({each.rebuilt_at for each in history.marks if each.rebuilt_at})
+    said = sorted(said, key=lambda each: (each.at, _rank(each), each.event_id))
     begun, before = 0, ""
     for each, following in zip(said, [*said[1:], None], strict=True):
         word = "unheard" if each.unheard_until is not None else str(each.kind)
@@ -315,35 +379,120 @@ def _strokes(said: list[Said], history: BlockHistory) -> Iterator[tuple[int, str
         before = word
 
 
+def _rank(said: Said) -> int:
+    """Order what was said at one instant; who is retired at the sighting that made it new was new before that."""
+    is_of_one_sighting = said.kind is RETIRED and said.ordinal is not None and said.opened_at == said.last_seen_at
+    return len(AdvisoryKind) if is_of_one_sighting and said.at == said.last_seen_at else said.kind.rank
+
+
+class Dispute(NamedTuple):
+    """When two incarnations of a block spoke at once, and which of them does not count, from when on."""
+
+    started_at: int
+    ended_at: int
+    silent: int
+    silent_from: int
+
+
+def disputes(history: BlockHistory) -> list[Dispute]:
+    """Compare every two incarnations."""
+    of_life: dict[int, list[Mark]] = defaultdict(list)
+    for mark in history.marks:
+        of_life[mark.incarnation].append(mark)
+    found = []
+    for one, other in itertools.combinations(sorted(of_life), 2):
+        both = sorted((min(mark.through for mark in of_life[life]), f"1-{life}", life) for life in (one, other))
+        (_, _, earlier), (begun, _, later) = both
+        firsts, lasts = ([edge(mark.through for mark in of_life[life]) for life in (one, other)] for edge in (min, max))
+        overlap = firsts[0] < lasts[1] and firsts[1] < lasts[0]
+        arrived = [[mark.archived_at or mark.through for mark in of_life[life]] for life in (one, other)]
+        followed = max(arrived[0]) <= min(arrived[1]) or max(arrived[1]) <= min(arrived[0])
+        if not overlap or followed:
+            continue
+        ended = min(lasts) + QUIET
+        outlasted = max(mark.through for mark in of_life[later]) > ended
+        since = min(mark.since for mark in of_life[later])
+        found.append(Dispute(begun, ended, *((earlier, since) if outlasted else (later, 0))))
+    return found
+
+
+def _believed(history: BlockHistory) -> tuple[list[Said], list[int]]:
+    """Give what counts of all that was said, and when a store began to speak that knew nothing of what was before."""
+    found = disputes(history)
+    silent = {each.silent for each in found if not each.silent_from}
+    lost = {mark.rebuilt_at for mark in history.marks if mark.rebuilt_at and mark.incarnation not in silent}
+    lost |= {each.silent_from for each in found if each.silent_from and each.silent not in silent}
+    believed = [
+        said
+        for said in history.said
+        if said.ordinal is None
+        or not any(each.silent == said.incarnation and said.at >= each.silent_from for each in found)
+    ]
+    return believed, sorted(lost)
+
+
 def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:
     """Give spans, known (True) or given up (False)."""
     spans = [(begin, end, False) for begin, end in losses]
     plain = [each.at for each in history.said if each.ordinal is None]
     if plain:
         spans.append((min(plain), max(plain), True))
+    spans += [(each.started_at, each.ended_at, False) for each in disputes(history)]
     held: dict[int, set[int]] = defaultdict(set)
+    twice: dict[int, list[int]] = defaultdict(list)
     for each in history.said:
         if each.ordinal is not None:
+            if each.ordinal in held[each.incarnation]:
+                twice[each.incarnation].append(each.ordinal)
             held[each.incarnation].add(each.ordinal)
+    doubtful = {
+        mark
+        for mark in history.marks
+        if mark.ordinal >= min(twice[mark.incarnation], default=mark.ordinal + 1)
+        or any(
+            other.incarnation == mark.incarnation and other.through < mark.through and other.ordinal > mark.ordinal
+            for other in history.marks
+        )
+    }
     for incarnation in {mark.incarnation for mark in history.marks}:
         until = 0
         for mark in sorted(mark for mark in history.marks if mark.incarnation == incarnation):
             of_store = [each for each in history.marks if each.rebuilt_at == mark.rebuilt_at]
-            first_life = min(of_store, key=lambda each: each.through).incarnation
+            began_at = min(each.through for each in of_store)
+            first_lives = {each.incarnation for each in of_store if each.through == began_at}
             issued: dict[int, int] = defaultdict(int)
             for other in of_store:
                 if other.through <= mark.through:
                     issued[other.incarnation] = max(issued[other.incarnation], other.ordinal)
-            if all(_is_whole(held[life], reached, life == first_life) for life, reached in issued.items()):
+            is_doubtful = any(
+                doubt.rebuilt_at == mark.rebuilt_at
+                and any(later.through <= mark.through for later in of_store if _is_at_or_after(later, doubt))
+                for doubt in doubtful
+            )
+            own = issued.pop(incarnation)
+            is_whole = _is_whole(held[incarnation], own, incarnation in first_lives) and all(
+                _is_whole(held[life], reached, life in first_lives, may_be_older=True)
+                for life, reached in issued.items()
+            )
+            if is_whole and not is_doubtful:
                 spans.append((max(mark.since, until), mark.through, True))
             until = mark.through
     return spans
 
 
-def _is_whole(held: set[int], reached: int, is_first_life: bool) -> bool:
-    """Tell whether the hub holds what a life has issued: of a store's first one from the first that it holds."""
+def _is_at_or_after(mark: Mark, doubt: Mark) -> bool:
+    return mark.incarnation == doubt.incarnation and mark.through >= doubt.through
+
+
+def _is_whole(held: set[int], reached: int, is_first_life: bool, may_be_older: bool = False) -> bool:
+    """Tell whether the hub holds what a life has issued: of a store's first one from the first that it holds.
+
+    One whose words all come after those that were counted lacks nothing, but vouches for none of its own time then.
+    """
     first = min(held, default=reached) if is_first_life else 1
-    return not reached or (first <= reached and set(range(first, reached + 1)) <= held)
+    if not reached or (may_be_older and first > reached):
+        return True
+    return first <= reached and set(range(first, reached + 1)) <= held
 
 
 def is_known(spans: list[tuple[int, int, bool]], at: int) -> bool:

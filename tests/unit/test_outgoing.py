@@ -101,7 +101,7 @@ def test_advisory_is_a_row_of_golden_bytes() -> None:
             lane=Lane.ADVISORIES,
             block="nodes",
             subject="fleet.eu-west.dub1.nodes.advisory.stale",
-            headers={"Nats-Msg-Id": derived("advisory", "552454398591bba617b67b0a3d77e425")},
+            headers={"Nats-Msg-Id": derived("advisory", "552454398591bba617b67b0a3d77e425", str(PAST), 1)},
             payload=GOLDEN_STALE,
         )
     ]

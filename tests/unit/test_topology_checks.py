@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from aggregator.topology.checks import Limits, Severity, check, summary
+from aggregator.topology.checks import Limits, check, summary
 from aggregator.topology.desired import desired
 from aggregator.topology.evidence import Block, Evidence, Waiting
+from aggregator.topology.findings import Severity
 from aggregator.topology.found import (
     ApiFailure,
     Cluster,

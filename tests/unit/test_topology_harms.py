@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from aggregator.topology.checks import Limits, Severity, check
+from aggregator.topology.checks import Limits, check
 from aggregator.topology.desired import desired
 from aggregator.topology.evidence import Evidence
+from aggregator.topology.findings import Severity
 from aggregator.topology.plan import plan
 from aggregator.topology.plan_text import format_plan
 from aggregator.topology.report import report

@@ -2,9 +2,10 @@
 
 import msgspec
 
-from aggregator.topology.checks import Limits, Severity, check
+from aggregator.topology.checks import Limits, check
 from aggregator.topology.desired import desired
 from aggregator.topology.evidence import Evidence
+from aggregator.topology.findings import Severity
 from aggregator.topology.found import External, Replication, StreamState
 from aggregator.topology.report import report
 from aggregator.topology.report_text import format_report

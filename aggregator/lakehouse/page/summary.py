@@ -11,10 +11,12 @@ from aggregator.lakehouse.page.words import Clock, count, duration, listed, perc
 CAUSES: Final = {
     "unobserved": "nobody was watching (an agent, its server or the link to it was down, or its word is still to come)",
     "advisories_missing": "reports of the site's agent are still missing at the hub",
+    "contested": "two agents that know nothing of each other spoke for a site at once",
+    "put_back": "an older copy of an agent's store was put back, and its reports contradict each other",
     "unwatched": "the imported history says that its source did not watch then",
     "import_gap": "the imported history does not say what they were",
     "lost": "an operator gave up archived messages as lost",
-    "lost_store": "an agent lost its store, and has not heard these senders since",
+    "lost_store": "an agent lost its store, or another took its place, and has not heard these senders since",
     "unheard": "their site's stream no longer listens where these senders published",
 }
 """Why time is unknown, by the tables' words for it."""

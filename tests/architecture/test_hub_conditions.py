@@ -1,0 +1,25 @@
+"""Everything that ``check`` can find has one name, a remedy, and its section in the manual."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from aggregator.topology import findings
+from aggregator.topology.findings import CATALOGUE, Kind
+from tests.support.hub_condition_reference import PATH, hub_condition_reference
+
+TOPOLOGY = Path(findings.__file__).parent
+
+
+def test_the_page_of_what_check_finds_is_what_the_catalogue_says() -> None:
+    assert PATH.read_text(encoding="utf-8") == hub_condition_reference(), "run: make docs"
+
+
+def test_every_kind_is_in_the_catalogue_has_a_name_of_its_own_and_is_found_somewhere() -> None:
+    kinds = {name: each for name, each in vars(findings).items() if isinstance(each, Kind)}
+    assert sorted(CATALOGUE) == sorted(kind.name for kind in kinds.values())
+    assert max(Counter(kind.name for kind in kinds.values()).values()) == 1
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.name) for kind in kinds.values())
+    assert all(kind.meaning.endswith(".") and kind.remedy and not kind.remedy.endswith(".") for kind in kinds.values())
+    used = "".join(path.read_text(encoding="utf-8") for path in TOPOLOGY.glob("check*.py"))
+    assert [name for name in kinds if f"findings.{name}" not in used] == []
