@@ -1,6 +1,7 @@
 """What render writes holds for other topologies too, and what it lacks is said in one line."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,45 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, options: tuple[str,
     assert done.returncode == 1
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_is_rendered_anew_says_what_running_servers_need(tmp_path: Path) -> None:
+    """A reload makes a new account's imports the second time only, and leaves open links where they are (2.15.1)."""
+    text = '[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\nservers = ["nats://b"]\n'
+    us = '[[region]]\nname = "us"\nservers = ["nats://c"]\n'
+
+    def rendered(text: str) -> list[str]:
+        (tmp_path / "topology.toml").write_text(text)
+        done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if "load" in line]
+
+    assert rendered(text) == rendered(text) == []
+    assert rendered(text + us) == ["hub: reload it twice, REGION_us works from the second time on"]
+    assert rendered(text) == ["hub: reload it"]
+    site = '[[site]]\nname = "dub1"\nregion = "eu"\n'
+    assert rendered(text + site) == ["eu: reload it twice, SITE_dub1 works from the second time on"]
+    config = tmp_path / "nats" / "hub" / "nats-server.conf"
+    config.write_text(config.read_text().replace("REGION_eu", "OTHER"))
+    again = "hub: restart it, eu-leaf has another account, and open links keep theirs over a reload"
+    assert rendered(text + site) == [again]
+
+
+async def test_a_site_that_was_added_is_known_after_a_second_reload(tmp_path: Path) -> None:
+    with rendered_servers(tmp_path) as rendered:
+        topology = tmp_path / "topology.toml"
+        topology.write_text(topology.read_text() + '[[site]]\nname = "new1"\nregion = "eu-west"\n')
+        done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+        assert "eu-west: reload it twice, SITE_new1 works from the second time on" in done.stdout
+        for number in (1, 2):
+            rendered.reload("eu-west")
+            await until(partial(has_reloaded, tmp_path / "eu-west.log", number), f"reloaded {number} times")
+        async with rendered.visited("eu-west", "new1-agent", "_INBOX_new1") as agent:
+            await agent.store("fleet.eu-west.new1.nodes.watermark", b"{}")
+
+
+def has_reloaded(log: Path, times: int) -> bool:
+    return log.read_text().count("Reloaded server configuration") == times
 
 
 def test_a_region_without_servers_is_named(tmp_path: Path) -> None:

@@ -32,9 +32,17 @@ class LeafIntruder:
         login = {"nkey": key.public, "sig": signed, "name": "intruder", "server_id": "INTRUDER", "headers": True}
         await self._send(b"CONNECT " + msgspec.json.encode(login) + b"\r\nPING\r\n")
 
-    async def publish(self, subject: str, body: bytes = b"{}") -> None:
-        """Send a message into the hub."""
-        await self._send(b"LMSG %s %d\r\n%s\r\n" % (subject.encode(), len(body), body))
+    async def publish(self, subject: str, body: bytes = b"{}", reply: str = "") -> None:
+        """Send a message into the hub; ``reply`` is where its answer shall go."""
+        names = " ".join(filter(None, (subject, reply))).encode()
+        await self._send(b"LMSG %s %d\r\n%s\r\n" % (names, len(body), body))
+
+    async def control(self, subject: str, status: str, reply: str = "", **headers: str) -> None:
+        """Send what servers tell each other beside messages, such as ``100 FlowControl Request``: headers alone."""
+        names = " ".join(filter(None, (subject, reply))).encode()
+        lines = [f"NATS/1.0 {status}", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+        block = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+        await self._send(b"HMSG %s %d %d\r\n%s\r\n" % (names, len(block), len(block), block))
 
     async def deliver(self, deliveries: str, subject: str, sequence: int, body: bytes = b"{}") -> None:
         """Send what the hub copies as the consumer ``muster-archive`` of FLEET would: the subject is in the reply."""
