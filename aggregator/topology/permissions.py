@@ -21,7 +21,7 @@ from shared.subjects import ROOT, probe_subject
 
 CLIENTS = "STANDARD"
 LEAVES = "LEAFNODE"
-AGGREGATOR = "AGGREGATOR"
+AGGREGATOR, READER = "AGGREGATOR", "READER"
 CONNECTIONS_OF_A_SITE = 16
 """In its region: of an agent or two, of their doctors, and of what a cut link left open until it is missed."""
 
@@ -92,6 +92,22 @@ def aggregator(
     grant = Grant("aggregator", tuple(subject for subject, _ in takes), ("_INBOX.>",))
     mapped = ((f"{api_prefix(domain)}.>", f"{api_prefix()}.>"),) if domain else ()
     return Account(name=AGGREGATOR, grants=(grant,), jetstream=False, takes=tuple(takes), mapped=mapped)
+
+
+def reader(streams: str, domain: str, read: Iterable[str]) -> Account:
+    """Let rollups read the streams ``read`` of the account ``streams``, without a consumer, and do nothing else.
+
+    Who may make a consumer may have it deliver anywhere, and take messages of the archive for orders that way.
+    """
+    actions = ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")
+    asked = [f"{action}.{stream}" for stream in read for action in actions]
+    return Account(
+        name=READER,
+        grants=(Grant("reader", tuple(f"{api_prefix()}.{each}" for each in asked), ("_INBOX.>",)),),
+        jetstream=False,
+        takes=tuple((f"{api_prefix()}.{each}", streams) for each in asked),
+        mapped=tuple((f"{api_prefix(domain)}.{each}", f"{api_prefix()}.{each}") for each in asked),
+    )
 
 
 def accounts_in_region(fleet: str, sites: Iterable[SiteSettings], *, with_policy: bool = False) -> tuple[Account, ...]:

@@ -26,7 +26,7 @@ _ROOM = 100
 _PATIENCE = 2
 _API = re.compile(r"\$JS\.([^.]+\.)?API\.")
 _WHOLE_API = "$JS.API.>"
-_ANSWERED_OFTEN = re.compile(r"\.MSG\.NEXT\.|\.API\.>$")
+_ANSWERED_OFTEN = re.compile(r"\.MSG\.NEXT\.|\.DIRECT\.GET\.|\.API\.>$")
 
 
 def server_config(
@@ -111,7 +111,8 @@ def _account(account: Account, public_key: Callable[[str], str]) -> Iterator[str
         yield f"limits {{ max_connections: {account.most_connections} }}"
     mapped = _mapped(account)
     if mapped or account.mapped:
-        pairs = [f"{_quoted(subject)}: {_quoted(to)}" for subject, to in (*account.mapped, *mapped.items())]
+        others = ((subject, mapped.get(to, to)) for subject, to in account.mapped)
+        pairs = [f"{_quoted(subject)}: {_quoted(to)}" for subject, to in (*others, *mapped.items())]
         yield from _block("mappings", pairs)
     users = [line for grant in account.grants for line in _user(grant, public_key(grant.key), mapped)]
     given = [*_exports("service", account.lends), *_exports("stream", account.sends)]

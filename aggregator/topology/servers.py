@@ -87,6 +87,7 @@ def _servers(topology: TopologySettings) -> Iterator[Server]:
         accounts=_met(
             Account(name=streams),
             permissions.aggregator(streams, hub_domain, domains, sets_policy=with_policy),
+            permissions.reader(streams, hub_domain, (topology.archive.name, topology.report.name)),
             *(account_of_region(topology, region) for region in topology.regions),
             *(account_above(each, streams) for each in topology.relays if each.into == HUB_PLACE),
         ),

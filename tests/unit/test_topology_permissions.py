@@ -72,20 +72,16 @@ def test_a_leaf_link_carries_the_hubs_streams_only_where_the_region_shall_copy_t
 
 def test_a_regions_link_has_an_account_of_its_own_that_the_streams_meet_for_their_copies_alone() -> None:
     policy = '[[stream]]\nname = "P"\nplace = "eu-west"\n[stream.mirror]\nname = "POLICY"\ndomain = "hub"\n'
-    streams, operator, eu, us = listed(policy)["hub-1"].accounts
-    assert [each.name for each in (streams, operator, eu, us)] == [
-        "FLEET",
-        "AGGREGATOR",
-        "REGION_eu-west",
-        "REGION_us-east",
+    streams, operator, reader, eu, us = accounts = listed(policy)["hub-1"].accounts
+    assert [(each.name, each.jetstream, [grant.key for grant in each.grants]) for each in accounts] == [
+        ("FLEET", True, []),
+        ("AGGREGATOR", False, ["aggregator"]),
+        ("READER", False, ["reader"]),
+        ("REGION_eu-west", False, ["eu-west-leaf"]),
+        ("REGION_us-east", False, ["us-east-leaf"]),
     ]
-    assert [each.jetstream for each in (streams, operator, eu, us)] == [True, False, False, False]
-    assert [[grant.key for grant in each.grants] for each in (streams, operator, eu, us)] == [
-        [],
-        ["aggregator"],
-        ["eu-west-leaf"],
-        ["us-east-leaf"],
-    ]
+    assert ("$JS.us-east.API.>", "REGION_us-east") in operator.takes
+    assert {lender for _, lender in reader.takes} == {"FLEET"}
     # The streams ask a region for the sake of their copy alone; all of its API is the aggregator's.
     assert us.lends == (
         ("$JS.us-east.API.>", "AGGREGATOR"),
