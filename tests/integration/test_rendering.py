@@ -99,7 +99,7 @@ def test_addresses_of_ipv6_stand_in_brackets_wherever_a_port_follows(tmp_path: P
     [
         (
             (),
-            "no key of aggregator, reader, eu-leaf: let --make-keys make them, or put public keys there, such as aggreg",
+            "no key of aggregator, reader, eu-leaf: let --make-keys make them, or put public keys there, such as",
         ),
         (("--make-keys",), "no certificate of hub, eu: let --make-certificates make them"),
     ],
