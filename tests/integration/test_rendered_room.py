@@ -1,11 +1,12 @@
 """Who floods a region's FLEET fills that region's room, is told of, and the hub goes on taking what others send."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import nats.js.errors
 
-from tests.support.rendered import Rendered, muster, rendered_servers, until_archived
+from tests.support.rendered import Rendered, Visitor, muster, rendered_servers, until_archived
 from tests.support.waiting import until
 
 OWN = "fleet.eu-west.dub1.nodes.copy.flood"
@@ -31,8 +32,23 @@ async def test_a_site_that_floods_its_region_leaves_the_hub_room_for_everybody_e
             rendered.visited("hub", "aggregator") as hub,
             rendered.visited("eu-west", "dub1-agent", "_INBOX_dub1") as agent,
         ):
+            # What check compares with max_store: ARCHIVE and REPORT at the hub, FLEET in its region.
+            assert (await hub.of_domain("eu-west", "INFO"))["storage"] >= sent * SIZE
+            await until(partial(holds, hub, 2 * sent * SIZE), "REPORT has it too")
+            # Less room than is taken lets go of nothing, and takes nothing: that is for who says so.
+            settings = tmp_path / "topology.toml"
+            settings.write_text(settings.read_text() + '[fleet]\nmax_bytes = "10MiB"\n')
+            refused = await asyncio.to_thread(muster, tmp_path, "apply")
+            assert "takes nothing more once it is full" in refused.stderr
+            assert (await asyncio.to_thread(muster, tmp_path, "apply", "--force")).returncode == 0
+            fleet = await hub.of_domain("eu-west", "STREAM.INFO.FLEET")
+            assert (fleet["state"]["messages"], fleet["config"]["max_bytes"]) == (sent, 10 << 20)
             await hub.of_domain("eu-west", "STREAM.PURGE.FLEET")
             await agent.store("fleet.eu-west.dub1.nodes.watermark", b"{}")
+
+
+async def holds(hub: Visitor, size: int) -> bool:
+    return int((await hub.api("INFO"))["storage"]) >= size
 
 
 async def flooded(rendered: Rendered) -> int:
