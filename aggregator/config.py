@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import click
 import msgspec
@@ -31,6 +31,8 @@ _jars_option = click.option(
     help="Directory of Spark's jars, for a host without a network; before what the settings say.",
 )
 
+Reading = Literal["consumer", "direct"]
+
 
 class LakehouseSettings(Settings, frozen=True):
     """Where the tables are, what they are made from, and the Spark that makes them."""
@@ -40,6 +42,9 @@ class LakehouseSettings(Settings, frozen=True):
     archive_stream: Annotated[str, Meta(description="the hub's stream that holds what the other has let go")] = (
         "ARCHIVE"
     )
+    reading: Annotated[
+        Reading, Meta(description="consumer (fast) or direct (for a key that may only read, which makes no consumer)")
+    ] = "consumer"
     catalog: Annotated[CatalogSettings, Meta(description="what names the tables")] = FILE_BESIDE_THE_TABLES
     jars: Annotated[FilePath, Meta(description="directory of Spark's jars; default: the user's cache")] = FilePath()
     registration_interval: Annotated[

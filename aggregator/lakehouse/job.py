@@ -238,7 +238,8 @@ async def _look_at(
 
     Of a mirror with holes, what is of use to tables that stand at ``stands``, where these are given.
     """
-    async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
+    reading = settings.lakehouse.reading
+    async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE, reading=reading) as reader:
         # The mirror first: what it holds, the archive has held before.
         report = await reader.state(settings.lakehouse.report_stream, pauses)
         archive = await reader.state(settings.lakehouse.archive_stream, pauses)
@@ -291,7 +292,8 @@ def _take_what_is_new(
         progress(f"reading {plan.wanted.count:,} new messages")
     counts, began = Counts(), time.monotonic()
     place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
-    source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name)
+    reading = settings.lakehouse.reading
+    source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name, reading=reading)
     with closing(read_chunks(spark, source, _chunks(plan, hub.report), place)) as chunks:
         for chunk in chunks:
             end = msgspec.structs.replace(position, sequence=chunk.span.last)

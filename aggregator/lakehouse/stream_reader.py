@@ -1,7 +1,7 @@
 """Read ranges of a stream: repeatable, and a batch at a time, column by column.
 
-A consumer (``stream_consumer``) may be of a server that holds less than the stream's leader. So the leader has the last
-word on whether anything is left, and what broke off is asked for again behind what came.
+Whoever answers (``stream_consumer``, ``direct_gets``) may hold less than the stream's leader. So the leader has the
+last word on whether anything is left, and what broke off is asked for again behind what came.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ from typing import Self, TypeVar
 import msgspec
 import numpy as np
 
+from aggregator.config import Reading
+from aggregator.lakehouse.direct_gets import DirectGets
 from aggregator.lakehouse.stream_consumer import NOTHING_LEFT, Messages, StreamConsumer
 from shared.instants import parse_instant
 from shared.jetstream_api import NO_SUCH_MESSAGE
@@ -93,8 +95,9 @@ class _Found(msgspec.Struct):
 class StreamReader:
     """One connection that reads messages of one JetStream domain. Use as an asynchronous context manager."""
 
-    def __init__(self, settings: ConnectionSettings, *, deadline: float) -> None:
+    def __init__(self, settings: ConnectionSettings, *, deadline: float, reading: Reading = "consumer") -> None:
         self._settings = settings
+        self._reading = reading
         self._deadline = deadline
         self._api = api_prefix(settings.domain)
         self._client: DirectClient
@@ -134,9 +137,9 @@ class StreamReader:
         Whoever leaves early closes it before the reader, or its consumer stays for a while.
         """
         following, failures = first, 0
-        async with StreamConsumer(self._client, self._api, stream, self._deadline) as consumer:
+        async with self._batches(stream) as batches:
             while following <= last:
-                messages, wrong = await consumer.fetch(following, last - following + 1)
+                messages, wrong = await batches.fetch(following, last - following + 1)
                 if messages is not None:
                     failures, following = 0, int(messages.sequences[-1]) + 1
                     wanted = int(np.searchsorted(messages.sequences, last, side="right"))
@@ -152,6 +155,11 @@ class StreamReader:
                     raise ReadFailed(f"stream {stream}: reading from sequence {following} failed: {wrong}")
                 await asyncio.sleep(PAUSES[failures])
                 failures += 1
+
+    def _batches(self, stream: str) -> StreamConsumer | DirectGets:
+        if self._reading == "direct":
+            return DirectGets(self._client, self._api, stream)
+        return StreamConsumer(self._client, self._api, stream, self._deadline)
 
     async def at_or_after(self, stream: str, sequence: int) -> tuple[int, int] | None:
         """Give sequence and time (microseconds) of the first message there is from ``sequence`` on; raise ReadFailed.

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import uvloop
 
+from aggregator.config import Reading
 from aggregator.lakehouse.mirror_past import Witnesses, check_witnesses
 from aggregator.lakehouse.stream_consumer import Messages, Numbers
 from aggregator.lakehouse.stream_reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader
@@ -26,11 +27,12 @@ class StreamSlices(msgspec.Struct, frozen=True):
 
     connection: str
     streams: tuple[str, ...]
+    reading: Reading = "consumer"
 
     @classmethod
-    def of(cls, connection: ConnectionSettings, *streams: str) -> "StreamSlices":
+    def of(cls, connection: ConnectionSettings, *streams: str, reading: Reading = "consumer") -> "StreamSlices":
         """Read from ``streams``, the first one that has a message first."""
-        return cls(encoded_connection(connection), streams)
+        return cls(encoded_connection(connection), streams, reading)
 
     def read(self, first: int, last: int) -> Generator[Messages, None, None]:
         """Give the messages ``first`` to ``last``, some MiB at a time.
@@ -52,7 +54,8 @@ class StreamSlices(msgspec.Struct, frozen=True):
 
     async def _batches(self, first: int, last: int) -> AsyncGenerator[Messages, None]:
         archive = self.streams[-1]
-        async with StreamReader(decoded_connection(self.connection), deadline=CONNECT_DEADLINE) as reader:
+        connection = decoded_connection(self.connection)
+        async with StreamReader(connection, deadline=CONNECT_DEADLINE, reading=self.reading) as reader:
             missing = [(first, last)]
             for stream in self.streams:
                 holes, witnesses = list[tuple[int, int]](), Witnesses()

@@ -10,9 +10,11 @@ import msgspec
 
 from aggregator.topology import findings
 from aggregator.topology.desired import is_beside_the_archive
+from aggregator.topology.differences import NEARLY_FULL
 from aggregator.topology.evidence import Block, Evidence, Waiting
 from aggregator.topology.findings import Finding, Severity
 from aggregator.topology.found import Found, FoundStream, sealed, silence, taken_subjects
+from aggregator.topology.fullness import fullnesses
 from aggregator.topology.harms import found_harms
 from aggregator.topology.refusals import gatherings, refusals
 from aggregator.topology.report import ReplicationRow, Report, report
@@ -23,7 +25,7 @@ from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredS
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.policy import STREAM as POLICY
 
-_NEARLY_FULL = 0.9
+_LETS_GO = 0.9
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -33,6 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
     waiting: tuple[int, int] = (MINUTE, 15 * MINUTE)
     watermark: tuple[int, int] = (MINUTE, 5 * MINUTE)
     retention_share: tuple[float, float] = (0.5, 0.8)
+    fullness: tuple[float, float] = (NEARLY_FULL, 0.95)
 
     def severity(self, value: float, limits: tuple[float, float]) -> Severity:
         """Grade a value."""
@@ -51,6 +54,7 @@ def check(
         *_streams(wanted, found),
         *_harms(wanted, found),
         *_refused(wanted, found),
+        *_fullnesses(topology, wanted, found, limits),
         *(each for row in _copyings(shown, wanted, found) for each in _copying(row, evidence, limits)),
         *_watermarks(topology, evidence, limits),
         *_ordinals(topology, evidence),
@@ -114,6 +118,16 @@ def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
     for line in (*refused, *gatherings(wanted, found)):
         place, _, text = line.partition(": ")
         yield findings.COPY_REFUSED.of(place, text)
+
+
+def _fullnesses(
+    topology: TopologySettings, wanted: Iterable[Desired], found: Found, limits: Limits
+) -> Iterator[Finding]:
+    for each in fullnesses(topology, (it for it in wanted if isinstance(it, DesiredStream)), found):
+        severity = limits.severity(each.share, limits.fullness)
+        yield findings.NEARLY_FULL.of(
+            str(each.place), each.text, severity if each.refuses else min(severity, Severity.WARNING)
+        )
 
 
 def _lost_without(consumer: DesiredConsumer) -> str:
@@ -190,7 +204,7 @@ def _retention(row: ReplicationRow, origin: str, waiting: Waiting, limits: Limit
     left = format_duration(max(0, waiting.max_age - waiting.age))
     text = f"{origin} lets go of what {row.stream} lacks"
     yield findings.RETENTION_NEAR.of(row.place, f"{text} in {left}", limits.severity(share, limits.retention_share))
-    if waiting.fullness > _NEARLY_FULL:
+    if waiting.fullness > _LETS_GO:
         severity = limits.severity(waiting.share, limits.retention_share)
         yield findings.RETENTION_NEAR.of(row.place, f"{text}, since it is full", severity)
 

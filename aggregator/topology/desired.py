@@ -14,6 +14,7 @@ from aggregator.topology.found import StreamKey
 from aggregator.topology.free_streams import free_fields, free_source
 from aggregator.topology.policy_streams import policy_at_hub, policy_in_region
 from aggregator.topology.relays import consumers_of_relays
+from aggregator.topology.room import archive_room, fleet_room, report_room
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.sourcing import archive_deliveries, consumer_of, through_consumer
 from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
@@ -161,10 +162,12 @@ def _fleet(topology: TopologySettings, region: RegionSettings) -> DesiredStream:
     extra = {
         "subjects": subjects,
         "retention": "limits",
+        "discard": wanted.discard,
         "allow_atomic": True,
         "allow_direct": True,
     }
-    return DesiredStream(region_place(region), wanted.name, _common(wanted) | extra, carries=tuple(subjects))
+    config = _common(wanted, fleet_room(topology, region)) | extra
+    return DesiredStream(region_place(region), wanted.name, config, carries=tuple(subjects))
 
 
 def _archive_consumer(topology: TopologySettings, region: RegionSettings) -> DesiredConsumer:
@@ -184,7 +187,7 @@ def _archive(topology: TopologySettings) -> Config:
     if topology.policy is not None:
         sources.append({"name": topology.policy.name})
     extra = {"subjects": [], "sources": sources, "retention": "limits", "allow_direct": True}
-    return _common(topology.archive) | extra
+    return _common(topology.archive, archive_room(topology)) | extra
 
 
 def _report(topology: TopologySettings) -> Config:
@@ -194,7 +197,7 @@ def _report(topology: TopologySettings) -> Config:
         "allow_direct": True,
         "mirror_direct": True,
     }
-    return _common(topology.report) | extra
+    return _common(topology.report, report_room(topology)) | extra
 
 
 def _source(topology: TopologySettings, region: RegionSettings) -> Config:
@@ -206,14 +209,17 @@ def _source(topology: TopologySettings, region: RegionSettings) -> Config:
     return source
 
 
-def _common(wanted: StreamSettings) -> Config:
-    """Translate what every stream has into JetStream's words; durations from microseconds to nanoseconds."""
+def _common(wanted: StreamSettings, room: int = 0) -> Config:
+    """Translate what every stream has into JetStream's words; durations from microseconds to nanoseconds.
+
+    ``room`` is how many bytes it may hold where it says nothing of that.
+    """
     config: Config = {
         "name": wanted.name,
         "storage": wanted.storage,
         "num_replicas": wanted.replicas,
         "max_age": wanted.max_age * 1000,
-        "max_bytes": int(wanted.max_bytes) or -1,
+        "max_bytes": int(wanted.max_bytes) or room or -1,
         "discard": "old",
         "compression": wanted.compression,
     }

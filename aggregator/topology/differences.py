@@ -16,6 +16,8 @@ _BEYOND = {
     "max_msgs": "beyond the new max_messages",
     "max_msgs_per_subject": "of subjects that hold more than the new max_messages_per_subject",
 }
+NEARLY_FULL = 0.8
+"""From which share of ``max_bytes`` on a stream that refuses what is new is told of."""
 ASIDE = "muster.aside"
 """What a stream listens to below this while all its sources are set aside. To one with neither sources nor subjects the
 server gives its own name, on which anyone could publish into it."""
@@ -85,6 +87,9 @@ def source_pairs(wanted: list[Config], current: list[Config]) -> list[tuple[Conf
 
 def losses(fields: Iterable[FieldChange], current: FoundStream) -> Iterator[str]:
     """Say what an update would lose now, not what it may let go of later."""
+    fields = tuple(fields)
+    after = current.config | {change.field: change.after for change in fields}
+    yield from _refusals_when_full(after, current)
     for change in fields:
         if change.field.startswith("source ") and change.after is None:
             yield f"takes nothing more from {change.field.removeprefix('source ')}"
@@ -94,8 +99,22 @@ def losses(fields: Iterable[FieldChange], current: FoundStream) -> Iterator[str]
             gone = sorted(each for each in set(change.before) - set(change.after) if not each.startswith(f"{ASIDE}."))
             if gone:
                 yield f"refuses messages on {', '.join(gone)}"
-        elif _is_exceeded(change, current):
+        elif _is_exceeded(change, current) and not _is_refused_instead(change, after):
             yield f"deletes messages {_BEYOND[change.field]}"
+
+
+def _refusals_when_full(after: Config, current: FoundStream) -> Iterator[str]:
+    """Tell that a stream which has more room, or lets go of its oldest, would soon refuse what is new."""
+    before = current.config
+    limit, limit_before = (each.get("max_bytes") or -1 for each in (after, before))
+    is_eased = before.get("discard") == "new" and 0 < limit_before <= limit
+    if after.get("discard") == "new" and not is_eased and 0 < limit * NEARLY_FULL < current.state.bytes:
+        yield f"takes nothing more once it is full: {current.state.bytes / limit:.0%} of its new max_bytes is taken"
+
+
+def _is_refused_instead(change: FieldChange, after: Config) -> bool:
+    """Tell whether a stream beyond its limit takes nothing more, and lets go of nothing (nats-server 2.15)."""
+    return change.field in ("max_bytes", "max_msgs") and after.get("discard") == "new"
 
 
 def _is_exceeded(change: FieldChange, current: FoundStream) -> bool:

@@ -31,7 +31,7 @@ class Waiting(msgspec.Struct, frozen=True):
     """What an origin holds that a copy lacks: for how long the oldest has waited, and how near its end it is.
 
     Durations in microseconds, ``max_age`` 0 for ever. ``share``: how much of all that is held it is; ``fullness``: how
-    near the origin is to its limits of bytes and messages.
+    near the origin is to its limits of bytes and messages, where it lets go of the oldest at these.
     """
 
     age: int
@@ -151,13 +151,17 @@ async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: Rep
             oldest.append(message.stored_at)
     if not oldest:
         return None
-    limits = ((origin.state.bytes, "max_bytes"), (origin.state.messages, "max_msgs"))
+    # One that refuses what is new lets go of nothing for the sake of that.
+    is_let_go = origin.config.get("discard") != "new"
+    limits = ((origin.state.bytes, "max_bytes"), (origin.state.messages, "max_msgs")) if is_let_go else ()
     return Waiting(
         age=max(0, parse_instant(origin.ts) - min(oldest)),
         max_age=origin.config.get("max_age", 0) // 1000,
         first_sequence=origin.state.first_seq,
         share=min(1.0, (row.behind or 0) / max(1, origin.state.messages)),
-        fullness=max(held / limit if (limit := origin.config.get(name, -1)) > 0 else 0.0 for held, name in limits),
+        fullness=max(
+            (held / limit if (limit := origin.config.get(name, -1)) > 0 else 0.0 for held, name in limits), default=0.0
+        ),
     )
 
 

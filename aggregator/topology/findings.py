@@ -133,6 +133,12 @@ COPY_BEHIND = Kind(
     "What a copy lacks has waited for longer than --behind says.",
     "wait where it becomes less; else look at the link's bandwidth and at the hub's disk",
 )
+NEARLY_FULL = Kind(
+    "nearly_full",
+    _GRADED,
+    "A stream or a place has nearly taken the room that it has, and soon refuses what is new or lets go of the oldest.",
+    "what the line says: see who fills it, raise max_bytes or max_store, or shorten max_age",
+)
 RETENTION_NEAR = Kind(
     "retention_near",
     _GRADED,

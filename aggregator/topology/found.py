@@ -126,6 +126,13 @@ class FoundConsumer(msgspec.Struct, frozen=True):
     ack_floor: AckFloor = AckFloor()
 
 
+class Room(msgspec.Struct, frozen=True):
+    """How many bytes all streams of an account hold in files, and may hold: 0 where only its servers bound it."""
+
+    taken: int
+    limit: int = 0
+
+
 class Found(msgspec.Struct, frozen=True):
     """What there is. What is not there has no entry; ``unreachable`` places say why in one line.
 
@@ -135,6 +142,7 @@ class Found(msgspec.Struct, frozen=True):
     ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
     ``strays``: consumers with names such as we give, beside those that are wanted.
     ``again``: what somebody wants to be taken whole once more: who copies, and what.
+    ``rooms``: of each place, how much its streams take.
     """
 
     streams: dict[StreamKey, FoundStream]
@@ -146,6 +154,7 @@ class Found(msgspec.Struct, frozen=True):
     away: dict[Place, str] = {}
     silent: dict[ConsumerKey, str] = {}
     again: frozenset[tuple[StreamKey, StreamKey]] = frozenset()
+    rooms: dict[Place, Room] = {}
 
     def taken(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.

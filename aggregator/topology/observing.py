@@ -17,6 +17,7 @@ from aggregator.topology.found import (
     Found,
     FoundConsumer,
     FoundStream,
+    Room,
     api_of,
     beyond,
     consumer_name_of,
@@ -39,8 +40,14 @@ class _Api(msgspec.Struct, frozen=True):
     level: int = 0
 
 
+class _Limits(msgspec.Struct, frozen=True):
+    max_storage: int = 0
+
+
 class _AccountInfo(msgspec.Struct, frozen=True):
     api: _Api = _Api()
+    storage: int = 0
+    limits: _Limits = _Limits()
 
 
 class _Names(msgspec.Struct, frozen=True):
@@ -96,6 +103,7 @@ async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Co
         found.unreachable[place] = str(error)
         return
     found.levels[place] = info.api.level
+    found.rooms[place] = Room(info.storage, max(0, info.limits.max_storage))
     turns = asyncio.Semaphore(_AT_ONCE)
     streams = [each for each in asked if not isinstance(each, DesiredConsumer)]
     await asyncio.gather(*(_observe_one(client, each, found, turns) for each in streams))

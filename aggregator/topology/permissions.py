@@ -22,6 +22,7 @@ from shared.subjects import ROOT, probe_subject, watermark_subject
 
 CLIENTS = "STANDARD"
 LEAVES = "LEAFNODE"
+AGGREGATOR, READER = "AGGREGATOR", "READER"
 CONNECTIONS_OF_A_SITE = 16
 """In its region: of an agent or two, of their doctors, and of what a cut link left open until it is missed."""
 
@@ -38,6 +39,8 @@ class Grant(msgspec.Struct, frozen=True):
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """Users who meet nobody else. ``lends``: subjects, and who may ask there; ``takes``: subjects, and who answers.
 
+    ``sends``: subjects, and who hears what is published there; ``hears``: subjects, and who sends there.
+    ``mapped``: subjects that stand for others.
     ``most_connections`` bounds how many they may have open at once, 0 leaves that to the server.
     """
 
@@ -47,6 +50,26 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     most_connections: int = 0
     lends: tuple[tuple[str, str], ...] = ()
     takes: tuple[tuple[str, str], ...] = ()
+    sends: tuple[tuple[str, str], ...] = ()
+    hears: tuple[tuple[str, str], ...] = ()
+    mapped: tuple[tuple[str, str], ...] = ()
+
+    def beside(self, *others: "Account") -> "Account":
+        """Let it lend what the others take of it, take what they lend it, and so on."""
+
+        def met(mine: str, theirs: str) -> tuple[tuple[str, str], ...]:
+            found = [
+                (subject, each.name) for each in others for subject, of in getattr(each, theirs) if of == self.name
+            ]
+            return tuple(dict.fromkeys((*getattr(self, mine), *found)))
+
+        return msgspec.structs.replace(
+            self,
+            lends=met("lends", "takes"),
+            takes=met("takes", "lends"),
+            sends=met("sends", "hears"),
+            hears=met("hears", "sends"),
+        )
 
 
 def inbox(name: str) -> str:
@@ -54,10 +77,38 @@ def inbox(name: str) -> str:
     return f"_INBOX_{name}.>"
 
 
-def aggregator(domains: Iterable[str], *, sets_policy: bool = False) -> Grant:
-    """Let the aggregator lay out and read streams, here and in domains behind leaf links; publish policy alone."""
-    apis = [f"{api_prefix()}.>", *(f"{api_prefix(domain)}.>" for domain in domains)]
-    return Grant("aggregator", (*apis, *((EVERY_REVISION,) if sets_policy else ())), ("_INBOX.>",))
+def aggregator(
+    streams: str, domain: str, regions: Iterable[tuple[str, str]] = (), *, sets_policy: bool = False
+) -> Account:
+    """Let the aggregator lay out and read the account ``streams``, and ``regions`` (domain, account); publish policy.
+
+    From an account of its own: no answer that it asks for becomes a record, and what is in the account with the streams
+    reaches no region's API.
+    """
+    takes = [
+        (f"{api_prefix()}.>", streams),
+        *((f"{api_prefix(each)}.>", account) for each, account in regions),
+        *([(EVERY_REVISION, streams)] if sets_policy else []),
+    ]
+    grant = Grant("aggregator", tuple(subject for subject, _ in takes), ("_INBOX.>",))
+    mapped = ((f"{api_prefix(domain)}.>", f"{api_prefix()}.>"),) if domain else ()
+    return Account(name=AGGREGATOR, grants=(grant,), jetstream=False, takes=tuple(takes), mapped=mapped)
+
+
+def reader(streams: str, domain: str, read: Iterable[str]) -> Account:
+    """Let rollups read the streams ``read`` of the account ``streams``, without a consumer, and do nothing else.
+
+    Who may make a consumer may have it deliver anywhere, and take messages of the archive for orders that way.
+    """
+    actions = ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")
+    asked = [f"{action}.{stream}" for stream in read for action in actions]
+    return Account(
+        name=READER,
+        grants=(Grant("reader", tuple(f"{api_prefix()}.{each}" for each in asked), ("_INBOX.>",)),),
+        jetstream=False,
+        takes=tuple((f"{api_prefix()}.{each}", streams) for each in asked),
+        mapped=tuple((f"{api_prefix(domain)}.{each}", f"{api_prefix()}.{each}") for each in asked),
+    )
 
 
 def accounts_in_region(
@@ -77,7 +128,7 @@ def accounts_in_region(
         for site in sites
     }
     return (
-        Account(name=fleet, lends=tuple((subject, _account(site)) for site, own in asks.items() for subject in own)),
+        Account(name=fleet),
         *(
             Account(
                 name=_account(site),

@@ -34,8 +34,11 @@ def render(config_path: Path, directory: Path, make_keys: bool, make_certificate
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename}: cannot be read or written: {error.strerror}") from error
-    for path in (*made, *written):
+    for path in (*made, *(path for path, _ in written)):
         click.echo(path.relative_to(place.root))
+    for _, todo in written:
+        if todo:
+            click.echo(todo)
     if made:
         click.echo(
             f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers"

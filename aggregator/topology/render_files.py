@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from aggregator.topology import server_config as names
 from aggregator.topology.keys import KeyKind, key_of, make_key
+from aggregator.topology.renewal import renewal
 from aggregator.topology.server_config import server_config
 from aggregator.topology.servers import Server
 from aggregator.topology.settings import RenderSettings
@@ -66,8 +67,11 @@ class RenderDirectory:
                 made.append(place / names.CERTIFICATE)
         return made
 
-    def write(self, servers: tuple[Server, ...], wanted: RenderSettings) -> Iterator[Path]:
-        """Write each server's configuration, and give its path; raise SecretsMissing before anything is written."""
+    def write(self, servers: tuple[Server, ...], wanted: RenderSettings) -> Iterator[tuple[Path, str]]:
+        """Write each server's configuration; give its path, and what the server needs to take it up.
+
+        Raise SecretsMissing before anything is written.
+        """
         self._check(servers, wanted)
         for server in servers:
             place = self.root / server.name
@@ -76,8 +80,11 @@ class RenderDirectory:
             if server.uplinks:
                 _write(place / names.LEAF_SEED, f"{names.LEAF_VARIABLE}: {self._seed(server.uplink_key)}\n", _SECRET)
             files = PurePosixPath(wanted.files or place)
-            _write(place / names.CONFIG, server_config(server, wanted, files, self._public), _OPEN)
-            yield place / names.CONFIG
+            path = place / names.CONFIG
+            before = path.read_text(encoding="utf-8") if path.exists() else ""
+            text = server_config(server, wanted, files, self._public)
+            _write(path, text, _OPEN)
+            yield path, renewal(server.name, before, text)
 
     def _check(self, servers: tuple[Server, ...], wanted: RenderSettings) -> None:
         missing = [*self._missing_keys(servers)]

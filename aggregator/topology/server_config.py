@@ -3,12 +3,13 @@
 Source: the configuration reference of nats-server 2.15; what each line is for stands in docs/topologies.md.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
 import msgspec
 
-from aggregator.topology.permissions import Account, Grant
+from aggregator.topology.permissions import CLIENTS, Account, Grant
 from aggregator.topology.servers import Server, authority
 from aggregator.topology.settings import RenderSettings
 
@@ -23,7 +24,9 @@ LEAF_VARIABLE = "LEAF_SEED"
 _ROOM = 100
 """Connections beyond those that each account may have: of leaves, operators, and of who has not logged in yet."""
 _PATIENCE = 2
-_API = "$JS.API."
+_API = re.compile(r"\$JS\.([^.]+\.)?API\.")
+_WHOLE_API = "$JS.API.>"
+_ANSWERED_OFTEN = re.compile(r"\.MSG\.NEXT\.|\.DIRECT\.GET\.|\.API\.>$")
 
 
 def server_config(
@@ -45,7 +48,7 @@ def server_config(
         *_accounts(server, public_key),
     ]
     if server.takes_leaves or server.uplinks:
-        # Only so the answers that servers wait for say what they are about, and permissions can tell them apart.
+        # Not needed any more, but a server that runs with it takes up no configuration without.
         lines += _block("feature_flags", ["js_api_reply_v2: true"])
     if server.takes_leaves:
         tls = _tls(files, handshake_first=True) if wanted.encrypt else []
@@ -106,37 +109,60 @@ def _account(account: Account, public_key: Callable[[str], str]) -> Iterator[str
         yield "jetstream: enabled"
     if account.most_connections:
         yield f"limits {{ max_connections: {account.most_connections} }}"
-    mapped = {subject: _lent_api(subject, lender) for subject, lender in account.takes if subject.startswith(_API)}
-    if mapped:
-        # Else the account's own JetStream would answer too, and first: that it has none.
-        pairs = [f"{_quoted(subject)}: {_quoted(to)}" for subject, to in mapped.items()]
+    mapped = _mapped(account)
+    if mapped or account.mapped:
+        others = ((subject, mapped.get(to, to)) for subject, to in account.mapped)
+        pairs = [f"{_quoted(subject)}: {_quoted(to)}" for subject, to in (*others, *mapped.items())]
         yield from _block("mappings", pairs)
     users = [line for grant in account.grants for line in _user(grant, public_key(grant.key), mapped)]
-    # Pulls are answered with as many messages as were asked for.
-    lent = [
-        f"{{ service: {_quoted(subject)}, {'response: stream, ' if '.MSG.NEXT.' in subject else ''}"
-        f"accounts: [{_quoted(to)}] }}"
-        for subject, to in account.lends
-    ]
+    given = [*_exports("service", account.lends), *_exports("stream", account.sends)]
     taken = [
         f"{{ service: {{ account: {_quoted(lender)}, subject: {_quoted(subject)} }}"
         f"{f', to: {_quoted(mapped[subject])}' if subject in mapped else ''} }}"
         for subject, lender in account.takes
     ]
-    for name, lines in (("users", users), ("exports", lent), ("imports", taken)):
+    taken += [
+        f"{{ stream: {{ account: {_quoted(sender)}, subject: {_quoted(subject)} }} }}"
+        for subject, sender in account.hears
+    ]
+    for name, lines in (("users", users), ("exports", given), ("imports", taken)):
         if lines:
             yield from (f"{name}: [", *_indented(lines), "]")
 
 
+def _mapped(account: Account) -> dict[str, str]:
+    """Take what is asked of an API away from the account's own JetStream, which would answer first: that it has none.
+
+    Where all of the API is another account's, the server leaves it to that.
+    """
+    if account.jetstream or _WHOLE_API in [subject for subject, _ in account.takes]:
+        return {}
+    return {subject: _lent_api(subject, lender) for subject, lender in account.takes if _API.match(subject)}
+
+
+def _exports(kind: str, lent: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    """Name each subject once, with all to whom it is lent or sent."""
+    others: dict[str, list[str]] = {}
+    for subject, to in lent:
+        others.setdefault(subject, []).append(to)
+    for subject, names in others.items():
+        # Pulls are answered with as many messages as were asked for.
+        many = "response: stream, " if kind == "service" and _ANSWERED_OFTEN.search(subject) else ""
+        accounts = ", ".join(map(_quoted, names))
+        yield f"{{ {kind}: {_quoted(subject)}, {many}accounts: [{accounts}] }}"
+
+
 def _lent_api(subject: str, lender: str) -> str:
-    return f"JS.{lender}.API.{subject.removeprefix(_API)}"
+    return f"JS.{lender}.API.{_API.sub('', subject)}"
 
 
 def _user(grant: Grant, key: str, mapped: dict[str, str]) -> Iterator[str]:
     yield f"# {grant.key}"
     yield f"{{ nkey: {key}, allowed_connection_types: [{_quoted(grant.connection)}], permissions: {{"
-    # What is mapped is looked at as it is then.
-    yield from _indented(_allowed("publish", tuple(mapped.get(subject, subject) for subject in grant.publish)))
+    # What a client publishes is looked at as it is once it is mapped, what comes over a leaf link as it came.
+    is_mapped_before = grant.connection == CLIENTS
+    published = tuple(mapped.get(subject, subject) if is_mapped_before else subject for subject in grant.publish)
+    yield from _indented(_allowed("publish", published))
     yield from _indented(_allowed("subscribe", grant.subscribe))
     yield "} }"
 

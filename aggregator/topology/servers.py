@@ -1,5 +1,6 @@
 """List the nats-servers that a topology speaks of: where they listen, whom they meet, who may do what there. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -7,7 +8,7 @@ import msgspec
 
 from aggregator.topology import permissions
 from aggregator.topology.desired import desired, region_place
-from aggregator.topology.leaf_permissions import leaf_of_region
+from aggregator.topology.leaf_permissions import account_name, account_of_region, leaf_key
 from aggregator.topology.permissions import Account, Grant
 from aggregator.topology.relays import account_above, account_below
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
@@ -76,42 +77,41 @@ def servers(topology: TopologySettings) -> tuple[Server, ...]:
 def _servers(topology: TopologySettings) -> Iterator[Server]:
     _refuse_copies_between_regions(topology)
     hub = _addresses("[hub]", topology.hub.servers)
-    domains = [region.jetstream_domain for region in topology.regions]
-    aggregator = permissions.aggregator(domains, sets_policy=topology.policy is not None)
-    leaves = {region.name: leaf_of_region(topology, region) for region in topology.regions}
+    with_policy, streams = topology.policy is not None, topology.render.account
+    hub_domain = topology.hub.domain or HUB_PLACE
+    domains = [(region.jetstream_domain, account_name(region)) for region in topology.regions]
     yield from _cluster(
         HUB_PLACE,
         hub,
-        domain=topology.hub.domain or HUB_PLACE,
-        accounts=tuple(
-            _with_relays(
-                (Account(name=topology.render.account, grants=(aggregator, *leaves.values())),),
-                [account_above(each, topology.render.account) for each in topology.relays if each.into == HUB_PLACE],
-            )
+        domain=hub_domain,
+        accounts=_met(
+            Account(name=streams),
+            permissions.aggregator(streams, hub_domain, domains, sets_policy=with_policy),
+            permissions.reader(streams, hub_domain, (topology.archive.name, topology.report.name)),
+            *(account_of_region(topology, region) for region in topology.regions),
+            *(account_above(each, streams) for each in topology.relays if each.into == HUB_PLACE),
         ),
         takes_leaves=True,
     )
     for region in topology.regions:
         sites = [site for site in topology.sites if site.region == region.name]
-        if region.jetstream_domain == (topology.hub.domain or HUB_PLACE):
+        if region.jetstream_domain == hub_domain:
             raise NotRenderable(f"region {region.name} is in the hub's domain: render writes servers of their own")
         yield from _cluster(
             region.name,
             _addresses(f"[[region]] {region.name}", region.servers),
             domain=region.jetstream_domain,
-            accounts=tuple(
-                _with_relays(
-                    permissions.accounts_in_region(
-                        topology.render.account,
-                        topology.fleet_of(region).name,
-                        sites,
-                        with_policy=topology.policy is not None,
-                    ),
-                    [*_relays_in(topology, region)],
-                )
+            accounts=_met(
+                *permissions.accounts_in_region(
+                    topology.render.account,
+                    topology.fleet_of(region).name,
+                    sites,
+                    with_policy=topology.policy is not None,
+                ),
+                *_relays_in(topology, region),
             ),
             uplinks=tuple(address.host for address in hub),
-            uplink_key=leaves[region.name].key,
+            uplink_key=leaf_key(region),
         )
     for site in topology.sites:
         if site.server is not None:
@@ -119,7 +119,7 @@ def _servers(topology: TopologySettings) -> Iterator[Server]:
                 site.name,
                 _addresses(f"[[site]] {site.name}", site.server.servers),
                 domain=site.server.domain,
-                accounts=(_account_of(site),),
+                accounts=_met(*_accounts_at(site, site.server.domain)),
             )
 
 
@@ -143,16 +143,18 @@ def _relays_in(topology: TopologySettings, region: RegionSettings) -> Iterator[A
             yield account_above(relay, topology.render.account)
 
 
-def _with_relays(accounts: tuple[Account, ...], relays: list[Account]) -> Iterator[Account]:
-    """Add accounts of relays to those of a server; the first, which has the streams, lends them what they take."""
-    lent = tuple((subject, relay.name) for relay in relays for subject, _ in relay.takes)
-    yield msgspec.structs.replace(accounts[0], lends=(*accounts[0].lends, *lent))
-    yield from (*accounts[1:], *relays)
+def _met(streams: Account, *others: Account) -> tuple[Account, ...]:
+    """Let the account with the streams lend what the others take of it; raise NotRenderable for two of one name."""
+    names = Counter(each.name for each in (streams, *others))
+    name, count = names.most_common(1)[0]
+    if count > 1:
+        raise NotRenderable(f"two accounts would be called {name}: give account in [render] another name")
+    return (streams.beside(*others), *others)
 
 
-def _account_of(site: SiteSettings) -> Account:
-    users = (permissions.aggregator(()), permissions.agent_at_site(site), permissions.nodes_at_site(site))
-    return Account(name=f"SITE_{site.name}", grants=users)
+def _accounts_at(site: SiteSettings, domain: str) -> tuple[Account, ...]:
+    own = Account(name=f"SITE_{site.name}", grants=(permissions.agent_at_site(site), permissions.nodes_at_site(site)))
+    return own, permissions.aggregator(own.name, domain)
 
 
 def _cluster(name: str, addresses: tuple[Address, ...], **common: object) -> Iterator[Server]:

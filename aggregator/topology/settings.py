@@ -25,11 +25,17 @@ from shared.settings import Duration, Settings, Size
 
 
 class FleetSettings(StreamSettings, frozen=True):
-    """A region's FLEET stream: what its agents publish, kept while the hub is away."""
+    """A region's FLEET stream: what its agents publish, kept while the hub is away.
+
+    Full, it refuses what is new: agents keep it, and the hub is sent no more than there is room for.
+    """
 
     name: Annotated[str, Meta(description="the stream's name")] = "FLEET"
     max_age: Annotated[Duration, Meta(description="how long the hub may be away; 0s = for ever")] = Duration.of("14d")
     duplicate_window: Annotated[Duration, Meta(description="how long a message id is remembered")] = Duration.of("10m")
+    discard: Annotated[
+        Literal["new", "old"], Meta(description="at max_bytes, refuse the newest or drop the oldest")
+    ] = "new"
 
 
 class ArchiveSettings(StreamSettings, frozen=True):

@@ -46,7 +46,7 @@ class StreamSettings(Settings, frozen=True):
     storage: Annotated[Storage, Meta(description="file or memory")] = "file"
     replicas: Annotated[int, Meta(ge=1, le=5, description="copies within the cluster")] = 1
     max_age: Annotated[Duration, Meta(description="how long messages are kept; 0s = for ever")] = Duration(0)
-    max_bytes: Annotated[Size, Meta(description="how much is kept; 0 = unlimited")] = Size(0)
+    max_bytes: Annotated[Size, Meta(description="how much is kept; 0 = no limit of its own")] = Size(0)
     duplicate_window: Annotated[
         Duration, Meta(description="how long a message id is remembered; 0s = the server's default")
     ] = Duration(0)

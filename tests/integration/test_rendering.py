@@ -1,12 +1,13 @@
 """What render writes holds for other topologies too, and what it lacks is said in one line."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from aggregator.demo.ports import free_ports
-from tests.support.rendered import assert_accepted, lay_out, muster, rendered_servers, running_servers
+from tests.support.rendered import Rendered, assert_accepted, lay_out, muster, rendered_servers, running_servers
 from tests.support.waiting import until
 
 
@@ -33,7 +34,9 @@ async def test_plain_sources_and_mirrors_pass_the_leaf_link_both_ways(tmp_path: 
             await until(is_back, "what went to the hub is back in the region")
 
 
-def test_a_rendered_cluster_meets_over_tls_and_keeps_replicas(tmp_path: Path) -> None:
+async def test_a_rendered_cluster_meets_over_tls_keeps_replicas_and_what_comes_over_one_servers_link(
+    tmp_path: Path,
+) -> None:
     client, leaf, route, region = free_ports(4)
     hosts = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
     urls = ", ".join(f'"nats://{host}:{client}"' for host in hosts)
@@ -41,7 +44,8 @@ def test_a_rendered_cluster_meets_over_tls_and_keeps_replicas(tmp_path: Path) ->
     login += 'tls = { ca = "nats/keys/ca.pem", handshake_first = true }\n'
     (tmp_path / "topology.toml").write_text(
         f'[hub]\nservers = [{urls}]\ndomain = "hub"\n{login}[archive]\nreplicas = 3\n'
-        f'[[region]]\nname = "eu"\nservers = ["nats://127.0.0.1:{region}"]\n'
+        f'[policy]\n[[region]]\nname = "eu"\nservers = ["nats://127.0.0.1:{region}"]\n'
+        '[[site]]\nname = "dub1"\nregion = "eu"\n'
         f'[render]\nlisten = ""\nstore = "{tmp_path}/store"\nleaf_port = {leaf}\nroute_port = {route}\n'
     )
     done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
@@ -52,6 +56,14 @@ def test_a_rendered_cluster_meets_over_tls_and_keeps_replicas(tmp_path: Path) ->
         shown = muster(tmp_path, "report", "--json")
         archive = next(row for row in json.loads(shown.stdout)["streams"] if row["name"] == "ARCHIVE")
         assert archive["servers"] == names[:3]
+        # Whichever of the hub's servers the region is linked to, and whichever leads.
+        rendered = Rendered(tmp_path, {"eu": region})
+        async with rendered.visited("eu", "dub1-agent", "_INBOX_dub1") as agent:
+            await agent.store("fleet.eu.dub1.nodes.watermark", b"{}")
+        done = muster(tmp_path, "policy", "set", "--region", "eu", "--sample-interval", "30m")
+        assert done.returncode == 0, done.stderr
+        await until(partial(holds, tmp_path, {"ARCHIVE": 2, "REPORT": 2, "FLEET": 1}), "each stream has its records")
+        await until(partial(holds, tmp_path, {"MUSTER_POLICY": 2}), "the region has its policy")
     configs = {name: (tmp_path / "nats" / name / "nats-server.conf").read_text() for name in names}
     # A server alone acknowledges what its disk has; leaves learn of no addresses beside those that they were given.
     assert [name for name, text in configs.items() if "sync_interval: always" in text] == ["eu"]
@@ -98,7 +110,7 @@ def test_addresses_of_ipv6_stand_in_brackets_wherever_a_port_follows(tmp_path: P
     [
         (
             (),
-            "no key of aggregator, eu-leaf: let --make-keys make them, or put public keys there, such as aggreg",
+            "no key of aggregator, reader, eu-leaf: let --make-keys make them, or put public keys there, such as",
         ),
         (("--make-keys",), "no certificate of hub, eu: let --make-certificates make them"),
     ],
@@ -111,6 +123,51 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, options: tuple[str,
     assert done.returncode == 1
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_is_rendered_anew_says_what_running_servers_need(tmp_path: Path) -> None:
+    """A reload makes a new account's imports the second time only, and leaves open links where they are (2.15.1)."""
+    text = '[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\nservers = ["nats://b"]\n'
+    us = '[[region]]\nname = "us"\nservers = ["nats://c"]\n'
+
+    def rendered(text: str) -> list[str]:
+        (tmp_path / "topology.toml").write_text(text)
+        done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if "load" in line]
+
+    assert rendered(text) == rendered(text) == []
+    assert rendered(text + us) == ["hub: reload it twice, REGION_us works from the second time on"]
+    assert rendered(text) == ["hub: reload it"]
+    site = '[[site]]\nname = "dub1"\nregion = "eu"\n'
+    assert rendered(text + site) == ["eu: reload it twice, SITE_dub1 works from the second time on"]
+    config = tmp_path / "nats" / "hub" / "nats-server.conf"
+    config.write_text(config.read_text().replace("REGION_eu", "OTHER"))
+    again = "hub: restart it, eu-leaf has another account, and open links keep theirs over a reload"
+    assert rendered(text + site) == [again]
+
+
+async def test_a_site_that_was_added_is_known_after_a_second_reload(tmp_path: Path) -> None:
+    with rendered_servers(tmp_path) as rendered:
+        topology = tmp_path / "topology.toml"
+        topology.write_text(topology.read_text() + '[[site]]\nname = "new1"\nregion = "eu-west"\n')
+        done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+        assert "eu-west: reload it twice, SITE_new1 works from the second time on" in done.stdout
+        for number in (1, 2):
+            rendered.reload("eu-west")
+            await until(partial(has_reloaded, tmp_path / "eu-west.log", number), f"reloaded {number} times")
+        async with rendered.visited("eu-west", "new1-agent", "_INBOX_new1") as agent:
+            await agent.store("fleet.eu-west.new1.nodes.watermark", b"{}")
+
+
+def holds(directory: Path, wanted: dict[str, int]) -> bool:
+    """Tell whether streams hold so many messages, all of one name together."""
+    shown = json.loads(muster(directory, "report", "--json").stdout)["streams"]
+    return wanted == {name: sum(row["messages"] or 0 for row in shown if row["name"] == name) for name in wanted}
+
+
+def has_reloaded(log: Path, times: int) -> bool:
+    return log.read_text().count("Reloaded server configuration") == times
 
 
 def test_a_region_without_servers_is_named(tmp_path: Path) -> None:

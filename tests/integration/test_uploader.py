@@ -160,16 +160,18 @@ async def test_a_region_without_a_stream_is_named_and_everything_arrives_once_th
     assert sorted(record.payload for record in await region.stored()) == sorted(row.payload for row in rows)
 
 
+@pytest.mark.parametrize("limit", [{"max_msgs": 100}, {"max_bytes": 10_000}], ids=["messages", "bytes"])
+@pytest.mark.parametrize("allow_atomic", [False, True], ids=["singly", "in batches"])
 async def test_a_region_whose_stream_is_full_is_named_and_everything_arrives_once_there_is_room(
-    region: Region, store: SqliteStore
+    region: Region, store: SqliteStore, limit: dict[str, int], allow_atomic: bool
 ) -> None:
     rows = mixed_rows(300)
     await fill(store, rows)
-    await region.make_stream(discard="new", max_msgs=100)
+    await region.make_stream(discard="new", allow_atomic=allow_atomic, **limit)
     async with uploading(region, store) as told:
         await until(lambda: told and told[-1], "the reason is told")
-        assert told[-1].endswith(": maximum messages exceeded")
-        await region.update_stream(max_msgs=-1)
+        assert told[-1].endswith((": maximum messages exceeded", ": maximum bytes exceeded"))
+        await region.update_stream(**dict.fromkeys(limit, -1))
         await emptied(store)
     assert sorted(record.payload for record in await region.stored()) == sorted(row.payload for row in rows)
 

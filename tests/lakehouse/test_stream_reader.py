@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from aggregator.lakehouse import stream_consumer, stream_reader
+from aggregator.config import Reading
+from aggregator.lakehouse import direct_gets, stream_consumer, stream_reader
+from aggregator.lakehouse.direct_gets import DirectGets
 from aggregator.lakehouse.fingerprints import have_any
 from aggregator.lakehouse.jetstream_source import rows_of
 from aggregator.lakehouse.mirror_past import Witnesses, check_witnesses
@@ -27,6 +29,7 @@ from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
 from tests.support.waiting import until
 
 MIDNIGHT = parse_instant("2026-02-01T00:00:00Z")
+each_way = pytest.mark.parametrize("reading", ["consumer", "direct"])
 WHOLE = "fleet.eu-west.dub1.nodes.watermark"
 
 
@@ -38,26 +41,29 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     hub.stop()
 
 
-def source_of(hub: Hub) -> StreamSlices:
-    return StreamSlices.of(hub.connection, REPORT, ARCHIVE)
+def source_of(hub: Hub, reading: Reading = "consumer") -> StreamSlices:
+    return StreamSlices.of(hub.connection, REPORT, ARCHIVE, reading=reading)
 
 
-def read(hub: Hub, first: int, last: int, slices: int = 1) -> dict[int, bytes]:
+def read(hub: Hub, first: int, last: int, reading: Reading, slices: int = 1) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     for part in cut(first, last, slices):
-        for messages in source_of(hub).read(*part):
+        for messages in source_of(hub, reading).read(*part):
             assert not found.keys() & set(messages.sequences)
             found |= zip(messages.sequences, messages.payloads, strict=True)
     return found
 
 
-def test_what_the_report_has_let_go_is_read_from_the_archive_although_the_report_answers_for_it(hub: Hub) -> None:
+@each_way
+def test_what_the_report_has_let_go_is_read_from_the_archive_although_the_report_answers_for_it(
+    hub: Hub, reading: Reading
+) -> None:
     hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 41))
     wanted = {number: b"%d" % number for number in range(1, 41)}
     for _ in range(5):
-        assert read(hub, 1, 40) == wanted
-    assert read(hub, 1, 40, slices=3) == wanted
-    assert read(hub, 3, 3) == {3: b"3"}
+        assert read(hub, 1, 40, reading) == wanted
+    assert read(hub, 1, 40, reading, slices=3) == wanted
+    assert read(hub, 3, 3, reading) == {3: b"3"}
 
 
 def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub, tmp_path: Path) -> None:
@@ -100,40 +106,49 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
     assert Place.of("s3://lake/advisories", schema, 0) is None
 
 
-def test_deleted_messages_are_passed_over(hub: Hub) -> None:
+@each_way
+def test_deleted_messages_are_passed_over(hub: Hub, reading: Reading) -> None:
     hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 13))
     for sequence in (2, 10, 12):
         hub.request("STREAM.MSG.DELETE.ARCHIVE", {"seq": sequence})
-    assert set(read(hub, 1, 12)) >= {1, 3, 4, 5, 6, 7, 8, 9, 11}
+    assert set(read(hub, 1, 12, reading)) >= {1, 3, 4, 5, 6, 7, 8, 9, 11}
 
 
-def test_what_retention_took_from_both_is_named(hub: Hub) -> None:
+@each_way
+def test_what_retention_took_from_both_is_named(hub: Hub, reading: Reading) -> None:
     hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 13))
     hub.request("STREAM.PURGE.ARCHIVE", {"seq": 4})
     with pytest.raises(ReadFailed, match=r"ARCHIVE: retention removed 1 to 3 before they were read"):
-        read(hub, 1, 12)
+        read(hub, 1, 12, reading)
 
 
-def test_what_is_lost_on_the_way_is_read_again(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_way
+def test_what_is_lost_on_the_way_is_read_again(hub: Hub, reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 41))
-    takes, seen = StreamConsumer._on_frame, list[bytes]()
+    reads: Any = StreamConsumer if reading == "consumer" else DirectGets
+    takes, seen = reads._on_frame, list[bytes]()
 
-    def loses_some(consumer: StreamConsumer, *frame: bytes) -> None:
+    def loses_some(consumer: object, *frame: bytes) -> None:
         seen.append(frame[-1])
-        if len(seen) not in (7, 8):
+        if frame[-1] not in (b"7", b"8") or seen.count(frame[-1]) > 1:
             takes(consumer, *frame)
 
-    monkeypatch.setattr(StreamConsumer, "_on_frame", loses_some)
+    monkeypatch.setattr(reads, "_on_frame", loses_some)
     monkeypatch.setattr(stream_consumer, "SILENCE", 0.1)
-    assert read(hub, 1, 40) == {number: b"%d" % number for number in range(1, 41)}
+    monkeypatch.setattr(direct_gets, "SILENCE", 0.1)
+    assert read(hub, 1, 40, reading) == {number: b"%d" % number for number in range(1, 41)}
     assert seen.count(b"7") + seen.count(b"8") > 2
 
 
-def test_a_message_larger_than_a_batch_is_read_alone(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_way
+def test_a_message_larger_than_a_batch_is_read_alone(
+    hub: Hub, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream_consumer, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(direct_gets, "BATCH_BYTES", 1_000)
     bodies = [b"x" * size for size in (5_000, 300, 300, 300, 300, 5_000, 5_000, 300, 5_000)]
     hub.publish(Message(WHOLE, body) for body in bodies)
-    assert read(hub, 1, 9) == dict(enumerate(bodies, start=1))
+    assert read(hub, 1, 9, reading) == dict(enumerate(bodies, start=1))
 
 
 async def test_reading_goes_on_where_its_consumer_was_deleted_and_leaves_none(
@@ -190,7 +205,8 @@ async def test_whoever_may_not_read_is_told_so(tmp_path: Path, monkeypatch: pyte
         await asyncio.to_thread(hub.stop)
 
 
-def test_headers_of_a_publisher_cannot_pass_for_the_servers(hub: Hub) -> None:
+@each_way
+def test_headers_of_a_publisher_cannot_pass_for_the_servers(hub: Hub, reading: Reading) -> None:
     forged = {
         "Nats-Stream": "REPORT",
         "Nats-Subject": "fleet.eu-west.other.nodes.watermark",
@@ -200,14 +216,15 @@ def test_headers_of_a_publisher_cannot_pass_for_the_servers(hub: Hub) -> None:
         "Status": "404",
     }
     hub.publish([Message(WHOLE, b"1", forged), Message(WHOLE, b"2")])
-    rows = [row for messages in source_of(hub).read(1, 2) for row in rows_of(messages).to_pylist()]
+    rows = [row for messages in source_of(hub, reading).read(1, 2) for row in rows_of(messages).to_pylist()]
     assert [(row["hub_sequence"], row["subject"], row["payload"]) for row in rows] == [
         (1, WHOLE, b"1"), (2, WHOLE, b"2"),
     ]  # fmt: skip
     assert rows[0]["archived_at"].year > 1970
 
 
-def test_a_message_that_looks_like_the_end_of_a_batch_does_not_end_it(hub: Hub) -> None:
+@each_way
+def test_a_message_that_looks_like_the_end_of_a_batch_does_not_end_it(hub: Hub, reading: Reading) -> None:
     async def publish_raw() -> None:
         # What no client library writes, but every client can send.
         reader, writer = await asyncio.open_connection("127.0.0.1", hub.server.port)
@@ -231,7 +248,7 @@ def test_a_message_that_looks_like_the_end_of_a_batch_does_not_end_it(hub: Hub) 
 
     asyncio.run(publish_raw())
     hub.publish([Message(WHOLE, b"6")])
-    assert read(hub, 1, 6) == {**dict.fromkeys(range(1, 6), b"x"), 6: b"6"}
+    assert read(hub, 1, 6, reading) == {**dict.fromkeys(range(1, 6), b"x"), 6: b"6"}
 
 
 async def test_a_stream_that_is_not_there_is_named_after_pauses_that_grow(

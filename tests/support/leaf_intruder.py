@@ -23,6 +23,7 @@ class LeafIntruder:
         self._reader, self._writer = reader, writer
         self.denials: list[str] = []
         self.heard: list[str] = []
+        self.pongs = 0
 
     async def log_in(self, seed: str) -> None:
         """Prove to have the key."""
@@ -31,10 +32,28 @@ class LeafIntruder:
         signed = base64.urlsafe_b64encode(key.sign(info["nonce"].encode())).decode().rstrip("=")
         login = {"nkey": key.public, "sig": signed, "name": "intruder", "server_id": "INTRUDER", "headers": True}
         await self._send(b"CONNECT " + msgspec.json.encode(login) + b"\r\nPING\r\n")
+        while not (line := await self._reader.readline()).startswith(b"PONG"):
+            assert line, "the hub has hung up"
+            await self._note(line)
 
-    async def publish(self, subject: str, body: bytes = b"{}") -> None:
-        """Send a message into the hub."""
-        await self._send(b"LMSG %s %d\r\n%s\r\n" % (subject.encode(), len(body), body))
+    async def publish(self, subject: str, body: bytes = b"{}", reply: str = "") -> None:
+        """Send a message into the hub; ``reply`` is where its answer shall go."""
+        names = " ".join(filter(None, (subject, reply))).encode()
+        await self._send(b"LMSG %s %d\r\n%s\r\n" % (names, len(body), body))
+
+    async def is_let(self, subject: str, body: bytes = b"{}") -> bool:
+        """Publish, and tell whether the hub lets it in: to what it does not it says no, and hangs up."""
+        pongs = self.pongs
+        await self._send(b"LMSG %s %d\r\n%s\r\nPING\r\n" % (subject.encode(), len(body), body))
+        await until(lambda: self.denials or self.pongs > pongs, f"the hub says something of {subject}", DEADLINE)
+        return not self.denials
+
+    async def control(self, subject: str, status: str, reply: str = "", **headers: str) -> None:
+        """Send what servers tell each other beside messages, such as ``100 FlowControl Request``: headers alone."""
+        names = " ".join(filter(None, (subject, reply))).encode()
+        lines = [f"NATS/1.0 {status}", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+        block = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+        await self._send(b"HMSG %s %d %d\r\n%s\r\n" % (names, len(block), len(block), block))
 
     async def deliver(self, deliveries: str, subject: str, sequence: int, body: bytes = b"{}") -> None:
         """Send what the hub copies as the consumer ``muster-archive`` of FLEET would: the subject is in the reply."""
@@ -55,15 +74,20 @@ class LeafIntruder:
     async def listen(self) -> None:
         """Note what the hub says, until it hangs up."""
         while line := await self._reader.readline():
-            verb, _, rest = line.decode().strip().partition(" ")
-            if verb == "PING":
-                await self._send(b"PONG\r\n")
-            elif verb == "-ERR":
-                self.denials.append(rest)
-            elif verb in ("LMSG", "HMSG"):
-                words = rest.split()
-                self.heard.append(words[0])
-                await self._reader.readexactly(int(words[-1]) + 2)
+            await self._note(line)
+
+    async def _note(self, line: bytes) -> None:
+        verb, _, rest = line.decode().strip().partition(" ")
+        if verb == "PING":
+            await self._send(b"PONG\r\n")
+        elif verb == "PONG":
+            self.pongs += 1
+        elif verb == "-ERR":
+            self.denials.append(rest)
+        elif verb in ("LMSG", "HMSG"):
+            words = rest.split()
+            self.heard.append(words[0])
+            await self._reader.readexactly(int(words[-1]) + 2)
 
     async def _send(self, data: bytes) -> None:
         self._writer.write(data)

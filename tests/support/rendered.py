@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -41,6 +42,7 @@ tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
 listen = "127.0.0.1"
 store = "{directory}/store"
 max_connections = 60
+max_store = "{max_store}"
 leaf_port = {leaf}
 
 [policy]
@@ -93,9 +95,11 @@ class Visitor:
             await self.client.subscribe(subject)
         await self.client.flush()
         # A server's own domain is mapped away before it looks.
-        quoted = f'"{subject.replace("$JS.eu-west.API", "$JS.API").lower()}"'
+        quoted = {f'"{each.lower()}"' for each in (subject, subject.replace("$JS.eu-west.API", "$JS.API"))}
         await until(
-            lambda: any(quoted in denial.lower() for denial in self.denials), f"{quoted} is denied", DENIAL_DEADLINE
+            lambda: any(each in denial.lower() for denial in self.denials for each in quoted),
+            f"{subject} is denied",
+            DENIAL_DEADLINE,
         )
 
 
@@ -105,6 +109,11 @@ class Rendered:
     def __init__(self, directory: Path, ports: dict[str, int]) -> None:
         self.directory = directory
         self.ports = ports
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def reload(self, server: str) -> None:
+        """Let a server read its configuration again."""
+        self.running[server].send_signal(signal.SIGHUP)
 
     def config(self, server: str) -> Path:
         """Give a server's configuration."""
@@ -147,32 +156,39 @@ def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str
 
 
 @contextmanager
-def running_servers(directory: Path, names: Sequence[str], addresses: Iterable[tuple[str, int]]) -> Iterator[None]:
+def running_servers(
+    directory: Path, names: Sequence[str], addresses: Iterable[tuple[str, int]]
+) -> "Iterator[dict[str, subprocess.Popen[bytes]]]":
     """Start servers on the configurations that are there, and wait until all listen; end them."""
-    running = [_start(directory, name) for name in names]
+    running = {name: _start(directory, name) for name in names}
     try:
         for address in addresses:
             _until_listening(address)
-        yield
+        yield running
     finally:
-        for process in running:
+        for process in running.values():
             process.kill()
             process.wait()
 
 
 @contextmanager
-def rendered_servers(directory: Path, further: str = "", away: Sequence[str] = ()) -> Iterator[Rendered]:
+def rendered_servers(
+    directory: Path, further: str = "", away: Sequence[str] = (), max_store: str = "0"
+) -> Iterator[Rendered]:
     """Render, with ``further`` tables, start the servers, lay out the streams; end the servers.
 
     ``away``: regions of ``further``, whose servers are not started.
     """
     ports = dict(zip(("leaf", "hub", "region", "site"), free_ports(4), strict=True))
-    (directory / "topology.toml").write_text(TOPOLOGY.format(directory=directory, **ports) + further)
+    (directory / "topology.toml").write_text(
+        TOPOLOGY.format(directory=directory, max_store=max_store, **ports) + further
+    )
     done = muster(directory, "render", "--make-keys", "--make-certificates")
     assert done.returncode == 0, done.stderr
     named = {"hub": ports["hub"], "eu-west": ports["region"], "dub1": ports["site"], "leaf": ports["leaf"]}
     rendered = Rendered(directory, named)
-    with running_servers(directory, SERVERS, [("127.0.0.1", rendered.ports[server]) for server in SERVERS]):
+    with running_servers(directory, SERVERS, [("127.0.0.1", rendered.ports[server]) for server in SERVERS]) as running:
+        rendered.running = running
         lay_out(directory, away)
         yield rendered
 

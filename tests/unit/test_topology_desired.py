@@ -48,7 +48,7 @@ def test_settings_become_jetstreams_own_words_and_units() -> None:
         "num_replicas": 3,
         "max_age": DAY,
         "max_bytes": 2 << 30,
-        "discard": "old",
+        "discard": "new",
         "compression": "none",
         "duplicate_window": 120 * 10**9,
         "retention": "limits",

@@ -73,6 +73,47 @@ def test_a_leaf_link_carries_the_hubs_streams_only_where_the_region_shall_copy_t
     assert not [subject for subject in (*with_copy.publish, *with_copy.subscribe) if subject.startswith("fleet")]
 
 
+def test_a_regions_link_has_an_account_of_its_own_that_the_streams_meet_for_their_copies_alone() -> None:
+    policy = '[[stream]]\nname = "P"\nplace = "eu-west"\n[stream.mirror]\nname = "POLICY"\ndomain = "hub"\n'
+    streams, operator, reader, eu, us = accounts = listed(policy)["hub-1"].accounts
+    assert [(each.name, each.jetstream, [grant.key for grant in each.grants]) for each in accounts] == [
+        ("FLEET", True, []),
+        ("AGGREGATOR", False, ["aggregator"]),
+        ("READER", False, ["reader"]),
+        ("REGION_eu-west", False, ["eu-west-leaf"]),
+        ("REGION_us-east", False, ["us-east-leaf"]),
+    ]
+    assert ("$JS.us-east.API.>", "REGION_us-east") in operator.takes
+    assert {lender for _, lender in reader.takes} == {"FLEET"}
+    # The streams ask a region for the sake of their copy alone; all of its API is the aggregator's.
+    assert us.lends == (
+        ("$JS.us-east.API.>", "AGGREGATOR"),
+        ("$JS.us-east.API.CONSUMER.RESET.FLEET.muster-archive", "FLEET"),
+    )
+    assert us.takes == ()
+    assert {subject for subject, _ in eu.takes} == {
+        "$JS.hub.API.CONSUMER.CREATE.POLICY",
+        "$JS.hub.API.CONSUMER.CREATE.POLICY.>",
+        "$JS.FC.POLICY.*.>",
+    }
+    assert us.sends == (("muster.source.us-east.FLEET", "FLEET"),)
+    assert {taken for taken in streams.takes if taken[1] == "REGION_us-east"} == {
+        ("$JS.us-east.API.CONSUMER.RESET.FLEET.muster-archive", "REGION_us-east")
+    }
+
+
+def test_at_a_site_the_aggregator_has_an_account_of_its_own() -> None:
+    own, operator = listed()["dub1"].accounts
+    assert [grant.key for grant in own.grants] == ["dub1-agent", "dub1-nodes"]
+    assert (operator.name, operator.takes) == ("AGGREGATOR", (("$JS.API.>", "SITE_dub1"),))
+    assert own.lends == (("$JS.API.>", "AGGREGATOR"),)
+
+
+def test_accounts_of_one_name_are_refused() -> None:
+    with pytest.raises(NotRenderable, match="^two accounts would be called AGGREGATOR: give account in"):
+        listed('[render]\naccount = "AGGREGATOR"\n')
+
+
 def test_each_address_is_a_server_and_a_cluster_needs_no_fsync_for_each_message() -> None:
     listed_servers = listed()
     assert {name: each.address for name, each in listed_servers.items()} == {
@@ -139,7 +180,9 @@ def test_a_relay_has_accounts_of_its_own_on_both_levels() -> None:
     assert above.publish == ("fleet.eu-west.*.*.registration",)
     assert not [subject for subject in below.publish if "CREATE" in subject or subject.startswith("fleet")]
     fleet = found["hub-1"].accounts[0]
-    assert fleet.lends == (("fleet.eu-west.*.*.registration", "RELAY_eu-relay"),)
+    assert [each for each in fleet.lends if each[1].startswith("RELAY")] == [
+        ("fleet.eu-west.*.*.registration", "RELAY_eu-relay")
+    ]
     assert not [each for each in found["us-east"].accounts if each.name.startswith("RELAY")]
     between = listed(relay + 'into = "us-east"\n')
     assert grant(between["us-east"], "eu-relay-relay").publish == above.publish
