@@ -202,6 +202,7 @@ CATALOGUE = {
         ORIGIN_SILENT,
         ANOTHER_PAST,
         COPY_BEHIND,
+        NEARLY_FULL,
         RETENTION_NEAR,
         SITE_UNHEARD,
         WATERMARK_LATE,
