@@ -25,13 +25,13 @@ def check_belonging(path: Path, settings: AgentSettings, known: Iterable[tuple[B
         block = blocks.get(block_id.block)
         if block is None:
             continue
-        for what, before, now in (
+        for what, before, wanted in (
             ("stream", state.position.stream, block.source.stream),
             ("mode", state.mode, block.mode),
         ):
-            if before != now:
+            if before != wanted:
                 raise StoreUnusable(
-                    f"block {block.name} had {what} {before} in store {path}, the settings say {now}: "
+                    f"block {block.name} had {what} {before} in store {path}, the settings say {wanted}: "
                     # Readers know its senders by these names: the marker has them told of the loss.
                     f"give it another name, or move {path} away, not its marker, to begin anew"
                 )

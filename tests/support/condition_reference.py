@@ -13,8 +13,8 @@ PATH = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conditions.
 _INTRODUCTION = """\
 # Conditions of an agent
 
-Written from `edge_agent/conditions.py` by `make docs`. Whatever is wrong with an agent is one of these, under the same
-name in `muster-agent status` (also `--json` and `--check`), in `doctor`, on `/readyz`, in the metric
+Written from `edge_agent/conditions.py` by `make docs`.
+Whatever is wrong with an agent is one of these, under the same name in `muster-agent status` (also `--json` and `--check`), in `doctor`, on `/readyz`, in the metric
 `muster_agent_condition{condition="...",severity="...",stream="..."}`, which is 1 while it holds and absent else, and in
 the log (`condition=...`), which has one line when it begins and one when it is over.
 

@@ -13,8 +13,8 @@ PATH = Path(__file__).resolve().parents[2] / "docs" / "reference" / "hub_conditi
 _INTRODUCTION = """\
 # What `check` finds
 
-Written from `aggregator/topology/findings.py` by `make docs`. Whatever `muster-aggregator check` finds wrong is one of
-these; `--json` has the name, with the remedy. What warns from where on: [operators.md](../operators.md#check).
+Written from `aggregator/topology/findings.py` by `make docs`.
+Whatever `muster-aggregator check` finds wrong is one of these; `--json` has the name, with the remedy. What warns from where on: [operators.md](../operators.md#check).
 """
 
 
