@@ -14,9 +14,10 @@ _INTRODUCTION = """\
 # Conditions of an agent
 
 Written from `edge_agent/conditions.py` by `make docs`.
-Whatever is wrong with an agent is one of these, under the same name in `muster-agent status` (also `--json` and `--check`), in `doctor`, on `/readyz`, in the metric
-`muster_agent_condition{condition="...",severity="...",stream="..."}`, which is 1 while it holds and absent else, and in
-the log (`condition=...`), which has one line when it begins and one when it is over.
+Whatever is wrong with an agent is one of these, under the same name in `muster-agent status` (also `--json` and
+`--check`), in `doctor`, on `/readyz`, in the metric
+`muster_agent_condition{condition="...",severity="...",stream="..."}`, which is 1 while it holds and absent else, and
+in the log (`condition=...`), which has one line when it begins and one when it is over.
 
 While there is an **error** the agent is not useful: `/readyz` answers 503, `status --check` ends with 1 (2 where no
 agent runs). A **warning** makes `status --check` end with 1; `/readyz` stays 200.

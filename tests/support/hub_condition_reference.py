@@ -14,7 +14,8 @@ _INTRODUCTION = """\
 # What `check` finds
 
 Written from `aggregator/topology/findings.py` by `make docs`.
-Whatever `muster-aggregator check` finds wrong is one of these; `--json` has the name, with the remedy. What warns from where on: [operators.md](../operators.md#check).
+Whatever `muster-aggregator check` finds wrong is one of these; `--json` has the name, with the remedy. What warns
+from where on: [operators.md](../operators.md#check).
 """
 
 
