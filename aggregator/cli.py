@@ -10,10 +10,10 @@ from aggregator import config
 from aggregator.lazy_commands import LazyCommand, LazyGroup
 
 _TOPOLOGY = "aggregator.topology.commands"
-_LAKEHOUSE = "aggregator.lakehouse.commands"
-_IMPORTS = "aggregator.lakehouse.import_commands"
-_QUERY = "aggregator.lakehouse.query_commands"
-_PAGE = "aggregator.lakehouse.report_commands"
+_LAKEHOUSE = "aggregator.lakehouse.commands.rollup"
+_IMPORTS = "aggregator.lakehouse.commands.imports"
+_QUERY = "aggregator.lakehouse.commands.sql"
+_PAGE = "aggregator.lakehouse.commands.report"
 _REPORTS = {"html": LazyCommand(_PAGE, "report_html", "Write the availability page.")}
 COMMANDS = {
     "plan": LazyCommand(_TOPOLOGY, "plan", "Show what apply would do to make the streams as the settings say."),
@@ -33,13 +33,13 @@ COMMANDS = {
     "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
     "serve-sql": LazyCommand(
-        "aggregator.lakehouse.serve_commands", "serve_sql", "Serve the tables to JDBC clients and to Spark Connect."
+        "aggregator.lakehouse.commands.serve", "serve_sql", "Serve the tables to JDBC clients and to Spark Connect."
     ),
     "spark-sql": LazyCommand(
-        "aggregator.lakehouse.spark_sql_command", "spark_sql", "Ask the tables through Spark's own spark-sql."
+        "aggregator.lakehouse.commands.spark_sql", "spark_sql", "Ask the tables through Spark's own spark-sql."
     ),
     "tables": LazyCommand(
-        "aggregator.lakehouse.table_commands", "tables", "Show the tables: how big, how fresh, through which message."
+        "aggregator.lakehouse.commands.tables", "tables", "Show the tables: how big, how fresh, through which message."
     ),
     "scenario": LazyCommand(
         "aggregator.scenarios.commands", "scenario", "Play a documented way of replication on servers of its own."

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
-from shared.nats_settings import ConnectionSettings
+from shared.nats.settings import ConnectionSettings
 from shared.settings import Duration, FilePath, Settings, SettingsError, load_settings
 
 DEFAULT_PATH = Path("aggregator.toml")

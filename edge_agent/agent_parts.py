@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-from edge_agent.clocks import Clocks
-from edge_agent.config import AgentSettings
-from edge_agent.links import Links
+from edge_agent.config.agent import AgentSettings
+from edge_agent.delivery.fast_path import Passage
 from edge_agent.modes import AgentIdentity
-from edge_agent.passage import Passage
-from edge_agent.policy_feed import PolicyFeed
-from edge_agent.status_board import StatusBoard
+from edge_agent.observability.clocks import Clocks
+from edge_agent.observability.status_board import StatusBoard
+from edge_agent.policy.feed import PolicyFeed
+from edge_agent.runtime.links import Links
 from edge_agent.store.sqlite_store import SqliteStore
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import BlockState
 from edge_agent.store.files import StoreUnusable
 from shared.identifiers import BlockId

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from edge_agent import config
-from edge_agent.log_lines import LOG_FORMATS, LogFormat, log_to_standard_error
+from edge_agent.config import agent
+from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to_standard_error
 from shared.command_group import CommandGroup
 from shared.settings import SettingsError
 
@@ -28,7 +28,7 @@ config_option = click.option(
     "--config",
     "config_path",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=config.DEFAULT_PATH,
+    default=agent.DEFAULT_PATH,
     show_default=True,
     help="The agent's settings file.",
 )
@@ -79,7 +79,7 @@ def run(debug: bool, config_path: Path, log_format: LogFormat) -> None:
 
     from edge_agent.daemon import run as run_agent
 
-    settings = config.load(config_path)
+    settings = agent.load(config_path)
     log_to_standard_error(log_format, debug=debug, site=settings.site, region=settings.region)
     # A context manager, not uvloop.run(): the agent handles its own signals.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -93,9 +93,9 @@ def check_config(config_path: Path) -> None:
 
     Looks at nothing but the file: muster-agent doctor looks at the rest. Ends with 0, or 1 where something is wrong.
     """
-    from edge_agent.effective_settings import render_settings, written
+    from edge_agent.config.effective import render_settings, written
 
-    settings = config.load(config_path)
+    settings = agent.load(config_path)
     click.echo(f"{config_path}: good")
     click.echo(f"  site {settings.site}, region {settings.region}, agent {settings.agent_name}")
     for block in settings.stream:
@@ -122,13 +122,13 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
     Ends with 0 where there was something to show, 1 where not. With --check: 0 useful, 1 something is wrong or a
     warning, or it starts, 2 not running, or nothing known.
     """
-    from edge_agent.status_board import now
-    from edge_agent.status_page import render_status
-    from edge_agent.status_report import read_status
-    from edge_agent.store.reading import StoreUnreadable
-    from edge_agent.terminal import width
+    from edge_agent.observability.status_board import now
+    from edge_agent.observability.status_page import render_status
+    from edge_agent.observability.status_report import read_status
+    from edge_agent.runtime.terminal import width
+    from edge_agent.store.read_only import StoreUnreadable
 
-    path = Path(config.load(config_path).store.path)
+    path = Path(agent.load(config_path).store.path)
     if check:
         try:
             report = read_status(path)
@@ -168,9 +168,9 @@ def main() -> None:
 
 def _expected(error: BaseException) -> str | None:
     """Give the one line for an error that a person can do something about, None for a defect."""
-    from edge_agent.pair.refusal import PairRefused
+    from edge_agent.pair.peer_check import PairRefused
     from edge_agent.store.files import StoreUnusable
-    from edge_agent.store.reading import StoreUnreadable
+    from edge_agent.store.read_only import StoreUnreadable
 
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return _expected(error.exceptions[0])

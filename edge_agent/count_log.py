@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from edge_agent.core.block_state import Counters
-from edge_agent.core.decision import BlindCause
-from edge_agent.fault_log import FIRST_QUIET, LONGEST_QUIET
+from edge_agent.core.decisions import BlindCause
+from edge_agent.observability.fault_log import FIRST_QUIET, LONGEST_QUIET
 
 WATCHED = ("dropped", "set_apart", "rejected", "blind", "clamped")
 SAID_WHEN_IT_BEGINS = {"blind": set(BlindCause) - {BlindCause.UNPROVEN, BlindCause.GAP}}

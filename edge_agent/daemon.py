@@ -14,31 +14,31 @@ from typing import TypeVar
 
 from edge_agent.agent_parts import AgentParts
 from edge_agent.belonging import check_belonging
-from edge_agent.clocks import Clocks
-from edge_agent.config import AgentSettings
-from edge_agent.ingest_block import IngestPhase
-from edge_agent.links import Links
-from edge_agent.memory import collect_rarely, give_memory_back
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
+from edge_agent.core.namesake import Namesake, boot_id
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.ingest.block import IngestPhase
 from edge_agent.modes import AgentIdentity
-from edge_agent.monitor import serve_monitor
-from edge_agent.name_watch import NameFree, NameTaken
-from edge_agent.namesake import Namesake, boot_id
-from edge_agent.pair.copying import CopyArrived, adopt_copy
-from edge_agent.pair.refusal import check_key_file
+from edge_agent.observability.clocks import Clocks
+from edge_agent.observability.http import serve_monitor
+from edge_agent.observability.name_watch import NameFree, NameTaken
+from edge_agent.observability.server_watch import ServerWatch
+from edge_agent.observability.status_board import StatusBoard, now, stream_part
+from edge_agent.observability.systemd import announce_stopping, keep_supervisor_informed, watchdog_kept
+from edge_agent.pair.peer_check import check_key_file
 from edge_agent.pair.service import serve_pair
-from edge_agent.passage import Passage
-from edge_agent.policy_feed import PolicyFeed
+from edge_agent.pair.store_copy import CopyArrived, adopt_copy
+from edge_agent.policy.feed import PolicyFeed
 from edge_agent.private_files import keep_private
-from edge_agent.seats import Seats
-from edge_agent.server_watch import ServerWatch
-from edge_agent.status_board import StatusBoard, now, stream_part
+from edge_agent.runtime.links import Links
+from edge_agent.runtime.process import collect_rarely, give_memory_back
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Hold, Prepared, held, prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.stream_settings import StreamSettings
-from edge_agent.supervisor import announce_stopping, keep_supervisor_informed, watchdog_kept
 from edge_agent.uploading import Uploading
+from edge_agent.wiring import Seats
 from shared.cancellation import cancelled
 
 log = logging.getLogger("muster.agent")

@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.ports import LaneRows
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.ingest.port import LaneRows
 
 READ_ROWS = 2_000
 READ_BYTES = 4 << 20

@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
+from edge_agent.core.block_mode import Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.copier import Copier, CopyEmitter, CopyIntake
-from edge_agent.core.decider import Decider, MessageIntake, RecordWriter
+from edge_agent.core.copy_mode import Copier, CopyEmitter, CopyIntake
 from edge_agent.core.intake import Intake
-from edge_agent.core.outgoing import Emitter
-from edge_agent.core.relay import Relay
+from edge_agent.core.records import Emitter
+from edge_agent.core.relay_mode import Relay
 from edge_agent.core.relaying import RelayEmitter, RelayIntake
 from edge_agent.core.senders import SenderTable
 from edge_agent.core.tracker import Tracker
-from edge_agent.stream_settings import StreamSettings
 from shared.subjects import copy_prefix
 
 

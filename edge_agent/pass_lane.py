@@ -6,13 +6,13 @@ and waits; or goes on, where a row was too large.
 
 from collections.abc import Callable
 
-from edge_agent.copy_lane import CopyLane
 from edge_agent.core.flight_limit import FlightLimit
-from edge_agent.core.outgoing import OutboxRow
-from edge_agent.core.shipment import Answer, Shipment, SizeLimit
-from edge_agent.passage import Passage
+from edge_agent.core.records import OutboxRow
+from edge_agent.delivery.copy_lane import CopyLane
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.shipment import Answer, Shipment, SizeLimit
 from edge_agent.region_terms import Terms
-from edge_agent.tallies import Tally
+from edge_agent.runtime.tally import Tally
 
 
 class PassLane(CopyLane):

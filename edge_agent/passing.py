@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.outgoing import OutboxRow
-from edge_agent.pacing import loop_time
-from edge_agent.passage import Passage
+from edge_agent.core.records import OutboxRow
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.runtime.backoff import loop_time
 
 PATIENCE = 2.0
 """How long the region may take to acknowledge a copy before it is stored, in seconds."""

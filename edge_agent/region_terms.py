@@ -1,7 +1,7 @@
 """Learn anew on each connection whether the region takes batches of a block, and which rows had better go alone."""
 
-from edge_agent.core.shipment import Form, Outcome
-from edge_agent.ports import EVERYTHING
+from edge_agent.delivery.shipment import Form, Outcome
+from edge_agent.ingest.port import EVERYTHING
 
 HEADROOM = 512
 """How much shorter than a message may be, in bytes, a row is that may go in a batch: that has headers of its own."""

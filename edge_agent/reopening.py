@@ -1,6 +1,6 @@
 """Wait before a source is opened once more: longer each time, until reading goes well or the connection is back."""
 
-from edge_agent.ports import Source
+from edge_agent.ingest.port import Source
 
 FIRST_RETRY = 0.1
 LONGEST_RETRY = 5.0

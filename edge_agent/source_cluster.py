@@ -8,8 +8,8 @@ the stream's leader knows.
 import asyncio
 from typing import Protocol
 
-from edge_agent.core.resume import StreamFacts
-from edge_agent.storing import is_denied
+from edge_agent.core.stream_past import StreamFacts
+from edge_agent.source.own_messages import is_denied
 
 
 class StreamLeader(Protocol):

@@ -4,16 +4,16 @@ import asyncio
 from typing import NamedTuple
 
 from edge_agent.agent_parts import AgentParts
-from edge_agent.core.outgoing import Lane
-from edge_agent.core.standing import Standing
-from edge_agent.links import Adapter, max_payload_of
-from edge_agent.name_watch import NameWatch
-from edge_agent.region_clock import RegionClock
-from edge_agent.status_board import CONNECTED, NOT_ACCEPTED, UPSTREAM
-from edge_agent.uploader import Uploader
-from edge_agent.upstream import JetStreamUpstream
-from edge_agent.usefulness import NAMES
-from shared.nats_client import EdgeClient
+from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.records import Lane
+from edge_agent.delivery.region import JetStreamUpstream
+from edge_agent.delivery.uploader import Uploader
+from edge_agent.observability.health import NAMES
+from edge_agent.observability.name_watch import NameWatch
+from edge_agent.observability.region_clock import RegionClock
+from edge_agent.observability.status_board import CONNECTED, NOT_ACCEPTED, UPSTREAM
+from edge_agent.runtime.links import Adapter, max_payload_of
+from shared.nats.client import EdgeClient
 
 
 class RegionLink(NamedTuple):

@@ -17,7 +17,7 @@ from aggregator.demo.crew import run_shown
 from aggregator.demo.stage import connected
 from aggregator.demo.story import Story, Tone, muster
 from aggregator.demo.watch import ARCHIVE, REPORT, stream_state
-from shared.jetstream_api import RequestFailed, request_json
+from shared.nats.jetstream_api import RequestFailed, request_json
 
 _POLL: Final = 0.2
 _REQUEST_DEADLINE: Final = 5.0

@@ -26,7 +26,7 @@ def compare(truth_path: Path, config_path: Path) -> None:
     registered, or was up and is in no table, and where nothing is known of a site.
     """
     from aggregator.demo.judgement import judged  # noqa: PLC0415 - DuckDB
-    from aggregator.lakehouse.query_errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
+    from aggregator.lakehouse.warehouse.errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
 
     truth, settings = _truth(truth_path), config.load(config_path).lakehouse
     try:

@@ -20,9 +20,9 @@ from aggregator.demo.stage import Stage, servers
 from aggregator.demo.story import Story, Tone, muster
 from aggregator.demo.summary import tell_outcome
 from aggregator.demo.watch import watching
-from aggregator.lakehouse.query_errors import TablesUnreadable
-from shared.embedded_nats import ServerFailed
-from shared.nats_connection import ApiError, ConnectFailed, RequestFailed
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from shared.embedded.server import ServerFailed
+from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
 from shared.system_errors import refusal
 from shared.truth import Truth, TruthError, read_truth
 

@@ -13,9 +13,9 @@ from aggregator.demo import scenario
 from aggregator.demo.directory import DemoDirectory
 from aggregator.demo.ports import free_ports
 from aggregator.demo.scenario import REGIONS, SITES
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerFailed, ServerSettings
-from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, connect, request_json
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, LeafRemote, ServerFailed, ServerSettings
+from shared.nats.connection import ApiError, ConnectionSettings, RequestFailed, connect, request_json
 
 CONNECT_DEADLINE = 10.0
 JOIN_DEADLINE = 60.0

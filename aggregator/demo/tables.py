@@ -11,7 +11,7 @@ import msgspec
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.demo.comparison import Figures, Interval
 from aggregator.demo.spans import Span
-from aggregator.lakehouse.query import Tables, open_tables
+from aggregator.lakehouse.query.engine import Tables, open_tables
 
 Sender = tuple[str, str]
 

@@ -16,7 +16,7 @@ from aggregator.demo.stage import Stage, connected
 from aggregator.demo.story import Story, Tone
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
-from shared.jetstream_api import RequestFailed, request_json
+from shared.nats.jetstream_api import RequestFailed, request_json
 from shared.wire import Advisory, WireError, decode_advisory, decode_watermark
 
 Record = TypeVar("Record")

@@ -6,8 +6,8 @@ Iceberg would, but asks ``days()`` anew in every comparison of the sort: that to
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.table import Table
-from aggregator.lakehouse.windows import DAY_US, floor_to
+from aggregator.lakehouse.tables.definition import Table
+from aggregator.lakehouse.warehouse.windows import DAY_US, floor_to
 
 
 def laid_out(rows: DataFrame, table: Table) -> DataFrame:

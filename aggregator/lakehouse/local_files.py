@@ -11,7 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.java_class import java_class
+from aggregator.lakehouse.warehouse.jvm import java_class
 
 _NAME, _CHOSEN = "muster.LocalFiles", "fs.file.impl"
 _SOURCE = """

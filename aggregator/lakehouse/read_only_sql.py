@@ -8,7 +8,7 @@ import re
 
 import duckdb
 
-from aggregator.lakehouse.query_errors import TablesUnreadable
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
 # A PIVOT is several statements in one.
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import msgspec
 import numpy as np
 
-from aggregator.lakehouse.stream_reader import StreamReader, StreamState
+from aggregator.lakehouse.archive.reader import StreamReader, StreamState
 
 
 async def in_one_piece(reader: StreamReader, report: StreamState, archive: StreamState, done: int) -> StreamState:

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.java_class import java_class
-from aggregator.lakehouse.table import Table
+from aggregator.lakehouse.tables.definition import Table
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.jvm import java_class
 
 
 class TableDiffers(RuntimeError):

@@ -10,10 +10,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.java_class import java_class
-from aggregator.lakehouse.staging import local_path
-from aggregator.lakehouse.table import Table
+from aggregator.lakehouse.bronze.staging import local_path
+from aggregator.lakehouse.tables.definition import Table
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.jvm import java_class
 
 _MANY_FILES = "5"
 """Files of a partition that are made one: fewer are left alone, so that old days are not written again and again."""

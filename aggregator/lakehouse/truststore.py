@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from aggregator.lakehouse.caches import write_whole
+from aggregator.lakehouse.spark.caches import write_whole
 
 # Where Linux distributions keep their bundle, for a Python whose OpenSSL was built to look elsewhere.
 _USUAL_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")

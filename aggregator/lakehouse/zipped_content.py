@@ -4,7 +4,7 @@ import base64
 import zlib
 from typing import Final
 
-from aggregator.lakehouse.json_repair import repaired
+from aggregator.lakehouse.archive.json_repair import repaired
 
 LIMIT: Final = 16 << 20
 """Bytes of one inventory: what would become more is no inventory, but somebody's attempt at our memory."""

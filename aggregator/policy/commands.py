@@ -24,8 +24,8 @@ from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place
 from shared.command_group import CommandGroup
 from shared.instants import InvalidInstant, parse_duration, parse_instant
-from shared.jetstream_api import ApiError, RequestFailed
-from shared.nats_connection import ConnectFailed, connect
+from shared.nats.connection import ConnectFailed, connect
+from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.policy import ForwardSender, Order, RetireSender, Said, Scope
 from shared.thresholds import Thresholds
 

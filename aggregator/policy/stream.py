@@ -16,7 +16,7 @@ from aggregator.topology.connections import REQUEST_DEADLINE
 from aggregator.topology.reading import read_messages
 from aggregator.topology.words import Place
 from shared.instants import parse_instant
-from shared.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, request_json
+from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, request_json
 from shared.policy import (
     EVERY_REVISION,
     STREAM,

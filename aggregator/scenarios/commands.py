@@ -14,8 +14,8 @@ from aggregator.demo.processes import CommandFailed
 from aggregator.scenarios import edge, fleet_streams, regions, replication, semantics
 from aggregator.scenarios.telling import Telling
 from aggregator.topology.applying import ApplyFailed
-from shared.embedded_nats import ServerFailed
-from shared.nats_connection import ApiError, ConnectFailed, RequestFailed
+from shared.embedded.server import ServerFailed
+from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
 
 
 class Scenario(NamedTuple):

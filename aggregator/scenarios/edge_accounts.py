@@ -16,7 +16,7 @@ from aggregator.scenarios.stage import JetStream, insist
 from aggregator.topology.graph import replication_graph
 from aggregator.topology.report import Report
 from aggregator.topology.report_text import format_report
-from shared.jetstream_api import ApiError, RequestFailed, request_json
+from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 
 HELD = 70
 FIRST = {

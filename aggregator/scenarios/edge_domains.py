@@ -13,7 +13,7 @@ from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.scenarios.telling import DEADLINE
 from aggregator.topology.report import Report
 from aggregator.topology.report_text import format_report
-from shared.jetstream_api import RequestFailed, api_prefix, request_json
+from shared.nats.jetstream_api import RequestFailed, api_prefix, request_json
 
 COUNT = 10
 Counts = dict[str, int]

@@ -13,8 +13,8 @@ import msgspec
 from nats.aio.client import Client
 
 from aggregator.scenarios.edge_tokens import Account, Operator
-from shared.embedded_cluster import EmbeddedCluster, Member
-from shared.embedded_nats import ServerSettings
+from shared.embedded.cluster import EmbeddedCluster, Member
+from shared.embedded.server import ServerSettings
 
 HUB = "hub"
 SPOKES = ("spoke-1", "spoke-2")

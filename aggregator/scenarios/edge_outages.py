@@ -10,7 +10,7 @@ from aggregator.scenarios.edge_network import HUB, SPOKES
 from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.stage import JetStream
 from shared.instants import format_duration
-from shared.jetstream_api import RequestFailed, api_prefix, request_json
+from shared.nats.jetstream_api import RequestFailed, api_prefix, request_json
 
 Mirrors = dict[str, dict[str, Any]]
 _SILENCE = 3_000_000_000

@@ -7,8 +7,8 @@ from aggregator.scenarios.edge_network import HUB, Network, push, server_names
 from aggregator.scenarios.edge_tokens import Account, Operator
 from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
-from shared.nats_connection import ConnectFailed, connect
-from shared.nats_settings import AuthSettings, ConnectionSettings
+from shared.nats.connection import ConnectFailed, connect
+from shared.nats.settings import AuthSettings, ConnectionSettings
 from shared.settings import FilePath
 
 _ANSWERS_WITHIN = 1.0

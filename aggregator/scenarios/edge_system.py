@@ -14,7 +14,7 @@ from aggregator.scenarios.server_reports import (
     server_states,
 )
 from aggregator.scenarios.stage import REQUEST_DEADLINE
-from shared.jetstream_api import ApiError, RequestFailed, request_json
+from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 
 _EVERYBODY = len(server_names())
 _DEADLINE = 2.0

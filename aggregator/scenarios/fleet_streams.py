@@ -25,7 +25,7 @@ from aggregator.scenarios.fleet_nodes import INTERVAL, Nodes, here
 from aggregator.scenarios.fleet_records import NodeKey, read
 from aggregator.scenarios.stage import Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
-from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
+from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 
 CITIES = ("dub1", "lon1")
 NODES = tuple(f"web{number}.example.net" for number in range(1, 9))

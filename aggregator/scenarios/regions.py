@@ -22,10 +22,10 @@ from aggregator.scenarios.server_reports import (
 from aggregator.scenarios.stage import ACCEPTED, JetStream, Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
 from aggregator.topology.report_text import format_report
-from shared.embedded_cluster import EmbeddedCluster, Member
-from shared.embedded_nats import ServerSettings
-from shared.jetstream_api import ApiError, RequestFailed
-from shared.nats_settings import AuthSettings
+from shared.embedded.cluster import EmbeddedCluster, Member
+from shared.embedded.server import ServerSettings
+from shared.nats.jetstream_api import ApiError, RequestFailed
+from shared.nats.settings import AuthSettings
 from shared.settings import FilePath
 
 ACCOUNTS = """

@@ -15,7 +15,7 @@ from aggregator.scenarios.telling import Telling
 from aggregator.topology.graph import replication_graph
 from aggregator.topology.report import SILENT_AFTER, Report
 from aggregator.topology.report_text import format_report
-from shared.embedded_cluster import EmbeddedCluster, Member
+from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.instants import SECOND, format_duration
 
 STREAMS = """

@@ -15,9 +15,9 @@ from aggregator.scenarios import (
 )
 from aggregator.scenarios.stage import Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
-from shared.nats_settings import AuthSettings
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
+from shared.nats.settings import AuthSettings
 from shared.settings import FilePath
 
 USERS = f"""

@@ -5,7 +5,7 @@ import time
 from aggregator.scenarios.semantics_sources import ORIGIN
 from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.scenarios.telling import Telling
-from shared.embedded_link import EmbeddedLink
+from shared.embedded.link import EmbeddedLink
 
 STREAMS = """
 [[stream]]

@@ -5,7 +5,7 @@ from typing import Any
 
 from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.scenarios.telling import Telling
-from shared.embedded_nats import EmbeddedNats
+from shared.embedded.server import EmbeddedNats
 from shared.instants import format_instant, parse_instant
 
 ORIGIN = '[[stream]]\nname = "ORIGIN"\nsubjects = ["o.>"]\n'

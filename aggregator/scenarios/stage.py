@@ -21,9 +21,9 @@ from aggregator.topology.plan import Change, Plan, plan
 from aggregator.topology.plan_text import change_lines, untaken
 from aggregator.topology.report import Report, report
 from aggregator.topology.settings import TopologySettings
-from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
-from shared.nats_connection import LinkEvent, LinkState, connect
-from shared.nats_settings import AuthSettings, ConnectionSettings
+from shared.nats.connection import LinkEvent, LinkState, connect
+from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
+from shared.nats.settings import AuthSettings, ConnectionSettings
 from shared.settings import load_settings
 
 ACCEPTED = "accepted"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from shared.jetstream_api import ApiError, RequestFailed
+from shared.nats.jetstream_api import ApiError, RequestFailed
 
 DEADLINE = 90.0
 _POLL = 0.05

@@ -16,8 +16,8 @@ from aggregator.topology.differences import FieldChange, not_taken
 from aggregator.topology.plan import Action, Change, Plan
 from aggregator.topology.plan_text import named, untaken
 from aggregator.topology.words import Config
-from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM
-from shared.nats_connection import ApiError, RequestFailed, request_json
+from shared.nats.connection import ApiError, RequestFailed, request_json
+from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM
 
 _SCAN_DEADLINE = 60.0
 _COPIES = ("sources", "mirror")

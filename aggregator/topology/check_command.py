@@ -19,7 +19,7 @@ from aggregator.topology.observing import observe
 from aggregator.topology.report import report
 from aggregator.topology.settings import TopologySettings
 from shared.instants import DAY, parse_duration
-from shared.jetstream_api import ApiError, RequestFailed
+from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.settings import SettingsError, load_settings
 
 _Command = TypeVar("_Command", bound=Callable[..., object])

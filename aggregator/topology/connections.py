@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB
-from shared.nats_connection import ConnectFailed, connect
+from shared.nats.connection import ConnectFailed, connect
 
 CONNECT_DEADLINE = 5.0
 REQUEST_DEADLINE = 5.0

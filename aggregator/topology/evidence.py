@@ -20,7 +20,7 @@ from aggregator.topology.words import HUB, Place
 from shared import wire
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, parse_instant
-from shared.jetstream_api import request_json
+from shared.nats.jetstream_api import request_json
 from shared.policy import EVERY_REVISION, STREAM, Said, Scope, read_said
 from shared.subjects import parse_subject
 

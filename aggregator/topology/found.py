@@ -4,7 +4,7 @@ import msgspec
 
 from aggregator.topology.confinement import is_confined
 from aggregator.topology.words import Config, Place
-from shared.jetstream_api import domain_of
+from shared.nats.jetstream_api import domain_of
 
 StreamKey = tuple[Place, str]
 ConsumerKey = tuple[Place, str, str]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from aggregator.topology.stream_settings import FreeStreamSettings, OriginSettings
 from aggregator.topology.words import Config
-from shared.jetstream_api import api_prefix
+from shared.nats.jetstream_api import api_prefix
 
 
 def free_fields(wanted: FreeStreamSettings, own_domain: str) -> Config:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from aggregator.topology.report import ReplicationRow, Report, StreamRow
-from shared.jetstream_api import api_prefix, domain_of
+from shared.nats.jetstream_api import api_prefix, domain_of
 
 _SHAPES = {"origin": "box", "sourced": "box3d", "mirror": "folder"}
 

@@ -20,7 +20,7 @@ from aggregator.topology.permissions import AGGREGATOR, LEAVES, Account, Grant
 from aggregator.topology.settings import RegionSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
 from aggregator.topology.words import DesiredConsumer, DesiredStream
-from shared.jetstream_api import api_prefix
+from shared.nats.jetstream_api import api_prefix
 
 _ANSWERS = "$JSC.R.>"
 """Where servers hear the answers to what they asked for the sake of a copy."""

@@ -27,8 +27,8 @@ from aggregator.topology.found import (
 from aggregator.topology.reading import see_message
 from aggregator.topology.sourcing import OURS, copier_of, named_copier
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
-from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, domain_of
-from shared.nats_connection import ApiError, RequestFailed, request_json
+from shared.nats.connection import ApiError, RequestFailed, request_json
+from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, domain_of
 
 _FIRST_DEADLINE = 2.0
 _AT_ONCE = 32

@@ -12,7 +12,7 @@ from aggregator.topology.found import FoundStream, StreamKey
 from aggregator.topology.reading import read_messages
 from shared import wire
 from shared.identifiers import BlockId
-from shared.jetstream_api import request_json
+from shared.nats.jetstream_api import request_json
 from shared.subjects import ROOT, parse_subject
 
 EVERY_ADVISORY = f"{ROOT}.*.*.*.advisory.*"

@@ -16,7 +16,7 @@ import msgspec
 
 from aggregator.topology.settings import SiteSettings
 from shared.identifiers import BlockId
-from shared.jetstream_api import api_prefix
+from shared.nats.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_name
 from shared.subjects import ROOT, probe_subject, watermark_subject
 

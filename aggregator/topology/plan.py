@@ -41,7 +41,7 @@ from aggregator.topology.sent import created, merged_sources, sent
 from aggregator.topology.sourcing import OURS, settled, undecided
 from aggregator.topology.strays import strays
 from aggregator.topology.words import Config, Desired, DesiredConsumer, DesiredStream, Place
-from shared.jetstream_api import domain_of
+from shared.nats.jetstream_api import domain_of
 
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
 

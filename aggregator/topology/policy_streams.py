@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from aggregator.topology.settings import PolicySettings, RegionSettings, TopologySettings
 from aggregator.topology.sourcing import consumer_of
 from aggregator.topology.words import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
-from shared.jetstream_api import api_prefix
+from shared.nats.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_config, consumer_name, subjects_of_region
 
 

@@ -15,7 +15,7 @@ from aggregator.topology.connections import REQUEST_DEADLINE
 from aggregator.topology.found import StreamKey
 from aggregator.topology.words import Config
 from shared.instants import SECOND, format_instant, parse_instant
-from shared.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request, request_json
+from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request, request_json
 
 _BATCH = 1_000
 _FORGOTTEN_AFTER = 60_000_000_000

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from aggregator.topology.permissions import CONNECTIONS_OF_A_SITE, Account, Grant, inbox
 from aggregator.topology.settings import RelaySettings, TopologySettings
 from aggregator.topology.words import DesiredConsumer, Place
-from shared.jetstream_api import api_prefix
+from shared.nats.jetstream_api import api_prefix
 from shared.subjects import EVERY_REGISTRATION, ROOT, RecordType
 
 FOR_A_RELAY = "muster.relay"

@@ -14,7 +14,7 @@ from aggregator.topology.found import (
     sources_of,
 )
 from aggregator.topology.words import Config, Desired, DesiredStream
-from shared.jetstream_api import domain_of
+from shared.nats.jetstream_api import domain_of
 
 _TWICE = "what comes in while this is applied may be taken twice"
 

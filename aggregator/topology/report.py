@@ -28,7 +28,7 @@ from aggregator.topology.found import (
 from aggregator.topology.harms import found_harms
 from aggregator.topology.words import Config, Desired, DesiredStream
 from shared.instants import format_instant, parse_instant
-from shared.jetstream_api import api_prefix, domain_of
+from shared.nats.jetstream_api import api_prefix, domain_of
 
 CopyKey = tuple[str, str, str, str, tuple[str, ...]]
 

@@ -14,7 +14,7 @@ from aggregator.topology.relays import account_above, account_below
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
 from aggregator.topology.words import DesiredStream
-from shared.nats_settings import DEFAULT_PORT
+from shared.nats.settings import DEFAULT_PORT
 
 
 class NotRenderable(ValueError):

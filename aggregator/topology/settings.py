@@ -19,7 +19,7 @@ from aggregator.topology.stream_settings import (
     check_name,
     refuse_repeated,
 )
-from shared.nats_settings import ConnectionSettings
+from shared.nats.settings import ConnectionSettings
 from shared.policy import STREAM
 from shared.settings import Duration, Settings, Size
 

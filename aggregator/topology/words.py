@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from shared.jetstream_api import api_prefix
+from shared.nats.jetstream_api import api_prefix
 
 Config = dict[str, Any]
 

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from edge_agent.core.decision import BlindCause, StreamSeen
+from edge_agent.core.decisions import BlindCause, StreamSeen
 from edge_agent.core.policy import Policy
+from edge_agent.core.policy_revisions import Standing
 from edge_agent.core.rejections import Rejections
-from edge_agent.core.resume import StreamTakes
-from edge_agent.core.standing import Standing
+from edge_agent.core.stream_past import StreamTakes
 from shared.identifiers import SourcePosition
 
 Counters = dict[str, dict[str, int]]

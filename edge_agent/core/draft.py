@@ -9,7 +9,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState, counted
 from edge_agent.core.deadlines import NEVER, DeadlineQueue, retired_at, stale_at
-from edge_agent.core.decision import (
+from edge_agent.core.decisions import (
     BlindCause,
     BlindSpan,
     Clamped,
@@ -21,10 +21,10 @@ from edge_agent.core.decision import (
 )
 from edge_agent.core.ledger import Ledger
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
-from edge_agent.core.resume import StreamFacts, StreamTakes
 from edge_agent.core.sampling import reason_to_forward
 from edge_agent.core.sender_list import NOBODY
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
+from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.wire import ForwardReason
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from edge_agent.core.block_mode import MessageIntake
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decider import MessageIntake
-from edge_agent.core.decision import RecordedInput
+from edge_agent.core.decisions import RecordedInput
 from edge_agent.core.draft import Draft
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.replay import NO_LIMIT, apply_recorded, holds_before

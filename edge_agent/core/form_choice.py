@@ -6,7 +6,7 @@ Small rows take about as long either way. A chain that broke, because somebody e
 the next one follows later each time.
 """
 
-from edge_agent.core.shipment import Form
+from edge_agent.delivery.shipment import Form
 
 LARGE_ROW = 4 << 10
 MEASURED = 8

@@ -3,7 +3,7 @@
 import msgspec
 
 from edge_agent.core.block_state import Counters
-from edge_agent.core.decision import Advise, Decision, Forward, RecordedInput
+from edge_agent.core.decisions import Advise, Decision, Forward, RecordedInput
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.rejections import Rejections, with_another
 from edge_agent.core.senders import SenderState

@@ -1,8 +1,8 @@
 """Let a draft do what a revision of the hub's policy says."""
 
-from edge_agent.core.decider import BlockDraft
+from edge_agent.core.block_mode import BlockDraft
 from edge_agent.core.policy import Policy
-from edge_agent.core.standing import Standing
+from edge_agent.core.policy_revisions import Standing
 from shared.policy import ForwardSender, RetireSender, Revision
 
 TOO_OLD = "too_old"

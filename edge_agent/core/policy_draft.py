@@ -3,11 +3,11 @@
 Nothing of it falls before ``observed_through``, and each is a recorded input: in a straight run it is given again.
 """
 
-from edge_agent.core.decision import PolicyChanged, SenderAskedFor, SenderRetired
+from edge_agent.core.decisions import PolicyChanged, SenderAskedFor, SenderRetired
 from edge_agent.core.draft import Draft
 from edge_agent.core.policy import Policy
+from edge_agent.core.policy_revisions import Standing
 from edge_agent.core.senders import SenderState
-from edge_agent.core.standing import Standing
 
 
 class PolicyDraft(Draft):

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Decision, Forward
+from edge_agent.core.decisions import Decision, Forward
 from edge_agent.core.intake import Intake, is_usable
 from edge_agent.core.json_path import Met
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
-from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
-from edge_agent.core.relay import RelayDraft
+from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
+from edge_agent.core.relay_mode import RelayDraft
 from shared import wire
 from shared.identifiers import BlockId, message_id
 from shared.subjects import RecordType, parse_subject

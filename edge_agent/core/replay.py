@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import (
+from edge_agent.core.decisions import (
     BlindSpan,
     Clamped,
     ClockSeen,

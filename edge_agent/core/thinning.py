@@ -8,7 +8,7 @@ reading is no further behind than that: what waits for less time than ``blind_af
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.resume import StreamFacts
+from edge_agent.core.stream_past import StreamFacts
 
 
 class Thinning:

@@ -25,7 +25,7 @@ The rules, in this order:
    span.
 
 A draft (``edge_agent.core.draft``) applies these to copies; ``adopt`` changes the table when the draft's commit has
-begun (``edge_agent.committing``). A draft that is given up leaves nothing to undo.
+begun (``edge_agent.ingest.commits``). A draft that is given up leaves nothing to undo.
 """
 
 from edge_agent.core.block_state import BlockState

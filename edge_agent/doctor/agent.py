@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.conditions import NOT_RUNNING, STARTING, STORE_MOVED, Condition
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.inspection.moments import rough
-from edge_agent.status_board import UPSTREAM, now
-from edge_agent.status_report import read_status
-from edge_agent.store.reading import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable
-from edge_agent.usefulness import block_of, of_parts
+from edge_agent.observability.conditions import NOT_RUNNING, STARTING, STORE_MOVED, Condition
+from edge_agent.observability.health import block_of, of_parts
+from edge_agent.observability.status_board import UPSTREAM, now
+from edge_agent.observability.status_report import read_status
+from edge_agent.store.read_only import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable
 
 _EXPECTED = (STARTING.name, NOT_RUNNING.name)
 _STREAM = "stream "

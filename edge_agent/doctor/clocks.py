@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_agent import conditions as kinds
-from edge_agent.clocks import Clocks
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
 from edge_agent.core.block_state import BlockState
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.doctor.visit import visiting
 from edge_agent.inspection.blocks import read_blocks
-from edge_agent.region_clock import RegionClock
-from edge_agent.status_board import now
-from edge_agent.store.reading import StoreUnreadable, reading
-from edge_agent.stream_settings import StreamSettings
+from edge_agent.observability import conditions as kinds
+from edge_agent.observability.clocks import Clocks
+from edge_agent.observability.region_clock import RegionClock
+from edge_agent.observability.status_board import now
+from edge_agent.store.read_only import StoreUnreadable, reading
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
-from shared.nats_connection import ConnectFailed
+from shared.nats.connection import ConnectFailed
 
 TOLERANCE = 2 * SECOND
 _STANDS_STILL = (

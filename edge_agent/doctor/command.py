@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from edge_agent import config
 from edge_agent.cli import EXAMPLES, config_option
-from edge_agent.config import AgentSettings
+from edge_agent.config import agent
+from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, bad
@@ -19,7 +19,7 @@ from edge_agent.doctor.page import render_finding, summary
 from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
-from edge_agent.terminal import width
+from edge_agent.runtime.terminal import width
 from shared.settings import SettingsError
 
 
@@ -57,7 +57,7 @@ async def _examined(config_path: Path, columns: int | None) -> Sequence[Finding]
 async def examination(config_path: Path) -> AsyncGenerator[Finding, None]:
     """Look at everything, the nearest first. Whoever has seen enough has to close it: connections may be open."""
     try:
-        settings: AgentSettings = config.load(config_path)
+        settings: AgentSettings = agent.load(config_path)
     except SettingsError as error:
         yield bad("settings", str(error), "correct the file; muster-agent check-config reads it too")
         return

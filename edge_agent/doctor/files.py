@@ -9,19 +9,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from edge_agent.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.observability.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL
+from edge_agent.observability.server_watch import own_expiries
+from edge_agent.observability.status_board import now
 from edge_agent.private_files import open_to_others
-from edge_agent.server_watch import own_expiries
-from edge_agent.status_board import now
 from edge_agent.store.disk_reading import read_through
 from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, set_aside_before
-from edge_agent.store.reading import holds_less
+from edge_agent.store.read_only import holds_less
 from edge_agent.store.site_key import KeyDamaged, read_key
-from shared.nats_causes import MEND_FILE
-from shared.nats_secrets import UnusableSecret, login, tls_context
-from shared.nats_settings import ConnectionSettings
+from shared.nats.causes import MEND_FILE
+from shared.nats.secrets import UnusableSecret, login, tls_context
+from shared.nats.settings import ConnectionSettings
 from shared.sizes import format_size
 from shared.system_errors import refusal
 

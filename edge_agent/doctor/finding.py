@@ -4,7 +4,7 @@ from enum import IntEnum
 
 import msgspec
 
-from edge_agent.conditions import Kind
+from edge_agent.observability.conditions import Kind
 
 
 class Level(IntEnum):

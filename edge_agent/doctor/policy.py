@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_agent.conditions import POLICY_REFUSED
-from edge_agent.config import AgentSettings
-from edge_agent.core.standing import Standing
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
+from edge_agent.core.policy_revisions import Standing
 from edge_agent.doctor.finding import Finding, doubtful, good
 from edge_agent.inspection.blocks import read_blocks
-from edge_agent.policy_orders import Effective, effective
-from edge_agent.store.reading import StoreUnreadable, reading
-from edge_agent.stream_settings import StreamSettings
+from edge_agent.observability.conditions import POLICY_REFUSED
+from edge_agent.policy.orders import Effective, effective
+from edge_agent.store.read_only import StoreUnreadable, reading
 from shared.instants import format_duration
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.visit import Visit
-from edge_agent.stream_settings import StreamSettings
 from shared import subjects
 from shared.identifiers import AdvisoryKind
-from shared.jetstream_api import PubAck
+from shared.nats.jetstream_api import PubAck
 
 # No stream has this name (a full stop is not allowed in one): whichever listens refuses to store, and says who it is.
 NOWHERE = {"Nats-Expected-Stream": "muster.doctor"}

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from edge_agent.conditions import UNIDENTIFIED_REGISTRATIONS
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.doctor.policy import check_policy, policy_in_force
@@ -12,8 +12,8 @@ from edge_agent.doctor.sampling import Sample, newest_messages
 from edge_agent.doctor.streams import StreamInfo
 from edge_agent.doctor.visit import Visit
 from edge_agent.inspection.blocks import read_blocks
-from edge_agent.store.reading import StoreUnreadable, reading
-from edge_agent.stream_settings import StreamSettings
+from edge_agent.observability.conditions import UNIDENTIFIED_REGISTRATIONS
+from edge_agent.store.read_only import StoreUnreadable, reading
 
 HEARD = "SELECT last_seen_at FROM sender WHERE row_id BETWEEN ? AND ? AND phase = 0 ORDER BY last_seen_at"
 MOST_SENDERS = 100_000

@@ -7,15 +7,15 @@ import msgspec
 import nats.errors
 from nats.js.errors import Error as JetStreamError
 
+from edge_agent.config.stream import StreamSettings
 from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
 from edge_agent.core.rejections import excerpt
-from edge_agent.delivery import delivery_of
 from edge_agent.doctor.visit import Visit
-from edge_agent.source_consumer import ConsumerInfo
-from edge_agent.stream_settings import StreamSettings
-from shared.jetstream_api import ApiError, RequestFailed, api_prefix
+from edge_agent.source.consumer import ConsumerInfo
+from edge_agent.source.replies import delivery_of
+from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix
 from shared.tables import visible
 
 MOST_MESSAGES = 10_000

@@ -4,24 +4,24 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 
 import msgspec
 
-from edge_agent import conditions
-from edge_agent.config import AgentSettings
-from edge_agent.core.resume import StreamFacts
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
+from edge_agent.core.stream_past import StreamFacts
 from edge_agent.doctor.clocks import TOLERANCE, offset_of, region_offset, source_clock, standstill
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.doctor.publishing import heard_on
 from edge_agent.doctor.registrations import check_registrations
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
-from edge_agent.ports import SourceUnavailable
-from edge_agent.server_versions import needs_of_source, version_of
-from edge_agent.source_api import SourceApi, resets_consumers
-from edge_agent.source_consumer import ConsumerInfo, SourceAddress, creation, pause_of, unsuitable
-from edge_agent.status_board import now
-from edge_agent.stream_settings import StreamSettings
+from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.observability import conditions
+from edge_agent.observability.server_versions import needs_of_source, version_of
+from edge_agent.observability.status_board import now
+from edge_agent.source.api import SourceApi, resets_consumers
+from edge_agent.source.consumer import ConsumerInfo, SourceAddress, creation, pause_of, unsuitable
 from shared.instants import format_duration, parse_instant
-from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix
-from shared.nats_connection import ConnectFailed
+from shared.nats.connection import ConnectFailed
+from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix
 from shared.sizes import format_size
 
 _LOOK_AT_LINK = "look at the server that holds what it copies from, and at the link there: nats stream info shows both"

@@ -2,19 +2,19 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
-from edge_agent.conditions import REGION_REFUSES, REGION_UNREACHABLE
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.clocks import offset_of, region_clock
 from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.doctor.publishing import heard_on, subjects_of
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
-from edge_agent.server_versions import needs_of_region
-from edge_agent.status_board import now
-from edge_agent.stream_settings import StreamSettings
+from edge_agent.observability.conditions import REGION_REFUSES, REGION_UNREACHABLE
+from edge_agent.observability.server_versions import needs_of_region
+from edge_agent.observability.status_board import now
 from shared.instants import parse_instant
-from shared.jetstream_api import ApiError, RequestFailed, api_prefix
-from shared.nats_connection import ConnectFailed
+from shared.nats.connection import ConnectFailed
+from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix
 from shared.sizes import format_size
 
 NAME = "region"

@@ -10,14 +10,14 @@ import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 
-from edge_agent import conditions as kinds
-from edge_agent.conditions import Kind
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
-from edge_agent.server_versions import Need, version_of
-from edge_agent.server_watch import expiry_of_server
-from shared.nats_client import EdgeClient
-from shared.nats_connection import (
+from edge_agent.observability import conditions as kinds
+from edge_agent.observability.conditions import Kind
+from edge_agent.observability.server_versions import Need, version_of
+from edge_agent.observability.server_watch import expiry_of_server
+from shared.nats.client import EdgeClient
+from shared.nats.connection import (
     ConnectFailed,
     ConnectionSettings,
     LinkEvent,
@@ -26,7 +26,7 @@ from shared.nats_connection import (
     connect,
     request_json,
 )
-from shared.nats_secrets import login
+from shared.nats.secrets import login
 
 CONNECT_DEADLINE = 4.0
 ANSWER_DEADLINE = 3.0

@@ -6,11 +6,11 @@ import msgspec
 
 from edge_agent.core import deadlines
 from edge_agent.core.block_state import BlockState
-from edge_agent.ingest_block import IngestPhase
-from edge_agent.status_report import read_phases, read_progress
-from edge_agent.store.reading import StoreUnreadable
+from edge_agent.ingest.block import IngestPhase
+from edge_agent.observability.health import stands_still
+from edge_agent.observability.status_report import read_phases, read_progress
+from edge_agent.store.read_only import StoreUnreadable
 from edge_agent.store.senders import slot_range
-from edge_agent.usefulness import stands_still
 from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND
 

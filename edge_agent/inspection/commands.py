@@ -10,9 +10,9 @@ from typing import IO, Any
 import click
 import msgspec
 
-from edge_agent import config
 from edge_agent.cli import EXAMPLES, config_option
-from edge_agent.core.outgoing import Lane
+from edge_agent.config import agent
+from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection import moments
 from edge_agent.inspection.decision_lines import HEADING, as_line, follow
@@ -30,9 +30,9 @@ from edge_agent.inspection.outbox import (
     write_set_apart,
 )
 from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, render_senders
-from edge_agent.status_board import now
-from edge_agent.store.reading import reading
-from edge_agent.terminal import width
+from edge_agent.observability.status_board import now
+from edge_agent.runtime.terminal import width
+from edge_agent.store.read_only import reading
 from shared.command_group import CommandGroup
 from shared.identifiers import AdvisoryKind
 from shared.sizes import format_size
@@ -265,7 +265,7 @@ def _waiting(path: Path, lane: str, stream: str) -> tuple[int, int]:
 
 
 def _store_of(config_path: Path) -> Path:
-    return Path(config.load(config_path).store.path)
+    return Path(agent.load(config_path).store.path)
 
 
 def _echo_decided(found: list[Decided], as_json: bool) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from edge_agent.inspection.decisions import FORWARDED, Decided, DecisionFilter, Fate, last_decisions, last_row_id
 from edge_agent.inspection.moments import moment, rough
-from edge_agent.store.reading import reading
+from edge_agent.store.read_only import reading
 from shared.identifiers import AdvisoryKind
 from shared.tables import visible
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.ports import LaneDepth, StoreFailing, StoreFull, StoreLocked
+from edge_agent.ingest.port import LaneDepth, StoreFailing, StoreFull, StoreLocked
 from edge_agent.store import schema
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import StoreInUse, StoreUnusable, held

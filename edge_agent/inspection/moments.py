@@ -4,7 +4,7 @@ import contextlib
 
 import click
 
-from edge_agent.status_board import now
+from edge_agent.observability.status_board import now
 from shared.instants import SECOND, InvalidInstant, format_duration, format_instant, parse_duration, parse_instant
 
 

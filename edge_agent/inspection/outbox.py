@@ -10,19 +10,19 @@ from typing import IO
 
 import msgspec
 
-from edge_agent import conditions as kinds
-from edge_agent.conditions import Condition
 from edge_agent.core.block_state import Counters
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.ingest.port import SetApartSum
 from edge_agent.inspection.moments import relative
-from edge_agent.outbox_ages import instant_of
-from edge_agent.pair.status import PairPhase
-from edge_agent.ports import SetApartSum
-from edge_agent.status_board import NOT_ACCEPTED, UPSTREAM
-from edge_agent.status_report import read_report
+from edge_agent.observability import conditions as kinds
+from edge_agent.observability.conditions import Condition
+from edge_agent.observability.pair_status import PairPhase
+from edge_agent.observability.status_board import NOT_ACCEPTED, UPSTREAM
+from edge_agent.observability.status_report import read_report
 from edge_agent.store import schema
 from edge_agent.store.chunks import read_pending
-from edge_agent.store.reading import StoreUnreadable
+from edge_agent.store.outbox_ages import instant_of
+from edge_agent.store.read_only import StoreUnreadable
 from edge_agent.store.set_apart import set_apart_row
 from shared.sizes import format_size
 from shared.tables import Column, format_table

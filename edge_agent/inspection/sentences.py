@@ -1,6 +1,6 @@
 """Say in a sentence each why a decision was taken, and what else happened to the stream."""
 
-from edge_agent.core.decision import (
+from edge_agent.core.decisions import (
     BlindSpan,
     Clamped,
     ClockSeen,

@@ -10,22 +10,22 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from edge_agent.cancellation import is_cancelled
-from edge_agent.committing import RETRY_AFTER
 from edge_agent.core.block_state import BlockState, PairMark
-from edge_agent.core.decision import EpochBegun
+from edge_agent.core.decisions import EpochBegun
 from edge_agent.core.following import Following, OtherCommit, OutOfStep
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest_block import BlockRules, IngestPhase, phase_of
-from edge_agent.pacing import Stretch, loop_time
-from edge_agent.pair.deliveries import Deliveries
-from edge_agent.pair.entry import Entry, EntryKind, Logged
-from edge_agent.ports import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
+from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
+from edge_agent.ingest.commits import RETRY_AFTER
+from edge_agent.ingest.port import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
+from edge_agent.ingest.watermarks import watermark_context
+from edge_agent.pair.log_deliveries import Deliveries
+from edge_agent.pair.log_entry import Entry, EntryKind, Logged
 from edge_agent.reopening import Reopening
+from edge_agent.runtime.backoff import Stretch, loop_time
+from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.watermarks import watermark_context
 from shared.identifiers import Incarnation
 from shared.instants import SECOND
 

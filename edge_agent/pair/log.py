@@ -9,9 +9,9 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from edge_agent.pair.entry import Entry, Logged, decode_entry, encode_entry
+from edge_agent.pair.log_entry import Entry, Logged, decode_entry, encode_entry
 from shared.instants import parse_instant
-from shared.jetstream_api import (
+from shared.nats.jetstream_api import (
     NO_SUCH_MESSAGE,
     NO_SUCH_STREAM,
     ApiError,

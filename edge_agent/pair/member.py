@@ -5,7 +5,7 @@ Rules:
 1. Whoever appends to the log, behind its last entry, that it leads, leads until somebody else does. A member that
    leads appends something every ``takeover_after`` / 3; one that cannot append leads no more.
 2. A member that follows takes the lead as ``edge_agent.pair.standby`` says.
-3. Who begins the log, also after its loss, and where in it a store stands, ``edge_agent.pair.founding`` says.
+3. Who begins the log, also after its loss, and where in it a store stands, ``edge_agent.pair.bootstrap`` says.
 4. A member whose store cannot follow the log (it is empty, or older than the log's beginning, or a message is gone
    that the leader has read) copies the leader's store. Until it has, it does not take the lead.
 5. A member uploads from when it leads until it hears that the other does: what it sends twice is known by its id.
@@ -20,25 +20,25 @@ from typing import Any, Protocol
 
 from nats.aio.client import Client
 
-from edge_agent.cancellation import is_cancelled
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
-from edge_agent.pacing import loop_time
-from edge_agent.pair.copying import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
-from edge_agent.pair.deliveries import Deliveries
-from edge_agent.pair.entry import Logged, Writer
-from edge_agent.pair.fitness import Fitness, Handover, unlike
+from edge_agent.ingest.port import Journal, StoreUnwritable
+from edge_agent.observability.pair_status import PairPhase, PairStatus
+from edge_agent.observability.status_board import StatusBoard, now
+from edge_agent.pair.bootstrap import Founding, NotYet
 from edge_agent.pair.follower import Follower
-from edge_agent.pair.founding import Founding, NotYet
-from edge_agent.pair.lead import Lead, LeadLost
+from edge_agent.pair.health import Fitness, Handover, unlike
+from edge_agent.pair.lease import Lead, LeadLost
 from edge_agent.pair.log import LogAddress, LogUnavailable, OtherKey, PairLog
-from edge_agent.pair.neighbour import Neighbour
-from edge_agent.pair.refusal import PairRefused, other_key
+from edge_agent.pair.log_deliveries import Deliveries
+from edge_agent.pair.log_entry import Logged, Writer
+from edge_agent.pair.peer import Neighbour
+from edge_agent.pair.peer_check import PairRefused, other_key
 from edge_agent.pair.standby import RETRY_AFTER, Standby
-from edge_agent.pair.status import PairPhase, PairStatus
-from edge_agent.ports import Journal, StoreUnwritable
-from edge_agent.status_board import StatusBoard, now
+from edge_agent.pair.store_copy import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
+from edge_agent.runtime.backoff import loop_time
+from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.cancellation import cancelled
 from shared.instants import SECOND

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from edge_agent.agent_parts import AgentParts
 from edge_agent.core.tracker import Tracker
-from edge_agent.pair.deliveries import Deliveries
-from edge_agent.pair.fitness import Fitness
+from edge_agent.ingest.port import Journal
 from edge_agent.pair.follower import Follower
+from edge_agent.pair.health import Fitness
+from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.member import Member
-from edge_agent.pair.refusal import log_address, writer_of
-from edge_agent.ports import Journal
-from edge_agent.seats import Seat, Seats
+from edge_agent.pair.peer_check import log_address, writer_of
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.uploading import RegionLink, Uploading
+from edge_agent.wiring import Seat, Seats
 from shared.subjects import watermark_subject
 
 

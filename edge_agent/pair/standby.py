@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from edge_agent.cancellation import is_cancelled
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.following import OutOfStep
-from edge_agent.pacing import loop_time
-from edge_agent.pair.deliveries import Deliveries
-from edge_agent.pair.entry import Entry, EntryKind, Logged, Writer
+from edge_agent.observability.pair_status import PairPhase
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.log import LogUnavailable, Outrun, PairLog
-from edge_agent.pair.status import PairPhase
+from edge_agent.pair.log_deliveries import Deliveries
+from edge_agent.pair.log_entry import Entry, EntryKind, Logged, Writer
+from edge_agent.runtime.backoff import loop_time
+from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.cancellation import cancelled
 

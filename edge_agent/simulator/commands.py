@@ -19,7 +19,7 @@ from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
 from edge_agent.simulator.truth_file import TruthExists, TruthFile
 from shared.command_group import CommandGroup
 from shared.instants import SECOND, format_duration
-from shared.nats_connection import ConnectFailed, connect
+from shared.nats.connection import ConnectFailed, connect
 from shared.system_errors import refusal
 
 CONNECT_DEADLINE = 10.0

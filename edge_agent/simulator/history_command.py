@@ -10,8 +10,9 @@ from typing import Any
 import click
 import uvloop
 
-from edge_agent.core.outgoing import Emitter
+from edge_agent.config.stream import PolicySettings
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import Emitter
 from edge_agent.simulator import options
 from edge_agent.simulator.ending import ended_by_signals
 from edge_agent.simulator.fleet import Fleet, Life, stable_hash
@@ -23,10 +24,9 @@ from edge_agent.simulator.random_outages import OutageSettings, Reliability, bli
 from edge_agent.simulator.script import Script
 from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
 from edge_agent.simulator.truth_file import TruthExists, TruthFile
-from edge_agent.stream_settings import PolicySettings
 from shared.identifiers import BlockId
 from shared.instants import HOUR, format_duration
-from shared.nats_connection import ConnectFailed, connect
+from shared.nats.connection import ConnectFailed, connect
 from shared.settings import Duration
 from shared.subjects import ROOT
 from shared.system_errors import refusal

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.records import OutboxRow
 from edge_agent.simulator.history import SiteHistory
 from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed
 from edge_agent.simulator.truth_file import FleetChanges, TruthFile

@@ -12,7 +12,7 @@ from edge_agent.simulator.fleet import FleetSettings, Life
 from edge_agent.simulator.script import Script, play
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import InvalidInstant, parse_duration, parse_instant
-from shared.nats_settings import ConnectionSettings
+from shared.nats.settings import ConnectionSettings
 from shared.settings import SettingsError, load_settings, parse_settings
 from shared.sizes import parse_size
 from shared.truth import TruthHeader

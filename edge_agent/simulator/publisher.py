@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.jetstream_api import PubAck
+from shared.nats.jetstream_api import PubAck
 
 _SWEEP_INTERVAL = 0.2
 _NO_RESPONDERS = "503"

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from nats.aio.client import Client
 
-from shared.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
+from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
 from shared.subjects import covers
 
 _DEADLINE: Final = 5.0

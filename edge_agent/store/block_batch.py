@@ -4,11 +4,11 @@ import sqlite3
 
 import msgspec
 
-from edge_agent.ports import BatchCommit
+from edge_agent.ingest.port import BatchCommit
 from edge_agent.store import schema
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.incarnations import Incarnations
-from edge_agent.store.outbox import OutboxChange
+from edge_agent.store.outbox_change import OutboxChange
 from edge_agent.store.senders import write_senders
 
 

@@ -7,7 +7,7 @@ out at once: whoever asks finds no such chunk any more.
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store import chunks
 
 WORTH_LOOKING = 100_000

@@ -13,8 +13,8 @@ from itertools import accumulate, islice
 
 import msgspec
 
-from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane, OutboxRow
-from edge_agent.ports import EVERYTHING
+from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow
+from edge_agent.ingest.port import EVERYTHING
 from edge_agent.store import schema
 
 WORTH_A_CHUNK = 100

@@ -13,11 +13,11 @@ from typing import Self
 import aiosqlite
 import msgspec
 
-from edge_agent.core.decision import Advise, Decision, Forward
-from edge_agent.store import log_statements, schema
-from edge_agent.store.bulk import Row, put_rows
+from edge_agent.core.decisions import Advise, Decision, Forward
+from edge_agent.store import decision_log_sql, schema
 from edge_agent.store.chunks import CHUNK_ROWS, WORTH_A_CHUNK
 from edge_agent.store.incarnations import Incarnations
+from edge_agent.store.sqlite import Row, put_rows
 from shared.identifiers import Incarnation
 
 _encode = msgspec.json.Encoder().encode
@@ -35,8 +35,8 @@ class DecisionLog:
     async def load(cls, database: aiosqlite.Connection, incarnations: Incarnations) -> Self:
         """Count what a file that was just opened holds."""
         counts = {}
-        for log in (log_statements.ADVISORY_LOG, log_statements.FORWARD_LOG):
-            async with database.execute(log_statements.count_decisions(log)) as cursor:
+        for log in (decision_log_sql.ADVISORY_LOG, decision_log_sql.FORWARD_LOG):
+            async with database.execute(decision_log_sql.count_decisions(log)) as cursor:
                 row = await cursor.fetchone()
                 counts[log] = row[0] if row else 0
         return cls(counts, incarnations)
@@ -91,8 +91,8 @@ class DecisionLog:
                         len(message.payload),
                     )
                 )
-        self._insert(database, log_statements.ADVISORY_LOG, log_statements.log_advisories, advisories)
-        self._insert(database, log_statements.FORWARD_LOG, log_statements.log_forwards, forwards)
+        self._insert(database, decision_log_sql.ADVISORY_LOG, decision_log_sql.log_advisories, advisories)
+        self._insert(database, decision_log_sql.FORWARD_LOG, decision_log_sql.log_forwards, forwards)
 
     def adopt(self) -> None:
         """Keep what the transaction has made durable."""
@@ -110,27 +110,27 @@ class DecisionLog:
         else:
             pieces = [rows[first : first + CHUNK_ROWS] for first in range(0, len(rows), CHUNK_ROWS)]
             chunks = [(piece[-1][0], piece[0][0], len(piece), _encode(piece)) for piece in pieces]
-            put_rows(database, partial(log_statements.put_log_chunks, log), chunks)
+            put_rows(database, partial(decision_log_sql.put_log_chunks, log), chunks)
         self._uncommitted[log] += len(rows)
-        if self._uncommitted[log] > log_statements.DECISIONS_KEPT:
+        if self._uncommitted[log] > decision_log_sql.DECISIONS_KEPT:
             self._forget(database, log)
 
     def _forget(self, database: sqlite3.Connection, log: str) -> None:
         """Delete the oldest decisions beyond those that are kept; of those in one chunk all or none."""
-        while (excess := self._uncommitted[log] - log_statements.DECISIONS_KEPT) > 0:
-            chunks = database.execute(log_statements.first_log_chunks(log)).fetchall()
+        while (excess := self._uncommitted[log] - decision_log_sql.DECISIONS_KEPT) > 0:
+            chunks = database.execute(decision_log_sql.first_log_chunks(log)).fetchall()
             first_row_id = chunks[0][1] if chunks else schema.EVERY_ROW
-            gone = database.execute(log_statements.forget_decisions(log), (first_row_id, excess)).rowcount
-            ((next_row_id,),) = database.execute(log_statements.first_decision(log))
+            gone = database.execute(decision_log_sql.forget_decisions(log), (first_row_id, excess)).rowcount
+            ((next_row_id,),) = database.execute(decision_log_sql.first_decision(log))
             through = 0
             for last_row_id, _, count in chunks:
                 if last_row_id > next_row_id or gone + count > excess:
                     break
                 gone, through = gone + count, last_row_id
             if through:
-                database.execute(log_statements.delete_log_chunks(log), (through,))
+                database.execute(decision_log_sql.delete_log_chunks(log), (through,))
             if not gone:
                 break
             self._uncommitted[log] -= gone
-        if log == log_statements.FORWARD_LOG:
-            database.execute(log_statements.FORGET_FATES)
+        if log == decision_log_sql.FORWARD_LOG:
+            database.execute(decision_log_sql.FORGET_FATES)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import aiosqlite
 
-from edge_agent.ports import StoreFull, StoreUnwritable
+from edge_agent.ingest.port import StoreFull, StoreUnwritable
 from edge_agent.store import schema
+from edge_agent.store.batches import SideBatch
 from edge_agent.store.damage import noticing_damage
-from edge_agent.store.outbox_books import OutboxBooks
-from edge_agent.store.side_batch import SideBatch
-from edge_agent.store.space import DiskSpace
+from edge_agent.store.housekeeping import DiskSpace
+from edge_agent.store.outbox_index import OutboxBooks
 
 log = logging.getLogger("muster.agent")
 

@@ -7,7 +7,7 @@ leave. What may be in flight stays as it is.
 
 import msgspec
 
-from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.records import OutboxRow
 
 
 class LastWatermark(msgspec.Struct, frozen=True):

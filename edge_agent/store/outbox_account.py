@@ -6,10 +6,10 @@ It begins with what the books say and changes nothing there: they adopt it when 
 import sqlite3
 
 from edge_agent.core.block_state import Counters
-from edge_agent.core.outgoing import Lane
-from edge_agent.ports import LaneDepth
-from edge_agent.store import log_statements, schema
-from edge_agent.store.outbox_books import OutboxBooks
+from edge_agent.core.records import Lane
+from edge_agent.ingest.port import LaneDepth
+from edge_agent.store import decision_log_sql, schema
+from edge_agent.store.outbox_index import OutboxBooks
 
 NEWER_SAMPLE = "newer_sample"
 
@@ -87,8 +87,8 @@ class OutboxAccount:
     def write(self, database: sqlite3.Connection) -> None:
         """Write what was counted, and what became of the registrations that were let go one by one."""
         if self._fates:
-            database.executemany(log_statements.SET_FATE, self._fates)
-            database.executemany(log_statements.SET_FATE_IN_CHUNK, self._fates)
+            database.executemany(decision_log_sql.SET_FATE, self._fates)
+            database.executemany(decision_log_sql.SET_FATE_IN_CHUNK, self._fates)
         counts = [
             (block, what, cause, count)
             for block, additions in self.additions.items()

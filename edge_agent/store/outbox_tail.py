@@ -5,7 +5,7 @@ Bounded in bytes: a lane that waits longer is forgotten here, and read from the 
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store.schema import EVERY_ROW
 
 MOST_BYTES = 16 << 20

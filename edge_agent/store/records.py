@@ -5,7 +5,7 @@ import sqlite3
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.records import Lane
 from edge_agent.store.chunks import CHUNK_BYTES, read_pending
 from edge_agent.store.damage import noticing_damage
 from edge_agent.store.senders import check_senders

@@ -6,7 +6,7 @@ that comes late must never meet another row under its id; ids rise across all la
 the id of its record in the outbox: together they say whether it still waits.
 """
 
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.records import Lane
 
 VERSION = 4
 RECORDED_INPUTS_KEPT = 10_000

@@ -15,12 +15,11 @@ from typing import Self
 import aiosqlite
 import msgspec
 
-from edge_agent.cancellation import to_its_end
 from edge_agent.core.block_state import BlockState, Counters
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.core.senders import SenderTable
-from edge_agent.core.shipment import SizeLimit, TooLarge
-from edge_agent.ports import (
+from edge_agent.delivery.shipment import SizeLimit, TooLarge
+from edge_agent.ingest.port import (
     EVERYTHING,
     BatchCommit,
     DroppedTooLarge,
@@ -34,23 +33,24 @@ from edge_agent.ports import (
     StoreLocked,
     StoreUnwritable,
 )
+from edge_agent.runtime.tally import Tally
+from edge_agent.runtime.tasks import to_its_end
 from edge_agent.store import schema
+from edge_agent.store.batches import Oversized, SideBatch, write_beside_blocks
 from edge_agent.store.block_batch import write_block_batch
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.damage import noticing_damage
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import LOCKED, StoreUnusable, unusable
 from edge_agent.store.flusher import Flusher
+from edge_agent.store.housekeeping import DiskSpace
 from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.marker import Marker
-from edge_agent.store.outbox import OutboxChange
-from edge_agent.store.outbox_books import OutboxBooks
+from edge_agent.store.outbox_change import OutboxChange
+from edge_agent.store.outbox_index import OutboxBooks
 from edge_agent.store.senders import load_senders
 from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
-from edge_agent.store.side_batch import Oversized, SideBatch, write_beside_blocks
-from edge_agent.store.space import DiskSpace
 from edge_agent.store.transaction import in_thread, transact
-from edge_agent.tallies import Tally
 from shared.identifiers import BlockId
 
 LOCK_PATIENCE = 10.0

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aggregator.lakehouse.caches import default_cache
-from aggregator.lakehouse.jars import iceberg_jars
-from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.spark.caches import default_cache
+from aggregator.lakehouse.spark.jars import iceberg_jars
 from shared.instants import DAY, HOUR
 from tests.support.documents import examples
 from tests.support.hub import Block, Hub

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from aggregator.demo.closing import QUERIES
-from aggregator.lakehouse.caches import default_cache
-from aggregator.lakehouse.java import java_home
+from aggregator.lakehouse.spark.caches import default_cache
+from aggregator.lakehouse.spark.java import java_home
 from tests.support.waiting import until
 
 PROGRAMS = Path(sys.executable).parent

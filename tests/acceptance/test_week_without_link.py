@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from edge_agent.status_report import StatusReport, read_status
-from edge_agent.store.reading import StoreUnreadable
-from edge_agent.store.space import FREE_PAGES_KEPT, PAGE_SIZE
-from shared.jetstream_api import request_json
+from edge_agent.observability.status_report import StatusReport, read_status
+from edge_agent.store.housekeeping import FREE_PAGES_KEPT, PAGE_SIZE
+from edge_agent.store.read_only import StoreUnreadable
+from shared.nats.jetstream_api import request_json
 from tests.support.fault_evidence import client_of, gather, last_sequence
 from tests.support.fault_run import has_said_everything
 from tests.support.fault_stage import STREAM, FaultStage, fault_stage

@@ -5,8 +5,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from edge_agent import conditions
-from edge_agent.conditions import CATALOGUE, Kind
+from edge_agent.observability import conditions
+from edge_agent.observability.conditions import CATALOGUE, Kind
 from tests.support.condition_reference import PATH, condition_reference
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from aggregator.config import AggregatorSettings
 from aggregator.topology.settings import TopologySettings
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
 from edge_agent.simulator.script import Script
 from shared.settings import Duration, FilePath, Size, parse_settings
 

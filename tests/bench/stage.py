@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, ServerSettings
 from tests.bench.children import Child, processor_seconds
 from tests.bench.contenders import Contender, Ours, Peer, Work
 from tests.bench.report import RecordsLost

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.instants import parse_instant
-from shared.jetstream_api import request_json
+from shared.nats.jetstream_api import request_json
 from tests.bench.report import RecordsLost
 
 ANSWERED = 500

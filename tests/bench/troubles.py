@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import nats.js.errors
 
-from shared.embedded_link import EmbeddedLink
+from shared.embedded.link import EmbeddedLink
 from shared.instants import SECOND
 from tests.bench.children import Child
 from tests.bench.detectors import StreamClock

@@ -14,10 +14,11 @@ from pyspark import SparkContext
 from pyspark.sql import functions as f
 
 from aggregator.config import AggregatorSettings, LakehouseSettings
-from aggregator.lakehouse import catalog, job, provision
-from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, WATERMARKS
-from shared.nats_connection import ConnectionSettings
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, WATERMARKS
+from aggregator.lakehouse.warehouse import commits, provision
+from aggregator.lakehouse.warehouse.commits import HubPosition
+from shared.nats.connection import ConnectionSettings
 from shared.settings import FilePath
 from tests.bench.children import processor_seconds
 from tests.bench.fleet_history import START, sequence_at
@@ -70,7 +71,7 @@ class Warehouse:
         shutil.rmtree(directory, ignore_errors=True)
         self.directory, self._history = directory, history
         self._settings = settings_for(directory)
-        self.spark = job.start_session(self._settings, say)
+        self.spark = rollup.start_session(self._settings, say)
         provision.prepare(self.spark)
         self._through = START
 
@@ -81,7 +82,7 @@ class Warehouse:
     def derive(self, *, full: bool = False) -> Cost:
         """Bring the derived tables to where the bronze tables are."""
         return _measured(
-            lambda: job.bring_up_to_date(self.spark, self._settings, self._position, full=full, progress=say),
+            lambda: rollup.bring_up_to_date(self.spark, self._settings, self._position, full=full, progress=say),
             _seconds_with_java,
         )
 
@@ -92,10 +93,10 @@ class Warehouse:
             rows = self.spark.read.parquet(f"file://{file}")
             # The first message has the sequence 0 here.
             beyond = f.col("hub_sequence") > first if first else f.lit(True)
-            catalog.append(rows.where(beyond & (f.col("hub_sequence") <= last)), table, self._position)
+            commits.append(rows.where(beyond & (f.col("hub_sequence") <= last)), table, self._position)
         for table in BRONZE:
             if table not in (ADVISORIES, WATERMARKS):
-                catalog.advance(self.spark, table, self._position)
+                commits.advance(self.spark, table, self._position)
 
     @property
     def _position(self) -> HubPosition:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.store import outbox_books
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.store import outbox_index
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, opened, registration, waiting
 
@@ -74,7 +74,7 @@ async def test_room_for_less_than_a_twentieth_of_the_limit_is_not_enough_to_go_o
 async def test_who_reads_waits_until_the_copies_have_left_but_not_for_an_uploader_that_takes_nothing(
     small: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", 60.0)
+    monkeypatch.setattr(outbox_index, "LONGEST_WAIT_FOR_UPLOADS", 60.0)
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await asyncio.wait_for(small.let_uploads_follow(), 30)
 
@@ -94,7 +94,7 @@ async def test_who_reads_waits_until_the_copies_have_left_but_not_for_an_uploade
 async def test_an_uploader_that_is_slow_is_waited_for_no_longer_than_a_moment(
     small: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_books, "LONGEST_WAIT_FOR_UPLOADS", A_MOMENT)
+    monkeypatch.setattr(outbox_index, "LONGEST_WAIT_FOR_UPLOADS", A_MOMENT)
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await small.pending(Lane.COPIES, 0, 1)
     began_at = asyncio.get_running_loop().time()

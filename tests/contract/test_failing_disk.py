@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from edge_agent.core.outgoing import Lane
-from edge_agent.ports import StoreFailing
+from edge_agent.core.records import Lane
+from edge_agent.ingest.port import StoreFailing
 from edge_agent.store import disk_reading, schema
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before

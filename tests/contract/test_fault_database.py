@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.records import Lane
 from tests.support.fault_database import change
 from tests.support.store_batches import batch, opened, registration
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.records import Lane
 from edge_agent.store import outbox_tail
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.quick_files import quick_directory

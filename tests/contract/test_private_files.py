@@ -23,7 +23,7 @@ READERS = "root, the agent's user and its group may read it"
 COUNT = """
 import sys
 from pathlib import Path
-from edge_agent.store.reading import StoreUnreadable, reading
+from edge_agent.store.read_only import StoreUnreadable, reading
 try:
     with reading(Path(sys.argv[1])) as database:
         print(len(database.execute("SELECT * FROM advisory_outbox").fetchall()))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.outgoing import Lane
-from edge_agent.core.shipment import SizeLimit, TooLarge
-from edge_agent.store import log_statements, schema
+from edge_agent.core.records import Lane
+from edge_agent.delivery.shipment import SizeLimit, TooLarge
+from edge_agent.store import decision_log_sql, schema
 from edge_agent.store.files import prepare
 from tests.support.store_batches import advisory, batch, copy, opened, registration, sender, watermark
 
@@ -50,7 +50,7 @@ def plan_of(database: sqlite3.Connection, statement: str) -> list[str]:
         (schema.chunks_through(Lane.ADVISORIES), THROUGH.format("advisory_chunk")),
         (schema.delete_chunks_through(Lane.ADVISORIES), THROUGH.format("advisory_chunk")),
         (schema.UNSENT_CHUNKS, BEHIND.format("registration_chunk")),
-        (log_statements.delete_log_chunks(log_statements.FORWARD_LOG), THROUGH.format("forward_log_chunk")),
+        (decision_log_sql.delete_log_chunks(decision_log_sql.FORWARD_LOG), THROUGH.format("forward_log_chunk")),
         (schema.delete_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
         (schema.delete_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
         (schema.delete_through(Lane.COPIES), THROUGH.format(COPIES)),

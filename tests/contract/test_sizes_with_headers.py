@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.copier import CopyEmitter
-from edge_agent.core.decision import Copy, Decision, Forward
+from edge_agent.core.copy_mode import CopyEmitter
+from edge_agent.core.decisions import Copy, Decision, Forward
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import Emitter, Lane, OutboxRow, WatermarkContext
-from edge_agent.passage import ROOM, Passage
-from edge_agent.ports import LaneDepth
+from edge_agent.core.records import Emitter, Lane, OutboxRow, WatermarkContext
+from edge_agent.delivery.fast_path import ROOM, Passage
+from edge_agent.ingest.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.wire import ForwardReason
 from tests.support.store_batches import ALL_ROWS, BLOCK, BLOCK_ID, batch, opened, state_at

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.core.decision import BlindCause, BlindSpan, Clamped
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.decisions import BlindCause, BlindSpan, Clamped
+from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase, SenderState, SenderTable
 from edge_agent.store import incarnations, schema
 from edge_agent.store.sqlite_store import SqliteStore

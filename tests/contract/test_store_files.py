@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.records import Lane
 from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import flusher
 from edge_agent.store.damage import StoreDamaged

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.outgoing import Lane
-from edge_agent.ports import StoreFull, StoreLocked
-from edge_agent.store import space, sqlite_store
-from edge_agent.store.space import FREE_PAGES_KEPT, PAGE_SIZE
+from edge_agent.core.records import Lane
+from edge_agent.ingest.port import StoreFull, StoreLocked
+from edge_agent.store import housekeeping, sqlite_store
+from edge_agent.store.housekeeping import FREE_PAGES_KEPT, PAGE_SIZE
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import (
     ALL_ROWS,
@@ -107,7 +107,7 @@ async def fill_with_rows(store: SqliteStore) -> int:
 async def test_a_full_disk_changes_nothing_and_commits_go_on_when_there_is_room(
     disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "DISK_RESERVE", 0)
+    monkeypatch.setattr(housekeeping, "DISK_RESERVE", 0)
     async with opened(disk.path) as store:
         await store.commit(batch(1, [advisory("a")], heard=[sender(0)]))
         disk.fill()
@@ -131,7 +131,7 @@ async def test_a_full_disk_changes_nothing_and_commits_go_on_when_there_is_room(
 async def test_a_commit_that_meets_a_full_disk_after_its_block_was_stopped_is_no_error_of_the_program(
     disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "DISK_RESERVE", 0)
+    monkeypatch.setattr(housekeeping, "DISK_RESERVE", 0)
     errors: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, told: errors.append(told["message"]))
     async with opened(disk.path) as store:
@@ -154,7 +154,7 @@ async def test_a_commit_that_meets_a_full_disk_after_its_block_was_stopped_is_no
 async def test_a_store_on_a_full_disk_can_be_closed_and_loses_nothing(
     disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "DISK_RESERVE", 0)
+    monkeypatch.setattr(housekeeping, "DISK_RESERVE", 0)
     async with opened(disk.path) as store:
         number = await fill_with_rows(store)
         disk.fill()
@@ -281,13 +281,13 @@ async def test_a_disk_that_cannot_be_read_where_it_is_nearly_full_stops_a_commit
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store.commit(batch(1, [advisory("a")]))
-        monkeypatch.setattr(space, "DISK_RESERVE", 1 << 60)
+        monkeypatch.setattr(housekeeping, "DISK_RESERVE", 1 << 60)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             # What the store has in memory is no longer valid.
             other.execute("DELETE FROM status")
             other.execute("INSERT INTO status VALUES ('another', '')")
         with unreadable(path), pytest.raises(StoreFull, match="disk I/O error"):
             await store.commit(batch(2, [advisory("b")]))
-        monkeypatch.setattr(space, "DISK_RESERVE", 0)
+        monkeypatch.setattr(housekeeping, "DISK_RESERVE", 0)
         await store.commit(batch(2, [advisory("b")]))
         assert await waiting(store, Lane.ADVISORIES) == ["a", "b"]

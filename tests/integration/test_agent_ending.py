@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import config as agent_config
+from edge_agent.config import agent as agent_config
 from edge_agent.daemon import Agent
-from edge_agent.links import Links
+from edge_agent.runtime.links import Links
 from edge_agent.store.files import prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.embedded_link import EmbeddedLink
-from shared.nats_connection import ConnectionSettings
+from shared.embedded.link import EmbeddedLink
+from shared.nats.connection import ConnectionSettings
 from tests.support.agent_process import SETTINGS, AgentProcess, deployed
 from tests.support.one_server import server_in, settings_for
 from tests.support.waiting import until

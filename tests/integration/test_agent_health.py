@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from edge_agent import conditions, monitor
-from edge_agent.status_report import STARTS
+from edge_agent.observability import conditions, http
+from edge_agent.observability.status_report import STARTS
+from edge_agent.observability.systemd import watchdog_kept
 from edge_agent.store.files import held, prepare
-from edge_agent.supervisor import watchdog_kept
 from tests.support.agent_process import Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
 from tests.support.exposition import parsed
@@ -58,7 +58,7 @@ def asked(deployment: Deployment, path: str) -> tuple[int, str]:
 async def test_a_port_that_another_program_has_is_told_and_taken_once_it_is_free(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitor, "LISTEN_AGAIN", 0.2)
+    monkeypatch.setattr(http, "LISTEN_AGAIN", 0.2)
     listen = re.search(r'listen = "(.*):(.*)"', deployment.agent.config.read_text())
     assert listen
     with socket.create_server((listen[1], int(listen[2]))) as other:
@@ -318,7 +318,7 @@ async def test_a_supervisor_without_a_watchdog_is_asked_for_time_all_the_same(
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
-    monkeypatch.setattr("edge_agent.supervisor.EXTEND_INTERVAL", 0.05)
+    monkeypatch.setattr("edge_agent.observability.systemd.EXTEND_INTERVAL", 0.05)
     with supervisor_socket(tmp_path / "notify") as supervisor:
         async with watchdog_kept(asyncio.Event()):
             for _ in range(3):

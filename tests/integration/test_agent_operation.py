@@ -15,8 +15,8 @@ import pytest
 
 from edge_agent import reopening
 from edge_agent.core.block_state import BlockState
-from edge_agent.ports import Opened
-from edge_agent.source import JetStreamSource
+from edge_agent.ingest.port import Opened
+from edge_agent.source.reader import JetStreamSource
 from edge_agent.store import schema
 from tests.support import failing_agent
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address

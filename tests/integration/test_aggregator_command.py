@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator import cli, config
-from shared.nats_settings import ConnectionSettings
+from shared.nats.settings import ConnectionSettings
 from shared.settings import FilePath
 
 PROGRAM = "from aggregator.cli import main; main()"

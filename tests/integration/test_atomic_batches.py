@@ -12,10 +12,10 @@ import pytest
 from msgspec import structs
 from nats.js.errors import APIError
 
-from edge_agent import upload_lane, uploader
-from edge_agent.core.outgoing import OutboxRow
+from edge_agent.core.records import OutboxRow
+from edge_agent.delivery import lane, uploader
 from edge_agent.store.sqlite_store import SqliteStore
-from shared import nats_client
+from shared.nats import client
 from tests.support.fleet_region import EMPTY, Region, Stored, running_region, uploading
 from tests.support.store_batches import advisory, batch, copy, die, opened, registration, watermark
 from tests.support.waiting import until
@@ -29,9 +29,9 @@ COPIES_LATER = [copy(f"c{number}", size=500) for number in range(6_000, 7_000)]
 
 @pytest.fixture(autouse=True)
 def retries_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
     monkeypatch.setattr(uploader, "LONGEST_RETRY", 0.5)
-    monkeypatch.setattr(upload_lane, "LONGEST_RETRY", 0.5)
+    monkeypatch.setattr(lane, "LONGEST_RETRY", 0.5)
 
 
 @asynccontextmanager

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from edge_agent import source_pulls, usefulness
-from edge_agent.ports import StoreFailing
-from edge_agent.source_api import SourceApi
+from edge_agent.ingest.port import StoreFailing
+from edge_agent.observability import health
+from edge_agent.source import pulls
+from edge_agent.source.api import SourceApi
 from edge_agent.store import sqlite_store
+from edge_agent.store.housekeeping import DiskSpace
 from edge_agent.store.site_key import site_key
-from edge_agent.store.space import DiskSpace
 from shared.instants import HOUR, SECOND, format_instant
 from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
@@ -157,8 +158,8 @@ async def test_a_consumer_that_is_paused_when_the_agent_starts_is_said_and_nothi
 async def test_a_stream_that_is_behind_and_does_not_move_is_told_from_one_that_catches_up(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usefulness, "MOVING_WITHIN", 2 * SECOND)
-    monkeypatch.setattr(source_pulls, "SILENCE_LIMIT", 1e6)
+    monkeypatch.setattr(health, "MOVING_WITHIN", 2 * SECOND)
+    monkeypatch.setattr(pulls, "SILENCE_LIMIT", 1e6)
     agent, pull, is_heard = deployment.agent, SourceApi.pull, asyncio.Event()
 
     async def pull_where_heard(api: SourceApi, *request: Any) -> None:
@@ -305,7 +306,7 @@ async def test_senders_beyond_the_limit_are_said_as_long_as_they_come(tmp_path: 
 async def test_a_region_that_cannot_be_reached_or_refuses_is_said_once_that_has_lasted(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usefulness, "DRAIN_PATIENCE", 2 * SECOND)
+    monkeypatch.setattr(health, "DRAIN_PATIENCE", 2 * SECOND)
     agent = deployment.agent
     with logging_to(agent.log_path):
         async with agent_within(agent.config):

@@ -14,17 +14,17 @@ from msgspec import structs
 from nats.js.errors import ServiceUnavailableError
 
 from aggregator.scenarios.stage import insist
-from edge_agent import upload_lane, uploader
-from edge_agent.copy_lane import WORTH_A_CHAIN, CopyLane
 from edge_agent.core import form_choice
 from edge_agent.core.form_choice import FormChoice
-from edge_agent.core.shipment import Form, Shipment
+from edge_agent.delivery import lane, uploader
+from edge_agent.delivery.copy_lane import WORTH_A_CHAIN, CopyLane
+from edge_agent.delivery.region import JetStreamUpstream
+from edge_agent.delivery.shipment import Form, Shipment
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.upstream import JetStreamUpstream
-from shared import nats_client
-from shared.embedded_cluster import EmbeddedCluster, Member
-from shared.embedded_link import EmbeddedLink
-from shared.nats_connection import ConnectionSettings, connect
+from shared.embedded.cluster import EmbeddedCluster, Member
+from shared.embedded.link import EmbeddedLink
+from shared.nats import client as nats_client
+from shared.nats.connection import ConnectionSettings, connect
 from tests.support.agent_process import AgentProcess, deployed
 from tests.support.chaining_agent import chain_unless_one_broke
 from tests.support.fleet_region import EMPTY, Region, running_region, tell_of_shipments, uploading
@@ -43,7 +43,7 @@ OF_A_CHAIN = "Nats-Expected-Last-Sequence"
 def retries_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
     monkeypatch.setattr(uploader, "LONGEST_RETRY", 0.5)
-    monkeypatch.setattr(upload_lane, "LONGEST_RETRY", 0.5)
+    monkeypatch.setattr(lane, "LONGEST_RETRY", 0.5)
 
 
 @pytest.fixture

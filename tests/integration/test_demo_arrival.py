@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.demo.arrival import NotInTime, until_archived
 from aggregator.demo.story import Story
-from shared.jetstream_api import request_json
+from shared.nats.jetstream_api import request_json
 from tests.support.archiving import acknowledged, applied, archived_sequences, publish
 from tests.support.regions import client_of, federation
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from edge_agent.conditions import REGION_REFUSES
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from edge_agent.observability.conditions import REGION_REFUSES
+from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, HOUR
-from shared.jetstream_api import request_json
-from shared.nats_connection import AuthSettings, ConnectionSettings, connect
+from shared.nats.connection import AuthSettings, ConnectionSettings, connect
+from shared.nats.jetstream_api import request_json
 from shared.settings import FilePath
 from tests.support.agent_stage import FLEET, Stage, agent_stage, registering
 from tests.support.fault_disk import SmallDisk

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import config
+from edge_agent.config import agent
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.command import examination
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, Level
 from edge_agent.store import schema
 from edge_agent.store.files import prepare
-from shared.nats_causes import MEND_FILE
+from shared.nats.causes import MEND_FILE
 from tests.support.agent_process import SETTINGS
 from tests.support.store_batches import advisory, batch, opened
 
@@ -26,7 +26,7 @@ by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files
 
 
 def said_of_the_user(config_path: Path) -> list[Finding]:
-    return [each for each in check_files(config_path, config.load(config_path)) if each.subject == "user"]
+    return [each for each in check_files(config_path, agent.load(config_path)) if each.subject == "user"]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ async def test_a_secret_that_is_of_no_use_is_one_failure_that_names_its_file(
 def test_whoever_may_read_a_store_that_shows_nothing_is_not_sent_to_another_user(
     config_path: Path, done: str, text: str, remedy: str
 ) -> None:
-    settings = config.load(config_path)
+    settings = agent.load(config_path)
     prepare(Path(settings.store.path))
     with closing(sqlite3.connect(settings.store.path, isolation_level=None)) as database:
         database.execute(done)
@@ -110,20 +110,20 @@ def test_whoever_may_read_a_store_that_shows_nothing_is_not_sent_to_another_user
 
 
 async def test_a_store_that_lost_its_log_is_told_before_the_agent_starts_on_it(config_path: Path) -> None:
-    path = Path(config.load(config_path).store.path)
+    path = Path(agent.load(config_path).store.path)
     async with opened(path) as store:
         await store.commit(batch(1, [advisory("a")]))
-        assert not any("holds less" in each.text for each in check_files(config_path, config.load(config_path)))
+        assert not any("holds less" in each.text for each in check_files(config_path, agent.load(config_path)))
         empty = path.read_bytes()
     path.write_bytes(empty)
-    (finding,) = [each for each in check_files(config_path, config.load(config_path)) if "holds less" in each.text]
+    (finding,) = [each for each in check_files(config_path, agent.load(config_path)) if "holds less" in each.text]
     assert finding.level is Level.WARN
     assert finding.remedy.startswith("put back its -wal")
 
 
 @pytest.mark.parametrize("body", ["", "00ff"])
 def test_a_key_that_was_cut_is_not_called_readable_and_well(config_path: Path, body: str) -> None:
-    settings = config.load(config_path)
+    settings = agent.load(config_path)
     settings.id_key_path.write_text(body)
     settings.id_key_path.chmod(0o600)
     (finding,) = [each for each in check_files(config_path, settings) if each.subject == "secrets"]

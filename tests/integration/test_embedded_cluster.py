@@ -7,8 +7,8 @@ from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
 from aggregator.scenarios.stage import insist
-from shared.embedded_cluster import EmbeddedCluster, Member
-from shared.jetstream_api import ApiError, RequestFailed, request_json
+from shared.embedded.cluster import EmbeddedCluster, Member
+from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 from tests.support.regions import client_of
 from tests.support.waiting import until
 

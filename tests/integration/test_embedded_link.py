@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from shared.embedded_link import EmbeddedLink
+from shared.embedded.link import EmbeddedLink
 from tests.support.waiting import until
 
 DEADLINE = 60.0

@@ -10,8 +10,8 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerFailed, ServerSettings, find_command
-from shared.nats_connection import ConnectionSettings, RequestFailed, connect, request_json
+from shared.embedded.server import EmbeddedNats, LeafRemote, ServerFailed, ServerSettings, find_command
+from shared.nats.connection import ConnectionSettings, RequestFailed, connect, request_json
 from tests.support.waiting import until
 
 
@@ -134,7 +134,7 @@ def test_a_missing_command_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tm
 async def test_a_server_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
     program = f"""
 import asyncio, pathlib
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded.server import EmbeddedNats, ServerSettings
 async def main():
     server = EmbeddedNats(ServerSettings(name="s", store_dir=pathlib.Path({str(tmp_path)!r})))
     await server.start()

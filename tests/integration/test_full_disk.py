@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from edge_agent.status_report import read_status
+from edge_agent.observability.status_report import read_status
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import Stage, agent_stage, registering
 from tests.support.fault_disk import SmallDisk

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.heartbeat import Heartbeat
-from edge_agent.storing import StoringPhase
-from edge_agent.usefulness import PartStatus
+from edge_agent.observability.health import PartStatus
+from edge_agent.source.heartbeat import Heartbeat
+from edge_agent.source.own_messages import StoringPhase
 from tests.support.agent_process import Deployment, deployed
 from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.source_site import running_site

@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent import pacing
+from edge_agent.config.stream import StreamSettings
 from edge_agent.core.content_digest import DigestRule
-from edge_agent.core.decision import BlindCause, BlindSpan, EpochBegun, PolicyChanged
+from edge_agent.core.decisions import BlindCause, BlindSpan, EpochBegun, PolicyChanged
 from edge_agent.core.intake import Intake, SenderByPath
-from edge_agent.core.outgoing import Lane
 from edge_agent.core.policy import Policy
-from edge_agent.ingest_block import IngestPhase
-from edge_agent.policy_orders import PolicyOrders
-from edge_agent.ports import Checked, SourceUnavailable
-from edge_agent.stream_settings import StreamSettings
+from edge_agent.core.records import Lane
+from edge_agent.ingest.block import IngestPhase
+from edge_agent.ingest.port import Checked, SourceUnavailable
+from edge_agent.policy.orders import PolicyOrders
+from edge_agent.runtime import backoff
 from shared import wire
 from shared.instants import SECOND
 from shared.policy import Order, RetireSender, Revision, Said, Scope
@@ -93,7 +93,7 @@ async def test_others_run_behind_every_message_that_is_slow_to_read(
     agent: MortalAgent, monkeypatch: pytest.MonkeyPatch, payload: bytes
 ) -> None:
     """Else a batch of such would hold up all that the agent does, and its watchdog would end it, every time anew."""
-    monkeypatch.setattr(pacing, "LONGEST_STRETCH", 0.0)
+    monkeypatch.setattr(backoff, "LONGEST_STRETCH", 0.0)
     agent.ingest._intake = Intake(SenderByPath("sender"), digest=DigestRule(("zipped",)))
     for _ in range(5):
         agent.stream.publish({"sender": "a"}, payload=payload)
@@ -103,7 +103,7 @@ async def test_others_run_behind_every_message_that_is_slow_to_read(
 async def test_nobody_waits_for_others_behind_what_is_read_at_once(
     agent: MortalAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "LONGEST_STRETCH", 0.0)
+    monkeypatch.setattr(backoff, "LONGEST_STRETCH", 0.0)
     publish(agent, *"abcab")
     assert await seen_by_others(agent, agent.read(5)) == {0}
     assert agent.tracker.state.counters["valid"] == {"registrations": 5}
@@ -289,7 +289,7 @@ async def test_a_changed_past_is_not_vouched_for_before_it_was_seen(agent: Morta
 async def test_a_full_disk_pauses_reading_and_says_so_until_there_is_room(
     agent: MortalAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.committing.RETRY_AFTER", 0.01)
+    monkeypatch.setattr("edge_agent.ingest.commits.RETRY_AFTER", 0.01)
     reports: list[tuple[IngestPhase, str]] = []
     agent.ingest._report = lambda phase, reason: reports.append((phase, reason))
     await limit_pages(agent, 1)

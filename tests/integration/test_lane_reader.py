@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 
-from edge_agent import uploader
 from edge_agent.core.flight_limit import FlightLimit
-from edge_agent.core.outgoing import Lane
+from edge_agent.core.records import Lane
+from edge_agent.delivery import uploader
+from edge_agent.delivery.lane import UploadLane
 from edge_agent.region_terms import Terms
+from edge_agent.runtime.tally import Tally
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.tallies import Tally
-from edge_agent.upload_lane import UploadLane
 from tests.support.asked_lane import next_of, woken
 from tests.support.fleet_region import Region, uploading
 from tests.support.store_batches import advisory, batch, registration

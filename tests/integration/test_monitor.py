@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from edge_agent import monitor
-from edge_agent.config import MonitorSettings
-from edge_agent.status_board import StatusBoard
-from edge_agent.store.reading import reading
+from edge_agent.config.agent import MonitorSettings
+from edge_agent.observability import http
+from edge_agent.observability.status_board import StatusBoard
+from edge_agent.store.read_only import reading
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.cancellation import cancelled
 from tests.support.agent_process import free_address
@@ -37,7 +37,7 @@ async def monitored(path: Path, hosts: tuple[str, ...] = ()) -> AsyncIterator[tu
     settings = MonitorSettings(listen=listen, hosts=hosts)
     board = StatusBoard("dub1-a", "eu-west", "dub1", "1", "boot", ROOM)
     async with opened(path) as store:
-        serving = asyncio.create_task(monitor.serve_monitor(settings, board, store, path))
+        serving = asyncio.create_task(http.serve_monitor(settings, board, store, path))
         try:
             await until(lambda: listens(host, int(port)), "the monitor listens")
             yield store, host, int(port)
@@ -78,7 +78,7 @@ async def test_a_scraper_that_goes_away_while_its_answer_is_made_is_no_error(
 
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    monkeypatch.setattr(monitor, "reading", slow)
+    monkeypatch.setattr(http, "reading", slow)
     async with monitored(tmp_path / "agent.db") as (_, host, port):
         before = sockets()
         with socket.create_connection((host, port)) as scraper:

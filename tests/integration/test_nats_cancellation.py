@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 from nats.aio.msg import Msg
 
-from shared.embedded_link import EmbeddedLink
-from shared.nats_client import EdgeClient
-from shared.nats_connection import ConnectionSettings, connect, request_json
-from shared.nats_direct import DirectClient
+from shared.embedded.link import EmbeddedLink
+from shared.nats.client import EdgeClient
+from shared.nats.connection import ConnectionSettings, connect, request_json
+from shared.nats.dispatch import DirectClient
 from tests.support.one_server import server_in
 from tests.support.waiting import until
 

@@ -11,9 +11,9 @@ import msgspec
 import nkeys  # type: ignore[import-untyped]
 import pytest
 
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.nats_connection import (
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, ServerSettings
+from shared.nats.connection import (
     ApiError,
     AuthSettings,
     ConnectFailed,

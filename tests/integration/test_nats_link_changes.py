@@ -11,9 +11,9 @@ import pytest
 import uvloop
 from nats.aio.client import Client, Server
 
-from shared import nats_connection
-from shared.embedded_link import EmbeddedLink
-from shared.nats_connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect, request_json
+from shared.embedded.link import EmbeddedLink
+from shared.nats import connection
+from shared.nats.connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect, request_json
 from tests.support.one_server import server_in, settings_for, written
 from tests.support.waiting import until
 
@@ -77,7 +77,7 @@ async def test_the_wait_before_another_attempt_grows_to_the_longest_that_is_wish
 async def test_a_silent_link_is_noticed_although_bytes_are_stuck_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.2)
+    monkeypatch.setattr(connection, "PING_INTERVAL", 0.2)
     told: list[LinkState] = []
     async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
         client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)
@@ -120,7 +120,7 @@ async def test_who_waits_for_a_silent_link_to_take_what_was_published_can_be_can
 
 
 async def test_a_full_thin_link_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.25)
+    monkeypatch.setattr(connection, "PING_INTERVAL", 0.25)
     told: list[LinkState] = []
     async with server_in(tmp_path) as server, EmbeddedLink(server.port, bandwidth=1_000_000) as link:
         client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)

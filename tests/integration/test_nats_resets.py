@@ -12,9 +12,10 @@ import pytest
 import uvloop
 from nats.aio.client import Client
 
-from shared import nats_client, nats_connection
-from shared.nats_client import EdgeClient
-from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, TlsSettings, connect
+from shared.nats import client as nats_client
+from shared.nats import connection
+from shared.nats.client import EdgeClient
+from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, TlsSettings, connect
 from shared.settings import FilePath
 from tests.support.certificates import Authority
 from tests.support.one_server import server_in
@@ -34,9 +35,9 @@ TLS = "tls {{ cert_file: '{cert}', key_file: '{key}' }}"
 @pytest.fixture(autouse=True)
 def _try_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_client, "FIRST_RETRY", 0.01)
-    monkeypatch.setattr(nats_connection, "_PAUSE_BETWEEN_FIRST_ATTEMPTS", 0.01)
+    monkeypatch.setattr(connection, "_PAUSE_BETWEEN_FIRST_ATTEMPTS", 0.01)
     # A try that hangs until its own deadline is none that was noticed to have failed.
-    monkeypatch.setattr(nats_connection, "ATTEMPT_DEADLINE", 3 * SOON)
+    monkeypatch.setattr(connection, "ATTEMPT_DEADLINE", 3 * SOON)
 
 
 def at_every_turn(directory: Path, claim: Claim, extra_config: str = "", turns_each: Iterable[int] = TURNS) -> None:
@@ -168,7 +169,7 @@ def tries() -> list[asyncio.Task[Any]]:
 def test_whatever_is_written_to_a_lost_connection_brings_on_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: str
 ) -> None:
-    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.1 if writes == "a ping" else 600)
+    monkeypatch.setattr(connection, "PING_INTERVAL", 0.1 if writes == "a ping" else 600)
 
     async def comes_back_without_its_reader(link: ResettingLink, _turns: int) -> None:
         client = await opened(link)

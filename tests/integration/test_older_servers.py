@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shared import embedded_nats
+from shared.embedded import server
 from tests.support.aggregator_command import ran
 from tests.support.archiving import RETRIED, applied, archived_sequences, publish
 from tests.support.regions import answers, client_of, federation, holds
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.skipif(not OLDER, reason="MUSTER_OLDER_NATS names no na
 async def test_an_older_server_is_sourced_plainly_and_durably_once_it_is_updated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: tuple[str, ...]
 ) -> None:
-    current = embedded_nats.find_command()
+    current = server.find_command()
     started = iter([OLDER if name in older else current for name in ("hub", "us-east")])
-    monkeypatch.setattr(embedded_nats, "find_command", lambda: next(started, current))
+    monkeypatch.setattr(server, "find_command", lambda: next(started, current))
     async with federation(tmp_path, ("us-east",)) as servers:
         config = ("--config", servers.topology_path)
         assert "consumer" not in await applied(servers)

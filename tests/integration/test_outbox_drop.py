@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import uploader
-from edge_agent.core.outgoing import OutboxRow
-from edge_agent.core.shipment import Form, Shipment
-from edge_agent.status_board import StatusBoard
+from edge_agent.core.records import OutboxRow
+from edge_agent.delivery import uploader
+from edge_agent.delivery.shipment import Form, Shipment
+from edge_agent.observability.status_board import StatusBoard
 from edge_agent.store.files import held
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from edge_agent import oversized, ports, upstream
-from edge_agent.core.copier import CopyEmitter
-from edge_agent.core.decision import Copy, Forward
+from edge_agent.core.copy_mode import CopyEmitter
+from edge_agent.core.decisions import Copy, Forward
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext
+from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
 from edge_agent.core.relaying import RelayEmitter
-from edge_agent.core.shipment import Form, Shipment
-from edge_agent.ports import LaneDepth
+from edge_agent.delivery import oversized
+from edge_agent.delivery import region as upstream
+from edge_agent.delivery.region_protocol import least_size
+from edge_agent.delivery.shipment import Form, Shipment
+from edge_agent.ingest import port
+from edge_agent.ingest.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.upstream_protocol import least_size
 from shared.identifiers import BlockId
 from shared.subjects import registration_subject
 from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER, ForwardReason, origin_header
@@ -345,7 +347,7 @@ async def test_a_smaller_record_that_is_taken_proves_no_limit_for_the_largest(
     looks = 0
     look = SqliteStore.dropped_too_large
 
-    async def counted(store: SqliteStore) -> list[ports.DroppedTooLarge]:
+    async def counted(store: SqliteStore) -> list[port.DroppedTooLarge]:
         nonlocal looks
         looks += 1
         return await look(store)
@@ -373,7 +375,7 @@ async def test_what_was_dropped_long_ago_says_no_more_what_the_next_ones_need(
         await until(partial(_knows_dropped, store, ["max_msg_size"]), "it is known that one was dropped", 60.0)
         monkeypatch.setattr(oversized, "DROPPED_LATELY", 0)
         await until(partial(_knows_dropped, store, []), "it is forgotten", 60.0)
-        monkeypatch.setattr(oversized, "DROPPED_LATELY", ports.DROPPED_LATELY)
+        monkeypatch.setattr(oversized, "DROPPED_LATELY", port.DROPPED_LATELY)
         await fill(store, [registration("", "small", size=3_000)])
         await until(partial(_knows_dropped, store, ["max_msg_size"]), "it is known that one was dropped", 60.0)
         (dropped,) = await store.dropped_too_large()

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from edge_agent.inspection.outbox import read_outbox
-from edge_agent.pair.status import PairPhase
-from edge_agent.status_board import CONNECTED, NOT_ACCEPTED
-from edge_agent.store.reading import reading
+from edge_agent.observability.pair_status import PairPhase
+from edge_agent.observability.status_board import CONNECTED, NOT_ACCEPTED
+from edge_agent.store.read_only import reading
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY
 from tests.support.agent_stage import registering

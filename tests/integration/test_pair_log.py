@@ -15,16 +15,16 @@ from nats.errors import NoRespondersError
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
 from edge_agent.core.senders import NO_CHANGES
-from edge_agent.pair.copying import CopyDesk, NoCopy, adopt_copy, copied_lately, fetch_copy
-from edge_agent.pair.entry import Entry, EntryKind, Writer
+from edge_agent.ingest.port import BatchCommit
 from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, OtherKey, Outrun, PairLog
-from edge_agent.ports import BatchCommit
+from edge_agent.pair.log_entry import Entry, EntryKind, Writer
+from edge_agent.pair.store_copy import CopyDesk, NoCopy, adopt_copy, copied_lately, fetch_copy
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.files import prepare
 from edge_agent.store.records import check_records
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation, SourcePosition
-from shared.nats_connection import ConnectionSettings, connect
+from shared.nats.connection import ConnectionSettings, connect
 from tests.support.linked_server import DEADLINE
 from tests.support.source_site import Site, running_site
 from tests.support.store_batches import batch, opened, registration
@@ -161,7 +161,7 @@ async def test_a_disk_that_fails_for_a_moment_costs_one_copy_and_is_not_called_d
             raise failures.pop()
         check_records(database)
 
-    monkeypatch.setattr("edge_agent.pair.copying.check_records", fail_once)
+    monkeypatch.setattr("edge_agent.pair.store_copy.check_records", fail_once)
     serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
     try:
         await until(lambda: answers(site, ours, "it cannot copy its store: "), "the copy has failed")
@@ -203,8 +203,8 @@ async def test_a_copy_that_nobody_makes_any_more_is_not_waited_for(
         may_end.wait()
         check_records(database)
 
-    monkeypatch.setattr("edge_agent.pair.copying.check_records", hold)
-    monkeypatch.setattr("edge_agent.pair.copying.ANSWER_DEADLINE", 0.2)
+    monkeypatch.setattr("edge_agent.pair.store_copy.check_records", hold)
+    monkeypatch.setattr("edge_agent.pair.store_copy.ANSWER_DEADLINE", 0.2)
     serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
     await until(lambda: is_answered(site), "it serves")
     fetching = asyncio.create_task(fetch_copy(site.client, SUBJECT, B, ours))

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from edge_agent.pair.deliveries import Deliveries
-from edge_agent.pair.entry import Writer
-from edge_agent.pair.fitness import Fitness, Trouble
+from edge_agent.observability.pair_status import PairPhase
+from edge_agent.observability.status_board import StatusBoard
 from edge_agent.pair.follower import Follower
+from edge_agent.pair.health import Fitness, Trouble
 from edge_agent.pair.log import LogAddress
+from edge_agent.pair.log_deliveries import Deliveries
+from edge_agent.pair.log_entry import Writer
 from edge_agent.pair.member import Member
-from edge_agent.pair.status import PairPhase
-from edge_agent.status_board import StatusBoard
 from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.nats_connection import ConnectionSettings, connect
+from shared.nats.connection import ConnectionSettings, connect
 from tests.support.agent_file import SMALLEST, parsed
 from tests.support.linked_server import DEADLINE
 from tests.support.source_site import Site, running_site

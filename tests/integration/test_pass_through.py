@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from edge_agent import passing
-from edge_agent.passage import Passage
+from edge_agent.delivery.fast_path import Passage
 from edge_agent.store import sqlite_store
-from shared import nats_client
+from shared.nats import client
 from tests.support.agent_process import Deployment, deployed
 from tests.support.agent_within import agent_within
 from tests.support.fleet_region import Stored
@@ -29,7 +29,7 @@ OTHERS = block("others", "copy", stream="OTHERS")
 def nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an agent within this process store what is not acknowledged soon, and come back to a link soon."""
     monkeypatch.setattr(passing, "PATIENCE", 0.5)
-    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
 
 
 class Copying:

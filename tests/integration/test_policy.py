@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 from aggregator.policy.book import Book, changed_thresholds
 from aggregator.policy.stream import read_policy, say
 from aggregator.topology.words import HUB, Place
-from edge_agent.policy_feed import PolicyFeed
+from edge_agent.policy.feed import PolicyFeed
 from shared.cancellation import cancelled
 from shared.identifiers import AdvisoryKind
 from shared.instants import MINUTE

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from edge_agent.core.standing import Standing
-from edge_agent.policy_feed import PolicyFeed
+from edge_agent.core.policy_revisions import Standing
+from edge_agent.policy.feed import PolicyFeed
 from shared.instants import MINUTE
-from shared.jetstream_api import request_json
-from shared.nats_connection import connect
+from shared.nats.connection import connect
+from shared.nats.jetstream_api import request_json
 from shared.policy import EVERY_REVISION, STREAM, Revision, Scope, SetThresholds, encode_revision
 from shared.thresholds import Thresholds
 from tests.support.one_server import server_in, settings_for

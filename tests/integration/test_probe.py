@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
-from edge_agent import probe as probe_module
-from edge_agent.source_consumer import SourceAddress
-from edge_agent.storing import StoringPhase
+from edge_agent.source import probe as probe_module
+from edge_agent.source.consumer import SourceAddress
+from edge_agent.source.own_messages import StoringPhase
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
-from shared.nats_connection import AuthSettings
+from shared.nats.connection import AuthSettings
 from tests.support.agent_process import SETTINGS, STALE_AFTER, Deployment, deployed
 from tests.support.one_server import written
 from tests.support.source_site import (

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import config
-from edge_agent.clocks import Clocks
-from edge_agent.region_clock import RegionClock
-from edge_agent.status_board import now
+from edge_agent.config import agent
+from edge_agent.observability.clocks import Clocks
+from edge_agent.observability.region_clock import RegionClock
+from edge_agent.observability.status_board import now
 from shared.instants import MINUTE
-from shared.nats_connection import connect
+from shared.nats.connection import connect
 from tests.support.agent_process import SETTINGS, Deployment, deployed
 from tests.support.one_server import written
 from tests.support.waiting import until
@@ -48,7 +48,7 @@ async def test_either_answer_tells_the_regions_clock(tmp_path: Path, asked: str)
             consumer = {"durable_name": "muster-dub1", "ack_policy": "none"}
             body = {"stream_name": "MUSTER_POLICY", "config": consumer}
             await region.api("CONSUMER.CREATE.MUSTER_POLICY.muster-dub1", body)
-        settings, clocks = config.load(deployment.agent.config), Clocks()
+        settings, clocks = agent.load(deployment.agent.config), Clocks()
         client = await connect(settings.upstream, name="test", deadline=5, inbox_prefix="_INBOX_dub1")
         assert await RegionClock(client, settings, clocks).hear()
         assert clocks.region is not None

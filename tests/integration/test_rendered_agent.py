@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from shared.embedded_link import EmbeddedLink
-from shared.jetstream_api import ApiError
+from shared.embedded.link import EmbeddedLink
+from shared.nats.jetstream_api import ApiError
 from shared.wire import decode_watermark
 from tests.support.agent_process import DEADLINE, AgentProcess
 from tests.support.rendered import Rendered, Visitor, encoded, muster, rendered_servers

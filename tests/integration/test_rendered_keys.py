@@ -9,7 +9,7 @@ from typing import NamedTuple
 import nats.errors
 import pytest
 
-from shared.nats_connection import ConnectFailed, connect
+from shared.nats.connection import ConnectFailed, connect
 from tests.support.leaf_intruder import LeafIntruder, intruding
 from tests.support.rendered import DENIAL_DEADLINE, REQUEST_DEADLINE, Rendered, Visitor, rendered_servers
 from tests.support.waiting import until

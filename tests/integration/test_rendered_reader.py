@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from aggregator.lakehouse.stream_slices import StreamSlices
+from aggregator.lakehouse.archive.slices import StreamSlices
 from tests.support.rendered import Rendered, rendered_servers, until_archived
 from tests.support.waiting import until
 

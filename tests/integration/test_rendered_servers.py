@@ -11,8 +11,8 @@ import pytest
 
 from aggregator.topology.permissions import CONNECTIONS_OF_A_SITE
 from shared.identifiers import message_id
-from shared.jetstream_api import ApiError, request_json
-from shared.nats_connection import ConnectFailed, connect
+from shared.nats.connection import ConnectFailed, connect
+from shared.nats.jetstream_api import ApiError, request_json
 from shared.wire import MESSAGE_ID_HEADER
 from tests.support.leaf_intruder import hung_up
 from tests.support.rendered import (

@@ -12,7 +12,7 @@ import pytest
 
 from aggregator.demo.ports import free_ports
 from shared.identifiers import BlockId, Incarnation
-from shared.nats_connection import ConnectFailed, RequestFailed, connect
+from shared.nats.connection import ConnectFailed, RequestFailed, connect
 from shared.wire import origin_header
 from tests.support.agent_process import AgentProcess
 from tests.support.certificates import Authority

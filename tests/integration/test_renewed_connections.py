@@ -7,7 +7,7 @@ import pytest
 from nats.errors import MaxPayloadError
 
 from shared.identifiers import AdvisoryKind
-from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
+from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, connect
 from tests.support.agent_process import SETTINGS, Deployment, deployed
 from tests.support.one_server import server_in, settings_for, written
 from tests.support.waiting import until

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import uploader, usefulness
-from edge_agent.status_report import read_status
+from edge_agent.delivery import uploader
+from edge_agent.observability import health
+from edge_agent.observability.status_report import read_status
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.instants import SECOND
 from tests.support.agent_process import deployed
@@ -79,7 +80,7 @@ async def test_silence_of_one_lane_is_told_though_another_is_answered(region: Re
 async def test_an_agent_whose_region_is_silent_is_not_useful_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usefulness, "DRAIN_PATIENCE", 4 * SECOND)
+    monkeypatch.setattr(health, "DRAIN_PATIENCE", 4 * SECOND)
     async with deployed(tmp_path) as deployment:
         await deployment.region.api(f"STREAM.DELETE.{STREAM}")
         await swallow(deployment.region)

@@ -20,9 +20,9 @@ from edge_agent.simulator.bodies import SizeRange
 from edge_agent.simulator.commands import LiveOptions, run_live, simulate
 from edge_agent.simulator.fleet import Fleet, FleetSettings
 from edge_agent.simulator.script import lives_of
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.instants import SECOND, parse_instant
-from shared.nats_connection import ApiError, ConnectionSettings, connect, request_json
+from shared.nats.connection import ApiError, ConnectionSettings, connect, request_json
 from shared.truth import Truth, read_truth
 from shared.wire import Advisory, decode_advisory
 from tests.support.waiting import until

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import source_pulls
-from edge_agent.core.resume import PastChange
-from edge_agent.ports import SourceUnavailable
-from edge_agent.source_consumer import SourceAddress, StartRule
-from shared import nats_client
+from edge_agent.core.stream_past import PastChange
+from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.source import pulls
+from edge_agent.source.consumer import SourceAddress, StartRule
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, parse_instant
+from shared.nats import client
 from tests.support.source_site import CONSUMER, SETTLE, STREAM, SUBJECT, Site, reading, running_site
 from tests.support.waiting import until
 
@@ -35,7 +35,7 @@ def bodies(count: int, size: int = 300) -> list[bytes]:
 async def test_a_connection_that_dies_with_deliveries_in_flight_loses_and_repeats_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
     await site.make_stream()
     sent = bodies(20_000)
     last = await site.publish(*sent)
@@ -78,8 +78,8 @@ async def acknowledged(site: Site, sequence: int) -> bool:
 
 
 async def test_a_link_that_falls_silent_is_noticed_within_seconds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_pulls, "HEARTBEAT", 0.5)
-    monkeypatch.setattr(source_pulls, "SILENCE_LIMIT", 1.5)
+    monkeypatch.setattr(pulls, "HEARTBEAT", 0.5)
+    monkeypatch.setattr(pulls, "SILENCE_LIMIT", 1.5)
     await site.make_stream()
     await site.publish(*bodies(50))
     async with reading(site) as reader:
@@ -96,9 +96,9 @@ async def test_a_link_that_falls_silent_is_noticed_within_seconds(site: Site, mo
 
 
 async def test_a_quiet_stream_is_not_taken_for_a_silent_link(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_pulls, "HEARTBEAT", 0.5)
-    monkeypatch.setattr(source_pulls, "SILENCE_LIMIT", 4.0)
-    monkeypatch.setattr(source_pulls, "PULL_EXPIRES", 4.5)
+    monkeypatch.setattr(pulls, "HEARTBEAT", 0.5)
+    monkeypatch.setattr(pulls, "SILENCE_LIMIT", 4.0)
+    monkeypatch.setattr(pulls, "PULL_EXPIRES", 4.5)
     await site.make_stream()
     async with reading(site) as reader:
         assert await reader.source.read(6) == []
@@ -356,7 +356,7 @@ async def test_a_large_message_with_headers_arrives_as_it_was_stored(site: Site)
 async def test_a_message_larger_than_a_pull_does_not_stop_the_reader(tmp_path: Path) -> None:
     async with running_site(tmp_path, "max_payload: 8MB") as site:
         await site.make_stream()
-        large = random.randbytes(source_pulls.PULL_BYTES + 1_000)
+        large = random.randbytes(pulls.PULL_BYTES + 1_000)
         await site.publish(b"before", large, b"after")
         async with reading(site) as reader:
             await reader.read_on(3)

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 from nats.errors import NoRespondersError
 
-from edge_agent.config import load
+from edge_agent.config.agent import load
 from edge_agent.doctor.source import check_source
-from edge_agent.ports import Checked, SourceUnavailable
-from edge_agent.source_consumer import SourceAddress, creation
-from shared.embedded_cluster import EmbeddedCluster, Member
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import ServerSettings
+from edge_agent.ingest.port import Checked, SourceUnavailable
+from edge_agent.source.consumer import SourceAddress, creation
+from shared.embedded.cluster import EmbeddedCluster, Member
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import ServerSettings
 from shared.instants import parse_instant
-from shared.jetstream_api import ApiError, RequestFailed, request_json
+from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 from tests.support.regions import client_of
 from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Reader, Site, reading
 from tests.support.waiting import until

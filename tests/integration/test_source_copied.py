@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.resume import PastChange
-from edge_agent.ports import SourceUnavailable
-from edge_agent.source_consumer import SourceAddress
-from shared import nats_client
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
+from edge_agent.core.stream_past import PastChange
+from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.source.consumer import SourceAddress
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import parse_instant
-from shared.nats_connection import ConnectionSettings, connect
+from shared.nats import client as nats_client
+from shared.nats.connection import ConnectionSettings, connect
 from tests.support.agent_stage import DEADLINE, Stage, agent_stage, registering
 from tests.support.agent_within import agent_within
 from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Site, reading, running_site

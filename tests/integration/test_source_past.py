@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.core.resume import PastChange, StreamFacts, is_gap
-from edge_agent.ports import SourceUnavailable
-from edge_agent.source_api import SourceApi
-from edge_agent.source_consumer import SourceAddress
-from shared import nats_client
+from edge_agent.core.stream_past import PastChange, StreamFacts, is_gap
+from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.source.api import SourceApi
+from edge_agent.source.consumer import SourceAddress
 from shared.instants import parse_instant
+from shared.nats import client
 from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
 from tests.support.waiting import until
 
@@ -21,7 +21,7 @@ PASSED_OVER = "passed.over"
 
 @pytest.fixture(autouse=True)
 def connections_come_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
 
 
 @pytest.fixture

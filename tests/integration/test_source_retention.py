@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.resume import PastChange
-from edge_agent.ports import SourceUnavailable
-from edge_agent.source_consumer import SourceAddress
-from edge_agent.source_holes import Requests
-from edge_agent.source_pulls import PULL_EXPIRES, Pulls
-from shared import nats_client
-from shared.nats_connection import AuthSettings
+from edge_agent.core.stream_past import PastChange
+from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.source.consumer import SourceAddress
+from edge_agent.source.holes import Requests
+from edge_agent.source.pulls import PULL_EXPIRES, Pulls
+from shared.nats import client
+from shared.nats.connection import AuthSettings
 from tests.support.one_server import written
 from tests.support.source_site import CONSUMER, POLICY, STREAM, Reader, Site, reading, running_site
 from tests.support.waiting import until
@@ -24,7 +24,7 @@ COUNT = 3_000
 
 @pytest.fixture(autouse=True)
 def connections_come_back_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared import nats_client
+from shared.nats import client
 from tests.support.source_site import Site, reading, running_site
 from tests.support.waiting import until
 
@@ -17,7 +17,7 @@ DEADLINE = 60.0
 
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
     async with running_site(tmp_path) as site:
         await site.make_stream()
         yield site

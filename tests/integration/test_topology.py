@@ -16,7 +16,7 @@ from aggregator.topology.observing import observe
 from aggregator.topology.plan import Change, plan
 from aggregator.topology.plan_text import untaken
 from aggregator.topology.settings import TopologySettings
-from shared.nats_connection import request_json
+from shared.nats.connection import request_json
 from shared.settings import load_settings
 from tests.support.aggregator_command import ran, refused
 from tests.support.archiving import BODY, RETRIED, acknowledged, applied, archived_sequences, publish

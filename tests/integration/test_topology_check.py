@@ -20,9 +20,9 @@ from aggregator.topology.observing import observe
 from aggregator.topology.report import report
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB, Place
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.instants import HOUR, MINUTE, SECOND, parse_instant
-from shared.nats_connection import request_json
+from shared.nats.connection import request_json
 from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.archiving import acknowledged, archived_sequences, holds_sequence

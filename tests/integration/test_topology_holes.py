@@ -15,10 +15,10 @@ from aggregator.topology.held_ordinals import held_ordinals
 from aggregator.topology.holes import holes
 from aggregator.topology.ordinals import Ranges
 from aggregator.topology.words import HUB, Place
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
-from shared.nats_connection import request_json
+from shared.nats.connection import request_json
 from tests.support.aggregator_command import ran
 from tests.support.hub import Block, Message
 from tests.support.regions import client_of, stream

@@ -18,7 +18,7 @@ from aggregator.topology.desired import desired
 from aggregator.topology.observing import observe
 from aggregator.topology.plan import Action, Plan, plan
 from aggregator.topology.settings import TopologySettings
-from shared.nats_connection import request_json
+from shared.nats.connection import request_json
 from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.archiving import RETRIED, acknowledged, applied, archived_sequences, holds_sequence, publish

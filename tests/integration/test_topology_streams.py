@@ -10,9 +10,9 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from shared.embedded_cluster import EmbeddedCluster, Member
-from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.nats_connection import request_json
+from shared.embedded.cluster import EmbeddedCluster, Member
+from shared.embedded.server import EmbeddedNats, ServerSettings
+from shared.nats.connection import request_json
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.regions import client_of, federation, holds, stream
 from tests.support.waiting import until

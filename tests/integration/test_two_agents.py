@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.namesake import boot_id
+from edge_agent.core.namesake import boot_id
 from shared.wire import encode
 from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
 from tests.support.mode_settings import ABOVE_BLOCKS, block

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.flight_limit import MOST, FlightLimit
-from edge_agent.core.outgoing import Lane
-from edge_agent.core.shipment import Answer, Form, Outcome
+from edge_agent.core.records import Lane
+from edge_agent.delivery.lane import YIELDING_ROWS, UploadLane
+from edge_agent.delivery.shipment import Answer, Form, Outcome
 from edge_agent.region_terms import Terms
-from edge_agent.store import outbox_books
+from edge_agent.runtime.tally import Tally
+from edge_agent.store import outbox_index
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.tallies import Tally
-from edge_agent.upload_lane import YIELDING_ROWS, UploadLane
 from tests.support.asked_lane import next_of, woken
 from tests.support.store_batches import advisory, batch, opened, registration, watermark
 from tests.support.waiting import until
@@ -27,7 +27,7 @@ A_SECOND = YIELDING_ROWS[Lane.REGISTRATIONS]
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let reading count as behind until this is undone, however long a busy machine takes to ask a lane."""
-    monkeypatch.setattr(outbox_books, "FILLS_WITHIN", 3_600.0)
+    monkeypatch.setattr(outbox_index, "FILLS_WITHIN", 3_600.0)
     return monkeypatch
 
 

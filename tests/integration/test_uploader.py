@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from edge_agent import pacing, uploader
 from edge_agent.core import flight_limit
-from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.core.shipment import Answer, Form
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.delivery import uploader
+from edge_agent.delivery.region import JetStreamUpstream
+from edge_agent.delivery.shipment import Answer, Form
+from edge_agent.runtime import backoff
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.upstream import JetStreamUpstream
-from shared import embedded_link, nats_client, nats_connection
+from shared.embedded import link
+from shared.nats import client, connection
 from tests.support.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
 from tests.support.store_batches import BLOCK, advisory, batch, registration, watermark
 from tests.support.waiting import until
@@ -27,7 +29,7 @@ CUTS = 6
 
 @pytest.fixture(autouse=True)
 def retries_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
     monkeypatch.setattr(uploader, "LONGEST_RETRY", 0.5)
 
 
@@ -280,7 +282,7 @@ async def test_a_bandwidth_limit_is_kept(region: Region, store: SqliteStore) -> 
             await asyncio.sleep(0.05)
             assert time.monotonic() - began < 180, "it has not all arrived"
     for elapsed, stored in samples:
-        assert stored <= rate * elapsed + pacing.BURST_BYTES + size
+        assert stored <= rate * elapsed + backoff.BURST_BYTES + size
     assert await region.stored_count() == 80
 
 
@@ -311,8 +313,8 @@ async def test_a_row_that_a_thin_link_takes_for_longer_than_answers_are_waited_f
     monkeypatch.setattr(uploader, "ACKNOWLEDGEMENT_PATIENCE", 2.0)
     monkeypatch.setattr(uploader, "LANE_PATIENCE", 2.0)
     monkeypatch.setattr(uploader, "LOOK_AT_LINK_EVERY", 0.2)
-    monkeypatch.setattr(nats_connection, "PING_INTERVAL", 0.7)
-    monkeypatch.setattr(embedded_link, "RECEIVE_BUFFER", 16 << 10)
+    monkeypatch.setattr(connection, "PING_INTERVAL", 0.7)
+    monkeypatch.setattr(link, "RECEIVE_BUFFER", 16 << 10)
     await fill(store, [registration("node", "large", size=600_000)])
     async with running_region(tmp_path, bandwidth=100_000) as region:
         await region.make_stream()

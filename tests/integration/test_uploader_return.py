@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import uploader
+from edge_agent.delivery import uploader
 from edge_agent.store.sqlite_store import SqliteStore
-from shared import nats_client
+from shared.nats import client
 from tests.support.fleet_region import EMPTY, running_region, uploading
 from tests.support.store_batches import advisory, batch
 from tests.support.waiting import until
@@ -16,7 +16,7 @@ async def test_a_connection_is_not_taken_for_ready_while_its_return_is_still_to_
     tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is given up when that is told, and everything sent again."""
-    monkeypatch.setattr(nats_client, "LONGEST_RETRY", 0.2)
+    monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
     # It looks often enough to find the connection in every moment of its beginning.
     monkeypatch.setattr(uploader, "LONGEST_RETRY", 0.01)
     async with running_region(tmp_path, round_trip=0.2) as region:

@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings, LakehouseSettings
-from aggregator.lakehouse import job
-from aggregator.lakehouse.caches import default_cache
-from aggregator.lakehouse.jars import JARS, POSTGRESQL, JarsUnavailable, iceberg_jars
-from aggregator.lakehouse.job import RollupRequest, RollupResult
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.session import start
-from shared.nats_connection import ConnectionSettings
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.rollup import RollupRequest, RollupResult
+from aggregator.lakehouse.spark.caches import default_cache
+from aggregator.lakehouse.spark.jars import JARS, POSTGRESQL, JarsUnavailable, iceberg_jars
+from aggregator.lakehouse.spark.session import start
+from shared.nats.connection import ConnectionSettings
 from shared.settings import FilePath
 from tests.support.hub import Hub
 from tests.support.quick_spark import SPARK
@@ -49,7 +49,7 @@ class Lakehouse:
         self.settings = settings_for(hub.connection, warehouse)
 
     def roll_up(self, request: RollupRequest | None = None) -> RollupResult:
-        return job.roll_up(self.settings, request or RollupRequest(), say)
+        return rollup.roll_up(self.settings, request or RollupRequest(), say)
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         """Ask the tables, as Python without Java sees them; instants come as they are."""
@@ -58,7 +58,7 @@ class Lakehouse:
 
     def rows_in_spark(self, query: str) -> list[tuple[object, ...]]:
         """Ask the tables, as Spark sees them."""
-        spark = job.start_session(self.settings, say)
+        spark = rollup.start_session(self.settings, say)
         return [tuple(row) for row in spark.sql(query).collect()]
 
 
@@ -82,7 +82,7 @@ PIECES, MANY_PIECES = "spark.sql.adaptive.coalescePartitions.initialPartitionNum
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     nobody = ConnectionSettings(servers=("nats://127.0.0.1:1",))
-    wanted = job.session_settings(settings_for(nobody, tmp_path_factory.mktemp("warehouse")), say)
+    wanted = rollup.session_settings(settings_for(nobody, tmp_path_factory.mktemp("warehouse")), say)
     # A JVM learns of jars when it starts: this one may come to use any catalog whose driver can be had.
     try:
         jars = iceberg_jars(default_cache(), None, say, (*JARS, POSTGRESQL))

@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
-from aggregator.lakehouse import catalog, job, provision, table_upkeep
+from aggregator.lakehouse import rollup, table_upkeep
 from aggregator.lakehouse.imports.job import import_intervals
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.table_upkeep import TableUpkeep
-from shared.nats_connection import ConnectionSettings
+from aggregator.lakehouse.warehouse import commits, provision
+from shared.nats.connection import ConnectionSettings
 from shared.settings import Duration
 from tests.lakehouse.conftest import say, settings_for
 
@@ -68,7 +69,7 @@ def main() -> None:
     countdown = Countdown(float(sys.argv[3]))
     provision.prepare = countdown.before(provision.prepare)
     for name in ("append", "add_files", "advance", "replace", "record"):
-        setattr(catalog, name, countdown.after(getattr(catalog, name)))
+        setattr(commits, name, countdown.after(getattr(commits, name)))
     for name in UPKEEP:
         setattr(TableUpkeep, name, countdown.after(getattr(TableUpkeep, name)))
     # Two small files are many here, and nobody reads what was replaced.
@@ -78,8 +79,8 @@ def main() -> None:
     settings = msgspec.structs.replace(settings, lakehouse=kept_up)
     if len(sys.argv) > 4:
         import_intervals(settings, [Path(sys.argv[4])], MAPPING, say)
-    job.CHUNK_MESSAGES = 10
-    job.roll_up(settings, job.RollupRequest(), say)
+    rollup.CHUNK_MESSAGES = 10
+    rollup.roll_up(settings, rollup.RollupRequest(), say)
     if countdown.seconds and countdown.left <= 0:
         die()
 

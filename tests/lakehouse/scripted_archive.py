@@ -10,17 +10,20 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import catalog, effort, job, provision
-from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.import_schemas import IMPORTS
+from aggregator.lakehouse import rollup
 from aggregator.lakehouse.imports import taking
 from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
 from aggregator.lakehouse.imports.staging import stage
-from aggregator.lakehouse.maintain import maintain
-from aggregator.lakehouse.schemas import BRONZE, DERIVED, SENDER_INTERVALS, Table
+from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.tables.schemas import BRONZE, DERIVED, SENDER_INTERVALS, Table
+from aggregator.lakehouse.warehouse import commits as catalog
+from aggregator.lakehouse.warehouse import provision
+from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.upkeep import maintain
 from shared.instants import DAY, SECOND
-from shared.nats_connection import ConnectionSettings
+from shared.nats.connection import ConnectionSettings
 from shared.settings import Duration
 from tests.lakehouse.conftest import say, settings_for
 from tests.lakehouse.dying_rollup import MAPPING
@@ -42,7 +45,7 @@ class Archive:
 
     def __init__(self, warehouse: Path, records: Sequence[tuple[Table, Row]]) -> None:
         self.settings = settings_for(NOBODY, warehouse)
-        self.spark = job.start_session(self.settings, say)
+        self.spark = rollup.start_session(self.settings, say)
         provision.prepare(self.spark)
         effort.fit(self.spark, (), 0, {})
         self.records = records
@@ -71,7 +74,7 @@ class Archive:
             if not left:
                 raise Interrupted
 
-        job.bring_up_to_date(self.spark, self.settings, self.position, full=full, progress=count)
+        rollup.bring_up_to_date(self.spark, self.settings, self.position, full=full, progress=count)
 
     def maintain(self) -> None:
         """Make one of any two files, and let go of every snapshot that no run goes on from."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from aggregator.lakehouse.schemas import ADVISORIES, WATERMARKS, Table
+from aggregator.lakehouse.tables.schemas import ADVISORIES, WATERMARKS, Table
 from shared.instants import DAY, HOUR, MINUTE
 from tests.lakehouse.scripted_archive import START, Row
 

@@ -10,15 +10,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import availability, contests, coverage, effort, vouching
-from aggregator.lakehouse.accounting_check import AccountingError, check
-from aggregator.lakehouse.intervals import sender_intervals, words
-from aggregator.lakehouse.lives import lost_stores
-from aggregator.lakehouse.planned import Declared, Planned
-from aggregator.lakehouse.renewal import said_beside
-from aggregator.lakehouse.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
-from aggregator.lakehouse.views import spark_queries
-from aggregator.lakehouse.windows import DAY_US, HOUR_US
+from aggregator.lakehouse.derive import availability, contests, coverage, watermark_coverage
+from aggregator.lakehouse.derive.accounting import AccountingError, check
+from aggregator.lakehouse.derive.changed_senders import lost_stores
+from aggregator.lakehouse.derive.incremental import said_beside
+from aggregator.lakehouse.derive.intervals import sender_intervals, words
+from aggregator.lakehouse.derive.maintenance import Declared, Planned
+from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.tables.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
+from aggregator.lakehouse.tables.view_sql import spark_queries
+from aggregator.lakehouse.warehouse.windows import DAY_US, HOUR_US
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.drawn_histories import drawn
 from tests.support.random_fleet import Times, Window, account, advisory_rows, draw_block, draw_windows, watermark_rows
@@ -61,13 +62,13 @@ class Derived:
         interval = BOUND // 2
         begins = dict.fromkeys(range(SITE_BUCKETS), 0)
         nothing = advisories.sparkSession.createDataFrame([], CONTINUATION_TYPES)
-        pages = vouching.ledger(advisories)
-        doubts = vouching.doubts(watermarks, advisories, pages, nothing)
-        after = vouching.continuations(watermarks, pages, nothing, doubts, through).persist()
+        pages = watermark_coverage.ledger(advisories)
+        doubts = watermark_coverage.doubts(watermarks, advisories, pages, nothing)
+        after = watermark_coverage.continuations(watermarks, pages, nothing, doubts, through).persist()
         found = contests.found_in(after)
         heard = contests.heard(advisories, found)
         self.intervals = sender_intervals(words(heard), lost_stores(after, found), through).persist()
-        said = vouching.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
+        said = watermark_coverage.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         planned = Planned(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
         covered = planned.cut_coverage(coverage.site_coverage(said, losses, through)).persist()
         by_day = coverage.coverage_windows(covered, DAY_US, begins, through).persist()
@@ -100,7 +101,7 @@ def test_random_histories_are_accounted_for_to_the_microsecond(
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     draw = random.Random(random.getrandbits(32))
     # Small pages: the histories are short.
-    monkeypatch.setattr(vouching, "PAGE_BITS", draw.randrange(7))
+    monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
     end = START + draw.randrange(3 * DAY, 5 * DAY)
     known_through = end - draw.choice((0, draw.randrange(1, DAY), (end - START) % DAY, (end - START) % HOUR))
     loss = START + draw.randrange(0, 3 * DAY)

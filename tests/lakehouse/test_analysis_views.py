@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from aggregator.lakehouse.query import Tables, open_tables
-from aggregator.lakehouse.schemas import REGISTRATIONS, SENDER_DAY_EXCEPTIONS, SENDER_MAINTENANCE_DAYS
+from aggregator.lakehouse.query.engine import Tables, open_tables
+from aggregator.lakehouse.tables.schemas import REGISTRATIONS, SENDER_DAY_EXCEPTIONS, SENDER_MAINTENANCE_DAYS
 from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
 from tests.support.histories import month, observed
 from tests.support.small_lakehouse import SmallLakehouse

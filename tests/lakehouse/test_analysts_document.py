@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator.cli import cli
-from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.query.engine import open_tables
 from tests.support.documents import ANALYSTS, Question, answer_to, commands, examples, questions
 from tests.support.histories import month
 from tests.support.small_lakehouse import SmallLakehouse

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse import catalog
-from aggregator.lakehouse.schemas import BRONZE
+from aggregator.lakehouse.tables.schemas import BRONZE
+from aggregator.lakehouse.warehouse import commits
 from tests.bench.fleet_history import Fleet, write_history
 from tests.bench.warehouses import Warehouse, derive_in_duckdb
 
@@ -17,7 +17,7 @@ def test_a_made_history_fills_every_table_that_a_rollup_reads_and_duckdb_derives
     history = write_history(fleet, tmp_path / "history")
     warehouse = Warehouse(tmp_path / "lake", history)
     warehouse.take(fleet.end)
-    stands = catalog.positions(warehouse.spark, BRONZE)
+    stands = commits.positions(warehouse.spark, BRONZE)
     assert {position.known_through for position in stands.values()} == {fleet.end}
     assert stands.keys() == {table.name for table in BRONZE}
     assert warehouse.spark.table("muster.advisories").count() == fleet.advisory_count

@@ -12,21 +12,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES
-from aggregator.lakehouse import catalog, provision
-from aggregator.lakehouse.catalog import HubPosition, Interfered, WholeRun
-from aggregator.lakehouse.failures import explained, in_one_line
-from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.job import start_session
-from aggregator.lakehouse.job_lock import GAVE_UP, AlreadyRunning, alone
-from aggregator.lakehouse.outage_views import OUTAGES
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.schemas import ADVISORIES, LOSSES, SITE_COVERAGE_DAILY, TABLES, VIEWS, Table
-from aggregator.lakehouse.table_commands import tables as tables_command
-from aggregator.lakehouse.table_states import TableState, table_states
+from aggregator.lakehouse.commands.failures import explained, in_one_line
+from aggregator.lakehouse.commands.tables import tables as tables_command
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.query.table_states import TableState, table_states
+from aggregator.lakehouse.rollup import start_session
 from aggregator.lakehouse.table_upgrade import TableDiffers
-from aggregator.lakehouse.views import spark_queries
+from aggregator.lakehouse.tables.outage_views import OUTAGES
+from aggregator.lakehouse.tables.schemas import ADVISORIES, LOSSES, SITE_COVERAGE_DAILY, TABLES, VIEWS, Table
+from aggregator.lakehouse.tables.view_sql import spark_queries
+from aggregator.lakehouse.warehouse import commits, provision
+from aggregator.lakehouse.warehouse.commits import HubPosition, Interfered, WholeRun
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning, alone
 from shared.instants import SECOND, format_instant
-from shared.nats_connection import ConnectionSettings
+from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
 
 
@@ -52,28 +52,28 @@ def test_tables_are_found_from_a_thread_in_which_spark_has_no_session(spark: Spa
 def test_a_position_outlives_the_snapshot_that_carried_it(prepared: SparkSession) -> None:
     table, position = SITE_COVERAGE_DAILY, HubPosition("ARCHIVE", 17, 4711, 1_700_000_000_000_007)
     rows = prepared.table(table.identifier).limit(0)
-    assert catalog.positions(prepared, [table]) == {}
-    catalog.advance(prepared, table, position)
-    assert catalog.positions(prepared, [table]) == {table.name: position}
+    assert commits.positions(prepared, [table]) == {}
+    commits.advance(prepared, table, position)
+    assert commits.positions(prepared, [table]) == {table.name: position}
 
     # Maintenance commits a snapshot without a position, then expires the one that carried it.
     values = "DATE '2026-02-03', 'r', 's', 'b', 1, 1, 0, 0, false, 0"
     prepared.sql(f"INSERT INTO {table.identifier} VALUES ({values})")
-    assert catalog.positions(prepared, [table]) == {table.name: position}
-    here = WholeRun(snapshots=catalog.snapshots(prepared, [table]))
-    catalog.record(prepared, {table.name: position}, "recipe", here)
+    assert commits.positions(prepared, [table]) == {table.name: position}
+    here = WholeRun(snapshots=commits.snapshots(prepared, [table]))
+    commits.record(prepared, {table.name: position}, "recipe", here)
     prepared.sql(
         f"CALL lake.system.expire_snapshots(table => '{table.identifier}',"
         " older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
     )
-    assert catalog.positions(prepared, [table, LOSSES]) == {table.name: position}
+    assert commits.positions(prepared, [table, LOSSES]) == {table.name: position}
 
     # A replacement takes what matches, and the table is further on, also where nothing did.
     further = HubPosition("ARCHIVE", 17, 4800, 1_700_000_000_000_008)
-    catalog.replace(rows, table, f.expr("day = DATE '2026-02-03' AND site_bucket = 1"), further)
+    commits.replace(rows, table, f.expr("day = DATE '2026-02-03' AND site_bucket = 1"), further)
     assert prepared.table(table.identifier).count() == 1
-    catalog.replace(rows, table, f.expr("day = DATE '2026-02-03' AND site_bucket = 0"), further)
-    assert catalog.positions(prepared, [table]) == {table.name: further}
+    commits.replace(rows, table, f.expr("day = DATE '2026-02-03' AND site_bucket = 0"), further)
+    assert commits.positions(prepared, [table]) == {table.name: further}
     assert prepared.table(table.identifier).count() == 0
 
 
@@ -133,12 +133,12 @@ def test_a_table_is_as_fresh_as_its_rows_whatever_is_committed_since(prepared: S
     def committed_at() -> int:
         return int(Iceberg(prepared).load(table).currentSnapshot().timestampMillis()) * 1_000
 
-    catalog.advance(prepared, table, position)
+    commits.advance(prepared, table, position)
     assert (state().rows, state().written_at, state().written_before) == (0, 0, 0)
     prepared.sql(f"INSERT INTO {table.identifier} VALUES (DATE '2026-02-03', 'r', 's', 'b', 1, 1, 0, 0, false, 0)")
     written_at = committed_at()
     # A run without rows for it, and compaction.
-    catalog.advance(prepared, table, position)
+    commits.advance(prepared, table, position)
     prepared.sql(
         f"CALL lake.system.rewrite_data_files(table => '{table.identifier}', options => map('rewrite-all', 'true'))"
     )
@@ -227,27 +227,27 @@ def test_of_two_jobs_that_no_lock_keeps_apart_one_gives_up(prepared: SparkSessio
 
     # Rows that the other has added since are not seen by who compares with what was there before.
     for spark in (prepared, other):
-        seen = catalog.snapshots(spark, [table]).get(table.name)
-        assert catalog.append(rows(spark), table, position, seen) == 1
+        seen = commits.snapshots(spark, [table]).get(table.name)
+        assert commits.append(rows(spark), table, position, seen) == 1
         with pytest.raises(Py4JJavaError) as refused:
-            catalog.append(rows(spark), table, position, seen)
+            commits.append(rows(spark), table, position, seen)
         assert explained(refused.value) == f"another job has written these tables meanwhile: {GAVE_UP}"
     # What the other has written is recorded by nobody else, and on the run that one went on from only once.
-    began = WholeRun(snapshots=catalog.snapshots(prepared, [table]))
-    catalog.replace(rows(prepared), table, f.lit(True), position)
-    catalog.replace(rows(other), table, f.lit(True), position)
+    began = WholeRun(snapshots=commits.snapshots(prepared, [table]))
+    commits.replace(rows(prepared), table, f.lit(True), position)
+    commits.replace(rows(other), table, f.lit(True), position)
     for spark in (prepared, other):
         with pytest.raises(
             Interfered, match=r"^another job has written muster\.site_coverage_daily meanwhile: this one"
         ):
-            catalog.record(spark, {table.name: position}, "recipe", began)
+            commits.record(spark, {table.name: position}, "recipe", began)
     # What this one wrote and the other took back, to go on from the run before, is not recorded as if it were there.
-    began = WholeRun(snapshots=catalog.snapshots(prepared, [table]))
-    catalog.replace(rows(prepared), table, f.lit(True), position)
-    assert catalog.go_back(other, [table], began.snapshots)
+    began = WholeRun(snapshots=commits.snapshots(prepared, [table]))
+    commits.replace(rows(prepared), table, f.lit(True), position)
+    assert commits.go_back(other, [table], began.snapshots)
     with pytest.raises(Interfered):
-        catalog.record(prepared, {table.name: position}, "recipe", began, written=[table])
-    catalog.record(other, {table.name: position}, "recipe", began)
+        commits.record(prepared, {table.name: position}, "recipe", began, written=[table])
+    commits.record(other, {table.name: position}, "recipe", began)
     with pytest.raises(Py4JJavaError, match="ValidationException"):
-        catalog.record(prepared, {table.name: position}, "recipe", began)
-    assert catalog.last_whole_run(prepared).snapshots == catalog.snapshots(prepared, [table])
+        commits.record(prepared, {table.name: position}, "recipe", began)
+    assert commits.last_whole_run(prepared).snapshots == commits.snapshots(prepared, [table])

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from aggregator.demo.compare_command import compare
 from aggregator.demo.tables import Times, read
-from aggregator.lakehouse.schemas import FLEET_AVAILABILITY_DAILY, SITE_AVAILABILITY_HOURLY
+from aggregator.lakehouse.tables.schemas import FLEET_AVAILABILITY_DAILY, SITE_AVAILABILITY_HOURLY
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.truth import TruthHeader, TruthLine, TruthThrough, UpInterval, encode_line
 from tests.support.small_lakehouse import SmallLakehouse

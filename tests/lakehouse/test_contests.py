@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from aggregator.lakehouse.contests import QUIET
-from aggregator.lakehouse.job import RollupRequest
-from aggregator.lakehouse.schemas import DERIVED
+from aggregator.lakehouse.derive.contests import QUIET
+from aggregator.lakehouse.rollup import RollupRequest
+from aggregator.lakehouse.tables.schemas import DERIVED
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 from tests.lakehouse.conftest import Lakehouse
 from tests.support.hub import Block, Message

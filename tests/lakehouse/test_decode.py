@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from aggregator.lakehouse import compact_advisories, decode, policy_rows, whole_advisories
-from aggregator.lakehouse.jetstream_source import SCHEMA, rows_of
-from aggregator.lakehouse.quarantine import QuarantineReason as Reason
-from aggregator.lakehouse.schemas import ADVISORIES as ADVISORIES_TABLE
-from aggregator.lakehouse.stream_consumer import Messages
+from aggregator.lakehouse import compact_advisories
+from aggregator.lakehouse.archive.consumer import Messages
+from aggregator.lakehouse.archive.spark_source import SCHEMA, rows_of
+from aggregator.lakehouse.bronze import decode, fast_decode, policy_rows
+from aggregator.lakehouse.bronze.quarantine import QuarantineReason as Reason
+from aggregator.lakehouse.tables.schemas import ADVISORIES as ADVISORIES_TABLE
 from aggregator.scenarios.fleet_nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
@@ -174,7 +175,7 @@ def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(de
         [message.body for message in messages],
     )
     schema = pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns])
-    taken = whole_advisories.take(batch, schema)
+    taken = fast_decode.take(batch, schema)
     rows = [row for part in taken.rows for row in part.to_pylist()]
     wanted = decode.advisories(decoded).where("NOT assumed").orderBy("hub_sequence").collect()
     for row in rows:
@@ -183,7 +184,7 @@ def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(de
     assert {*taken.left, *(row["hub_sequence"] - 1 for row in rows)} == set(range(count))
     assert len(taken.left) + len(rows) == count
     # Each of them read alone, so that none is read otherwise for what comes with it.
-    alone = [whole_advisories.take(batch.at([index]), schema) for index in range(count)]
+    alone = [fast_decode.take(batch.at([index]), schema) for index in range(count)]
     assert [part for each in alone for part in each.rows] == [
         part.slice(index, 1) for part in taken.rows for index in range(part.num_rows)
     ]
@@ -279,5 +280,5 @@ def test_a_subject_that_is_no_text_is_read_as_what_its_bytes_are() -> None:
     schema = pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns])
     for subject in (b"fleet.eu-west.\xff.nodes.advisory.new", b"fleet.eu-west.dub1.nodes.copy.\xff"):
         hostile = Messages(np.array([1]), [subject], np.array([ARCHIVED_AT]), [b""], [DUB1.stale("n1", AT).body])
-        assert whole_advisories.take(hostile, schema) == whole_advisories.Taken([], [0])
+        assert fast_decode.take(hostile, schema) == fast_decode.Taken([], [0])
         assert "\\xff" in rows_of(hostile).column("subject")[0].as_py()

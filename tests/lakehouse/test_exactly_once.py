@@ -15,12 +15,14 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import bronze, catalog, job
-from aggregator.lakehouse.bronze import MiscountError
-from aggregator.lakehouse.commands import rollup
-from aggregator.lakehouse.reading_plan import Refused
-from aggregator.lakehouse.schemas import ADVISORIES, BRONZE, DERIVED, QUARANTINE, TABLES, WATERMARKS
-from aggregator.lakehouse.staging import local_path
+from aggregator.lakehouse import rollup as job
+from aggregator.lakehouse.archive.reading_plan import Refused
+from aggregator.lakehouse.bronze import writer
+from aggregator.lakehouse.bronze.staging import local_path
+from aggregator.lakehouse.bronze.writer import MiscountError
+from aggregator.lakehouse.commands.rollup import rollup
+from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, DERIVED, QUARANTINE, TABLES, WATERMARKS
+from aggregator.lakehouse.warehouse import commits as catalog
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.lakehouse.dying_rollup import UPKEEP
@@ -91,7 +93,7 @@ def test_repeated_and_late_records_change_what_they_touch_and_nothing_else(
         killed.roll_up()
     hub.publish(published)
     with monkeypatch.context() as lost:
-        lost.setattr(bronze, "take", with_other_days_away(bronze.take))
+        lost.setattr(writer, "take", with_other_days_away(writer.take))
         second = in_two_runs.roll_up().counts
     # Nine again, one of them twice; three new records; one advisory on the subject of another kind.
     assert (second.read, second.written, second.duplicates, second.quarantined) == (14, 3, 10, 1)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.lakehouse.example_queries import EXAMPLES
-from aggregator.lakehouse.query import Tables, open_tables
-from aggregator.lakehouse.schemas import TABLES, VIEWS
+from aggregator.lakehouse.query.engine import Tables, open_tables
+from aggregator.lakehouse.tables.example_queries import EXAMPLES
+from aggregator.lakehouse.tables.schemas import TABLES, VIEWS
 from tests.support.histories import demo
 from tests.support.small_lakehouse import SmallLakehouse
 

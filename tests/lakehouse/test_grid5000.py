@@ -18,15 +18,15 @@ from pyspark.sql import functions as f
 
 from aggregator.demo.comparison import Figures, Interval, Rules, judge
 from aggregator.demo.spans import total
-from aggregator.lakehouse.imports.availability import import_availability, import_sender_availability
+from aggregator.lakehouse.derive.imported_availability import import_availability, import_sender_availability
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.rows import Interval as ImportedInterval
 from aggregator.lakehouse.imports.rows import RowReader
 from aggregator.lakehouse.imports.source_file import SourceFile
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.imports.taking import staged_intervals
-from edge_agent.core.outgoing import Emitter
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import Emitter
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
 from edge_agent.simulator.fleet import Fleet, FleetSettings
 from edge_agent.simulator.history import HistorySettings, SiteHistory

@@ -11,14 +11,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import catalog, job, provision
-from aggregator.lakehouse.import_schemas import IMPORT_QUARANTINE, IMPORTS
-from aggregator.lakehouse.imports.availability import import_sender_availability
-from aggregator.lakehouse.imports.intervals import imported_coverage, imported_intervals, pieces
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.derive.imported_availability import import_sender_availability
+from aggregator.lakehouse.derive.imported_intervals import imported_coverage, imported_intervals, pieces
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.overlaps import refuse_overlaps
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.imports.taking import ImportCounts, staged_intervals, take
+from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.warehouse import commits, provision
 from shared.instants import DAY, HOUR, SECOND, format_instant
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.hub import Hub
@@ -48,7 +49,7 @@ def told(hours: float) -> str:
 def tables(spark: SparkSession, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """Give a session whose tables are there, and empty at first."""
     lakehouse = Lakehouse(hub, tmp_path_factory.mktemp("kinds") / "lake")
-    session = job.start_session(lakehouse.settings, say)
+    session = rollup.start_session(lakehouse.settings, say)
     provision.prepare(session)
     return session
 
@@ -57,7 +58,7 @@ def taken(tables: SparkSession, directory: Path, text: str, mapping: Mapping, no
     directory.mkdir()
     (directory / "file.csv").write_text(text)
     staged = stage(directory / "file.csv", mapping, directory / "staged", now, say)
-    return take(tables, [staged], mapping, catalog.positions(tables, (IMPORTS,)).get(IMPORTS.name))
+    return take(tables, [staged], mapping, commits.positions(tables, (IMPORTS,)).get(IMPORTS.name))
 
 
 def rows_of(
@@ -140,7 +141,7 @@ def test_a_list_of_changes_says_what_a_sender_was_until_the_next_change(tables: 
     )
     text = "\n".join(["host,at,is", *lines, ""])
     assert taken(tables, tmp_path / "log", text, mapping) == ImportCounts(12, 9, 3, 0, 0)
-    assert catalog.positions(tables, (IMPORTS,))[IMPORTS.name].known_through == ends
+    assert commits.positions(tables, (IMPORTS,))[IMPORTS.name].known_through == ends
     imports = tables.table(IMPORTS.identifier).where("block = 'import:log'").persist()
     found = imported_intervals(imports, ends + HOUR).collect()
     assert sorted((row.sender_id, hour(row.started_at), hour(row.ended_at), row.state) for row in found) == [
@@ -175,7 +176,7 @@ def test_an_end_that_is_still_to_come_takes_known_time_nowhere(
     assert taken(tables, tmp_path / "open", text, mapping) == ImportCounts(2, len(down), 0, quarantined, 0)
     imports = tables.table(IMPORTS.identifier).where(f.col("block") == mapping.block).orderBy("started_at")
     assert [(hour(row.started_at), hour(row.ended_at)) for row in imports.collect()] == down
-    assert catalog.positions(tables, (IMPORTS,))[IMPORTS.name].known_through <= START + 10 * HOUR
+    assert commits.positions(tables, (IMPORTS,))[IMPORTS.name].known_through <= START + 10 * HOUR
     refused = tables.table(IMPORT_QUARANTINE.identifier).where(f.col("block") == mapping.block).collect()
     assert [(row.reason, row.line) for row in refused] == [("implausible_instant", 3)] * quarantined
 

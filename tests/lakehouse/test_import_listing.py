@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aggregator.lakehouse.import_schemas import IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.imports.listing import Imported, chosen, imports_in
 from aggregator.lakehouse.imports.mapping import ImportRefused
-from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
 from shared.instants import HOUR, parse_instant
 from tests.support.small_lakehouse import SmallLakehouse
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.lakehouse.import_commands import intervals
+from aggregator.lakehouse.commands.imports import intervals
 from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.imports.watch import watch
 from shared.instants import SECOND, parse_instant

@@ -13,20 +13,20 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.import_commands import intervals
-from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
+from aggregator.lakehouse.commands.imports import intervals
 from aggregator.lakehouse.imports.job import import_intervals, remove_imports
 from aggregator.lakehouse.imports.listing import imports_in
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.taking import ImportCounts
-from aggregator.lakehouse.job import RollupRequest
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.reading import read_figures
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.schemas import DERIVED
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.rollup import RollupRequest
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
+from aggregator.lakehouse.tables.schemas import DERIVED
 from shared.instants import DAY, HOUR, SECOND, format_instant
-from shared.nats_connection import ConnectionSettings
+from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.lakehouse.dying_rollup import MAPPING
 from tests.lakehouse.test_analysis_views import check_views_against_days

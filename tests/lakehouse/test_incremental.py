@@ -11,13 +11,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import availability, catalog, coverage, effort, job, losses, table_upkeep, vouching
-from aggregator.lakehouse.accounting_check import AccountingError
-from aggregator.lakehouse.catalog import HubPosition, Interfered
-from aggregator.lakehouse.derive import take_back
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.reading_plan import Span
-from aggregator.lakehouse.schemas import (
+from aggregator.lakehouse import rollup, table_upkeep
+from aggregator.lakehouse.archive.reading_plan import Span
+from aggregator.lakehouse.derive import availability, coverage, losses, watermark_coverage
+from aggregator.lakehouse.derive.accounting import AccountingError
+from aggregator.lakehouse.derive.derivation import take_back
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.tables.schemas import (
     ADVISORIES,
     BRONZE,
     DERIVED,
@@ -32,6 +33,8 @@ from aggregator.lakehouse.schemas import (
     WATERMARKS,
     Table,
 )
+from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse.commits import HubPosition, Interfered
 from shared.instants import DAY, HOUR, MINUTE, format_instant
 from tests.lakehouse.conftest import MANY_PIECES, PIECES, say
 from tests.lakehouse.scripted_archive import FIRST_DAY, START, Archive, Interrupted, Row, Rows
@@ -100,7 +103,7 @@ def test_any_sequence_of_runs_gives_what_a_full_computation_gives(
 ) -> None:
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     draw = random.Random(random.getrandbits(32))
-    monkeypatch.setattr(vouching, "PAGE_BITS", draw.randrange(7))
+    monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
     end = START + draw.randrange(3 * DAY, 5 * DAY)
     monkeypatch.setattr(table_upkeep, "_MANY_FILES", "2")
     blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(6)]
@@ -247,22 +250,22 @@ def check_that_wrong_sums_leave_nothing(archive: Archive, monkeypatch: pytest.Mo
         with pytest.raises(AccountingError, match=r"eu\.site3, a day is not the sum of its hours: .*; nothing of it "):
             archive.derive()
     assert archive.stands() == before
-    gone = catalog.last_whole_run(archive.spark)
+    gone = commits.last_whole_run(archive.spark)
     gone = msgspec.structs.replace(gone, snapshots={**gone.snapshots, SENDER_INTERVALS.name: 1})
     assert "could not be taken back, for snapshots of the last whole run are gone" in take_back(archive.spark, gone)
 
 
 def check_that_what_another_job_took_back_is_not_recorded(archive: Archive) -> None:
     """Have another job begin, as a run does, at the last whole run's tables, when this one has written all but one."""
-    other, whole_run = job.start_session(archive.settings, say), catalog.last_whole_run(archive.spark)
+    other, whole_run = rollup.start_session(archive.settings, say), commits.last_whole_run(archive.spark)
 
     def begin(line: str) -> None:
         if line == f"  {REGION_AVAILABILITY_DAILY.name}":
-            assert catalog.go_back(other, DERIVED, whole_run.snapshots)
+            assert commits.go_back(other, DERIVED, whole_run.snapshots)
 
     with pytest.raises(Interfered):
-        job.bring_up_to_date(archive.spark, archive.settings, archive.position, full=False, progress=begin)
-    assert catalog.last_whole_run(archive.spark) == whole_run
+        rollup.bring_up_to_date(archive.spark, archive.settings, archive.position, full=False, progress=begin)
+    assert commits.last_whole_run(archive.spark) == whole_run
 
 
 def check_that_a_first_run_leaves_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,11 +273,11 @@ def check_that_a_first_run_leaves_nothing(archive: Archive, monkeypatch: pytest.
 
     So it does in one that another job gets in the way of, which leaves what there is to the next one.
     """
-    other = job.start_session(archive.settings, say)
+    other = rollup.start_session(archive.settings, say)
 
     def fail(*_given: Any) -> DataFrame:
         if not began:
-            catalog.advance(other, SITE_COVERAGE_DAILY, archive.position)
+            commits.advance(other, SITE_COVERAGE_DAILY, archive.position)
         began.append(archive.stands())
         raise AccountingError
 
@@ -303,7 +306,7 @@ def test_rows_are_shuffled_in_as_many_pieces_as_there_is_to_compute(
         tmp_path, [(table, row | ARRIVED | {"hub_sequence": n}) for n, (table, row) in enumerate(told, 1)]
     )
     archive.take(len(told) // 2, START + DAY)
-    before = catalog.snapshots(archive.spark, BRONZE)
+    before = commits.snapshots(archive.spark, BRONZE)
     archive.take(len(told), START + 7 * DAY)
 
     def pieces(setting: str, before: Mapping[str, int] | None) -> str | None:

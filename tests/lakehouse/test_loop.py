@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse import job
-from aggregator.lakehouse.commands import rollup
-from aggregator.lakehouse.loop import roll_up_every
-from aggregator.lakehouse.stopping import StopSignal
-from shared.embedded_link import EmbeddedLink
+from aggregator.lakehouse import rollup as job
+from aggregator.lakehouse.commands.repeat import roll_up_every
+from aggregator.lakehouse.commands.rollup import rollup
+from aggregator.lakehouse.spark.stopping import StopSignal
+from shared.embedded.link import EmbeddedLink
 from shared.instants import DAY, HOUR, SECOND
-from shared.nats_connection import ConnectionSettings
+from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.support.fault_disk import SmallDisk
 from tests.support.hub import Block, Hub

@@ -12,15 +12,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.chunk_reading import read_chunks
-from aggregator.lakehouse.commands import rollup
-from aggregator.lakehouse.failures import explained
-from aggregator.lakehouse.job import RollupRequest
-from aggregator.lakehouse.reading_plan import Refused, Span
+from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
+from aggregator.lakehouse.archive.reading_plan import Refused, Span
+from aggregator.lakehouse.archive.slices import StreamSlices
+from aggregator.lakehouse.bronze.chunks import read_chunks
+from aggregator.lakehouse.bronze.staging import Place
+from aggregator.lakehouse.commands.failures import explained
+from aggregator.lakehouse.commands.rollup import rollup
 from aggregator.lakehouse.report_holes import in_one_piece
-from aggregator.lakehouse.staging import Place
-from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
-from aggregator.lakehouse.stream_slices import StreamSlices
+from aggregator.lakehouse.rollup import RollupRequest
 from shared.instants import DAY, HOUR, SECOND
 from tests.lakehouse.conftest import Lakehouse
 from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message

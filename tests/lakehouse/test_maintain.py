@@ -13,19 +13,20 @@ from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
 from aggregator.config import LakehouseSettings
-from aggregator.lakehouse import catalog, commands
-from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.import_schemas import IMPORTS
-from aggregator.lakehouse.job import start_session
-from aggregator.lakehouse.maintain import is_due, maintain
-from aggregator.lakehouse.provision import prepare
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.query_errors import TablesUnreadable
-from aggregator.lakehouse.schemas import ADVISORIES, POSITIONS, QUARANTINE, Table
+from aggregator.lakehouse.commands import rollup
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.rollup import start_session
 from aggregator.lakehouse.table_upkeep import TableUpkeep
+from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.tables.schemas import ADVISORIES, POSITIONS, QUARANTINE, Table
+from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.provision import prepare
+from aggregator.lakehouse.warehouse.upkeep import is_due, maintain
 from shared.instants import DAY, HOUR, SECOND
-from shared.nats_connection import ConnectionSettings
+from shared.nats.connection import ConnectionSettings
 from shared.settings import Duration, FilePath
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.support.hub import Block
@@ -62,7 +63,7 @@ def test_what_runs_leave_behind_does_not_grow_with_their_number(
     runs: QuickRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every day is one more data file and nothing else, however many runs and upkeeps there were before."""
-    monkeypatch.setattr("aggregator.lakehouse.maintain.TABLES", (APPENDED, REPLACED, POSITIONS))
+    monkeypatch.setattr("aggregator.lakehouse.warehouse.upkeep.TABLES", (APPENDED, REPLACED, POSITIONS))
     for table in (APPENDED, REPLACED, POSITIONS):
         change = Iceberg(runs.spark).load(table).updateProperties()
         change.set("commit.manifest.min-count-to-merge", str(MERGED_FROM)).commit()
@@ -94,7 +95,7 @@ def test_what_runs_leave_behind_does_not_grow_with_their_number(
 def test_a_reader_keeps_what_it_reads_and_what_is_too_old_goes(
     runs: QuickRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.lakehouse.maintain.TABLES", (APPENDED, QUARANTINE, REPLACED, POSITIONS))
+    monkeypatch.setattr("aggregator.lakehouse.warehouse.upkeep.TABLES", (APPENDED, QUARANTINE, REPLACED, POSITIONS))
     for _ in range(RUNS_A_DAY):
         runs.run(0)
     runs.record()
@@ -148,11 +149,13 @@ def test_imports_from_after_the_hubs_time_make_nothing_too_old(
     runs: QuickRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a year after the hub's last word somebody imports what another system has told until then."""
-    monkeypatch.setattr("aggregator.lakehouse.maintain.TABLES", (APPENDED, QUARANTINE, REPLACED, IMPORTS, POSITIONS))
+    monkeypatch.setattr(
+        "aggregator.lakehouse.warehouse.upkeep.TABLES", (APPENDED, QUARANTINE, REPLACED, IMPORTS, POSITIONS)
+    )
     for day in (0, 40):
         runs.run(day)
     imported = HubPosition("", 0, 1, runs.position.known_through + 180 * DAY)
-    catalog.advance(runs.spark, IMPORTS, imported)
+    commits.advance(runs.spark, IMPORTS, imported)
     runs.record({IMPORTS.name: imported})
     for days, gone in ((90, 0), (39, 1)):
         assert maintain(runs.spark, settings(tmp_path, expire_after=days * DAY), now(), say).expired_rows == gone
@@ -164,10 +167,10 @@ def test_imports_from_after_the_hubs_time_make_nothing_too_old(
 def test_a_reader_keeps_what_it_reads_where_a_run_was_killed_long_ago(
     runs: QuickRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_back: bool
 ) -> None:
-    monkeypatch.setattr("aggregator.lakehouse.maintain.TABLES", (APPENDED, REPLACED, POSITIONS))
+    monkeypatch.setattr("aggregator.lakehouse.warehouse.upkeep.TABLES", (APPENDED, REPLACED, POSITIONS))
     runs.run(0)
     runs.record()
-    recorded = catalog.snapshots(runs.spark, (REPLACED,))
+    recorded = commits.snapshots(runs.spark, (REPLACED,))
     # Nobody reads what the next run wrote before it was killed, and the one after it takes it back, or writes all anew.
     runs.run(0)
     killed_at = now()
@@ -175,7 +178,7 @@ def test_a_reader_keeps_what_it_reads_where_a_run_was_killed_long_ago(
     with open_tables(tmp_path) as reader, open_tables(tmp_path) as late_reader:
         assert reader.rows("SELECT count(*) FROM registrations") == [(1,)]
         if goes_back:
-            assert catalog.go_back(runs.spark, (REPLACED,), recorded)
+            assert commits.go_back(runs.spark, (REPLACED,), recorded)
         runs.run(0)
         runs.record()
         kept = settings(tmp_path, keep_snapshots=HOUR)
@@ -203,7 +206,7 @@ def test_upkeep_follows_each_nth_run_and_a_command_asks_for_it(lakehouse: Lakeho
         f'[hub]\nservers = ["{lakehouse.hub.server.url}"]\n[lakehouse]\npath = "{lakehouse.warehouse}"\n'
         f'spark_master = "local[2]"\n{spark_block()}'
     )
-    asked = CliRunner().invoke(commands.maintain, ["--config", str(config)])
+    asked = CliRunner().invoke(rollup.maintain, ["--config", str(config)])
     said = "0 data files became 0; 0 rows, 0 snapshots and 1 orphaned files went\n"
     assert (asked.exit_code, asked.stdout) == (0, said)
     assert (old.exists(), fresh.exists()) == (False, True)

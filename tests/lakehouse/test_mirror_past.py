@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.lakehouse.mirror_past import GAPS, Witnesses
-from aggregator.lakehouse.stream_consumer import Messages
+from aggregator.lakehouse.archive.consumer import Messages
+from aggregator.lakehouse.archive.mirror import GAPS, Witnesses
 from shared.instants import MINUTE, SECOND
 
 

@@ -8,9 +8,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import contests, coverage, effort, vouching
-from aggregator.lakehouse.renewal import Before, Records, Renewal, said_beside
-from aggregator.lakehouse.schemas import ADVISORIES, SENDER_INTERVALS, WATERMARKS
+from aggregator.lakehouse.derive import contests, coverage, watermark_coverage
+from aggregator.lakehouse.derive.incremental import Before, Records, Renewal, said_beside
+from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, WATERMARKS
 from shared.instants import HOUR
 from tests.lakehouse.scripted_archive import START
 from tests.lakehouse.test_accounting import CONTINUATION_TYPES, frame
@@ -87,10 +88,12 @@ class Runs:
     def in_full(self, run: int) -> Found:
         records, known_through = self._through(run), self._known[run]
         nothing = self._spark.createDataFrame([], CONTINUATION_TYPES)
-        pages = vouching.ledger(records.advisories)
-        doubts = vouching.doubts(records.watermarks, records.advisories, pages, nothing)
-        after = vouching.continuations(records.watermarks, pages, nothing, doubts, known_through).localCheckpoint()
-        said = vouching.vouched(records.watermarks, pages, nothing, doubts)
+        pages = watermark_coverage.ledger(records.advisories)
+        doubts = watermark_coverage.doubts(records.watermarks, records.advisories, pages, nothing)
+        after = watermark_coverage.continuations(
+            records.watermarks, pages, nothing, doubts, known_through
+        ).localCheckpoint()
+        said = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts)
         said = said.unionByName(said_beside(after, contests.found_in(after)))
         return Found(after, coverage.site_coverage(said, [], known_through).localCheckpoint())
 
@@ -215,7 +218,7 @@ def test_in_whatever_order_records_come_each_run_knows_what_is_whole(
 ) -> None:
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     draw = random.Random(random.getrandbits(32))
-    monkeypatch.setattr(vouching, "PAGE_BITS", draw.randrange(7))
+    monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
     # Spans are looked at by the hour.
     for module in (contests, random_fleet):
         monkeypatch.setattr(module, "QUIET", HOUR)

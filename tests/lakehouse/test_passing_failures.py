@@ -14,14 +14,14 @@ from pyspark import SparkContext
 
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.config import LakehouseSettings
-from aggregator.lakehouse import job
-from aggregator.lakehouse.failures import Interrupted, explained, in_one_line
-from aggregator.lakehouse.jars import JarsUnavailable
-from aggregator.lakehouse.java_process import how_it_ended
-from aggregator.lakehouse.loop import roll_up_every
-from aggregator.lakehouse.stopping import Stopped, StopSignal
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.commands.failures import Interrupted, explained, in_one_line
+from aggregator.lakehouse.commands.repeat import roll_up_every
+from aggregator.lakehouse.spark.jars import JarsUnavailable
+from aggregator.lakehouse.spark.process import how_it_ended
+from aggregator.lakehouse.spark.stopping import Stopped, StopSignal
 from shared.instants import DAY, SECOND
-from shared.nats_connection import ConnectionSettings
+from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
 from tests.support.fault_disk import BALLAST, SmallDisk
 from tests.support.free_ports import free_ports
@@ -193,7 +193,7 @@ def test_who_is_asked_to_end_while_java_and_jars_are_looked_for_does_not_complai
         roll_up_every(settings, 0.05, stop, lambda _result: None, complaints.append)
     assert (stop.is_asked(), complaints) == (True, [])
     with pytest.raises(Stopped) as stopped, StopSignal():
-        job.session_settings(settings, say)
+        rollup.session_settings(settings, say)
     assert isinstance(stopped.value.__cause__, JarsUnavailable)
 
 
@@ -211,14 +211,14 @@ def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:
             stop.check()
 
         with pytest.raises(Interrupted, match="stopped between two commits") as stopped, in_one_line():
-            job.roll_up(settings_for(NOBODY, tmp_path), job.RollupRequest(), say, check)
+            rollup.roll_up(settings_for(NOBODY, tmp_path), rollup.RollupRequest(), say, check)
     assert stopped.value.exit_code == 130
 
 
 def test_signals_of_a_moment_are_one_request_and_a_later_one_ends_the_process_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aggregator.lakehouse.stopping._SAME_REQUEST_SECONDS", DAY / SECOND)
+    monkeypatch.setattr("aggregator.lakehouse.spark.stopping._SAME_REQUEST_SECONDS", DAY / SECOND)
     with StopSignal() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)

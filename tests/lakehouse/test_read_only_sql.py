@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from aggregator.lakehouse.query_commands import sql
-from aggregator.lakehouse.schemas import SENDER_INTERVALS
+from aggregator.lakehouse.commands.sql import sql
+from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
 from tests.support.small_lakehouse import SmallLakehouse
 
 Ask = Callable[[str], Result]

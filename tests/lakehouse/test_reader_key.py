@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.lakehouse import job
-from aggregator.lakehouse.job import RollupRequest
-from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.rollup import RollupRequest
 from shared.instants import HOUR, MINUTE, parse_instant
 from tests.lakehouse.conftest import say, settings_for
 from tests.support.hub import Block, Message
@@ -28,10 +28,10 @@ def test_the_readers_key_rolls_up(tmp_path: Path) -> None:
             settings, lakehouse=msgspec.structs.replace(settings.lakehouse, reading="direct")
         )
         asyncio.run(published(rendered, [dub1.new("n1", FIRST + HOUR), dub1.watermark(FIRST, FIRST + 2 * HOUR)], 2))
-        assert job.roll_up(settings, RollupRequest(), say).counts.written == 2
+        assert rollup.roll_up(settings, RollupRequest(), say).counts.written == 2
         # ARCHIVE is read again for what the tables stand at, and for what is new.
         asyncio.run(published(rendered, [dub1.stale("n1", FIRST + HOUR + 12 * MINUTE)], 3))
-        assert job.roll_up(settings, RollupRequest(), say).counts.written == 1
+        assert rollup.roll_up(settings, RollupRequest(), say).counts.written == 1
     with open_tables(tmp_path / "lake", settings.lakehouse.catalog) as tables:
         assert [*tables.rows("SELECT sender_id, kind FROM muster.advisories ORDER BY 2")] == [
             ("n1", "new"),

@@ -2,11 +2,11 @@
 
 import pytest
 
-from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.reading_plan import ReadingPlan, Refused, Span, plan_reading
-from aggregator.lakehouse.schemas import BRONZE
-from aggregator.lakehouse.settled import NOWHERE, reached_by_all, tables_at
-from aggregator.lakehouse.stream_reader import StreamState
+from aggregator.lakehouse.archive.reader import StreamState
+from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Refused, Span, plan_reading
+from aggregator.lakehouse.tables.schemas import BRONZE
+from aggregator.lakehouse.unchanged import NOWHERE, reached_by_all, tables_at
+from aggregator.lakehouse.warehouse.commits import HubPosition
 
 CREATED = 1_700_000_000_000_000
 

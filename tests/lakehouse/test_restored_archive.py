@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse import job
-from aggregator.lakehouse.archive_past import check_past
-from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.reading_plan import Refused, Span, plan_reading
-from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
-from aggregator.lakehouse.stream_slices import StreamSlices
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
+from aggregator.lakehouse.archive.reading_plan import Refused, Span, plan_reading
+from aggregator.lakehouse.archive.restored import check_past
+from aggregator.lakehouse.archive.slices import StreamSlices
+from aggregator.lakehouse.warehouse.commits import HubPosition
 from shared.instants import DAY, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, settings_for
 from tests.support.hub import ARCHIVE, REPORT, Block, Hub, Message
@@ -111,7 +111,7 @@ def test_a_mirror_of_what_the_archive_was_before_is_refused_until_it_is_made_aga
         # A server that has just come to lead the archive may have something still to take: it is waited for.
         grows = Timer(0.5, hub.publish, [watermarks(dub1, 42, 44)])
         grows.start()
-        found = asyncio.run(job._look_at(settings_for(hub.connection, tmp_path), pauses=(0.1,) * 600))
+        found = asyncio.run(rollup._look_at(settings_for(hub.connection, tmp_path), pauses=(0.1,) * 600))
         grows.join()
         assert (found.report.last_sequence, found.archive.last_sequence) == (42, 42)
         # Both streams grow, and agree on nearly all, on the first and the last one too.

@@ -6,19 +6,19 @@ from decimal import Decimal
 
 import pytest
 
-from aggregator.lakehouse import job
-from aggregator.lakehouse.job import RollupRequest
+from aggregator.lakehouse import rollup
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.reading import read_figures
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.query_errors import TablesUnreadable
-from aggregator.lakehouse.schemas import DERIVED
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.rollup import RollupRequest
+from aggregator.lakehouse.tables.schemas import DERIVED
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Decision, Forward
+from edge_agent.core.decisions import Decision, Forward
 from edge_agent.core.intake import Intake, SenderByHeader, SenderByPath, SenderBySubject, SenderRule
 from edge_agent.core.observation import Observation, SourceMessage
-from edge_agent.core.outgoing import Emitter, WatermarkContext
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import Emitter, WatermarkContext
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.wire import ForwardReason
@@ -58,7 +58,7 @@ def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse, monkeypatch
     )
     with monkeypatch.context() as older:
         # A version whose derived tables are others.
-        older.setattr("aggregator.lakehouse.ground.DERIVED_FROM_IMPORTS", ())
+        older.setattr("aggregator.lakehouse.derive.checkpoint.DERIVED_FROM_IMPORTS", ())
         result = lakehouse.roll_up()
     assert (result.counts.read, result.counts.written, result.counts.duplicates, result.counts.quarantined) == (
         11, 11, 0, 0,
@@ -137,7 +137,7 @@ def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse, monkeypatch
 
     # Tables of a version that had fewer columns get them, and what is derived is as if they had always been there.
     before = {table.name: lakehouse.rows(f"SELECT * FROM {table.name}") for table in DERIVED}
-    spark = job.start_session(lakehouse.settings, say)
+    spark = rollup.start_session(lakehouse.settings, say)
     for table, column in (
         ("advisories", "by_operator"), ("site_coverage_daily", "maintenance_us"), ("sender_intervals", "advisory_kind"),
     ):  # fmt: skip

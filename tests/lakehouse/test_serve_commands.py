@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.lakehouse.schemas import SENDER_INTERVALS
+from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
 from tests.support.free_ports import free_ports
 from tests.support.small_lakehouse import SmallLakehouse
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aggregator.lakehouse.schemas import SENDER_INTERVALS
-from aggregator.lakehouse.spark_sql_command import spark_sql
+from aggregator.lakehouse.commands.spark_sql import spark_sql
+from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
 from tests.support.small_lakehouse import SmallLakehouse
 
 

@@ -17,14 +17,15 @@ from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse import job, provision
-from aggregator.lakehouse.caches import default_cache
-from aggregator.lakehouse.java import java_home
-from aggregator.lakehouse.schemas import LOSSES, POSITIONS, REGISTRATIONS, TABLES, VIEWS
-from aggregator.lakehouse.serve_commands import serve_sql
-from aggregator.lakehouse.spark_sql_command import spark_sql
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.commands.serve import serve_sql
+from aggregator.lakehouse.commands.spark_sql import spark_sql
+from aggregator.lakehouse.spark.caches import default_cache
+from aggregator.lakehouse.spark.java import java_home
+from aggregator.lakehouse.tables.schemas import LOSSES, POSITIONS, REGISTRATIONS, TABLES, VIEWS
+from aggregator.lakehouse.warehouse import provision
 from shared.instants import DAY, HOUR
-from shared.nats_connection import ConnectionSettings
+from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
 from tests.support.aggregator_command import muster
 from tests.support.command_process import CommandProcess, running
@@ -63,7 +64,7 @@ def tables_in(directory: Path) -> tuple[SmallLakehouse, Path]:
     # Its tables are those of this version, but for the partitions, which nobody asks for here.
     positions = lakehouse.catalog.load_table(POSITIONS.identifier)
     positions.transaction().set_properties({provision.DEFINITION: provision.definition()}).commit_transaction()
-    provision.prepare(job.start_session(settings_for(NOBODY, lakehouse.warehouse), say))
+    provision.prepare(rollup.start_session(settings_for(NOBODY, lakehouse.warehouse), say))
     config = directory / "aggregator.toml"
     config.write_text(
         '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "tables"\nspark_master = "local[2]"\n'
@@ -220,7 +221,7 @@ def test_a_port_that_is_taken_is_said_before_spark_starts(served: Served) -> Non
 def test_what_the_next_rollup_will_bring_is_named_and_the_rest_is_served(spark: SparkSession, tmp_path: Path) -> None:
     lakehouse, config = tables_in(tmp_path)
     lakehouse.catalog.drop_table(LOSSES.identifier)
-    job.start_session(settings_for(NOBODY, lakehouse.warehouse), say).sql("DROP VIEW lake.muster.inventory")
+    rollup.start_session(settings_for(NOBODY, lakehouse.warehouse), say).sql("DROP VIEW lake.muster.inventory")
     (port,) = free_ports(1)
     (tmp_path / "server").mkdir()
     serving = ("serve-sql", "--config", str(config), "--only", "jdbc", "--jdbc-port", str(port))

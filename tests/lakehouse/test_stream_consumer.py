@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.lakehouse import stream_consumer
-from aggregator.lakehouse.stream_consumer import LOST, Messages, StreamConsumer
-from shared.nats_connection import api_prefix, connect
+from aggregator.lakehouse.archive import consumer as stream_consumer
+from aggregator.lakehouse.archive.consumer import LOST, Messages, StreamConsumer
+from shared.nats.connection import api_prefix, connect
 from tests.support.hub import ARCHIVE, DEADLINE, Hub, Message
 
 SUBJECT = "fleet.eu-west.dub1.nodes.watermark"

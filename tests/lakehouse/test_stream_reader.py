@@ -13,17 +13,19 @@ import pytest
 from pyarrow import parquet
 
 from aggregator.config import Reading
-from aggregator.lakehouse import direct_gets, stream_consumer, stream_reader
-from aggregator.lakehouse.direct_gets import DirectGets
+from aggregator.lakehouse.archive import consumer as stream_consumer
+from aggregator.lakehouse.archive import direct_gets
+from aggregator.lakehouse.archive import reader as stream_reader
+from aggregator.lakehouse.archive.consumer import StreamConsumer
+from aggregator.lakehouse.archive.direct_gets import DirectGets
+from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
+from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
+from aggregator.lakehouse.archive.slices import StreamSlices, cut, decoded_connection, encoded_connection
+from aggregator.lakehouse.archive.spark_source import rows_of
+from aggregator.lakehouse.bronze.staging import Place, stage_slice
 from aggregator.lakehouse.fingerprints import have_any
-from aggregator.lakehouse.jetstream_source import rows_of
-from aggregator.lakehouse.mirror_past import Witnesses, check_witnesses
-from aggregator.lakehouse.staging import Place, stage_slice
-from aggregator.lakehouse.stream_consumer import StreamConsumer
-from aggregator.lakehouse.stream_reader import ReadFailed, StreamReader
-from aggregator.lakehouse.stream_slices import StreamSlices, cut, decoded_connection, encoded_connection
 from shared.instants import SECOND, parse_instant
-from shared.nats_connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
+from shared.nats.connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
 from shared.settings import FilePath
 from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
 from tests.support.waiting import until

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from edge_agent import copy_lane, upload_lane
-from edge_agent.copy_lane import CopyLane
 from edge_agent.core import form_choice
 from edge_agent.core.flight_limit import FlightLimit
-from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.core.shipment import Answer, Form, Shipment, TooLarge
-from edge_agent.ports import EVERYTHING, StoreFull
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.delivery import copy_lane, lane
+from edge_agent.delivery.copy_lane import CopyLane
+from edge_agent.delivery.shipment import Answer, Form, Shipment, TooLarge
+from edge_agent.ingest.port import EVERYTHING, StoreFull
 from edge_agent.region_terms import Terms
-from edge_agent.tallies import Tally
+from edge_agent.runtime.tally import Tally
 from tests.support.region_model import NEVER_TAKEN, RegionModel, drawn_copies
 
 HISTORIES = 1_500
@@ -78,7 +78,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Have all that a lane does happen with few rows, and in no time."""
     clock = Clock()
-    for module in (copy_lane, upload_lane):
+    for module in (copy_lane, lane):
         monkeypatch.setattr(module, "BATCH_ROWS", 8)
         monkeypatch.setattr(module, "loop_time", clock)
     monkeypatch.setattr(copy_lane, "WORTH_A_CHAIN", 2)

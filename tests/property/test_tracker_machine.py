@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge_agent.core.outgoing import Lane
 from edge_agent.core.policy import Policy
-from edge_agent.core.resume import StreamTakes
-from edge_agent.ports import SourceUnavailable
+from edge_agent.core.records import Lane
+from edge_agent.core.stream_past import StreamTakes
+from edge_agent.ingest.port import SourceUnavailable
 from shared.instants import DAY, SECOND
 from shared.wire import REASON_HEADER
 from tests.support.fleet_hub import Hub, StraightRun

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward, StreamSeen
+from edge_agent.core.decisions import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward, StreamSeen
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_draft import PolicyDraft

@@ -6,7 +6,7 @@ from pathlib import Path
 from aggregator.scenarios import edge
 from aggregator.scenarios.edge_outages import is_off
 from aggregator.scenarios.stage import JetStream
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded.server import EmbeddedNats, ServerSettings
 from tests.support.regions import client_of
 from tests.support.scenarios import found_by
 

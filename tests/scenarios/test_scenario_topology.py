@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from aggregator.scenarios.stage import Topology, connected
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded.server import EmbeddedNats, ServerSettings
 
 _STREAM = """
 [[stream]]

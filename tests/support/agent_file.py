@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import AgentSettings
+from edge_agent.config.agent import AgentSettings
 from shared.settings import SettingsError, parse_settings
 
 PATH = Path("/etc/muster-agent/agent.toml")

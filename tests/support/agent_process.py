@@ -19,7 +19,7 @@ import nats
 import nats.errors
 
 from shared import wire
-from shared.child_processes import dies_with
+from shared.embedded.child_processes import dies_with
 from shared.instants import parse_instant
 from shared.wire import Advisory, Watermark
 from tests.support.fleet_region import Region, running_region

@@ -10,11 +10,11 @@ import msgspec
 from nats.aio.client import Client
 
 from shared import wire
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import AdvisoryKind
-from shared.jetstream_api import request_json
-from shared.nats_connection import ConnectionSettings, connect
+from shared.nats.connection import ConnectionSettings, connect
+from shared.nats.jetstream_api import request_json
 from shared.wire import Advisory, Watermark
 from tests.support.source_site import STREAM, Site, StoredMessage, running_site
 

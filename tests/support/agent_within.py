@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from edge_agent import config as agent_config
+from edge_agent.config import agent as agent_config
 from edge_agent.daemon import Agent
 from edge_agent.store.files import held, prepare
 from edge_agent.store.site_key import site_key

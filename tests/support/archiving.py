@@ -6,7 +6,7 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from shared.nats_connection import request_json
+from shared.nats.connection import request_json
 from tests.support.aggregator_command import ran
 from tests.support.regions import Federation, stream
 from tests.support.waiting import until

@@ -1,7 +1,7 @@
 """Ask a lane by hand what leaves next."""
 
-from edge_agent.core.shipment import Shipment
-from edge_agent.upload_lane import UploadLane
+from edge_agent.delivery.lane import UploadLane
+from edge_agent.delivery.shipment import Shipment
 from tests.support.waiting import until
 
 

@@ -6,7 +6,7 @@ The agent itself would time batches first, and take whichever are faster here.
 from edge_agent.cli import main
 from edge_agent.core import form_choice
 from edge_agent.core.form_choice import FormChoice
-from edge_agent.core.shipment import Form
+from edge_agent.delivery.shipment import Form
 
 
 def chain_unless_one_broke(choice: FormChoice, _row_size: int) -> Form:

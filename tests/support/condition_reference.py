@@ -6,14 +6,14 @@ Run as ``make docs`` after a change of the catalogue; a test fails until that wa
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_agent.conditions import CATALOGUE, Kind, Severity
+from edge_agent.observability.conditions import CATALOGUE, Kind, Severity
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conditions.md"
 
 _INTRODUCTION = """\
 # Conditions of an agent
 
-Written from `edge_agent/conditions.py` by `make docs`.
+Written from `edge_agent/observability/conditions.py` by `make docs`.
 Whatever is wrong with an agent is one of these, under the same name in `muster-agent status` (also `--json` and
 `--check`), in `doctor`, on `/readyz`, in the metric
 `muster_agent_condition{condition="...",severity="...",stream="..."}`, which is 1 while it holds and absent else, and

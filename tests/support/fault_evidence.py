@@ -11,22 +11,22 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from edge_agent import config
+from edge_agent.config import agent as config
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Advise, Forward, RecordedInput
+from edge_agent.core.decisions import Advise, Forward, RecordedInput
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Observation, ProbeSighting, SourceMessage
-from edge_agent.core.outgoing import Emitter, WatermarkContext
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import Emitter, WatermarkContext
 from edge_agent.core.replay import replay
-from edge_agent.delivery import delivery_of
-from edge_agent.pair.entry import EntryKind, decode_entry
-from edge_agent.store.log_statements import LOGGED_FORWARDS
+from edge_agent.pair.log_entry import EntryKind, decode_entry
+from edge_agent.source.replies import delivery_of
+from edge_agent.store.decision_log_sql import LOGGED_FORWARDS
 from shared import wire
-from shared.embedded_nats import EmbeddedNats
+from shared.embedded.server import EmbeddedNats
 from shared.identifiers import BlockId, Incarnation, SourcePosition
-from shared.jetstream_api import request_json
-from shared.nats_connection import ConnectionSettings, connect
+from shared.nats.connection import ConnectionSettings, connect
+from shared.nats.jetstream_api import request_json
 from tests.support.fault_fleet import SENDER_HEADER
 from tests.support.fault_stage import FLEET, STREAM, Down, FaultStage
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
-from shared.embedded_link import EmbeddedLink
+from shared.embedded.link import EmbeddedLink
 from tests.support.dying_agent import When
 from tests.support.fault_fleet import MALFORMATIONS, SUBJECT
 from tests.support.fault_region import region_deaf, region_full, region_killed, region_suspended, region_swallowed

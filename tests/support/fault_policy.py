@@ -12,7 +12,7 @@ import nats.errors
 import nats.js.errors
 
 from shared.instants import SECOND
-from shared.jetstream_api import ApiError, RequestFailed, request_json
+from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 from shared.policy import (
     EVERY_REVISION,
     STREAM,

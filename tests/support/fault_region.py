@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from edge_agent.status_board import UPSTREAM
-from edge_agent.status_report import read_status
-from edge_agent.store.reading import StoreUnreadable
-from shared.jetstream_api import request_json
+from edge_agent.observability.status_board import UPSTREAM
+from edge_agent.observability.status_report import read_status
+from edge_agent.store.read_only import StoreUnreadable
+from shared.nats.jetstream_api import request_json
 from tests.support.fault_evidence import DEADLINE, client_of, state_of
 from tests.support.fault_schedule import Fault
 from tests.support.fault_stage import FLEET, FLEET_SUBJECTS, FaultStage

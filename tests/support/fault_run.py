@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.status_report import read_status
-from edge_agent.store.reading import StoreUnreadable, reading
+from edge_agent.observability.status_report import read_status
+from edge_agent.store.read_only import StoreUnreadable, reading
 from tests.support.fault_evidence import gather, last_sequence
 from tests.support.fault_fleet import FaultFleet, connected_fleet
 from tests.support.fault_injectors import kinds_left_out, play

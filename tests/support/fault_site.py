@@ -9,7 +9,7 @@ import msgspec
 from nats.aio.client import Client
 
 from shared.instants import SECOND
-from shared.jetstream_api import NO_SUCH_CONSUMER, ApiError, PubAck, request_json
+from shared.nats.jetstream_api import NO_SUCH_CONSUMER, ApiError, PubAck, request_json
 from tests.support.fault_evidence import DEADLINE, client_of
 from tests.support.fault_fleet import SUBJECT
 from tests.support.fault_schedule import Fault

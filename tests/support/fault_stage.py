@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_agent.store.site_key import site_key
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.jetstream_api import request_json
-from shared.nats_connection import ConnectionSettings, connect
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, ServerSettings
+from shared.nats.connection import ConnectionSettings, connect
+from shared.nats.jetstream_api import request_json
 from tests.support.fault_disk import SmallDisk
 from tests.support.supervised_agent import SupervisedAgent
 

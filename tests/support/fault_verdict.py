@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-from edge_agent.core.decision import (
+from edge_agent.core.decisions import (
     BlindCause,
     BlindSpan,
     Clamped,

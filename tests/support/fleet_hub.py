@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from edge_agent.core.decision import Advise, BlindSpan, Decision, Forward
-from edge_agent.core.outgoing import Emitter, Lane, OutboxRow, WatermarkContext
+from edge_agent.core.decisions import Advise, BlindSpan, Decision, Forward
+from edge_agent.core.records import Emitter, Lane, OutboxRow, WatermarkContext
 from edge_agent.core.replay import replay
 from shared import wire
 from shared.wire import Advisory, Watermark

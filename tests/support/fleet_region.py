@@ -11,17 +11,17 @@ from typing import NamedTuple
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from edge_agent.core.outgoing import Lane
-from edge_agent.core.shipment import Shipment
-from edge_agent.links import max_payload_of
-from edge_agent.passage import Passage
-from edge_agent.ports import LaneDepth
+from edge_agent.core.records import Lane
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.region import JetStreamUpstream
+from edge_agent.delivery.shipment import Shipment
+from edge_agent.delivery.uploader import Uploader
+from edge_agent.ingest.port import LaneDepth
+from edge_agent.runtime.links import max_payload_of
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.uploader import Uploader
-from edge_agent.upstream import JetStreamUpstream
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.nats_connection import ConnectionSettings, LinkEvent, LinkState, connect
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, ServerSettings
+from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, connect
 from tests.support.linked_server import DEADLINE, LinkedServer
 from tests.support.waiting import until
 

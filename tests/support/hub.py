@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation
 from shared.instants import MINUTE
-from shared.nats_connection import ConnectionSettings, connect, request_json
+from shared.nats.connection import ConnectionSettings, connect, request_json
 from shared.policy import Order, Revision, Scope, encode_revision
 from shared.subjects import advisory_subject, registration_subject, watermark_subject
 from shared.wire import (

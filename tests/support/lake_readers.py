@@ -11,7 +11,7 @@ import polars as pl
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.query.engine import open_tables
 from tests.support.quick_runs import APPENDED
 
 Answer = tuple[int, ...]

@@ -4,9 +4,9 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats
-from shared.jetstream_api import request_json
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats
+from shared.nats.jetstream_api import request_json
 
 DEADLINE = 90.0
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import RecordedInput
+from edge_agent.core.decisions import RecordedInput
 from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import SourceMessage, Taken
-from edge_agent.core.outgoing import Emitter
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_draft import PolicyDraft
+from edge_agent.core.records import Emitter
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest import Ingest
-from edge_agent.ingest_block import BlockRules
-from edge_agent.ports import BatchCommit
+from edge_agent.ingest.block import BlockRules
+from edge_agent.ingest.loop import Ingest
+from edge_agent.ingest.port import BatchCommit
 from edge_agent.store.files import prepare
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.nats_connection import AuthSettings, ConnectionSettings, TlsSettings
+from shared.embedded.server import EmbeddedNats, ServerSettings
+from shared.nats.connection import AuthSettings, ConnectionSettings, TlsSettings
 from shared.settings import FilePath
 
 

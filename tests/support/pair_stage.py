@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_agent.pair.status import PairPhase, PairStatus
-from edge_agent.status_board import UPSTREAM
-from edge_agent.status_report import StatusReport, read_status
-from edge_agent.store.reading import StoreUnreadable
-from shared.embedded_link import EmbeddedLink
+from edge_agent.observability.pair_status import PairPhase, PairStatus
+from edge_agent.observability.status_board import UPSTREAM
+from edge_agent.observability.status_report import StatusReport, read_status
+from edge_agent.store.read_only import StoreUnreadable
+from shared.embedded.link import EmbeddedLink
 from tests.support.agent_stage import Stage, agent_stage
 from tests.support.running_agent import AgentProcess
 from tests.support.waiting import until

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
-from edge_agent.core.decision import Clamped, EpochBegun, ObservationBegun, PolicyChanged
+from edge_agent.core.decisions import Clamped, EpochBegun, ObservationBegun, PolicyChanged
 from edge_agent.core.observation import Observation
 from edge_agent.core.policy import Policy
 from shared.identifiers import AdvisoryKind, Incarnation

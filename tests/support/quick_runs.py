@@ -19,10 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse import catalog
-from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.iceberg import Iceberg
-from aggregator.lakehouse.schemas import (
+from aggregator.lakehouse.tables.schemas import (
     BRONZE,
     POLICY,
     QUARANTINE,
@@ -33,6 +30,9 @@ from aggregator.lakehouse.schemas import (
     TABLES,
     Table,
 )
+from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from shared.instants import SECOND
 
 APPENDED, REPLACED = REGISTRATIONS, SITE_COVERAGE_DAILY
@@ -71,7 +71,7 @@ class QuickRuns:
         self._noon = datetime(today.year, today.month, today.day, 12, tzinfo=UTC)
         for table in self._tables:
             if table in _WITHOUT_ROWS:
-                catalog.advance(self.spark, table, self.position)
+                commits.advance(self.spark, table, self.position)
             elif table in BRONZE:
                 self._append(table)
             else:
@@ -84,14 +84,14 @@ class QuickRuns:
 
     def stand_there(self) -> bool:
         """Tell whether the tables say themselves that they stand for that."""
-        return catalog.positions(self.spark, self._tables) == {table.name: self.position for table in self._tables}
+        return commits.positions(self.spark, self._tables) == {table.name: self.position for table in self._tables}
 
     def record(self, others: Mapping[str, HubPosition] = MappingProxyType({})) -> None:
         """End a whole run; ``others`` says by name where tables stand that runs do not write."""
         reached = {table.name: self.position for table in self._tables} | dict(others)
-        began = catalog.last_whole_run(self.spark)
-        here = catalog.snapshots(self.spark, TABLES)
-        catalog.record(self.spark, reached, "recipe", msgspec.structs.replace(began, snapshots=here))
+        began = commits.last_whole_run(self.spark)
+        here = commits.snapshots(self.spark, TABLES)
+        commits.record(self.spark, reached, "recipe", msgspec.structs.replace(began, snapshots=here))
 
     def files(self, table: Table) -> FileCounts:
         """Count a table's files."""
@@ -109,8 +109,8 @@ class QuickRuns:
     def _append(self, table: Table) -> None:
         (column,) = _dated(table)
         path = self._write(table, {column: self._noon}, f"{column}_day={self._noon.date()}")
-        seen = catalog.snapshots(self.spark, (table,)).get(table.name)
-        catalog.add_files(self.spark, table, [(f"file://{path}", str(self._noon.date()))], self.position, seen)
+        seen = commits.snapshots(self.spark, (table,)).get(table.name)
+        commits.add_files(self.spark, table, [(f"file://{path}", str(self._noon.date()))], self.position, seen)
 
     def _replace(self, table: Table) -> None:
         loaded = self._iceberg.load(table)
@@ -120,7 +120,7 @@ class QuickRuns:
             file = self._packages.DataFiles.builder(loaded.spec()).withPath(f"file://{path}").withFormat("parquet")
             file = file.withFileSizeInBytes(path.stat().st_size).withRecordCount(1)
             commit.addFile((file.withPartitionPath(partition) if partition else file).build())
-        for name, value in catalog.properties(self.spark, self.position).items():
+        for name, value in commits.properties(self.spark, self.position).items():
             commit.set(name, value)
         commit.commit()
 

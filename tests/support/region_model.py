@@ -6,8 +6,8 @@ Learnt from nats-server 2.15.1; ``tests/integration/test_copy_chains.py`` asks t
 import random
 from collections.abc import Iterator, Sequence
 
-from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.core.shipment import Answer, Form, Outcome, Shipment
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
 from shared.wire import MESSAGE_ID_HEADER, REASON_HEADER
 
 NEVER_TAKEN, TAKEN_SHORTENED = 5_000, 4_000

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
-from shared.nats_connection import ApiError, ConnectionSettings, RequestFailed, connect, request_json
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
+from shared.nats.connection import ApiError, ConnectionSettings, RequestFailed, connect, request_json
 from tests.support.waiting import until
 
 REGIONS = ("us-east", "eu-west")

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from aggregator.demo.ports import free_ports
-from shared.child_processes import dies_with
-from shared.embedded_nats import find_command
-from shared.jetstream_api import request_json
-from shared.nats_client import EdgeClient
-from shared.nats_connection import LinkEvent, LinkState, connect
-from shared.nats_settings import AuthSettings, ConnectionSettings, TlsSettings
+from shared.embedded.child_processes import dies_with
+from shared.embedded.server import find_command
+from shared.nats.client import EdgeClient
+from shared.nats.connection import LinkEvent, LinkState, connect
+from shared.nats.jetstream_api import request_json
+from shared.nats.settings import AuthSettings, ConnectionSettings, TlsSettings
 from shared.settings import FilePath
 from tests.support.waiting import until
 

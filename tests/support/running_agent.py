@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.status_report import StatusReport
+from edge_agent.observability.status_report import StatusReport
 
 PROGRAM = str(Path(sys.executable).parent / "muster-agent")
 END_DEADLINE = 90.0

@@ -6,7 +6,7 @@ from typing import Any
 from aggregator.lakehouse.page.figures import Figures
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.reading import read_figures
-from aggregator.lakehouse.query import open_tables
+from aggregator.lakehouse.query.engine import open_tables
 from tests.support.histories import History
 from tests.support.small_lakehouse import SmallLakehouse
 

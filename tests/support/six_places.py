@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_agent.conditions import CATALOGUE
-from edge_agent.log_lines import LineFormatter
+from edge_agent.observability.conditions import CATALOGUE
+from edge_agent.observability.log_format import LineFormatter
 from tests.support.agent_process import AgentProcess
 from tests.support.exposition import parsed
 from tests.support.waiting import until

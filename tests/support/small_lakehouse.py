@@ -26,8 +26,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from aggregator.lakehouse.import_schemas import IMPORTS
-from aggregator.lakehouse.schemas import (
+from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.tables.schemas import (
     ADVISORIES,
     FLEET_AVAILABILITY_DAILY,
     POSITIONS,

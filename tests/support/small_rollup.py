@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
-from aggregator.lakehouse.schemas import SITE_BUCKETS
+from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 
 START = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * SECOND

@@ -12,18 +12,18 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.links import max_payload_of
-from edge_agent.ports import Checked, Opened, SourceUnavailable
-from edge_agent.probe import Probe, ProbeRule
-from edge_agent.source import JetStreamSource
-from edge_agent.source_api import SourceApi, resets_consumers
-from edge_agent.source_consumer import SourceAddress
-from edge_agent.storing import StoringPhase
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, LeafRemote, ServerSettings
+from edge_agent.ingest.port import Checked, Opened, SourceUnavailable
+from edge_agent.runtime.links import max_payload_of
+from edge_agent.source.api import SourceApi, resets_consumers
+from edge_agent.source.consumer import SourceAddress
+from edge_agent.source.own_messages import StoringPhase
+from edge_agent.source.probe import Probe, ProbeRule
+from edge_agent.source.reader import JetStreamSource
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import SourcePosition
-from shared.nats_client import EdgeClient
-from shared.nats_connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
+from shared.nats.client import EdgeClient
+from shared.nats.connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
 from tests.support.linked_server import DEADLINE, LinkedServer
 from tests.support.waiting import until
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from aggregator.lakehouse.caches import default_cache
-from aggregator.lakehouse.java import java_home
+from aggregator.lakehouse.spark.caches import default_cache
+from aggregator.lakehouse.spark.java import java_home
 from tests.support.free_ports import free_ports
 
 _DEPLOY = "org.apache.spark.deploy"

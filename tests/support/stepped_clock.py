@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-from shared.embedded_nats import EmbeddedNats
+from shared.embedded.server import EmbeddedNats
 from shared.instants import SECOND
 
 _DYNAMIC_SYMBOLS = 11

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import RecordedInput
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.decisions import RecordedInput
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState
-from edge_agent.ports import BatchCommit
+from edge_agent.ingest.port import BatchCommit
 from edge_agent.store.files import prepare
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation, SourcePosition

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 from nats.aio.client import Client
 
-from edge_agent import config
+from edge_agent.config import agent
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Advise, EpochBegun, RecordedInput
+from edge_agent.core.decisions import Advise, EpochBegun, RecordedInput
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import Emitter, WatermarkContext
+from edge_agent.core.records import Emitter, WatermarkContext
 from edge_agent.core.replay import replay
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import parse_instant
-from shared.jetstream_api import request_json
+from shared.nats.jetstream_api import request_json
 from tests.support.source_site import StoredMessage
 
 DEADLINE = 90.0
@@ -32,7 +32,7 @@ async def advisories_of_a_straight_run(config_path: Path, site: Client) -> list[
     For a store that was never lost, settings that never changed, and a stream read from its first message on that was
     never made anew nor restored: whatever epochs there were, its sequences went on.
     """
-    settings = config.load(config_path)
+    settings = agent.load(config_path)
     block = settings.stream[0]
     with closing(sqlite3.connect(settings.store.path)) as database:
         state = msgspec.json.decode(database.execute("SELECT state FROM block").fetchone()[0], type=BlockState)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_agent.pair.status import PairPhase
-from edge_agent.status_report import read_status
-from edge_agent.store.reading import StoreUnreadable
-from shared.embedded_link import EmbeddedLink
+from edge_agent.observability.pair_status import PairPhase
+from edge_agent.observability.status_report import read_status
+from edge_agent.store.read_only import StoreUnreadable
+from shared.embedded.link import EmbeddedLink
 from tests.support import dying_agent
 from tests.support.agent_process import AgentProcess
 

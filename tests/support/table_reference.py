@@ -6,9 +6,9 @@ Run as ``make docs`` after a change of the schemas; a test fails until that was 
 from collections.abc import Iterator
 from pathlib import Path
 
-from aggregator.lakehouse.example_queries import EXAMPLES
-from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
-from aggregator.lakehouse.schemas import (
+from aggregator.lakehouse.tables.example_queries import EXAMPLES
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.tables.schemas import (
     BRONZE,
     CONTINUATIONS,
     DERIVED,
@@ -24,7 +24,7 @@ PATH = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
 _INTRODUCTION = """\
 # The tables, column by column
 
-Written from `aggregator/lakehouse/schemas.py` by `make docs`; the same comments stand in
+Written from `aggregator/lakehouse/tables/schemas.py` by `make docs`; the same comments stand in
 the catalog. What up, down, unknown, maintenance and absent mean, and how to ask: [analysts.md](analysts.md).
 
 Instants are TIMESTAMP, in microseconds and UTC. Durations end in `_us` and are whole microseconds: BIGINT for one

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 
-from shared.embedded_link import EmbeddedLink
-from shared.embedded_nats import EmbeddedNats, ServerSettings
-from shared.jetstream_api import ApiError, RequestFailed, request_json
+from shared.embedded.link import EmbeddedLink
+from shared.embedded.server import EmbeddedNats, ServerSettings
+from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 from shared.truth import Truth, TruthError, read_truth
 from tests.support.archiving import archived_sequences
 from tests.support.quick_spark import spark_block

@@ -5,12 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import AgentSettings, MonitorSettings, StoreSettings, UpstreamSettings, WatermarkSettings
-from edge_agent.core.content_digest import DigestRule
-from edge_agent.core.intake import NameForm, SenderByHeader, SenderByPath, SenderBySubject, SenderBySubjectToken
-from edge_agent.core.policy import Policy
-from edge_agent.source_consumer import StartRule
-from edge_agent.stream_settings import (
+from edge_agent.config.agent import AgentSettings, MonitorSettings, StoreSettings, UpstreamSettings, WatermarkSettings
+from edge_agent.config.stream import (
     HeartbeatSettings,
     PolicySettings,
     SenderSettings,
@@ -18,9 +14,13 @@ from edge_agent.stream_settings import (
     StreamSettings,
     TargetSettings,
 )
+from edge_agent.core.content_digest import DigestRule
+from edge_agent.core.intake import NameForm, SenderByHeader, SenderByPath, SenderBySubject, SenderBySubjectToken
+from edge_agent.core.policy import Policy
+from edge_agent.source.consumer import StartRule
 from shared.identifiers import BlockId
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from shared.nats_settings import AuthSettings, TlsSettings
+from shared.nats.settings import AuthSettings, TlsSettings
 from shared.settings import Duration, FilePath, Size
 from tests.support.agent_file import COMPLETE, PATH, SMALLEST, parsed, with_line
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse.catalog_access import python_catalog, spark_catalog, spark_secrets
-from aggregator.lakehouse.jars import AWS, ICEBERG, POSTGRESQL, SQLITE, Jar, jars_for
+from aggregator.lakehouse.spark.jars import AWS, ICEBERG, POSTGRESQL, SQLITE, Jar, jars_for
+from aggregator.lakehouse.warehouse.catalog_settings import python_catalog, spark_catalog, spark_secrets
 from shared.settings import SettingsError, parse_settings
 
 TABLES = Path("/srv/muster/tables")

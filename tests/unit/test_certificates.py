@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from edge_agent.server_watch import expiry
+from edge_agent.observability.server_watch import expiry
 from shared.certificates import NotACertificate, certificates_in, valid_until
 from shared.instants import DAY, HOUR, SECOND
 from tests.support.certificates import Authority

@@ -5,10 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
-from edge_agent.clocks import Clocks, SiteClock
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
-from edge_agent.ports import EVERYTHING
+from edge_agent.ingest.port import EVERYTHING
+from edge_agent.observability.clocks import Clocks, SiteClock
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 

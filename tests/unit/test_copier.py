@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.copier import SUBJECT_LIMIT, Copier, CopyEmitter, CopyIntake, CopySubject
-from edge_agent.core.decision import BlindCause, EpochBegun
+from edge_agent.core.copy_mode import SUBJECT_LIMIT, Copier, CopyEmitter, CopyIntake, CopySubject
+from edge_agent.core.decisions import BlindCause, EpochBegun
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import Lane, OutboxRow, WatermarkContext
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
 from shared.identifiers import BlockId, Incarnation, SourcePosition, message_id
 from shared.instants import DAY, MINUTE, SECOND
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from edge_agent import conditions as kinds
-from edge_agent.conditions import Kind
 from edge_agent.doctor.agent import is_explained
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.observability import conditions as kinds
+from edge_agent.observability.conditions import Kind
 
 PAUSED = bad("source of nodes", "paused", "resume it", kinds.CONSUMER_PAUSED)
 EXPIRES = doubtful("source of nodes", "expires", "let it stay", kinds.CONSUMER_EXPIRES)

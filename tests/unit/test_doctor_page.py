@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edge_agent import config
+from edge_agent.config import agent
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Level, bad, doubtful, good
 from edge_agent.doctor.page import SUBJECT, render_finding, summary
@@ -50,7 +50,7 @@ def test_a_secret_that_two_connections_share_is_named_once(tmp_path: Path) -> No
     secret.write_text("secret")
     secret.chmod(0o600)
     path.write_text(SETTINGS.format(secret=secret))
-    (said,) = [each for each in check_files(path, config.load(path)) if each.subject == "secrets"]
+    (said,) = [each for each in check_files(path, agent.load(path)) if each.subject == "secrets"]
     assert (said.level, said.text) == (Level.OK, f"{secret}: readable, and not by everyone")
 
 
@@ -59,5 +59,5 @@ def test_a_store_that_its_disk_does_not_give_is_named(tmp_path: Path) -> None:
     path.write_text(SETTINGS.format(secret=secret).replace('"agent.db"', f'"{store}"'))
     store.touch()
     with dead_sector(store):
-        found = [each for each in check_files(path, config.load(path)) if each.subject == "disk"]
+        found = [each for each in check_files(path, agent.load(path)) if each.subject == "disk"]
     assert (found[0].level, found[0].text) == (Level.FAIL, f"{store} cannot be read: input/output error")

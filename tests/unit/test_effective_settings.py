@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import AgentSettings
-from edge_agent.effective_settings import render_settings, written
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.effective import render_settings, written
 from shared.instants import DAY, HOUR, SECOND
-from shared.nats_settings import TlsSettings
+from shared.nats.settings import TlsSettings
 from shared.settings import Duration, parse_settings
 from tests.support.agent_file import COMPLETE, parsed
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import uploader
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.shipment import Answer, Shipment
-from edge_agent.passage import Passage
-from edge_agent.ports import SourceUnavailable, UpstreamUnavailable
-from edge_agent.uploader import Uploader
+from edge_agent.delivery import uploader
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.shipment import Answer, Shipment
+from edge_agent.delivery.uploader import Uploader
+from edge_agent.ingest.port import SourceUnavailable, UpstreamUnavailable
 from shared.cancellation import cancelled
 from shared.instants import SECOND
 from tests.support.mortal_agent import MortalAgent

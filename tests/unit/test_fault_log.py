@@ -1,7 +1,7 @@
 """A log that is read at three in the morning: the first of a fault at once, repetitions counted, the end told."""
 
-from edge_agent.conditions import LINK_DOWN, NOT_MOVING, SET_APART
-from edge_agent.fault_log import LONGEST_QUIET, ConditionLog, FaultLog
+from edge_agent.observability.conditions import LINK_DOWN, NOT_MOVING, SET_APART
+from edge_agent.observability.fault_log import LONGEST_QUIET, ConditionLog, FaultLog
 from shared.instants import HOUR, MINUTE, SECOND
 
 REFUSED = "10.0.0.1:4222: connection refused"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import (
+from edge_agent.core.decisions import (
     Advise,
     BlindCause,
     BlindSpan,
@@ -17,8 +17,8 @@ from edge_agent.core.decision import (
     StreamSeen,
 )
 from edge_agent.core.observation import Observation, SourceMessage
-from edge_agent.core.outgoing import Emitter, OutboxRow, WatermarkContext
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import Emitter, OutboxRow, WatermarkContext
 from edge_agent.core.replay import replay
 from shared import wire
 from shared.identifiers import BlockId, Incarnation, SourcePosition

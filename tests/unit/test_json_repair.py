@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from aggregator.lakehouse import json_repair
-from aggregator.lakehouse.json_repair import repaired
+from aggregator.lakehouse.archive import json_repair
+from aggregator.lakehouse.archive.json_repair import repaired
 from aggregator.lakehouse.zipped_content import unzipped
 from shared import wire
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_agent.log_lines import LogFormat, log_to
+from edge_agent.observability.log_format import LogFormat, log_to
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 log = logging.getLogger("muster.agent")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.core.outgoing import Lane, OutboxRow
+from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store.merging import LastWatermark, merged
 
 NOTHING_SENT = 0

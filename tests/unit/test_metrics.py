@@ -6,16 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.conditions import LINK_DOWN, SET_APART
-from edge_agent.core.decision import BlindCause
+from edge_agent.core.decisions import BlindCause
 from edge_agent.core.observation import ProofCause, RejectReason
-from edge_agent.exposition import Metric, Sample, expose
 from edge_agent.host import Usage, usage
-from edge_agent.metrics import COUNTED, LaneNumbers, Numbers, counted_causes, metrics_of
-from edge_agent.pair.status import PairPhase, PairStatus
-from edge_agent.ports import Progress
-from edge_agent.status_board import AgentStatus
-from edge_agent.usefulness import PartStatus
+from edge_agent.ingest.port import Progress
+from edge_agent.observability.conditions import LINK_DOWN, SET_APART
+from edge_agent.observability.health import PartStatus
+from edge_agent.observability.metrics import COUNTED, LaneNumbers, Numbers, counted_causes, metrics_of
+from edge_agent.observability.pair_status import PairPhase, PairStatus
+from edge_agent.observability.prometheus import Metric, Sample, expose
+from edge_agent.observability.status_board import AgentStatus
 from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR, MINUTE, SECOND
 from shared.tolerant_json import Deviation

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from edge_agent.namesake import Namesake, Sightings, boot_id
+from edge_agent.core.namesake import Namesake, Sightings, boot_id
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.wire import Watermark
 

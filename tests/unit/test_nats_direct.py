@@ -6,7 +6,7 @@ import pytest
 from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 
-from shared.nats_direct import DirectClient
+from shared.nats.dispatch import DirectClient
 
 DIRECT, QUEUED, FRAMES = b"1", 2, b"3"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.nats_settings import AuthSettings, ConnectionSettings, TlsSettings
+from shared.nats.settings import AuthSettings, ConnectionSettings, TlsSettings
 from shared.settings import FilePath, Settings, SettingsError, parse_settings
 
 

@@ -1,8 +1,8 @@
 """The outages of one incident are told together, all others one by one."""
 
-from aggregator.lakehouse.outage_views import FEWEST_TOGETHER
 from aggregator.lakehouse.page.figures import Outage
 from aggregator.lakehouse.page.outage_groups import group_outages
+from aggregator.lakehouse.tables.outage_views import FEWEST_TOGETHER
 
 
 def rack(name: str, size: int, incident: int | None, ended_at: int | None = 2000, site: str = "dub1") -> list[Outage]:

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import Advise, CloseCoverage, Decision, Forward
+from edge_agent.core.decisions import Advise, CloseCoverage, Decision, Forward
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.outgoing import RECORD_OVERHEAD, Emitter, Lane, OutboxRow, WatermarkContext, size_of
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import RECORD_OVERHEAD, Emitter, Lane, OutboxRow, WatermarkContext, size_of
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE
 from shared.wire import ForwardReason

@@ -3,8 +3,8 @@
 from itertools import chain, combinations
 from pathlib import Path
 
-from edge_agent.pair.fitness import Fitness, Handover, Trouble
-from edge_agent.status_board import StatusBoard
+from edge_agent.observability.status_board import StatusBoard
+from edge_agent.pair.health import Fitness, Handover, Trouble
 
 NONE: frozenset[Trouble] = frozenset()
 DEAF = frozenset({Trouble.DELIVERING})

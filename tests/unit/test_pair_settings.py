@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.config import AgentSettings
-from edge_agent.pair.refusal import PairRefused, check_key_file, difference, writer_of
+from edge_agent.config.agent import AgentSettings
+from edge_agent.pair.peer_check import PairRefused, check_key_file, difference, writer_of
 from tests.support.agent_file import COMPLETE, SMALLEST, complaint, parsed
 
 KEY, OTHER_KEY = bytes(32), bytes(31) + b"x"

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from edge_agent import passing
-from edge_agent.core.outgoing import Lane, OutboxRow
-from edge_agent.passage import ROOM, Passage
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.delivery.fast_path import ROOM, Passage
 from edge_agent.passing import Concluded, Passing
 from tests.support.store_batches import copy, state_at
 

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from edge_agent.config.stream import StreamSettings
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import (
+from edge_agent.core.decisions import (
     Advise,
     Decision,
     Forward,
@@ -15,11 +16,10 @@ from edge_agent.core.decision import (
 )
 from edge_agent.core.draft import Draft
 from edge_agent.core.observation import Observation, SourceMessage
+from edge_agent.core.policy_revisions import Standing
 from edge_agent.core.replay import replay
-from edge_agent.core.standing import Standing
 from edge_agent.core.tracker import Tracker
-from edge_agent.policy_orders import PolicyOrders, effective
-from edge_agent.stream_settings import StreamSettings
+from edge_agent.policy.orders import PolicyOrders, effective
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
 from shared.instants import HOUR, MINUTE, SECOND
 from shared.policy import ForwardSender, Order, RetireSender, Revision, Said, Scope, SetThresholds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.core.decision import Advise
+from edge_agent.core.decisions import Advise
 from edge_agent.core.policy import Policy
 from edge_agent.inspection.blocks import KnownBlock
 from shared.identifiers import AdvisoryKind, BlockId

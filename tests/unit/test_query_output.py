@@ -5,7 +5,7 @@ from math import inf, nan
 
 import pytest
 
-from aggregator.lakehouse.query_output import csv_lines, json_lines
+from aggregator.lakehouse.query.output import csv_lines, json_lines
 
 
 @pytest.mark.parametrize(

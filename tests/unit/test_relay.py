@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import BlindCause, EpochBegun, Forward
+from edge_agent.core.decisions import BlindCause, EpochBegun, Forward
 from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import PROBE_HEADER, SourceMessage
-from edge_agent.core.outgoing import Lane, WatermarkContext
 from edge_agent.core.policy import Policy
-from edge_agent.core.relay import Relay
+from edge_agent.core.records import Lane, WatermarkContext
+from edge_agent.core.relay_mode import Relay
 from edge_agent.core.relaying import RelayEmitter, RelayIntake
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
 from shared.instants import DAY, MINUTE, SECOND

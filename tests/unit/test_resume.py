@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.resume import PastChange, StreamFacts, StreamTakes, is_gap, is_unread, past_change
+from edge_agent.core.stream_past import PastChange, StreamFacts, StreamTakes, is_gap, is_unread, past_change
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import SECOND
 

@@ -1,7 +1,7 @@
 """A shipment counts for what it puts on the wire."""
 
-from edge_agent.core.outgoing import RECORD_OVERHEAD, Lane
-from edge_agent.core.shipment import Form, Shipment
+from edge_agent.core.records import RECORD_OVERHEAD, Lane
+from edge_agent.delivery.shipment import Form, Shipment
 from tests.support.store_batches import copy
 
 

@@ -5,8 +5,8 @@ from itertools import pairwise, takewhile
 import msgspec
 import pytest
 
-from edge_agent.core.outgoing import Emitter, OutboxRow
 from edge_agent.core.policy import Policy
+from edge_agent.core.records import Emitter, OutboxRow
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
 from edge_agent.simulator.fleet import Fleet, FleetSettings, Life, Span, sender_name
 from edge_agent.simulator.history import HistorySettings, SiteHistory

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from edge_agent.core.resume import StreamFacts
-from edge_agent.ports import SourceUnavailable
+from edge_agent.core.stream_past import StreamFacts
+from edge_agent.ingest.port import SourceUnavailable
 from edge_agent.source_cluster import Completeness
 
 ALONE = StreamFacts(created_at=1, first_sequence=1, last_sequence=9, server_at=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.source_holes import MOST_ASKED, MOST_KEPT, Hole, Holes, Requests
+from edge_agent.source.holes import MOST_ASKED, MOST_KEPT, Hole, Holes, Requests
 
 HOLE = Hole(after=5, before=9, size=100)
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_agent.core.resume import StreamTakes
-from edge_agent.source_stream import HEARD_WITHIN, StreamInfo
+from edge_agent.core.stream_past import StreamTakes
+from edge_agent.source.stream_facts import HEARD_WITHIN, StreamInfo
 
 ORIGIN = {"name": "ORIGIN", "active": 400_000_000, "lag": 0}
 

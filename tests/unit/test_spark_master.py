@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from aggregator.lakehouse.spark_master import MasterUnreachable, check_master
+from aggregator.lakehouse.spark.master import MasterUnreachable, check_master
 from tests.support.free_ports import free_ports
 
 

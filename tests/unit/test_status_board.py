@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from edge_agent.conditions import STANDING_STILL
-from edge_agent.status_board import CONNECTED, DISCONNECTED, UPSTREAM, StatusBoard
+from edge_agent.observability.conditions import STANDING_STILL
+from edge_agent.observability.status_board import CONNECTED, DISCONNECTED, UPSTREAM, StatusBoard
 
 
 def board() -> StatusBoard:

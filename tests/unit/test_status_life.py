@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent import status_report
-from edge_agent.status_board import AgentStatus, now
-from edge_agent.status_report import Life, read_report
+from edge_agent.observability import status_report
+from edge_agent.observability.status_board import AgentStatus, now
+from edge_agent.observability.status_report import Life, read_report
 from edge_agent.store import schema
 from edge_agent.store.files import held
-from edge_agent.store.reading import is_held
+from edge_agent.store.read_only import is_held
 from shared.instants import HOUR, SECOND
 
 NOW = now()

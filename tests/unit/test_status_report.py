@@ -9,16 +9,16 @@ from textwrap import dedent
 import msgspec
 import pytest
 
-from edge_agent import status_page, status_report
 from edge_agent.core.block_state import BlockState, Counters
 from edge_agent.core.policy import Policy
-from edge_agent.ports import Progress
-from edge_agent.status_board import AgentStatus, now
-from edge_agent.status_page import render_status
-from edge_agent.status_report import BlockReport, LaneReport, Life, StatusReport, read_report
+from edge_agent.ingest.port import Progress
+from edge_agent.observability import status_page, status_report
+from edge_agent.observability.health import PartStatus
+from edge_agent.observability.status_board import AgentStatus, now
+from edge_agent.observability.status_page import render_status
+from edge_agent.observability.status_report import BlockReport, LaneReport, Life, StatusReport, read_report
 from edge_agent.store import schema
-from edge_agent.store.reading import StoreUnreadable
-from edge_agent.usefulness import PartStatus
+from edge_agent.store.read_only import StoreUnreadable
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 

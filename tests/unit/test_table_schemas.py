@@ -2,8 +2,8 @@
 
 import pytest
 
-from aggregator.lakehouse.import_schemas import DERIVED_FROM_IMPORTS
-from aggregator.lakehouse.schemas import TABLES, VIEWS, Table
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
+from aggregator.lakehouse.tables.schemas import TABLES, VIEWS, Table
 
 every_table = pytest.mark.parametrize("table", [*TABLES, *VIEWS], ids=lambda table: table.name)
 

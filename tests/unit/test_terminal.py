@@ -7,9 +7,9 @@ import subprocess
 import sys
 import termios
 
-from edge_agent.terminal import UNWRAPPED
+from edge_agent.runtime.terminal import UNWRAPPED
 
-ASK = [sys.executable, "-c", "from edge_agent.terminal import width; print(width())"]
+ASK = [sys.executable, "-c", "from edge_agent.runtime.terminal import width; print(width())"]
 BARE = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
 
 

@@ -1,9 +1,9 @@
 """Messages that are gone from among those that wait show while reading is behind, and only then."""
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import StreamSeen
+from edge_agent.core.decisions import StreamSeen
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.resume import StreamFacts
+from edge_agent.core.stream_past import StreamFacts
 from edge_agent.core.thinning import Thinning
 from shared.instants import SECOND
 from tests.support.watched_site import POLICY, START, position

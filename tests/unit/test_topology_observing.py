@@ -13,7 +13,7 @@ from aggregator.topology.found import AckFloor, FoundConsumer, Replication, Stre
 from aggregator.topology.plan import plan
 from aggregator.topology.settings import TopologySettings
 from aggregator.topology.words import HUB
-from shared.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed
+from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed
 from shared.settings import parse_settings
 from tests.support.topologies import HUB_PLACE, TWO_REGIONS, applied, with_state
 

@@ -5,7 +5,7 @@ Thresholds of ``POLICY``: stale after 20 s, retired after 50 s, blind after 8 s.
 
 import msgspec
 
-from edge_agent.core.decision import (
+from edge_agent.core.decisions import (
     Advise,
     BlindCause,
     BlindSpan,

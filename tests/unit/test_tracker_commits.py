@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decision import BlindCause, Clamped, CloseCoverage, ObservationBegun, PolicyChanged
+from edge_agent.core.decisions import BlindCause, Clamped, CloseCoverage, ObservationBegun, PolicyChanged
 from edge_agent.core.observation import Observation, Rejected, RejectReason
 from edge_agent.core.rejections import Rejection
 from shared.identifiers import AdvisoryKind, SourcePosition

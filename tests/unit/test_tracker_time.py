@@ -5,7 +5,7 @@ Thresholds of ``POLICY``: stale after 20 s, retired after 50 s, blind after 8 s.
 
 import pytest
 
-from edge_agent.core.decision import (
+from edge_agent.core.decisions import (
     Advise,
     BlindCause,
     BlindSpan,
@@ -14,7 +14,7 @@ from edge_agent.core.decision import (
     CloseCoverage,
     ObservationBegun,
 )
-from edge_agent.core.resume import StreamFacts, StreamTakes
+from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind
 from tests.support.watched_site import START, WatchedSite, advised, instant, position, told
 

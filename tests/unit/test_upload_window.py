@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edge_agent.core.upload_window import UploadWindow
+from edge_agent.delivery.flow_control import UploadWindow
 
 MESSAGES, BYTES = 4, 1000
 

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.intervals import SENDER
+from aggregator.lakehouse.derive.intervals import SENDER
 
 
 def until_next(rows: DataFrame, until: int | None) -> DataFrame:

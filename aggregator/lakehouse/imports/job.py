@@ -7,16 +7,18 @@ from pathlib import Path
 import msgspec
 
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse import catalog, effort, job, provision
-from aggregator.lakehouse.import_schemas import IMPORTS
+from aggregator.lakehouse import rollup
 from aggregator.lakehouse.imports.listing import Imported, chosen, imports_in
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.removal import remove
 from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
 from aggregator.lakehouse.imports.taking import ImportCounts, take
-from aggregator.lakehouse.job_lock import alone, wait_until_free
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.stopping import Check, unstoppable
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.spark.stopping import Check, unstoppable
+from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.warehouse import commits, provision
+from aggregator.lakehouse.warehouse.lock import alone, wait_until_free
 
 Progress = Callable[[str], None]
 
@@ -44,19 +46,19 @@ def import_intervals(
     """
     began = time.monotonic()
     now = time.time_ns() // 1000
-    warehouse = job.warehouse(settings)
+    warehouse = rollup.warehouse(settings)
     with staging_area(warehouse) as area:
         files = tuple(stage(path, mapping, area / str(number), now, progress) for number, path in enumerate(paths))
-        spark = job.start_session(settings, progress)
-        with alone(spark, warehouse, settings.lakehouse.catalog, job.LOCK_DEADLINE, progress, check):
+        spark = rollup.start_session(settings, progress)
+        with alone(spark, warehouse, settings.lakehouse.catalog, rollup.LOCK_DEADLINE, progress, check):
             provision.prepare(spark)
-            stands = catalog.positions(spark, (IMPORTS,)).get(IMPORTS.name)
+            stands = commits.positions(spark, (IMPORTS,)).get(IMPORTS.name)
             row_count = sum(file.row_count for file in files)
             effort.fit(spark, (IMPORTS,), row_count, settings.lakehouse.spark)
             progress(f"taking {row_count:,} rows")
             counts = take(spark, files, mapping, stands)
-            position = job.bring_up_to_date(spark, settings, None, full=False, progress=progress)
-            reached = catalog.positions(spark, (IMPORTS,))[IMPORTS.name].known_through
+            position = rollup.bring_up_to_date(spark, settings, None, full=False, progress=progress)
+            reached = commits.positions(spark, (IMPORTS,))[IMPORTS.name].known_through
     known = position.known_through
     return ImportResult(files, counts, known if 0 < known < reached else None, time.monotonic() - began)
 
@@ -68,13 +70,13 @@ def remove_imports(
 
     Raise ImportRefused where that is not clear, TablesUnreadable, and as ``import_intervals``.
     """
-    warehouse = job.warehouse(settings)
-    wait_until_free(warehouse, job.LOCK_DEADLINE, progress, check)
+    warehouse = rollup.warehouse(settings)
+    wait_until_free(warehouse, rollup.LOCK_DEADLINE, progress, check)
     with open_tables(warehouse, settings.lakehouse.catalog) as tables:
         imports = chosen(imports_in(tables), asked)
-    spark = job.start_session(settings, progress)
-    with alone(spark, warehouse, settings.lakehouse.catalog, job.LOCK_DEADLINE, progress, check):
+    spark = rollup.start_session(settings, progress)
+    with alone(spark, warehouse, settings.lakehouse.catalog, rollup.LOCK_DEADLINE, progress, check):
         provision.prepare(spark)
-        remove(spark, imports, catalog.positions(spark, (IMPORTS,))[IMPORTS.name])
-        job.bring_up_to_date(spark, settings, None, full=False, progress=progress)
+        remove(spark, imports, commits.positions(spark, (IMPORTS,))[IMPORTS.name])
+        rollup.bring_up_to_date(spark, settings, None, full=False, progress=progress)
     return imports

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from aggregator.lakehouse.import_schemas import IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.imports.mapping import ImportRefused
-from aggregator.lakehouse.query import Tables
+from aggregator.lakehouse.query.engine import Tables
+from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
 
 _QUERY = """
     SELECT import_id, block, string_agg(DISTINCT file, ', ' ORDER BY file),

@@ -3,9 +3,9 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse.derive.intervals import DOWN, SENDER, UNKNOWN, UP
 from aggregator.lakehouse.imports.mapping import ABSENT, ImportRefused, Mapping
 from aggregator.lakehouse.imports.repeats import remedy
-from aggregator.lakehouse.intervals import DOWN, SENDER, UNKNOWN, UP
 from shared.instants import format_instant
 
 

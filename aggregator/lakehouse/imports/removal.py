@@ -10,12 +10,12 @@ import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import catalog
-from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.import_schemas import IMPORT_QUARANTINE, IMPORTS
-from aggregator.lakehouse.imports.intervals import reached_by_row
+from aggregator.lakehouse.derive.imported_intervals import reached_by_row
 from aggregator.lakehouse.imports.listing import Imported
-from aggregator.lakehouse.table import Table
+from aggregator.lakehouse.tables.definition import Table
+from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse.commits import HubPosition
 
 
 def remove(spark: SparkSession, imports: Collection[Imported], stands: HubPosition) -> HubPosition:
@@ -34,4 +34,4 @@ def _without(spark: SparkSession, table: Table, imports: Collection[Imported], p
     """Write the blocks again that any of ``imports`` is in, without them: a block is a partition."""
     of_blocks = f.col("block").isin(*{each.block for each in imports})
     kept = ~f.col("import_id").isin(*(each.import_id for each in imports))
-    catalog.replace(spark.table(table.identifier).where(of_blocks & kept), table, of_blocks, position)
+    commits.replace(spark.table(table.identifier).where(of_blocks & kept), table, of_blocks, position)

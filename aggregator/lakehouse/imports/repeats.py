@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.import_schemas import IMPORTS
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from aggregator.lakehouse.tables.imports import IMPORTS
 
 _SHOWN = 3
 

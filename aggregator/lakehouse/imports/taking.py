@@ -11,18 +11,18 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import catalog
-from aggregator.lakehouse.bronze import MiscountError
-from aggregator.lakehouse.catalog import HubPosition
-from aggregator.lakehouse.import_schemas import IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.bronze.writer import MiscountError
+from aggregator.lakehouse.derive.imported_intervals import reached_by_row
 from aggregator.lakehouse.imports import staging
 from aggregator.lakehouse.imports.changes import until_next
-from aggregator.lakehouse.imports.intervals import reached_by_row
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.overlaps import refuse_overlaps
 from aggregator.lakehouse.imports.repeats import refuse_lost_watch, refuse_other_gaps
 from aggregator.lakehouse.imports.staging import Staged
-from aggregator.lakehouse.table import Table
+from aggregator.lakehouse.tables.definition import Table
+from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse.commits import HubPosition
 
 STREAM = "imports"
 """Stands in the place of the hub's stream in the position of ``imports``: its sequence counts commits that added."""
@@ -49,7 +49,7 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
     ``stands`` is the position of ``imports``, None before the first import.
     """
     of_block = f.col("block") == mapping.block
-    seen = catalog.snapshots(spark, (IMPORTS, IMPORT_QUARANTINE))
+    seen = commits.snapshots(spark, (IMPORTS, IMPORT_QUARANTINE))
     present = spark.table(IMPORTS.identifier).where(of_block)
     known = spark.table(IMPORT_QUARANTINE.identifier).where(of_block)
     rows = reduce(DataFrame.unionByName, (staged_intervals(spark, file, mapping) for file in files))
@@ -70,7 +70,7 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
         quarantined = 0
         if any(file.quarantined_count for file in files):
             new = _fresh(quarantine_rows, known, IMPORT_QUARANTINE)
-            quarantined = catalog.append(new, IMPORT_QUARANTINE, position, seen.get(IMPORT_QUARANTINE.name))
+            quarantined = commits.append(new, IMPORT_QUARANTINE, position, seen.get(IMPORT_QUARANTINE.name))
         found = fresh.agg(
             f.count(f.lit(1)).alias("count"),
             f.count_if("zero_length").alias("zero_length"),
@@ -81,7 +81,7 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
             reached = max(position.known_through, found["reached"])
             position = HubPosition(STREAM, 0, position.sequence + 1, reached)
             ordered = fresh.sort("site", "sender_id", "started_at")
-            written = catalog.append(ordered, IMPORTS, position, seen.get(IMPORTS.name))
+            written = commits.append(ordered, IMPORTS, position, seen.get(IMPORTS.name))
             if written != found["count"]:
                 raise MiscountError(
                     f"imports: {written} intervals were written instead of {found['count']}; the tables are to be"

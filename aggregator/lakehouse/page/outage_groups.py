@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from aggregator.lakehouse.outage_views import FEWEST_TOGETHER
 from aggregator.lakehouse.page.figures import Outage
+from aggregator.lakehouse.tables.outage_views import FEWEST_TOGETHER
 
 _SEPARATOR: Final = re.compile(r"[-._:/]")
 

@@ -11,8 +11,8 @@ from aggregator.lakehouse.page.figures import Block, Cell, Figures, Group, Outag
 from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping, quoted
 from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_grid, heat_grid
 from aggregator.lakehouse.page.words import listed
-from aggregator.lakehouse.query import Tables
-from aggregator.lakehouse.query_errors import TablesUnreadable
+from aggregator.lakehouse.query.engine import Tables
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY, HOUR, InvalidInstant, format_instant
 
 _TOLD = re.compile(r"\[(place|name|nobody|chosen|imported)\]")

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aggregator.lakehouse.causes import Cause
 from aggregator.lakehouse.page.figures import Figures, Group, Sender, SenderTimes, Site, Unwatched
 from aggregator.lakehouse.page.heat_map import title_of
 from aggregator.lakehouse.page.markup import Html, element, join
@@ -11,6 +10,7 @@ from aggregator.lakehouse.page.period import Period
 from aggregator.lakehouse.page.summary import CAUSES
 from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
 from aggregator.lakehouse.page.words import Clock, count, duration
+from aggregator.lakehouse.tables.causes import Cause
 
 _WORST: Final = 20
 _MOST_ROWS: Final = 2_000

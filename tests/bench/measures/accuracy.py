@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.delivery import delivery_of
 from edge_agent.simulator.fleet import Fleet, FleetSettings
 from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed
 from edge_agent.simulator.random_outages import joined
+from edge_agent.source.replies import delivery_of
 from shared import wire
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND

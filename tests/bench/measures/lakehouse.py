@@ -9,9 +9,9 @@ from statistics import median
 import duckdb
 from pyspark import SparkContext
 
-from aggregator.lakehouse.example_queries import EXAMPLES
-from aggregator.lakehouse.query import Tables, open_tables
-from aggregator.lakehouse.schemas import SENDER_DAY_EXCEPTIONS
+from aggregator.lakehouse.query.engine import Tables, open_tables
+from aggregator.lakehouse.tables.example_queries import EXAMPLES
+from aggregator.lakehouse.tables.schemas import SENDER_DAY_EXCEPTIONS
 from shared.instants import DAY, HOUR
 from tests.bench.fleet_history import START, Fleet, write_history
 from tests.bench.report import RecordsLost, Row, Table

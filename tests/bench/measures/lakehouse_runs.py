@@ -13,12 +13,12 @@ from nats.aio.client import Client
 from pyspark import SparkContext
 
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse import job
-from shared.embedded_nats import EmbeddedNats, ServerSettings
+from aggregator.lakehouse import rollup
+from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation
 from shared.instants import SECOND, parse_instant
-from shared.jetstream_api import request_json
-from shared.nats_connection import ConnectionSettings
+from shared.nats.connection import ConnectionSettings
+from shared.nats.jetstream_api import request_json
 from shared.subjects import advisory_subject
 from shared.wire import encode
 from tests.bench.memory import PeakMemory, Resident
@@ -97,7 +97,7 @@ def _read(lake: AggregatorSettings, count: int) -> list[Row]:
             raise Read
 
     with PeakMemory() as memory, contextlib.suppress(Read):
-        job.roll_up(lake, job.RollupRequest(), note)
+        rollup.roll_up(lake, rollup.RollupRequest(), note)
     seconds = times["deriving"] - times["reading"]
     SparkContext.getOrCreate().stop()
     rows = [Row("read, decoded, compared, committed", "rows/s", count / seconds, must=70_000)]

@@ -18,11 +18,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings, LakehouseSettings
-from aggregator.lakehouse import job
-from aggregator.lakehouse.maintain import maintain
-from aggregator.lakehouse.provision import prepare
-from aggregator.lakehouse.query import open_tables
-from aggregator.lakehouse.schemas import (
+from aggregator.lakehouse import rollup
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.tables.schemas import (
     ADVISORIES,
     POLICY,
     POSITIONS,
@@ -31,6 +29,8 @@ from aggregator.lakehouse.schemas import (
     SITE_BUCKETS,
     Table,
 )
+from aggregator.lakehouse.warehouse.provision import prepare
+from aggregator.lakehouse.warehouse.upkeep import maintain
 from shared.instants import DAY, MINUTE
 from tests.bench.report import RecordsLost, Row
 from tests.bench.report import Table as Found
@@ -176,7 +176,7 @@ async def year(options: Options) -> Found:
 
 
 def _prepared(settings: AggregatorSettings) -> SparkSession:
-    spark = job.start_session(settings, say)
+    spark = rollup.start_session(settings, say)
     prepare(spark)
     return spark
 

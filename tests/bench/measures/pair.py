@@ -2,9 +2,9 @@
 
 import asyncio
 
-from edge_agent.pair.status import PairPhase
-from edge_agent.status_report import read_status
-from edge_agent.store.reading import StoreUnreadable
+from edge_agent.observability.pair_status import PairPhase
+from edge_agent.observability.status_report import read_status
+from edge_agent.store.read_only import StoreUnreadable
 from tests.bench.contenders import MEMBERS, Ours
 from tests.bench.measures.sampling import everything_arrived
 from tests.bench.measures.steady import INTERVAL, SENDERS, SIZE, shares_while_registering

@@ -1,0 +1,1 @@
+"""The hub's stream: fixed ranges of it are read in parallel, and its past is checked."""

@@ -1,0 +1,239 @@
+"""Read on from one sequence of a stream, a batch at a time, through a consumer of the server's that leaves nothing.
+
+It acknowledges nothing, lives in memory and goes when nobody asks it any more: what is read twice is the same twice.
+The server numbers what a consumer delivers, so that a loss on the way (a reconnect in mid-batch) shows, and it is one
+stream's own: no mirror answers for it. All that is known of a message stands in the reply subject of its delivery:
+nothing is added to a message's headers, as there is where messages are got one by one.
+
+Source: ADR-13 (pull requests, ``no_wait``), ADR-15 (the reply subject of a delivery).
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from nats.aio.subscription import Subscription
+from pyarrow import csv
+
+from shared.nats.connection import ApiError, RequestFailed, request_json
+from shared.nats.dispatch import DirectClient
+
+SILENCE = 15.0
+"""Seconds without a message after which a batch is given up, and asked for again from where it broke off."""
+UNUSED_SECONDS = 30
+"""After which the server forgets a consumer that nobody closed."""
+SPREADING = 0.1
+"""Seconds for a new consumer to become known in all of a cluster: with three servers, 4 of 180 were not at once."""
+BATCH_MESSAGES = 10_000
+BATCH_BYTES = 8 << 20
+NOTHING_LEFT = "nothing is left"
+LOST = "messages were lost on the way"
+
+Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_COMPLETE = ""
+_STATUS = re.compile(rb"NATS/1\.0 (\d{3}) ?([^\r]*)")
+_NO_MORE = ("404", "408")
+_NOBODY = "503 nobody answers"
+_TOO_LARGE = "409 Message Size Exceeds MaxBytes"
+_NANOSECONDS = 1_000_000_000
+_BETWEEN_DOTS = csv.ParseOptions(delimiter=".", quote_char=False, escape_char=False)
+
+
+class Messages(NamedTuple):
+    """Messages of a stream in their order, at least one: a column for each thing known of them.
+
+    ``archived_at`` is the server's time in microseconds. ``headers`` are the publisher's, in one block, empty for none.
+    """
+
+    sequences: Numbers
+    subjects: Sequence[bytes]
+    archived_at: Numbers
+    headers: Sequence[bytes]
+    payloads: Sequence[bytes]
+
+    def part(self, begin: int, end: int) -> "Messages":
+        """Give those from the index ``begin`` on, before ``end``."""
+        return self._each(lambda column: column[begin:end])
+
+    def at(self, indices: Sequence[int]) -> "Messages":
+        """Give those at ``indices``."""
+        return self._each(
+            lambda column: column[indices] if isinstance(column, np.ndarray) else [column[index] for index in indices]
+        )
+
+    def _each(self, chosen: Callable[[Any], Any]) -> "Messages":
+        return Messages(*map(chosen, self))
+
+
+class _Created(msgspec.Struct):
+    name: str
+
+
+class StreamConsumer:
+    """A consumer of ``stream``, made where reading begins, and anew where it broke off. A context manager."""
+
+    def __init__(self, client: DirectClient, api: str, stream: str, deadline: float) -> None:
+        self._client, self._api, self._stream, self._deadline = client, api, stream, deadline
+        self._subscription: Subscription | None = None
+        self._inbox, self._reply, self._name = b"", b"", ""
+        self._requests = self._delivered = self._wanted = self._bytes_left = 0
+        self._ended: asyncio.Future[str]
+        self._forget()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self._close()
+
+    async def fetch(self, sequence: int, count: int) -> tuple[Messages | None, str]:
+        """Ask for ``count`` messages at most, behind those that came before, the first at or after ``sequence``.
+
+        Give those that came in an unbroken row, None for none, with what is wrong: ``NOTHING_LEFT`` where the stream
+        ends here.
+        """
+        try:
+            is_new = self._subscription is None
+            if is_new:
+                await self._open(sequence)
+            messages, wrong = await self._asked(min(count, BATCH_MESSAGES), BATCH_BYTES)
+            if is_new and wrong == _NOBODY:
+                await asyncio.sleep(SPREADING)
+                messages, wrong = await self._asked(min(count, BATCH_MESSAGES), BATCH_BYTES)
+            if messages is None and wrong == _TOO_LARGE:
+                messages, wrong = await self._asked(1, 0)
+            if messages is not None and messages.sequences[0] < sequence:
+                messages, wrong = None, LOST
+        except (ApiError, RequestFailed) as error:
+            messages, wrong = None, str(error)
+        if messages is None or wrong not in (_COMPLETE, _TOO_LARGE, NOTHING_LEFT):
+            await self._close()
+        return messages, wrong
+
+    async def _open(self, sequence: int) -> None:
+        inbox = self._client.new_inbox()
+        self._inbox, self._delivered = b"%s." % inbox.encode(), 0
+        self._subscription = await self._client.subscribe_frames(f"{inbox}.*", self._on_frame)
+        config = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": sequence,
+            "ack_policy": "none",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": UNUSED_SECONDS * _NANOSECONDS,
+        }
+        subject = f"{self._api}.CONSUMER.CREATE.{self._stream}"
+        request = {"stream_name": self._stream, "config": config}
+        self._name = (await request_json(self._client, subject, request, _Created, deadline=self._deadline)).name
+
+    async def _close(self) -> None:
+        """Have the server forget the consumer. Where it cannot be asked, it does so by itself."""
+        subscription, name, self._subscription, self._name = self._subscription, self._name, None, ""
+        if subscription is None or self._client.is_closed:
+            return
+        await subscription.unsubscribe()
+        if name and self._client.is_connected:
+            await self._client.publish(f"{self._api}.CONSUMER.DELETE.{self._stream}.{name}")
+
+    async def _asked(self, count: int, max_bytes: int) -> tuple[Messages | None, str]:
+        self._forget()
+        self._wanted, self._bytes_left, self._ended = count, max_bytes, asyncio.get_running_loop().create_future()
+        # The server may have more to say of a request that is served: where each has its own reply subject, that shows.
+        self._requests += 1
+        self._reply = b"%s%d" % (self._inbox, self._requests)
+        request = {"batch": count, "no_wait": True, "max_bytes": max_bytes}
+        subject = f"{self._api}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
+        await self._client.publish(subject, msgspec.json.encode(request), reply=self._reply.decode())
+        outcome = await self._outcome()
+        if not self._replies:
+            return None, outcome
+        told = _deliveries(self._replies)
+        if told is None:
+            return None, LOST
+        sequences, numbers, nanoseconds = told
+        wanted = np.arange(self._delivered + 1, self._delivered + 1 + len(numbers))
+        unbroken = len(numbers) if (numbers == wanted).all() else int((numbers != wanted).argmax())
+        self._delivered += unbroken
+        messages = Messages(sequences, self._subjects, nanoseconds // 1_000, self._headers, self._payloads)
+        return messages.part(0, unbroken) if unbroken else None, outcome if unbroken == len(numbers) else LOST
+
+    async def _outcome(self) -> str:
+        received = -1
+        while len(self._replies) > received:
+            received = len(self._replies)
+            await asyncio.wait({self._ended}, timeout=SILENCE)
+            if self._ended.done():
+                return self._ended.result()
+        # A server that forbids to ask gives no answer, too.
+        why = " (stalled, cut off, or no permission)" if self._client.is_connected else ", the connection is down"
+        return f"no answer within {SILENCE:g} s{why}"
+
+    def _forget(self) -> None:
+        self._replies, self._subjects = list[bytes](), list[bytes]()
+        self._headers, self._payloads = list[bytes](), list[bytes]()
+
+    def _on_frame(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        # Every delivery has a reply subject, what a server says itself has none.
+        if not reply and subject.startswith(self._inbox):
+            if subject == self._reply:
+                self._end(_status(header))
+            return
+        self._replies.append(reply)
+        self._subjects.append(subject)
+        self._headers.append(header)
+        self._payloads.append(payload)
+        # As the server counts; where nothing is left of the bytes it was asked for, it ends a batch without a word.
+        self._bytes_left -= len(subject) + len(reply) + len(header) + len(payload)
+        if len(self._replies) == self._wanted or not self._bytes_left:
+            self._end(_COMPLETE)
+
+    def _end(self, outcome: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(outcome)
+
+
+def _deliveries(replies: Sequence[bytes]) -> tuple[Numbers, Numbers, Numbers] | None:
+    """Read of deliveries, at least one, the stream's sequence, the consumer's and the time; None where one is none.
+
+    ``$JS.ACK.[<domain>.<hash>.]<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.<ns>.<pending>[.<rnd>]``
+
+    >>> [int(number) for (number,) in _deliveries([b"$JS.ACK.A.c.1.70.7.1795352694706774538.9"])]
+    [70, 7, 1795352694706774538]
+    >>> [int(number) for (number,) in _deliveries([b"$JS.ACK._.Xj2hKf.A.c.1.70.7.1795352694706774538.9"])]
+    [70, 7, 1795352694706774538]
+    >>> [int(number) for (number,) in _deliveries([b"$JS.ACK.hub.Xj2hKf.A.c.1.70.7.1795352694706774538.9.rnd"])]
+    [70, 7, 1795352694706774538]
+    >>> _deliveries([b"$JS.ACK.A.c.1.70.7.1795352694706774538.9", b"$JS.ACK.A.c.1.71"]) is None
+    True
+    """
+    text = b"\n".join(replies) + b"\n"
+    begin = 5 if replies[0].count(b".") == 8 else 7
+    columns = [f"f{number}" for number in range(begin, begin + 3)]
+    wanted = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.int64()))
+    whole = csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=len(text) + 1)
+    try:
+        found = csv.read_csv(pa.BufferReader(text), whole, _BETWEEN_DOTS, wanted)
+    except (pa.ArrowException, KeyError):
+        return None
+    if found.num_rows != len(replies) or any(column.null_count for column in found.columns):
+        return None
+    sequences, numbers, nanoseconds = (column.to_numpy() for column in found.columns)
+    return sequences, numbers, nanoseconds
+
+
+def _status(header: bytes) -> str:
+    r"""Read what a server says instead of a message.
+
+    >>> _status(b"NATS/1.0 409 Consumer Deleted\r\n\r\n"), _status(b"NATS/1.0 404 No Messages\r\n\r\n")
+    ('409 Consumer Deleted', 'nothing is left')
+    """
+    found = _STATUS.match(header)
+    if found is None:
+        return "an answer that is none"
+    code, words = (part.decode(errors="replace") for part in found.groups())
+    return NOTHING_LEFT if code in _NO_MORE else f"{code} {words or 'nobody answers'}"

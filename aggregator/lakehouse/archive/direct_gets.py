@@ -1,0 +1,151 @@
+"""Read on from one sequence of a stream, a batch at a time, by direct gets: who asks leaves nothing and makes nothing.
+
+So a key that may do nothing else is enough: whoever may make a consumer may have it deliver anywhere. It is slower than
+a consumer (``stream_consumer``), for the server writes what is known of a message behind the message's own headers, and
+a mirror may answer for its origin. Each message names the stream that it is of, and the one that was sent before it.
+
+Source: ADR-31 (direct gets, in batches since nats-server 2.11).
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+import numpy as np
+from nats.aio.subscription import Subscription
+
+from aggregator.lakehouse.archive.consumer import BATCH_BYTES, BATCH_MESSAGES, LOST, NOTHING_LEFT, SILENCE, Messages
+from shared.nats.dispatch import DirectClient
+
+MIRRORS = 20
+"""How often a batch is asked for again that another stream answered: of two that may, one of a million has no luck."""
+
+_COMPLETE = ""
+_STATUS = re.compile(rb"NATS/1\.0 (\d{3}) ?([^\r]*)")
+_STREAM = b"Nats-Stream: "
+_OF_THE_SERVER = re.compile(
+    rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)Z\r\n"
+    rb"Nats-Num-Pending: \d+\r\nNats-Last-Sequence: (\d+)\r\n\r\n\Z"
+)
+"""The last headers of a message: those before are its own, and may say anything."""
+_FIRST_LINE = b"NATS/1.0\r\n"
+_BATCH_ENDS = "204"
+
+
+class DirectGets:
+    """Batches of ``stream``, each of which begins where it is told. A context manager."""
+
+    def __init__(self, client: DirectClient, api: str, stream: str) -> None:
+        self._client, self._stream = client, stream
+        self._subject = f"{api}.DIRECT.GET.{stream}"
+        self._subscription: Subscription | None = None
+        self._inbox, self._reply = "", b""
+        self._requests = 0
+        self._frames: list[tuple[bytes, bytes]] = []
+        self._wanted = 0
+        self._ended: asyncio.Future[str]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        if self._subscription is not None and not self._client.is_closed:
+            await self._subscription.unsubscribe()
+
+    async def fetch(self, sequence: int, count: int) -> tuple[Messages | None, str]:
+        """Ask for ``count`` messages at most, the first at or after ``sequence``.
+
+        Give those that came in an unbroken row, None for none, with what is wrong: ``NOTHING_LEFT`` where the stream
+        ends here.
+        """
+        other = ""
+        for _ in range(MIRRORS):
+            outcome = await self._asked(sequence, min(count, BATCH_MESSAGES))
+            if not self._frames:
+                return None, outcome
+            other, messages, whole = _read(self._stream.encode(), self._frames)
+            if not other:
+                return messages, outcome if whole else LOST
+        return None, f"{other} answers in its place"
+
+    async def _asked(self, sequence: int, count: int) -> str:
+        if self._subscription is None:
+            self._inbox = self._client.new_inbox()
+            self._subscription = await self._client.subscribe_frames(f"{self._inbox}.*", self._on_frame)
+        self._frames, self._wanted = [], count
+        self._ended = asyncio.get_running_loop().create_future()
+        # What was asked for before, and given up, may still come.
+        self._requests += 1
+        self._reply = f"{self._inbox}.{self._requests}".encode()
+        request = {"seq": sequence, "batch": count, "max_bytes": BATCH_BYTES}
+        await self._client.publish(self._subject, msgspec.json.encode(request), reply=self._reply.decode())
+        received = -1
+        while len(self._frames) > received:
+            received = len(self._frames)
+            await asyncio.wait({self._ended}, timeout=SILENCE)
+            if self._ended.done():
+                return self._ended.result()
+        # A server that forbids to ask gives no answer, too.
+        why = " (stalled, cut off, or no permission)" if self._client.is_connected else ", the connection is down"
+        return f"no answer within {SILENCE:g} s{why}"
+
+    def _on_frame(self, subject: bytes, _reply: bytes, header: bytes, payload: bytes) -> None:
+        if subject != self._reply:
+            return
+        status = _STATUS.match(header)
+        # A message may have been published with a status line of its own.
+        if status is not None and _of_the_server(header) is None:
+            code, words = (part.decode(errors="replace") for part in status.groups())
+            told = {_BATCH_ENDS: _COMPLETE, "404": NOTHING_LEFT}
+            self._end(told.get(code, f"{code} {words or 'nobody answers'}"))
+            return
+        self._frames.append((header, payload))
+        if len(self._frames) == self._wanted:
+            self._end(_COMPLETE)
+
+    def _end(self, outcome: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(outcome)
+
+
+def _of_the_server(header: bytes) -> re.Match[bytes] | None:
+    return _OF_THE_SERVER.match(header, header.rfind(_STREAM))
+
+
+def _read(stream: bytes, frames: Sequence[tuple[bytes, bytes]]) -> tuple[str, Messages | None, bool]:
+    r"""Read frames: the name of another stream that answered, else the messages in an unbroken row, and if it is whole.
+
+    >>> told = b"Nats-Stream: A\r\nNats-Subject: a.b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: 2026-01-01T00:00:00.5Z"
+    >>> told += b"\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: %d\r\n\r\n"
+    >>> own = b"NATS/1.0\r\nNats-Sequence: 99\r\n"
+    >>> frames = [(own + told % (7, 0), b"x"), (b"NATS/1.0\r\n" + told % (9, 7), b""), (told % (12, 11), b"")]
+    >>> _, messages, whole = _read(b"A", frames)
+    >>> messages.sequences.tolist(), messages.subjects, messages.archived_at.tolist(), whole
+    ([7, 9], [b'a.b', b'a.b'], [1767225600500000, 1767225600500000], False)
+    >>> messages.headers
+    [b'NATS/1.0\r\nNats-Sequence: 99\r\n\r\n', b'']
+    >>> _read(b"B", frames)
+    ('A', None, True)
+    """
+    sequences, subjects, times, headers, payloads = [], [], [], [], []
+    before = 0
+    for header, payload in frames:
+        found = _of_the_server(header)
+        if found is None or int(found[5]) != before:
+            break
+        if found[1] != stream:
+            return found[1].decode(errors="replace"), None, True
+        before = int(found[3])
+        sequences.append(before)
+        subjects.append(found[2])
+        times.append(found[4].decode())
+        own = header[: found.start()]
+        headers.append(own + b"\r\n" if own != _FIRST_LINE else b"")
+        payloads.append(payload)
+    if not sequences:
+        return "", None, False
+    archived_at = np.array(times, "datetime64[ns]").astype(np.int64) // 1_000
+    messages = Messages(np.array(sequences, np.int64), subjects, archived_at, headers, payloads)
+    return "", messages, len(sequences) == len(frames)

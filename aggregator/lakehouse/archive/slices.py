@@ -1,0 +1,118 @@
+"""Read a range of sequences in slices, each by a task of its own: from the first stream that has a message.
+
+What the first stream lacks (any more) is read from the next; the last one is the archive, which the others mirror. A
+slice is the same again when it is read again.
+"""
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import uvloop
+
+from aggregator.config import Reading
+from aggregator.lakehouse.archive.consumer import Messages, Numbers
+from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
+from aggregator.lakehouse.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader
+from shared.nats.connection import ConnectionSettings
+from shared.settings import FilePath
+
+
+class StreamSlices(msgspec.Struct, frozen=True):
+    """Where slices are read. ``connection`` is ConnectionSettings as text: paths of secrets, never secrets."""
+
+    connection: str
+    streams: tuple[str, ...]
+    reading: Reading = "consumer"
+
+    @classmethod
+    def of(cls, connection: ConnectionSettings, *streams: str, reading: Reading = "consumer") -> "StreamSlices":
+        """Read from ``streams``, the first one that has a message first."""
+        return cls(encoded_connection(connection), streams, reading)
+
+    def read(self, first: int, last: int) -> Generator[Messages, None, None]:
+        """Give the messages ``first`` to ``last``, some MiB at a time.
+
+        Raise ReadFailed where the servers do not answer, retention was faster, or a stream mirrors another archive.
+        """
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            batches = self._batches(first, last)
+            # Nothing of a batch refers to itself: to look for what does, again and again, would find nothing.
+            gc.disable()
+            # Runner.run() sets a signal handler each time, for which Python writes all that a task returned as text.
+            run = runner.get_loop().run_until_complete
+            try:
+                while (messages := run(_next(batches))) is not None:
+                    yield messages
+            finally:
+                gc.enable()
+                run(batches.aclose())
+
+    async def _batches(self, first: int, last: int) -> AsyncGenerator[Messages, None]:
+        archive = self.streams[-1]
+        connection = decoded_connection(self.connection)
+        async with StreamReader(connection, deadline=CONNECT_DEADLINE, reading=self.reading) as reader:
+            missing = [(first, last)]
+            for stream in self.streams:
+                holes, witnesses = list[tuple[int, int]](), Witnesses()
+                for begin, end in missing:
+                    following = begin
+                    async with aclosing(reader.read(stream, begin, end)) as batches:
+                        async for messages in batches:
+                            holes += _holes(messages.sequences, following)
+                            following = int(messages.sequences[-1]) + 1
+                            if stream != archive:
+                                witnesses.see(messages)
+                            yield messages
+                    if following <= end:
+                        holes.append((following, end))
+                await check_witnesses(reader, stream, archive, witnesses)
+                missing = holes
+            # What the last stream lacks was deleted there, except before its first message: there retention was faster.
+            kept = (await reader.state(archive, PAUSES)).first_sequence if missing else 0
+            missing = [(begin, min(end, kept - 1)) for begin, end in missing if begin < kept]
+            if missing:
+                raise ReadFailed(
+                    f"stream {archive}: retention removed {missing[0][0]} to {missing[-1][1]} before they"
+                    " were read; run again to be told what to do"
+                )
+
+
+def cut(first: int, last: int, slices: int) -> list[tuple[int, int]]:
+    """Cut ``first`` to ``last`` into at most ``slices`` ranges of like length.
+
+    >>> cut(1, 10, 3)
+    [(1, 4), (5, 7), (8, 10)]
+    """
+    count = last - first + 1
+    slices = max(1, min(slices, count))
+    begins = [first + -(-count * number // slices) for number in range(slices + 1)]
+    return [(begin, end - 1) for begin, end in pairwise(begins)]
+
+
+def encoded_connection(settings: ConnectionSettings) -> str:
+    """Write connection settings as text: paths of secrets, never secrets."""
+    return msgspec.json.encode(settings, enc_hook=str).decode()
+
+
+def decoded_connection(text: str) -> ConnectionSettings:
+    """Read them back."""
+    return msgspec.json.decode(text, type=ConnectionSettings, dec_hook=lambda _type, found: FilePath(found))
+
+
+async def _next(batches: AsyncGenerator[Messages, None]) -> Messages | None:
+    return await anext(batches, None)
+
+
+def _holes(sequences: Numbers, following: int) -> list[tuple[int, int]]:
+    """Give the ranges that are missing; ``following`` is the sequence that would be first.
+
+    >>> _holes(np.array([3, 4, 7]), 2)
+    [(2, 2), (5, 6)]
+    """
+    steps = np.diff(sequences, prepend=following - 1)
+    return [(int(sequences[at] - steps[at]) + 1, int(sequences[at]) - 1) for at in np.flatnonzero(steps > 1)]

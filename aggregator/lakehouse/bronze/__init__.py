@@ -1,0 +1,1 @@
+"""Records as they came: decoded, staged, quarantined, each stored once."""

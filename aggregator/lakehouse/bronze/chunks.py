@@ -1,0 +1,114 @@
+"""Read what is new in chunks, one ahead: while a chunk is compared and committed, the next one is read.
+
+A chunk ahead lies on the disk, so that memory does not grow for it. Where files cannot be staged, Spark reads a chunk
+when it is taken, and nothing is read ahead.
+"""
+
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import zip_longest
+from typing import NamedTuple, Self
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from aggregator.lakehouse.archive.reading_plan import Span
+from aggregator.lakehouse.archive.slices import StreamSlices, cut
+from aggregator.lakehouse.archive.spark_source import load
+from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
+from aggregator.lakehouse.bronze.staging import Place, stage_slice
+from aggregator.lakehouse.spark.process import GONE
+
+SLICE_MESSAGES = 100_000
+POOL = "reading"
+"""Of Spark's scheduler, which gives each pool its share of the cores: else what is read ahead would go first."""
+
+
+class Chunk(NamedTuple):
+    """Messages of ``span``: advisories in ``staged`` files, None where there are none; the rest as rows ``raw``.
+
+    ``raw`` is None where there are no others, and none were left to Spark.
+    """
+
+    span: Span
+    raw: DataFrame | None
+    staged: StagedFiles | None
+
+
+def read_chunks(
+    spark: SparkSession, source: StreamSlices, spans: Sequence[Span], place: Place | None
+) -> Generator[Chunk, None, None]:
+    """Give the messages of each of ``spans``, in their order; close it, or what was read ahead stays."""
+    if place is None:
+        for span in spans:
+            yield Chunk(span, load(spark, source, (span.first, span.last), _slice_count(span)), None)
+        return
+    with _Ahead(spark, source, place) as ahead:
+        for span, following in zip_longest(spans, spans[1:]):
+            staged = ahead.take(span)
+            if following is not None:
+                ahead.begin(following)
+            try:
+                with removed_on_failure(staged):
+                    others = staged.others(spark)
+                yield Chunk(span, others, staged)
+            finally:
+                staged.remove_others()
+
+
+class _Ahead:
+    """Reads one chunk at a time in a thread of its own. A context manager; what nobody took is removed at its end."""
+
+    def __init__(self, spark: SparkSession, source: StreamSlices, place: Place) -> None:
+        self._spark, self._source, self._place = spark, source, place
+        self._group = f"reading-{uuid4()}"
+        self._thread = ThreadPoolExecutor(1, "reading")
+        self._reading: Future[StagedFiles] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        try:
+            if self._reading is not None:
+                # A JVM that is gone reads nothing any more.
+                with suppress(*GONE):
+                    self._spark.sparkContext.cancelJobGroup(self._group)
+                if not self._reading.exception():
+                    staged = self._reading.result()
+                    staged.remove()
+                    staged.remove_others()
+        finally:
+            self._thread.shutdown()
+
+    def begin(self, span: Span) -> None:
+        """Begin to read ``span``."""
+        self._reading = self._thread.submit(self._read, span, self._place.anew())
+
+    def take(self, span: Span) -> StagedFiles:
+        """Give what was read of ``span``, which was begun unless it is the first."""
+        if self._reading is None:
+            self.begin(span)
+        assert self._reading is not None
+        staged = self._reading.result()
+        self._reading = None
+        return staged
+
+    def _read(self, span: Span, place: Place) -> StagedFiles:
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", POOL)
+        context.setJobGroup(self._group, f"reading {span}")
+        slices = cut(span.first, span.last, _slice_count(span))
+        try:
+            found = context.parallelize(slices, len(slices)).map(partial(stage_slice, self._source, place)).collect()
+        except BaseException:
+            # Nobody will ask for what some of the slices have staged.
+            place.forget()
+            raise
+        return StagedFiles(place, found)
+
+
+def _slice_count(span: Span) -> int:
+    return -(-span.count // SLICE_MESSAGES)

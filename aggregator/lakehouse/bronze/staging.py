@@ -1,0 +1,165 @@
+"""Write advisories as data files of their table while they are read: no snapshot knows the files until one adds them.
+
+A task holds its slice's advisories in columns, and writes one file for each day at its end. Messages that others are to
+judge go into a file of their own beside them. When reading fails, the files go; those of a job that is killed, or of a
+task that runs twice, are orphans, which upkeep removes. This is done where the table's files are in a file system;
+elsewhere Spark reads and writes, which knows every kind of store.
+"""
+
+import base64
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from aggregator.lakehouse.archive.slices import StreamSlices
+from aggregator.lakehouse.archive.spark_source import ARROW_SCHEMA, rows_of
+from aggregator.lakehouse.bronze.fast_decode import take
+from aggregator.lakehouse.fingerprints import fingerprints
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """One data file, by its name below the table's; ``day`` is its partition, as a date."""
+
+    name: str
+    day: str
+    row_count: int
+
+
+class StagedSlice(msgspec.Struct, frozen=True):
+    """What a task has staged. ``fingerprints`` has 8 bytes for each row of its files: of its identity.
+
+    ``last_archived`` is the hub's time (microseconds) of the last of those rows, and of others that the table has
+    already; 0 where there were none. ``others`` names the file of the messages that others are to judge, "" for none.
+    """
+
+    files: Sequence[StagedFile] = ()
+    fingerprints: bytes = b""
+    last_archived: int = 0
+    others: str = ""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a table's files go, the columns that they have, and the sequence through which the table has its rows.
+
+    ``location`` is what the table calls its ``directory``. ``schema`` is Arrow's, in base 64; each field has Iceberg's
+    number for it. ``reading`` begins the names of the files of one reading.
+    """
+
+    location: str
+    directory: str
+    schema: str
+    after: int
+    reading: str
+
+    @classmethod
+    def of(cls, location: str, schema: pa.Schema, after: int) -> "Place | None":
+        """Name the place of a table at a URL; None where that is not in a file system."""
+        directory = local_path(location)
+        if directory is None:
+            return None
+        described = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        return cls(location, directory, described, after, uuid4().hex)
+
+    def anew(self) -> "Place":
+        """Give the same place for another reading."""
+        return msgspec.structs.replace(self, reading=uuid4().hex)
+
+    def arrow_schema(self) -> pa.Schema:
+        """Give the columns."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
+
+    def path(self, name: str) -> Path:
+        """Say where a file is."""
+        return Path(self.directory, name)
+
+    def name_in(self, directory: str) -> str:
+        """Name a new file in a directory of data, and make that."""
+        name = f"data/{directory}/{self.reading}-{uuid4()}.parquet"
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        return name
+
+    def forget(self) -> None:
+        """Remove what tasks have written, where no commit can know of it."""
+        for path in Path(self.directory).glob(f"data/*/{self.reading}-*.parquet"):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file that no snapshot knows; where that cannot be done, it is an orphan, which upkeep removes."""
+    with suppress(OSError):
+        path.unlink()
+
+
+def local_path(location: str) -> str | None:
+    """Give the path of a URL in a file system, None for another kind of store.
+
+    >>> local_path("file:///srv/lake/muster/advisories"), local_path("file:/srv/lake"), local_path("s3://lake/muster")
+    ('/srv/lake/muster/advisories', '/srv/lake', None)
+    """
+    path = location.removeprefix("file:")
+    return "/" + path.lstrip("/") if path.startswith("/") else None
+
+
+def stage_slice(source: StreamSlices, place: Place, sequences: tuple[int, int]) -> StagedSlice:
+    """Read ``sequences``, both ends included, and stage what they hold; raise ReadFailed."""
+    schema, batches = place.arrow_schema(), list[pa.RecordBatch]()
+    with _OthersFile(place) as others:
+        for messages in source.read(*sequences):
+            taken = take(messages, schema)
+            batches += taken.rows
+            if taken.left:
+                others.write(rows_of(messages, taken.left))
+    if not batches:
+        return StagedSlice(others=others.name)
+    rows = pa.Table.from_batches(batches)
+    last_archived = pc.max(rows["archived_at"]).cast(pa.int64()).as_py()
+    new = rows.filter(pc.greater(rows["hub_sequence"], place.after)) if place.after else rows
+    return StagedSlice(_stage(new, place), fingerprints(new["event_id"]).tobytes(), last_archived, others.name)
+
+
+class _OthersFile:
+    """A file that is there once something was written. A context manager; it has a ``name`` by then."""
+
+    def __init__(self, place: Place) -> None:
+        self.name = ""
+        self._place = place
+        self._opened = ExitStack()
+        self._writer: parquet.ParquetWriter
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._opened.close()
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if not self.name:
+            self.name = self._place.name_in("others")
+            writer = parquet.ParquetWriter(self._place.path(self.name), ARROW_SCHEMA, compression="zstd")
+            self._writer = self._opened.enter_context(writer)
+        self._writer.write_batch(rows)
+
+
+def _stage(rows: pa.Table, place: Place) -> list[StagedFile]:
+    days = rows["occurred_at"].cast(pa.date32())
+    found = pc.unique(days)
+    if len(found) <= 1:
+        return [_write(rows, str(day), place) for day in found]
+    return [_write(rows.filter(pc.equal(days, day)), str(day), place) for day in found]
+
+
+def _write(rows: pa.Table, day: str, place: Place) -> StagedFile:
+    name = place.name_in(f"occurred_at_day={day}")
+    # A dictionary of what differs in nearly every row takes more time, and more room, than to write it down.
+    differ = ("sender_id", "event_id")
+    texts = [field.name for field in rows.schema if field.type in (pa.string(), pa.large_string())]
+    repeated = [name for name in texts if name not in differ]
+    parquet.write_table(rows, place.path(name), compression="zstd", use_dictionary=repeated)
+    return StagedFile(name, day, rows.num_rows)

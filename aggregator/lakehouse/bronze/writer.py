@@ -1,0 +1,212 @@
+"""Write a range of archived messages into the bronze tables, each record once, whatever was written before.
+
+A table takes what lies beyond its own position, so a job killed between two commits goes on where each table was. A
+record that is there already is recognized by its identity. Its day, which a duplicate shares however late it comes, is
+the table's partition, so that only the days touched are compared.
+
+Most messages are advisories, which are in data files already when their chunk has been read (``staging``). Files in
+which every record is new are added to their table as they are, and Spark sees none of their rows. Otherwise, and where
+there are other advisories beside them, they are read and what is new is written anew.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import date
+from functools import reduce
+from typing import NamedTuple
+
+import msgspec
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.bronze.chunks import Chunk
+from aggregator.lakehouse.bronze.decode import TABLES as DECODED
+from aggregator.lakehouse.bronze.decode import decode, quarantined, registered_at
+from aggregator.lakehouse.bronze.policy_rows import given_at
+from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
+from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
+from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.warehouse.windows import within
+
+_DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What became of the messages read: ``read`` = ``written`` + ``duplicates`` + ``quarantined``, always.
+
+    ``ahead`` counts the watermarks among them that claim time after the hub stored them: a clock ahead of the hub's.
+    """
+
+    read: int = 0
+    written: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    ahead: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """Add up field by field."""
+        return Counts(
+            *(mine + theirs for mine, theirs in zip(*map(msgspec.structs.astuple, (self, other)), strict=True))
+        )
+
+
+class MiscountError(RuntimeError):
+    """What was read is not what was written, left out and quarantined together. Nothing more is committed."""
+
+
+class Arrivals(NamedTuple):
+    """What is new to one table: ``row_count`` ``rows`` that happened on ``days``; those of ``staged`` come on top."""
+
+    rows: DataFrame | None = None
+    row_count: int = 0
+    days: Collection[date] = ()
+    staged: StagedFiles | None = None
+
+
+def take(
+    spark: SparkSession,
+    chunk: Chunk,
+    range_end: HubPosition,
+    positions: Mapping[str, HubPosition],
+    choria_region: str = "",
+) -> tuple[Counts, HubPosition]:
+    """Write the messages of ``chunk``, and advance every bronze table to ``range_end.sequence``, where it ends.
+
+    ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before. Give what became
+    of the messages, and the position committed. Raise MiscountError.
+    """
+    decoded = None if chunk.raw is None else decode(chunk.raw, choria_region).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        done = {table.name: positions[table.name].sequence for table in BRONZE}
+        found = {} if decoded is None else _read(decoded, done, chunk.staged)
+        archived = [row.last_archived for row in found.values()]
+        known_through = max([*archived, chunk.staged.last_archived if chunk.staged else 0, range_end.known_through])
+        position = msgspec.structs.replace(range_end, known_through=known_through)
+        total = Counts(ahead=sum(row.ahead_count for row in found.values()))
+        for table in BRONZE:
+            if done[table.name] < position.sequence:
+                new = Arrivals(staged=chunk.staged if table is ADVISORIES else None)
+                if decoded is not None and table.name in found:
+                    rows = _rows(decoded, table, position.created_at).where(f.col("hub_sequence") > done[table.name])
+                    row = found[table.name]
+                    new = new._replace(rows=rows, row_count=row.new_count, days=row.days)
+                total += _take_table(spark, new, table, position)
+    finally:
+        if decoded is not None:
+            decoded.unpersist()
+    return total, position
+
+
+def _read(decoded: DataFrame, done: Mapping[str, int], staged: StagedFiles | None) -> dict[str, Row]:
+    """Sum up what messages are by the table that they belong to."""
+    with removed_on_failure(staged):
+        return {row.target: row for row in _summary(decoded, done).collect()}
+
+
+def begin(spark: SparkSession, start: HubPosition, positions: Mapping[str, HubPosition]) -> dict[str, HubPosition]:
+    """Have every bronze table stand at ``start`` if it stood nowhere: before the first message is taken."""
+    for table in BRONZE:
+        if table.name not in positions:
+            commits.advance(spark, table, start)
+    return {table.name: positions.get(table.name, start) for table in BRONZE}
+
+
+def duplicate_arrivals(rows: DataFrame, present: DataFrame, table: Table) -> DataFrame:
+    """Give as ``arrival`` the ``hub_sequence`` of every row whose record is ``present`` or came earlier in ``rows``."""
+    identity = list(table.identity)
+    arrivals = rows.select(*identity, f.col("hub_sequence").alias("arrival"))
+    together = present.select(*identity, f.lit(0).cast("bigint").alias("arrival")).unionByName(arrivals)
+    place = f.row_number().over(Window.partitionBy(*identity).orderBy("arrival"))
+    return together.select("arrival", place.alias("place")).where("place > 1 AND arrival > 0").select("arrival")
+
+
+def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
+    """Count, for each table, what is new to it, and name the days on which that happened."""
+    target = f.coalesce("table_name", f.lit(QUARANTINE.name))
+    done_there = f.element_at(f.create_map(*(f.lit(part) for pair in done.items() for part in pair)), f.col("target"))
+    happened_at = (
+        f.when(f.col("target") == ADVISORIES.name, f.timestamp_micros("at_us"))
+        .when(f.col("target") == WATERMARKS.name, f.timestamp_micros("watermark.observed_through_us"))
+        .when(f.col("target") == REGISTRATIONS.name, registered_at())
+        .when(f.col("target") == POLICY.name, given_at())
+        .otherwise(f.col("archived_at"))
+    )
+    is_new = f.col("hub_sequence") > done_there
+    ahead = f.col("watermark.observed_through_us") > f.unix_micros("archived_at")
+    return (
+        decoded.withColumn("target", target)
+        .groupBy("target")
+        .agg(
+            f.count_if(is_new).alias("new_count"),
+            f.collect_set(f.when(is_new, f.to_date(happened_at))).alias("days"),
+            f.max(f.unix_micros("archived_at")).alias("last_archived"),
+            f.count_if(is_new & ahead).alias("ahead_count"),
+        )
+    )
+
+
+def _take_table(spark: SparkSession, new: Arrivals, table: Table, position: HubPosition) -> Counts:
+    """Write what of ``new`` is not there yet."""
+    staged = new.staged
+    staged_count = staged.row_count if staged else 0
+    count = new.row_count + staged_count
+    if not count:
+        commits.advance(spark, table, position)
+        return Counts()
+    seen = commits.snapshots(spark, (table,)).get(table.name)
+    duplicate_count = 0
+    with removed_on_failure(staged):
+        are_all_new = staged and not new.row_count and staged.are_all_new(spark, table, seen)
+    if staged and are_all_new:
+        added = staged.add(spark, table, position, seen)
+    else:
+        with removed_on_failure(staged):
+            added, duplicate_count = _write(spark, new, table, position, seen)
+    if added + duplicate_count != count:
+        raise MiscountError(
+            f"{table.name}: of {count} messages {added} were written and {duplicate_count} left out as"
+            " duplicates, which does not add up; the tables are to be checked before the next run"
+        )
+    quarantined_count = added if table is QUARANTINE else 0
+    return Counts(count, added - quarantined_count, duplicate_count, quarantined_count)
+
+
+def _write(
+    spark: SparkSession, new: Arrivals, table: Table, position: HubPosition, seen: int | None
+) -> tuple[int, int]:
+    """Have Spark compare and write ``new``; give how many rows were added, and how many were there already."""
+    some = [new.rows] if new.rows is not None and new.row_count else []
+    if new.staged and new.staged.row_count:
+        some.append(new.staged.rows(spark, table))
+    rows = reduce(DataFrame.unionByName, some)
+    days = sorted({*new.days, *(new.staged.days if new.staged else ())})
+    present = spark.table(table.identifier).where(within(days, _DAY_OF[table.name]))
+    duplicate_count = 0
+    if _are_all_different(rows, present, table):
+        added = commits.append(rows, table, position, seen)
+    else:
+        duplicates = duplicate_arrivals(rows, present, table).persist()
+        duplicate_count = duplicates.count()
+        fresh = rows.join(duplicates, rows["hub_sequence"] == duplicates["arrival"], "left_anti")
+        added = commits.append(fresh, table, position, seen)
+        duplicates.unpersist()
+    if new.staged:
+        new.staged.remove()
+    return added, duplicate_count
+
+
+def _are_all_different(rows: DataFrame, present: DataFrame, table: Table) -> bool:
+    """Tell, at a fraction of the cost of finding duplicates, that there is none: equal records have equal hashes.
+
+    Two that differ may have equal ones too (for a million records once in ten million runs): then the answer is False.
+    """
+    hashes = f.xxhash64(*table.identity).alias("hash")
+    groups = present.select(hashes).unionAll(rows.select(hashes)).groupBy("hash").count()
+    return groups.where("count > 1").limit(1).count() == 0
+
+
+def _rows(decoded: DataFrame, table: Table, stream_created_at: int) -> DataFrame:
+    if table is QUARANTINE:
+        return quarantined(decoded, stream_created_at)
+    return DECODED[table.name](decoded)

@@ -1,0 +1,1 @@
+"""The commands of ``muster-aggregator`` that work on the tables."""

@@ -1,0 +1,254 @@
+"""The commands below ``import``. Spark is imported when one of them runs: ``--help`` must not wait for it."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+import msgspec
+
+from aggregator import config
+from aggregator.config import AggregatorSettings
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
+from aggregator.lakehouse.imports.source_file import SEPARATORS
+from aggregator.lakehouse.imports.watch import said_of_watch, told_epoch, watch
+from shared.command_group import CommandGroup
+from shared.identifiers import InvalidIdentifier, validated_token
+from shared.instants import format_duration, format_instant
+
+if TYPE_CHECKING:
+    from aggregator.lakehouse.imports.listing import Imported
+    from aggregator.lakehouse.imports.staging import Staged
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_STATE_HELP = "A value of that column that means {0}; or several.  [default: {1}]"
+
+
+def _token(_context: click.Context, parameter: click.Parameter, text: str) -> str:
+    try:
+        return validated_token(text, parameter.name or "")
+    except InvalidIdentifier as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _listed(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()
+
+
+def _separator(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if text not in ("auto", *SEPARATORS) and (len(text) != 1 or text.isalnum() or text in '"\r\n'):
+        raise click.BadParameter(f"{', '.join(SEPARATORS)}, or one character that is no letter or digit, not {text!r}")
+    return text
+
+
+@click.group("import", cls=CommandGroup)
+def import_() -> None:
+    """Take over what another monitoring system has kept."""
+
+
+@import_.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_FILE)
+@config.settings_for_spark
+@click.option("--source", callback=_token, default="history", show_default=True, help="What it comes from, in a word.")
+@click.option("--sender", multiple=True, required=True, metavar="COLUMN", help="Of the sender's key; or several.")
+@click.option("--start", required=True, metavar="COLUMN", help="Of an interval's start.")
+@click.option(
+    "--stop", metavar="COLUMN", help="Of its end. Without, nor --duration: rows tell changes, and hold until the next."
+)
+@click.option("--duration", metavar="COLUMN", help="Of how long it lasted, where there is no end.")
+@click.option(
+    "--duration-unit",
+    "unit",
+    type=click.Choice(get_args(Unit)),
+    default="s",
+    show_default=True,
+    help="Of numbers in that column; 1:02:03 is understood too.",
+)
+@click.option("--state", metavar="COLUMN", help="Of the state that the sender was in.")
+@click.option("--up", multiple=True, metavar="VALUE", help=_STATE_HELP.format("up", "up, 1"))
+@click.option("--down", multiple=True, metavar="VALUE", help=_STATE_HELP.format("down", "down, 0"))
+@click.option("--unknown", multiple=True, metavar="VALUE", help="A value that means that nobody knows; or several.")
+@click.option("--gone", multiple=True, metavar="VALUE", help="One that means that the sender is no more; or several.")
+@click.option("--always", type=click.Choice(["up", "down"]), help="There is no such column: every row is this.")
+@click.option(
+    "--gaps",
+    type=click.Choice(["unknown", "up", "down"]),
+    default="unknown",
+    show_default=True,
+    help="What a sender was between two of its rows: up, for a list of failures.",
+)
+@click.option(
+    "--since", metavar="INSTANT", help="The source watched from then on: --gaps holds before a first row, too."
+)
+@click.option(
+    "--until",
+    metavar="INSTANT",
+    help="It watched until then: --gaps holds after a last row; a row without end ends here.",
+)
+@click.option(
+    "--overlaps",
+    type=click.Choice(["refuse", "join"]),
+    default="refuse",
+    show_default=True,
+    help="Import nothing where intervals of a sender overlap, or make one of those of the same state.",
+)
+@click.option(
+    "--time", default="auto", show_default=True, help="Unix seconds or ISO 8601; s, ms, us, ns; or %d.%m.%Y %H:%M."
+)
+@click.option(
+    "--epoch", metavar="INSTANT", help="Numbers count from then, however small; 0 for 1970.  [default: 1970-01-01]"
+)
+@click.option("--zone", default="UTC", show_default=True, help="Time zone of times that do not say theirs.")
+@click.option("--groups", "shape", default="", metavar="SHAPE", help="What the parts of a key are: {site}/{rack}/{}.")
+@click.option("--joined-by", default="/", show_default=True, help="Stands between the columns of a key.")
+@click.option("--region", default="imported", show_default=True, help="Of senders whose key does not tell.")
+@click.option("--site", default="imported", show_default=True, help="Of senders whose key does not tell.")
+@click.option(
+    "--separator",
+    callback=_separator,
+    default="auto",
+    show_default=True,
+    help="Between columns: comma, semicolon, tab, pipe, space, or any one character; auto looks at the header.",
+)
+@click.option(
+    "--columns", callback=_listed, metavar="A,B,...", help="Names of the columns, where no first line has them."
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Read the files, say how they are understood, and change nothing. Overlaps are not looked for.",
+)
+def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bool, **given: Any) -> None:
+    """Import files of intervals in which senders were up or down, one to a row.
+
+    \b
+      muster-aggregator import intervals outages.csv.gz --source nagios --sender host --start begin --stop end \\
+        --always down --gaps up --time "%d.%m.%Y %H:%M" --zone Europe/Dublin --groups "{site}-{rack}-{}"
+
+    Text or CSV, also packed with xz, gzip or bzip2; columns go by name or, from 1, by number. Rows that cannot be read
+    are quarantined with a reason; where two intervals of a sender overlap, nothing is imported. The same again changes
+    nothing.
+    """  # noqa: D301 - \b keeps click from filling the lines
+    told = {name: value for name, value in given.items() if value or name not in ("up", "down")}
+    try:
+        now = time.time_ns() // 1000
+        told["since"], told["until"] = watch(given["since"], given["until"], given["zone"], now)
+        told["epoch"] = told_epoch(given["epoch"], given["zone"])
+        mapping = msgspec.convert(told, Mapping)
+        click.echo(said_of_watch(mapping))
+        if dry_run:
+            _look(files, mapping, now)
+        else:
+            _import(settings, files, mapping)
+    except ImportRefused as error:
+        raise click.ClickException(str(error)) from error
+
+
+@import_.command("list")
+@config.config_option
+def list_(config_path: Path) -> None:
+    """Show what was imported: the identifier of each file, what it brought, and for which time."""
+    from aggregator.lakehouse.imports.listing import imports_in  # noqa: PLC0415 - DuckDB
+    from aggregator.lakehouse.query.engine import open_tables  # noqa: PLC0415 - DuckDB
+    from aggregator.lakehouse.warehouse.errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
+
+    settings = config.load(config_path).lakehouse
+    try:
+        with open_tables(Path(settings.path), settings.catalog) as tables:
+            imports = imports_in(tables)
+    except TablesUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    for each in imports:
+        click.echo(_described(each))
+    if not imports:
+        click.echo("nothing was imported")
+
+
+@import_.command("remove")
+@click.argument("identifiers", nargs=-1, required=True, metavar="IDENTIFIER...")
+@config.settings_for_spark
+def remove(identifiers: tuple[str, ...], settings: AggregatorSettings) -> None:
+    """Forget what was imported by mistake: IDENTIFIER as `import list` shows it, or its beginning.
+
+    All tables become as if it had never been imported. A row that another file had too counts as brought by the one
+    that was imported first: import the other once more.
+    """
+    from aggregator.lakehouse.commands.failures import in_one_line  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.imports.job import remove_imports  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.spark.stopping import StopSignal  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.warehouse.errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
+
+    try:
+        with in_one_line(), StopSignal() as stop:
+            removed = remove_imports(settings, identifiers, stop.telling(_say), stop.check)
+    except TablesUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    for each in removed:
+        click.echo(f"removed {_described(each)}")
+
+
+def _described(imported: "Imported") -> str:
+    when = ""
+    if imported.interval_count:
+        when = f", from {format_instant(imported.started_at)} to {format_instant(imported.ended_at)}"
+    return (
+        f"{imported.import_id}  {imported.file} ({imported.block}): {imported.interval_count:,} intervals of"
+        f" {imported.sender_count:,} senders{when}; {imported.quarantined_count:,} quarantined"
+    )
+
+
+def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
+    from aggregator.lakehouse.imports.staging import stage  # noqa: PLC0415 - pyarrow
+
+    for path in files:
+        staged = stage(path, mapping, None, now, _say)
+        first = staged.first
+        assert first is not None
+        end = "until its next" if mapping.tells_changes else f"to {format_instant(first.ended_at)}"
+        groups = "".join(f", {name} {value}" for name, value in first.sender.groups.items())
+        click.echo(
+            f"{path}: {staged.row_count:,} rows, {staged.quarantined_count:,} of them to be quarantined;"
+            f" {_range(staged)}; the first:"
+            f" region {first.sender.region}, site {first.sender.site}{groups}, sender {first.sender.sender_id},"
+            f" {first.state} from {format_instant(first.started_at)} {end}"
+        )
+        _tell_reasons(staged)
+
+
+def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
+    from aggregator.lakehouse.commands.failures import in_one_line  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.imports.job import import_intervals  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.spark.stopping import StopSignal  # noqa: PLC0415 - Spark
+
+    with in_one_line(), StopSignal() as stop:
+        result = import_intervals(settings, files, mapping, stop.telling(_say), stop.check)
+    counts = result.counts
+    click.echo(
+        f"read {counts.read:,} = written {counts.written:,} + duplicates {counts.duplicates:,}"
+        f" + quarantined {counts.quarantined:,}"
+    )
+    if counts.zero_length:
+        click.echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length")
+    for staged in result.files:
+        click.echo(f"{staged.file}: {_range(staged)}")
+        _tell_reasons(staged)
+    if result.waiting_from is not None:
+        click.echo(
+            f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it"
+        )
+    click.echo(f"took {format_duration(round(result.seconds * 1e6))}")
+
+
+def _range(staged: "Staged") -> str:
+    return f"from {format_instant(staged.started_at)} to {format_instant(staged.ended_at)}"
+
+
+def _tell_reasons(staged: "Staged") -> None:
+    from aggregator.lakehouse.imports.staging import remedy  # noqa: PLC0415 - pyarrow
+
+    for reason, count in staged.reasons.items():
+        click.echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -1,0 +1,63 @@
+"""The command ``report html``: write the availability page, without Java."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aggregator import config
+from aggregator.lakehouse.interruption import interruptible
+from aggregator.lakehouse.page.document import render
+from aggregator.lakehouse.page.grouping import Choice, InvalidGrouping, parse_grouping
+from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from shared.instants import InvalidInstant
+from shared.sizes import format_size
+
+
+@click.command("html")
+@config.config_option
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option(
+    "--from", "since", metavar="WHEN", help="2026-01-31, 2026-01-31T12:00:00Z, or 7d for the last seven days."
+)
+@click.option("--to", "until", metavar="WHEN", help="2026-02-28 or 2026-02-28T12:00:00Z (exclusive).")
+@click.option("--last", metavar="7d", help="The last seven days before the end, instead of --from.")
+@click.option("--by", default="site", show_default=True, help="site, region, or the shape of names: {}-{rack}-{}.")
+@click.option("--region", "regions", multiple=True, metavar="REGION", help="Of this region only; or several.")
+@click.option("--site", "sites", multiple=True, metavar="SITE", help="Of this site only; or several.")
+def report_html(config_path: Path, output: Path, by: str, last: str | None, **chosen: Any) -> None:
+    """Write the availability page: one HTML file that needs nothing else.
+
+    \b
+      muster-aggregator report html --last 30d
+      muster-aggregator report html --from 2026-01-01 --to 2026-02-01 --region eu-west --by "{}-{rack}-{}"
+
+    By default it shows all that is known, by site.
+    """  # noqa: D301 - \b keeps click from filling the lines
+    if last is not None and chosen["since"] is not None:
+        raise click.UsageError("--last and --from both say where the period begins: leave one out")
+    settings = config.load(config_path).lakehouse
+    try:
+        choice = Choice(grouping=parse_grouping(by), **chosen | ({"since": last} if last is not None else {}))
+        with open_tables(Path(settings.path), settings.catalog) as tables, interruptible():
+            page = render(read_figures(tables, choice, settings.registration_interval))
+    except (TablesUnreadable, InvalidInstant, InvalidGrouping) as error:
+        raise click.ClickException(str(error)) from error
+    # A reader of the file never meets half a page.
+    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(page, encoding="utf-8")
+        unfinished.replace(output)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise click.ClickException(f"{output}: cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: {format_size(len(page.encode()))}")

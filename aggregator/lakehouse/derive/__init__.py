@@ -1,0 +1,1 @@
+"""Coverage, intervals and availability, derived from the bronze tables."""

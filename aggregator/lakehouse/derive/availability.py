@@ -1,0 +1,334 @@
+"""Account for every sender and window: up + down + unknown + maintenance + absent = the window, to the microsecond.
+
+Each instant gets the first that holds: absent (outside every interval), maintenance (declared, for the block or for the
+sender), unknown (not observed, or a store was lost), down, up. Most windows lie wholly inside one interval of a sender,
+and all those of a block share one coverage: they are counted, not listed. What is listed are the others, two for each
+interval at most. So the cost follows events. An outage is counted in the windows in which any of it lies outside
+maintenance.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.derive.intervals import BLOCK, DOWN, MAINTENANCE, SENDER, UNKNOWN, UP, site_bucket
+from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
+from aggregator.lakehouse.tables.schemas import SITE_AVAILABILITY_DAILY
+from aggregator.lakehouse.warehouse.windows import (
+    DAY_US,
+    HOUR_US,
+    begin_of_bucket,
+    floor_to,
+    partial_pieces,
+    whole_window_counts,
+    whole_windows,
+    window_length,
+)
+
+_SUM = "decimal(38,0)"
+"""Of what is published. A window of one site has room in a BIGINT, for a hundred million senders, and is summed in it:
+decimals take many times as long."""
+_KNOWN_TIMES = ("up_us", "down_us", "unknown_us", "maintenance_us")
+_TIMES = (*_KNOWN_TIMES, "absent_us")
+
+
+def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: int) -> DataFrame:
+    """Give what of the intervals lies in known time: (sender, ``state``, ``started_at``, ``ended_at``: microseconds).
+
+    ``begins`` gives, for each bucket of sites that is wanted, the midnight (microseconds) to begin at. ``ended_at`` is
+    null where an interval goes on. None is without length, for no interval is: an imported one that is adds no time.
+    """
+    started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
+    begin_at = begin_of_bucket(begins)
+    # Days before all of them are left unread.
+    reaches = f.col("ended_at") > f.timestamp_micros(f.lit(min(begins.values())))
+    return (
+        intervals.where(f.col("site_bucket").isin(*begins) & (f.col("ended_at").isNull() | reaches))
+        .where((started_at < known_through) & (ended_at.isNull() | (ended_at > begin_at)))
+        .select(*SENDER, "state", f.greatest(started_at, begin_at).alias("started_at"), ended_at.alias("ended_at"))
+    )
+
+
+def sender_day_exceptions(
+    spans: DataFrame, coverage_by_day: DataFrame, known_through: int, registration_interval: int
+) -> DataFrame:
+    """Give the rows of the table ``sender_day_exceptions``: days that no up interval of the sender fills.
+
+    ``spans`` is of ``spans_since``, cut at maintenance by ``planned``, ``coverage_by_day`` of ``coverage_windows``;
+    ``registration_interval`` is in microseconds.
+    """
+    first, last = whole_windows(f.col("started_at"), f.col("ended_at"), DAY_US, known_through)
+    spans = spans.withColumn("outlasts", _outlasts(known_through))
+    whole = (
+        spans.where(f.col("state") != UP)
+        .select(*SENDER, "state", "outlasts", first.alias("first"), last.alias("last"))
+        .where("first <= last")
+        .select(*SENDER, "state", "outlasts", f.explode(f.sequence("first", "last", f.lit(DAY_US))).alias("window_at"))
+        .select(
+            *SENDER,
+            "state",
+            "outlasts",
+            "window_at",
+            f.col("window_at").alias("started_at"),
+            (f.col("window_at") + window_length(f.col("window_at"), DAY_US, known_through)).alias("ended_at"),
+            f.lit(None).cast("bigint").alias("before_at"),
+        )
+    )
+    pieces = partial_pieces(spans, DAY_US, known_through).unionByName(whole)
+    times = (
+        _observed(pieces.withColumn("cut_hours", _cut_hours(known_through)), coverage_by_day, DAY_US, "cut_hours")
+        .groupBy(*SENDER, "window_at")
+        .agg(*_sums(), f.bit_or("cut_hours").alias("cut_hours"))
+    )
+    window_us = window_length(f.col("window_at"), DAY_US, known_through)
+    return times.select(
+        f.to_date(f.timestamp_micros("window_at")).alias("day"),
+        *SENDER,
+        window_us.alias("window_us"),
+        "up_us",
+        "down_us",
+        "unknown_us",
+        "maintenance_us",
+        (window_us - f.col("lived_us")).alias("absent_us"),
+        "outage_count",
+        (window_us == DAY_US).alias("complete"),
+        (2 * f.lit(registration_interval) * f.col("noticed_count")).cast("bigint").alias("error_bound_us"),
+        "cut_hours",
+        site_bucket().alias("site_bucket"),
+    )
+
+
+def site_availability_hourly(
+    spans: DataFrame,
+    exceptions: DataFrame,
+    coverage: tuple[DataFrame, DataFrame],
+    known_through: int,
+    interval: int,
+) -> DataFrame:
+    """Give the rows of the table ``site_availability_hourly``; ``interval`` is the registrations', in microseconds.
+
+    ``exceptions`` has the rows of ``sender_day_exceptions``, ``coverage`` the windows by day and by hour.
+    """
+    by_day, by_hour = coverage
+    whole = _whole_windows(spans, by_hour, HOUR_US, known_through)
+    pieces = _observed(partial_pieces(spans, HOUR_US, known_through), by_day, HOUR_US)
+    partial = pieces.groupBy("region", "site", "window_at").agg(*_sums())
+    together = whole.unionByName(partial, allowMissingColumns=True).unionByName(
+        _senders_of_cut_hours(exceptions), allowMissingColumns=True
+    )
+    hours = together.groupBy("region", "site", "window_at").agg(_senders(), *_resummed())
+    return _published(
+        hours.withColumn("day", f.to_date(f.timestamp_micros("window_at"))), HOUR_US, known_through, interval
+    )
+
+
+def site_availability_daily(
+    spans: DataFrame, exceptions: DataFrame, coverage_by_day: DataFrame, known_through: int, interval: int
+) -> DataFrame:
+    """Give the rows of the table ``site_availability_daily``: the exceptions, and the days that up intervals fill."""
+    whole = _whole_windows(spans.where(f.col("state") == UP), coverage_by_day, DAY_US, known_through)
+    others = exceptions.groupBy("region", "site", f.unix_micros(f.col("day").cast("timestamp")).alias("window_at")).agg(
+        f.count(f.lit(1)).alias("sender_count"),
+        *(f.sum(name).alias(name) for name in _KNOWN_TIMES),
+        f.sum(f.col("window_us") - f.col("absent_us")).alias("lived_us"),
+        f.sum("outage_count").alias("outage_count"),
+        f.sum(f.when(_is_imported(), 0).otherwise(f.col("outage_count"))).alias("noticed_count"),
+    )
+    days = whole.unionByName(others).groupBy("region", "site", "window_at").agg(_senders(), *_resummed())
+    return _published(days, DAY_US, known_through, interval)
+
+
+def over_sites(site_days: DataFrame, *keys: str) -> DataFrame:
+    """Add up ``site_availability_daily`` by day and ``keys``: ("region",) for regions, nothing for the fleet."""
+    summed = ("sender_count", *_TIMES, "outage_count", "error_bound_us")
+    types = dict(site_days.dtypes)
+    return (
+        site_days.groupBy("day", *keys)
+        .agg(
+            *(f.sum(name).cast(types[name]).alias(name) for name in summed),
+            f.first("window_us").alias("window_us"),
+            f.every("complete").alias("complete"),
+        )
+        .select("*", *_ratios())
+    )
+
+
+def _outlasts(known_through: int) -> Column:
+    """Say whether a span lasts until after the hour in which known time ends: it fills what is known of that."""
+    final = known_through - 1 - (known_through - 1) % HOUR_US
+    return f.col("ended_at").isNull() | (floor_to(f.col("ended_at"), HOUR_US) > final)
+
+
+def _cut_hours(known_through: int) -> Column:
+    """Set a bit for the hours of its day that a piece does not fill: where it starts, and where it ends."""
+    started_at, ended_at = f.col("started_at"), f.col("ended_at")
+
+    def bit(instant: Column) -> Column:
+        hour = f.floor(f.pmod(instant, f.lit(DAY_US)) / HOUR_US).cast("int")
+        return f.call_function("shiftleft", f.lit(1), hour)
+
+    starts_within = f.pmod(started_at, f.lit(HOUR_US)) != 0
+    fills_the_last = (ended_at == known_through) & f.col("outlasts")
+    ends_within = (f.pmod(ended_at, f.lit(HOUR_US)) != 0) & ~fills_the_last
+    return (
+        f.when(starts_within, bit(started_at))
+        .otherwise(0)
+        .bitwiseOR(f.when(ends_within, bit(ended_at - 1)).otherwise(0))
+    )
+
+
+def _senders_of_cut_hours(exceptions: DataFrame) -> DataFrame:
+    """Count the senders that are in no one state throughout, by hour: (region, site, ``window_at``, ``sender_count``).
+
+    Counted by day: to bring the pieces of every sender's every hour together would take as long as all the rest.
+    """
+    counts = (f.sum(f.getbit("cut_hours", f.lit(hour))).alias(f"hour_{hour}") for hour in range(24))
+    day_at = f.unix_micros(f.col("day").cast("timestamp"))
+    hours = f.array(
+        *(
+            f.struct((f.col("day_at") + hour * HOUR_US).alias("window_at"), f.col(f"hour_{hour}").alias("sender_count"))
+            for hour in range(24)
+        )
+    )
+    by_day = exceptions.groupBy("region", "site", day_at.alias("day_at")).agg(*counts)
+    return by_day.select("region", "site", f.inline(hours)).where("sender_count > 0")
+
+
+def _whole_windows(spans: DataFrame, coverage: DataFrame, unit: int, known_through: int) -> DataFrame:
+    """Sum up the windows that an interval fills: senders in each state, times what was observed of the window."""
+    counts = whole_window_counts(spans, (*BLOCK, "state"), unit, known_through)
+    known = coverage.select(*BLOCK, "window_at", "known_us", "maintenance_us")
+    window_us = window_length(f.col("window_at"), unit, known_through)
+    count, state = f.col("whole_count"), f.col("state")
+    known_us, planned_us = (f.coalesce(name, f.lit(0)) for name in ("known_us", "maintenance_us"))
+    observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(count * known_us)
+    planned = count * f.when(state == MAINTENANCE, window_us).otherwise(planned_us)
+    lived = count * window_us
+    return (
+        counts.join(known, [*BLOCK, "window_at"], "left")
+        .groupBy("region", "site", "window_at")
+        .agg(
+            f.sum("whole_count").alias("sender_count"),
+            *_states(observed, planned, lived),
+            *_outages(f.col("whole_count"), planned_us < window_us),
+        )
+    )
+
+
+def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int, *kept: str) -> DataFrame:
+    """Add to each piece ``observed_us`` and ``planned_us``, how much of it was observed and is maintenance.
+
+    Its length is ``piece_us``; ``is_first`` where no part of the same span that lies in the window comes before it.
+    The columns ``kept`` stay.
+    """
+    day_at = floor_to(f.col("window_at"), DAY_US) if unit != DAY_US else f.col("window_at")
+    sums = ("window_us", "known_us", "known_spans", "maintenance_us", "maintenance_spans")
+    known = coverage_by_day.select(*BLOCK, f.col("window_at").alias("day_at"), *sums)
+    length, state = f.col("ended_at") - f.col("started_at"), f.col("state")
+    observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(_overlap("known_us", "known_spans", length))
+    planned = f.when(state == MAINTENANCE, length).otherwise(_overlap("maintenance_us", "maintenance_spans", length))
+    is_first = f.coalesce(f.col("before_at") <= f.col("window_at"), f.lit(True))
+    return (
+        pieces.withColumn("day_at", day_at)
+        .join(known, [*BLOCK, "day_at"], "left")
+        .select(
+            *SENDER,
+            "state",
+            "window_at",
+            observed.alias("observed_us"),
+            planned.alias("planned_us"),
+            length.alias("piece_us"),
+            is_first.alias("is_first"),
+            *kept,
+        )
+    )
+
+
+def _overlap(total: str, spans: str, length: Column) -> Column:
+    """Say how much of a piece lies in the day's ``spans``, which come to ``total``."""
+    overlaps = f.transform(
+        spans,
+        lambda span: f.greatest(
+            f.least(span["ended_at"], f.col("ended_at")) - f.greatest(span["started_at"], f.col("started_at")), f.lit(0)
+        ),
+    )
+    # A day that lies in them throughout, or not at all, needs no look at them.
+    return (
+        f.when(f.coalesce(f.col(total) == 0, f.lit(True)), 0)
+        .when(f.col(total) == f.col("window_us"), length)
+        .otherwise(f.aggregate(overlaps, f.lit(0).cast("bigint"), lambda sum_, overlap: sum_ + overlap))
+    )
+
+
+def _sums() -> list[Column]:
+    outside = f.col("is_first") & (f.col("planned_us") < f.col("piece_us"))
+    times = _states(f.col("observed_us"), f.col("planned_us"), f.col("piece_us"))
+    return [*times, *_outages(f.lit(1), outside)]
+
+
+def _outages(count: Column, counts: Column) -> list[Column]:
+    """Sum outages where they count, and those of them that an agent noticed by silence.
+
+    The others are as exact as their source.
+    """
+    down = (f.col("state") == DOWN) & counts
+    return [
+        f.sum(f.when(down, count).otherwise(0)).alias("outage_count"),
+        f.sum(f.when(down & ~_is_imported(), count).otherwise(0)).alias("noticed_count"),
+    ]
+
+
+def _is_imported() -> Column:
+    return f.startswith("block", f.lit(BLOCK_PREFIX))
+
+
+def _states(observed: Column, planned: Column, lived: Column) -> list[Column]:
+    """Sum what was observed by state, what is maintenance, and what is neither."""
+    return [
+        f.sum(f.when(f.col("state") == UP, observed).otherwise(0)).alias("up_us"),
+        f.sum(f.when(f.col("state") == DOWN, observed).otherwise(0)).alias("down_us"),
+        f.sum(lived - observed - planned).alias("unknown_us"),
+        f.sum(planned).alias("maintenance_us"),
+        f.sum(lived).alias("lived_us"),
+    ]
+
+
+def _resummed() -> list[Column]:
+    return [f.sum(name).alias(name) for name in (*_KNOWN_TIMES, "lived_us", "outage_count", "noticed_count")]
+
+
+def _senders() -> Column:
+    return f.sum("sender_count").alias("sender_count")
+
+
+def _published(windows: DataFrame, unit: int, known_through: int, interval: int) -> DataFrame:
+    """Complete the sums of sites to the columns of their table."""
+    window_us = window_length(f.col("window_at"), unit, known_through)
+    day = f.to_date(f.timestamp_micros("window_at"))
+    complete = windows.select(
+        f.timestamp_micros("window_at").alias("hour"),
+        day.alias("day"),
+        "region",
+        "site",
+        "sender_count",
+        window_us.alias("window_us"),
+        *(f.col(name).cast(_SUM).alias(name) for name in _KNOWN_TIMES),
+        (f.col("sender_count").cast(_SUM) * window_us - f.col("lived_us")).cast(_SUM).alias("absent_us"),
+        "outage_count",
+        (window_us == unit).alias("complete"),
+        (f.lit(2 * interval).cast(_SUM) * f.col("noticed_count")).cast(_SUM).alias("error_bound_us"),
+        site_bucket().alias("site_bucket"),
+    )
+    published = complete.select("*", *_ratios())
+    return published if unit == HOUR_US else published.select(*SITE_AVAILABILITY_DAILY.column_names)
+
+
+def _ratios() -> list[Column]:
+    up, known = f.col("up_us").cast("double"), (f.col("up_us") + f.col("down_us")).cast("double")
+    total = (f.col("up_us") + f.col("down_us") + f.col("unknown_us")).cast("double")
+    return [
+        f.try_divide(up, known).alias("availability_known"),
+        f.try_divide(up, total).alias("availability_total"),
+        f.try_divide(known, total).alias("coverage"),
+    ]

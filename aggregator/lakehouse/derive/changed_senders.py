@@ -1,0 +1,156 @@
+"""Bring the lives of senders up to date with new advisories, at the cost of the senders that these are about.
+
+Rules. A sender whose new advisories all come after the one that its going-on interval rests on is continued from that
+interval. A sender without one, of whom the first new advisory opens an episode, is born, unless an older advisory was
+said to come after, or it was to be unheard for longer. All others (late history, stores that were lost) are read anew
+from their first advisory on.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection
+from datetime import date
+from enum import StrEnum
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.derive import contests, watermark_coverage
+from aggregator.lakehouse.derive.contests import Contest
+from aggregator.lakehouse.derive.intervals import (
+    SENDER,
+    UNKNOWN,
+    last_words,
+    place,
+    resting_place,
+    sender_intervals,
+    with_whole_days,
+    words,
+)
+from aggregator.lakehouse.warehouse.windows import within
+from shared.identifiers import AdvisoryKind
+
+
+class Turn(StrEnum):
+    """How a sender is brought up to date."""
+
+    CONTINUED = "continued"
+    BORN = "born"
+    ANEW = "anew"
+
+
+class Renewed(NamedTuple):
+    """What to write: ``rows`` in the place of those ``where``; ``old`` and ``new`` are the lives that changed.
+
+    ``new`` is persisted, and ``old`` where it is small: they are used more than once.
+    """
+
+    rows: DataFrame
+    where: Column
+    old: DataFrame
+    new: DataFrame
+
+
+def goes_on() -> Column:
+    """Select the intervals that go on: a partition of their own."""
+    return f.col("ended_at").isNull()
+
+
+def turns(advisories: DataFrame, going_on: DataFrame) -> DataFrame:
+    """Say for each sender of the new ``advisories`` how to go on: (sender, ``turn``, ``first``: its place).
+
+    ``going_on`` has the rows of ``sender_intervals`` that go on.
+    """
+    said = place()
+    begins = (f.col("kind") == AdvisoryKind.NEW) & ~f.col("rebuilt")
+    first = advisories.groupBy(*SENDER).agg(f.min(said).alias("first"), f.min_by(begins, said).alias("begins"))
+    turn = f.when(f.col("rests_on").isNull(), f.when(f.col("begins"), Turn.BORN)).when(
+        (f.col("state") != UNKNOWN) & (f.col("rests_on") < f.col("first")), Turn.CONTINUED
+    )
+    return first.join(going_on.select(*SENDER, "state", resting_place().alias("rests_on")), [*SENDER], "left").select(
+        *SENDER, "first", f.coalesce(turn, f.lit(Turn.ANEW)).alias("turn")
+    )
+
+
+def lost_stores(continuations: DataFrame, found: Collection[Contest] = ()) -> DataFrame | None:
+    """Give (region, site, block, ``rebuilt_at``) of the stores that were lost; None where none was, as nearly always.
+
+    ``found`` are the contests: after one, a store may take another's place as it does after a loss. To provide for what
+    is not there would take each row apart and put it together again.
+    """
+    if not found:
+        return (
+            None if continuations.where(f.size("lost_at") > 0).isEmpty() else watermark_coverage.rebuilds(continuations)
+        )
+    return contests.store_changes(continuations, found)
+
+
+def said_after(born: DataFrame, old_advisories: DataFrame) -> DataFrame:
+    """Give the senders among ``born``, as of ``turns``, of whom an old advisory comes after their first new one."""
+    old = old_advisories.select(*SENDER, place().alias("said"))
+    return born.join(old, [*SENDER]).where("said > first").select(*SENDER).distinct()
+
+
+def unheard_beyond(born: DataFrame, intervals: DataFrame) -> DataFrame:
+    """Give the senders among ``born``, as of ``turns``, that ``intervals`` has unheard when their new life began."""
+    unheard = intervals.where(f.col("advisory_kind") == AdvisoryKind.RETIRED).select(*SENDER, "ended_at")
+    return born.join(unheard, [*SENDER]).where("ended_at > first.occurred_at").select(*SENDER).distinct()
+
+
+def continued(
+    touched: DataFrame, advisories: DataFrame, going_on: DataFrame, rebuilds: DataFrame | None, known_through: int
+) -> Renewed:
+    """Bring ``touched``, as of ``turns``, up to date with the new ``advisories``: none is to be read anew."""
+    senders = touched.select(*SENDER)
+    old = going_on.join(senders, [*SENDER], "left_semi").persist()
+    new = sender_intervals(last_words(old).unionAll(words(advisories)), rebuilds, known_through).persist()
+    others = with_whole_days(going_on.join(senders, [*SENDER], "left_anti"), known_through)
+    return Renewed(new.unionByName(others), goes_on(), old, new)
+
+
+def partly_anew(
+    touched: tuple[DataFrame, DataFrame],
+    advisories: tuple[DataFrame, DataFrame],
+    intervals: DataFrame,
+    rebuilds: DataFrame | None,
+    known_through: int,
+) -> Renewed:
+    """Bring senders up to date of which some are read anew.
+
+    ``touched`` has the senders that new advisories are about, as of ``turns``, and those to be read anew, among them or
+    beside them; ``advisories`` the new ones, and all. ``intervals`` has the rows of ``sender_intervals``: of those that
+    have ended, the partitions that change are written anew, and no others.
+    """
+    (senders, anew), (new_advisories, all_advisories) = touched, advisories
+    in_order = senders.select(*SENDER).join(anew, [*SENDER], "left_anti")
+    changed = in_order.unionAll(anew)
+    going_on = intervals.where(goes_on())
+    records = (
+        last_words(going_on.join(in_order, [*SENDER], "left_semi"))
+        .unionAll(words(new_advisories.join(anew, [*SENDER], "left_anti")))
+        .unionAll(words(all_advisories.join(anew, [*SENDER], "left_semi")))
+    )
+    new = sender_intervals(records, rebuilds, known_through).persist()
+    ended, new_ended = intervals.where(~goes_on()), new.where(~goes_on())
+    replaced, replacing = (rows.join(anew, [*SENDER], "left_semi") for rows in (ended, new_ended))
+    moved = _partitions(replaced.exceptAll(replacing).unionAll(replacing.exceptAll(replaced)))
+    rows = (
+        new.where(goes_on())
+        .unionByName(with_whole_days(going_on.join(changed, [*SENDER], "left_anti"), known_through))
+        .unionByName(new_ended.join(in_order, [*SENDER], "left_semi"))
+        .unionByName(ended.where(moved).join(anew, [*SENDER], "left_anti"))
+        .unionByName(replacing.where(moved))
+    )
+    old = going_on.join(in_order, [*SENDER], "left_semi").unionByName(intervals.join(anew, [*SENDER], "left_semi"))
+    return Renewed(rows, goes_on() | moved, old, new)
+
+
+def _partitions(ended: DataFrame) -> Column:
+    """Select the partitions that any of these rows lies in."""
+    days: dict[int, set[date]] = defaultdict(set)
+    for day, bucket in ended.select(f.to_date("ended_at"), "site_bucket").distinct().collect():
+        days[bucket].add(day)
+    selected = f.lit(False)
+    for bucket, touched in days.items():
+        selected |= (f.col("site_bucket") == bucket) & within(touched, "ended_at")
+    return selected

@@ -1,0 +1,237 @@
+"""Bring the derived tables to one position of the bronze tables, and prove that the accounting adds up.
+
+All of them go on from one whole run: where a run was killed between two commits, what it committed is taken back first.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, date, datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.derive import availability, contests, coverage, losses, watermark_coverage
+from aggregator.lakehouse.derive.accounting import check
+from aggregator.lakehouse.derive.changed_senders import lost_stores
+from aggregator.lakehouse.derive.changed_windows import windows_begin
+from aggregator.lakehouse.derive.checkpoint import Ground
+from aggregator.lakehouse.derive.imported_availability import import_availability, import_sender_availability
+from aggregator.lakehouse.derive.imported_intervals import imported_coverage, imported_intervals
+from aggregator.lakehouse.derive.incremental import Before, Records, Renewal, said_beside
+from aggregator.lakehouse.derive.intervals import sender_intervals, words
+from aggregator.lakehouse.derive.maintenance import Declared, Planned, begin_with, declared
+from aggregator.lakehouse.spark.effort import joined_as, looked_at_again
+from aggregator.lakehouse.tables.imports import (
+    DERIVED_FROM_IMPORTS,
+    IMPORT_AVAILABILITY,
+    IMPORT_SENDER_AVAILABILITY,
+    IMPORTS,
+)
+from aggregator.lakehouse.tables.schemas import (
+    ADVISORIES,
+    CONTINUATIONS,
+    DERIVED,
+    FLEET_AVAILABILITY_DAILY,
+    REGION_AVAILABILITY_DAILY,
+    SENDER_DAY_EXCEPTIONS,
+    SENDER_INTERVALS,
+    SENDER_MAINTENANCE_DAYS,
+    SITE_AVAILABILITY_DAILY,
+    SITE_AVAILABILITY_HOURLY,
+    SITE_BUCKETS,
+    SITE_COVERAGE,
+    SITE_COVERAGE_DAILY,
+    WATERMARKS,
+    Table,
+)
+from aggregator.lakehouse.unchanged import NOWHERE
+from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse.commits import HubPosition, WholeRun
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.windows import DAY_US, HOUR_US
+from shared.instants import SECOND
+
+Progress = Callable[[str], None]
+
+
+class Derivation:
+    """One step of all derived tables to ``position``.
+
+    Known time ends where the hub's does; what was imported from later on waits for it. Before any word from a hub, it
+    ends with the imports. ``registration_interval`` is in microseconds. ``written`` are the tables written so far.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        position: HubPosition,
+        imported: HubPosition | None,
+        registration_interval: int,
+        progress: Progress,
+    ) -> None:
+        self._spark, self._position, self._imported = spark, position, imported
+        self._interval, self._progress = registration_interval, progress
+        self.written: list[Table] = []
+        self._known_through = position.known_through or (imported.known_through if imported is not None else 0)
+        through = f.col("hub_sequence") <= position.sequence
+        self._records = Records(*(spark.table(table.identifier).where(through) for table in (ADVISORIES, WATERMARKS)))
+
+    def run(self, ground: Ground | None) -> None:
+        """Compute what has changed since ``ground``, where all tables stand, or everything where there is none.
+
+        Raise AccountingError before a wrong sum is committed; what was committed before it is for ``take_back``. The
+        result is the same.
+        """
+        try:
+            if ground is None:
+                self._in_full()
+            else:
+                self._from_ground(ground)
+        finally:
+            self._spark.catalog.clearCache()
+
+    def _in_full(self) -> None:
+        records, known_through = self._records, self._known_through
+        nothing, pages = self._read(CONTINUATIONS).limit(0), watermark_coverage.ledger(records.advisories)
+        doubts = watermark_coverage.doubts(records.watermarks, records.advisories, pages, nothing)
+        self._write(
+            watermark_coverage.continuations(records.watermarks, pages, nothing, doubts, known_through), CONTINUATIONS
+        )
+        after = self._read(CONTINUATIONS)
+        found = contests.found_in(after)
+        heard = contests.heard(records.advisories, found)
+        lives = sender_intervals(words(heard), lost_stores(after, found), known_through)
+        spans = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts).unionByName(
+            said_beside(after, found)
+        )
+        seen = coverage.site_coverage(spans, losses.spans(self._spark, self._position), known_through)
+        if self._imported is not None:
+            imports = self._read(IMPORTS)
+            lives = lives.unionByName(imported_intervals(imports, known_through))
+            seen = seen.unionByName(imported_coverage(imports, known_through))
+        self._write(lives, SENDER_INTERVALS)
+        self._write(seen, SITE_COVERAGE)
+        self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), f.lit(True), self._declared())
+
+    def _from_ground(self, ground: Ground) -> None:
+        def stood(table: Table) -> DataFrame:
+            return commits.read_at(self._spark, table, ground.snapshots[table.name])
+
+        known_before = ground.position.known_through
+        before = Before(
+            ground.position.sequence, known_before, *map(stood, (SENDER_INTERVALS, SITE_COVERAGE, CONTINUATIONS))
+        )
+        renewal = Renewal(self._records, before, losses.spans(self._spark, self._position), self._known_through)
+        self._write(renewal.continuations(), CONTINUATIONS)
+        after = self._read(CONTINUATIONS)
+        found = contests.found_in(after)
+        self._write(renewal.coverage(after, found), SITE_COVERAGE)
+        lives = renewal.lives(after, found)
+        self._write(lives.rows, SENDER_INTERVALS, lives.where)
+        begins = windows_begin((lives.old, lives.new), (before.coverage, self._read(SITE_COVERAGE)), known_before)
+        windows = self._declared()
+        begins = begin_with(begins, declared(self._spark, ground.position.sequence), windows)
+        self._windows(begins, _since(begins), windows)
+
+    def _declared(self) -> Collection[Declared]:
+        return declared(self._spark, self._position.sequence)
+
+    def _windows(self, begins: Mapping[int, int], where: Column, windows: Collection[Declared]) -> None:
+        """Compute the windows that ``begins`` tells of, by bucket of sites; they are in the partitions ``where``.
+
+        ``windows`` are those of maintenance.
+        """
+        known_through, interval = self._known_through, self._interval
+        planned = Planned(self._spark, windows, min(begins.values()), known_through)
+        intervals, covered = self._read(SENDER_INTERVALS), planned.cut_coverage(self._read(SITE_COVERAGE))
+        by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
+        held = by_day.agg(
+            f.count(f.lit(1)).alias("days"), f.sum(f.size("known_spans") + f.size("maintenance_spans")).alias("spans")
+        ).first()
+        assert held is not None
+        # A site whose link flaps has many spans in a day.
+        day_count, span_count = held["days"], held["spans"] or 0
+        by_day = joined_as(by_day, day_count + span_count)
+        by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
+        by_hour = joined_as(by_hour, day_count * DAY_US // HOUR_US + span_count)
+        lives = looked_at_again(availability.spans_since(intervals, begins, known_through))
+        spans = planned.cut_spans(lives)
+        if windows or Iceberg(self._spark).row_count(SENDER_MAINTENANCE_DAYS):
+            self._write(planned.sender_days(lives), SENDER_MAINTENANCE_DAYS, where)
+        else:
+            commits.advance(self._spark, SENDER_MAINTENANCE_DAYS, self._position)
+            self.written.append(SENDER_MAINTENANCE_DAYS)
+        self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)
+        exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
+        self._write(exceptions, SENDER_DAY_EXCEPTIONS, where)
+        days_cut = looked_at_again(self._read(SENDER_DAY_EXCEPTIONS).where(where))
+        site_days = availability.site_availability_daily(
+            spans, days_cut, by_day, known_through, interval
+        ).localCheckpoint()
+        site_hours = availability.site_availability_hourly(
+            spans, days_cut, (by_day, by_hour), known_through, interval
+        ).localCheckpoint()
+        check(spans, days_cut, site_days, site_hours, known_through)
+        self._write(site_hours, SITE_AVAILABILITY_HOURLY, where)
+        self._write(site_days, SITE_AVAILABILITY_DAILY, where)
+        # Small tables, and not partitioned: days before are taken over as they are.
+        begin = f.lit(_day(min(begins.values())))
+        days = looked_at_again(self._read(SITE_AVAILABILITY_DAILY).where(f.col("day") >= begin))
+        for table, keys in ((REGION_AVAILABILITY_DAILY, ("region",)), (FLEET_AVAILABILITY_DAILY, ())):
+            kept = self._read(table).where(f.col("day") < begin)
+            self._write(availability.over_sites(days, *keys).unionByName(kept), table)
+
+    def _read(self, table: Table) -> DataFrame:
+        return self._spark.table(table.identifier)
+
+    def _write(self, rows: DataFrame, table: Table, where: Column | None = None) -> None:
+        commits.replace(rows, table, f.lit(True) if where is None else where, self._position)
+        self.written.append(table)
+        self._progress(f"  {table.name}")
+
+
+def derive_from_imports(spark: SparkSession, imported: HubPosition, progress: Progress) -> None:
+    """Recompute the tables that speak of imports alone, which stands at ``imported``."""
+    imports = spark.table(IMPORTS.identifier)
+    for table, make in (
+        (IMPORT_SENDER_AVAILABILITY, import_sender_availability),
+        (IMPORT_AVAILABILITY, _import_availability),
+    ):
+        commits.replace(make(imports), table, f.lit(True), imported)
+        progress(f"  {table.name}")
+
+
+def take_back(spark: SparkSession, whole_run: WholeRun) -> str:
+    """Have the derived tables say what they said after the last whole run, or nothing where there was none.
+
+    Say what became of it, for whoever is told why.
+    """
+    stood = whole_run.snapshots
+    before = [table for table in (*DERIVED, *DERIVED_FROM_IMPORTS) if table.name in stood]
+    if not commits.go_back(spark, before, stood):
+        return (
+            "what was derived could not be taken back, for snapshots of the last whole run are gone: ask nothing of the"
+            " tables before a run has gone through"
+        )
+    since = [table for table in (*DERIVED, *DERIVED_FROM_IMPORTS) if table not in before]
+    written = commits.snapshots(spark, since)
+    for table in since:
+        if table.name in written:
+            commits.replace(spark.table(table.identifier).limit(0), table, f.lit(True), NOWHERE)
+    return "nothing of it stays in the derived tables"
+
+
+def _import_availability(imports: DataFrame) -> DataFrame:
+    return import_availability(imports, imports.sparkSession.table(IMPORT_SENDER_AVAILABILITY.identifier))
+
+
+def _since(begins: Mapping[int, int]) -> Column:
+    """Select the partitions, by day and bucket of sites, of what ``begins`` tells of."""
+    selected = f.lit(False)
+    for bucket, midnight in begins.items():
+        day = f.lit(_day(midnight))
+        selected |= (f.col("site_bucket") == bucket) & (f.col("day") >= day)
+    return selected
+
+
+def _day(midnight: int) -> date:
+    return datetime.fromtimestamp(midnight // SECOND, tz=UTC).date()

@@ -1,0 +1,267 @@
+"""Turn advisories into the lives of senders: episodes, and in each the intervals in which a sender was up or down.
+
+Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id). At one instant, what ends comes
+before what begins; but a ``retired`` at the very sighting that opened its episode comes after its ``new``.
+- ``new`` opens an episode and ends one still open; a ``rebuilt`` new goes on with the open one. Where no episode is
+  open, whatever comes opens one, except ``retired``: a history that begins in the middle is read from there on.
+- A ``retired`` with ``unheard_until`` is of a sender that its stream had ceased to listen to: it is unknown from its
+  last sighting (after ``stale`` from when that became true) until then, or until its next advisory, and absent
+  afterwards.
+- ``stale`` starts down at the last sighting; ``recovered`` and ``new`` start up when they became true.
+- Any other ``retired`` ends the episode: after ``stale`` when it became true; an operator's at the last sighting,
+  whatever came before it.
+- Where a store was lost, or one that does not know it took its place (``contests.py``), whoever had an open episode is
+  unknown from then on, until its next advisory.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
+from aggregator.lakehouse.warehouse.windows import DAY_US, floor_to
+from shared.identifiers import AdvisoryKind
+
+BLOCK = ("region", "site", "block")
+SENDER = (*BLOCK, "sender_id")
+
+UP, DOWN, UNKNOWN, MAINTENANCE = "up", "down", "unknown", "maintenance"
+REBUILT, UNHEARD, LOST_STORE = "rebuilt", "unheard", "lost_store"
+
+_AT_ONCE = len(AdvisoryKind)
+"""The rank of a ``retired`` at the instant at which its episode began."""
+_KINDS = {kind.rank: str(kind) for kind in AdvisoryKind} | {_AT_ONCE: str(AdvisoryKind.RETIRED)}
+_REBUILT_WORD, _UNHEARD_WORD = len(_KINDS), len(_KINDS) + 1
+_WORDS = {**_KINDS, _REBUILT_WORD: REBUILT, _UNHEARD_WORD: UNHEARD}
+_DATED_BACK = (AdvisoryKind.STALE.rank, _UNHEARD_WORD)
+"""What starts its state at the last sighting, so that a ``retired`` behind it ends that state when it became true."""
+
+
+def words(advisories: DataFrame) -> DataFrame:
+    """Give what lives are made of, out of advisories."""
+    opened = [f.lit(None).cast("string").alias("opened_by"), f.lit(None).cast("timestamp").alias("opened_at")]
+    told = ("kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", "by_operator", "unheard_until")
+    return advisories.select(*SENDER, *told, *opened, said_rank().alias("rank"))
+
+
+def last_words(going_on: DataFrame) -> DataFrame:
+    """Give what lives are made of, out of intervals that go on: the advisory each rests on, with its episode.
+
+    Nothing before it matters to what follows, unless a store was lost (``state`` unknown).
+    """
+    return going_on.select(
+        *SENDER,
+        f.col("advisory_kind").alias("kind"),
+        f.col("advisory_at").alias("occurred_at"),
+        f.col("started_at").alias("last_seen_at"),
+        f.col("advisory_id").alias("event_id"),
+        f.lit(False).alias("rebuilt"),
+        f.lit(False).alias("by_operator"),
+        f.lit(None).cast("timestamp").alias("unheard_until"),
+        f.col("episode").alias("opened_by"),
+        f.col("episode_started_at").alias("opened_at"),
+        _rank(f.col("advisory_kind")).alias("rank"),
+    )
+
+
+def place() -> Column:
+    """Give the place among its sender's of a row of the table ``advisories``: the lesser comes first."""
+    return f.struct("occurred_at", said_rank().alias("rank"), "event_id")
+
+
+def resting_place() -> Column:
+    """Give the place of the advisory that a row of ``sender_intervals`` rests on."""
+    rank = _rank(f.col("advisory_kind")).alias("rank")
+    return f.struct(f.col("advisory_at").alias("occurred_at"), rank, f.col("advisory_id").alias("event_id"))
+
+
+def said_rank() -> Column:
+    """Give the rank of a row of the table ``advisories`` among those of its instant."""
+    is_of_one_sighting = f.col("sequence") == f.col("opening_sequence")
+    at_once = (f.col("kind") == AdvisoryKind.RETIRED) & (f.col("last_seen_at") == f.col("occurred_at"))
+    return f.when(at_once & is_of_one_sighting, _AT_ONCE).otherwise(_rank(f.col("kind")))
+
+
+def sender_intervals(words: DataFrame, rebuilds: DataFrame | None, known_through: int) -> DataFrame:
+    """Give the rows of the table ``sender_intervals``, of all senders that any of ``words`` is about.
+
+    ``rebuilds`` has (region, site, block, rebuilt_at): since when a block's store, after one was lost, learns its
+    senders anew; None where none was lost. ``known_through`` (microseconds) cuts the last day, for ``last_whole_day``
+    only.
+    """
+    following = _following(words)
+    cut = following.withColumn("state", _state()) if rebuilds is None else _split_at_lost_stores(following, rebuilds)
+    return with_whole_days(cut.where("ended_at IS NULL OR started_at < ended_at"), known_through)
+
+
+def _following(words: DataFrame) -> DataFrame:
+    """Give each advisory that starts a state, with when that starts and ends, and which episode it is part of."""
+    # The hash settles nearly every comparison of the sort, of which the names, long and alike, would settle few. All of
+    # them are columns: where the order has an expression in it, Spark sorts anew for each window.
+    ordered = Window.partitionBy("sender_hash", *SENDER).orderBy("occurred_at", "rank", "event_id")
+    so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    word, before, after = f.col("word"), f.col("word_before"), f.col("word_after")
+    starts_at = f.when(before.isin(*_DATED_BACK), f.col("after_stale_at")).otherwise(f.col("after_other_at"))
+    ends_at = f.when(word.isin(*_DATED_BACK), f.col("next_after_stale_at")).otherwise(f.col("next_after_other_at"))
+    starts_a_state = word != AdvisoryKind.RETIRED.rank
+    nothing_open = before.isNull() | before.isin(AdvisoryKind.RETIRED.rank, _UNHEARD_WORD)
+    opens = starts_a_state & (nothing_open | (word == AdvisoryKind.NEW.rank))
+    # Of two instants the one that is there, where one is not.
+    ended_at = f.least(f.when(after.isNotNull(), f.greatest("started_at", ends_at)), "unheard_until")
+    episode = f.coalesce("opened_by", f.when(opens, f.col("event_id")))
+    opened_at = f.coalesce("opened_at", f.when(opens, f.col("started_at")))
+    return (
+        _narrow(words)
+        .withColumns(
+            {
+                "word_before": f.lag("word").over(ordered),
+                "word_after": f.lead("word").over(ordered),
+                "heard_again_at": f.lead("occurred_at").over(ordered),
+                "next_after_stale_at": f.lead("after_stale_at").over(ordered),
+                "next_after_other_at": f.lead("after_other_at").over(ordered),
+            }
+        )
+        .withColumns(
+            {
+                # A sighting before the one that the last state rests on cannot take that state back.
+                "started_at": f.max(starts_at).over(so_far),
+                "episode": f.last(episode, ignorenulls=True).over(so_far),
+            }
+        )
+        .withColumn("episode_started_at", f.last(opened_at, ignorenulls=True).over(so_far))
+        .where(starts_a_state)
+        .select(
+            *SENDER,
+            "episode",
+            "episode_started_at",
+            "started_at",
+            ended_at.alias("ended_at"),
+            f.when(ended_at == f.col("unheard_until"), AdvisoryKind.RETIRED)
+            .otherwise(_named(after, _WORDS))
+            .alias("ended_by"),
+            "heard_again_at",
+            f.col("occurred_at").alias("advisory_at"),
+            _named(f.col("rank"), _KINDS).alias("advisory_kind"),
+            f.col("event_id").alias("advisory_id"),
+        )
+    )
+
+
+def _narrow(words: DataFrame) -> DataFrame:
+    """Give of each word what is sorted and looked at from row to row: kinds are numbers.
+
+    ``after_stale_at`` and ``after_other_at`` say when it ends the state before it and starts its own, where that was
+    stale or unheard, and where not. ``unheard_until`` is null where the sender was heard to the end.
+    """
+    kind, last_seen_at, occurred_at = f.col("kind"), f.col("last_seen_at"), f.col("occurred_at")
+    is_stale, is_retired = kind == AdvisoryKind.STALE, kind == AdvisoryKind.RETIRED
+    by_operator = is_retired & f.coalesce("by_operator", f.lit(False))
+    is_unheard = is_retired & ~by_operator & f.col("unheard_until").isNotNull()
+    is_rebuilt = (kind == AdvisoryKind.NEW) & f.col("rebuilt")
+    return words.select(
+        f.xxhash64(*SENDER).alias("sender_hash"),
+        *SENDER,
+        "event_id",
+        "occurred_at",
+        "opened_by",
+        "opened_at",
+        "rank",
+        f.when(is_rebuilt, _REBUILT_WORD).when(is_unheard, _UNHEARD_WORD).otherwise(_rank(kind)).alias("word"),
+        f.when(is_unheard, f.col("unheard_until")).alias("unheard_until"),
+        f.when(is_stale | by_operator, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
+        f.when(is_stale | is_retired, last_seen_at).otherwise(occurred_at).alias("after_other_at"),
+    )
+
+
+def with_whole_days(intervals: DataFrame, known_through: int) -> DataFrame:
+    """Add, or renew, the days that lie wholly in each interval, and the bucket of the site."""
+    started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
+    first = floor_to(started_at + (DAY_US - 1), DAY_US)
+    # Of an interval that has ended these days are fixed: only those that go on are written anew by every run.
+    last = f.coalesce(floor_to(ended_at, DAY_US) - DAY_US, floor_to(f.lit(known_through - 1), DAY_US))
+    return intervals.select(
+        *SENDER,
+        "episode",
+        "episode_started_at",
+        "state",
+        "started_at",
+        "ended_at",
+        "ended_by",
+        "advisory_at",
+        "advisory_kind",
+        "advisory_id",
+        f.when(first <= last, _day(first)).alias("first_whole_day"),
+        f.when(first <= last, _day(last)).alias("last_whole_day"),
+        site_bucket().alias("site_bucket"),
+    )
+
+
+def site_bucket() -> Column:
+    """Spread sites over the buckets by which derived tables are partitioned."""
+    return f.pmod(f.crc32("site"), f.lit(SITE_BUCKETS)).cast("int")
+
+
+def _rank(kind: Column) -> Column:
+    ranks = f.when(kind == AdvisoryKind.STALE, AdvisoryKind.STALE.rank)
+    for other in (AdvisoryKind.RETIRED, AdvisoryKind.RECOVERED, AdvisoryKind.NEW):
+        ranks = ranks.when(kind == other, other.rank)
+    return ranks
+
+
+def _named(number: Column, names: Mapping[int, str]) -> Column:
+    (first, name), *others = names.items()
+    named = f.when(number == first, name)
+    for each, name in others:
+        named = named.when(number == each, name)
+    return named
+
+
+def _state() -> Column:
+    kind = f.col("advisory_kind")
+    return f.when(kind == AdvisoryKind.STALE, DOWN).when(kind == AdvisoryKind.RETIRED, UNKNOWN).otherwise(UP)
+
+
+def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFrame:
+    """Cut each interval in which a store was lost and its sender not heard since: what follows the cut is unknown."""
+    lost = rebuilds.groupBy(*BLOCK).agg(f.sort_array(f.collect_set("rebuilt_at")).alias("lost_at"))
+    unheard = f.filter(
+        "lost_at",
+        lambda at: (
+            (at > f.col("advisory_at"))
+            # Who is unknown already stays so for the reason that came first.
+            & (f.col("advisory_kind") != AdvisoryKind.RETIRED)
+            & (f.col("heard_again_at").isNull() | (at < f.col("heard_again_at")))
+            & (f.col("ended_at").isNull() | (at < f.col("ended_at")))
+        ),
+    )
+    cut = f.get("unheard", f.lit(0))
+
+    def part(state: Column, started_at: Column, ended_at: Column, ended_by: Column) -> Column:
+        return f.struct(
+            state.alias("state"),
+            started_at.alias("started_at"),
+            ended_at.alias("ended_at"),
+            ended_by.alias("ended_by"),
+        )
+
+    started_at, ended_at, ended_by = f.col("started_at"), f.col("ended_at"), f.col("ended_by")
+    whole = f.array(part(_state(), started_at, ended_at, ended_by))
+    parts = f.array(part(_state(), started_at, cut, f.lit(LOST_STORE)), part(f.lit(UNKNOWN), cut, ended_at, ended_by))
+    return (
+        following.join(f.broadcast(lost), [*BLOCK], "left")
+        .withColumn("unheard", unheard)
+        .select(
+            *SENDER,
+            "episode",
+            "episode_started_at",
+            "advisory_at",
+            "advisory_kind",
+            "advisory_id",
+            f.inline(f.when(cut.isNull(), whole).otherwise(parts)),
+        )
+    )
+
+
+def _day(microseconds: Column) -> Column:
+    return f.to_date(f.timestamp_micros(microseconds))

@@ -1,0 +1,1 @@
+"""Queries of the tables without Java: DuckDB over Iceberg."""

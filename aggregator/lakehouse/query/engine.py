@@ -1,0 +1,234 @@
+"""Answer SQL over the Iceberg tables without Java: pyiceberg names the files, DuckDB reads them.
+
+Every table, also one that is still empty, and every view of ``views.py`` can be asked for by its bare name, as
+``muster.<name>`` or as ``lake.muster.<name>``, so that a query reads the same here and in Spark. Tables are read at the
+snapshots that the last whole run recorded: what a run is writing meanwhile, or left half done, is not seen. Nothing is
+ever written.
+"""
+
+import re
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import duckdb
+from duckdb.func import FunctionNullHandling
+from pyarrow import Table as ArrowTable
+from pyarrow import parquet
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import RESTError
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from sqlalchemy.exc import SQLAlchemyError
+
+from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
+from aggregator.lakehouse.parquet_columns import parquet_columns
+from aggregator.lakehouse.query.table_scan import create_table_view
+from aggregator.lakehouse.read_only_sql import check_only_reads
+from aggregator.lakehouse.tables.schemas import NAMESPACE, POSITIONS, TABLES, VIEWS
+from aggregator.lakehouse.tables.view_sql import duckdb_statements
+from aggregator.lakehouse.warehouse.catalog import open_catalog, reason_of
+from aggregator.lakehouse.warehouse.catalog_settings import CATALOG
+from aggregator.lakehouse.warehouse.errors import TablesUnreadable, explained
+from aggregator.lakehouse.zipped_content import unzipped
+
+_BATCH = 1000
+_KNOWN = tuple(table.name for table in (*TABLES, *VIEWS))
+_SETTINGS = (
+    "SET TimeZone = 'UTC'",
+    # Tables are read from this machine's files; nothing is ever fetched to answer a query.
+    "SET autoinstall_known_extensions = false",
+    # A year's query opens each of some thousand files several times; a table's file never changes.
+    "SET parquet_metadata_cache = true",
+    f"ATTACH ':memory:' AS {CATALOG}",
+    f"CREATE SCHEMA {CATALOG}.{NAMESPACE}",
+    f"USE {CATALOG}.{NAMESPACE}",
+    # Else a SELECT could have DuckDB write its log, or a profile of the query, into any file.
+    "SET lock_configuration = true",
+)
+
+
+class Answer(NamedTuple):
+    """The columns' names, and the rows as tuples, in their order."""
+
+    names: tuple[str, ...]
+    rows: Iterator[Any]
+
+
+class Tables:
+    """Hold the tables open for queries, at one state for its whole life. A context manager."""
+
+    def __init__(self, catalog: Catalog, names: Iterable[str]) -> None:
+        self._catalog = catalog
+        self._views = {view.name: sql for view, sql in zip(VIEWS, duckdb_statements(), strict=True)}
+        self._tables = sorted(names)
+        self._registered: set[str] = set()
+        self._connection = duckdb.connect()
+        for setting in _SETTINGS:
+            self._connection.execute(setting)
+        self._connection.create_function(
+            "unzipped", unzipped, ["VARCHAR"], "VARCHAR", null_handling=FunctionNullHandling.SPECIAL
+        )
+        # Whoever forgets to close would be told of DuckDB's leaks when Python ends: a page of them.
+        weakref.finalize(self, self._connection.close)
+        self._snapshots: Mapping[str, int] = {}
+        self._recorded_as: int | None = None
+        if POSITIONS.name in self._tables:
+            self._recorded_as = self.load(POSITIONS.name)[0].metadata.current_snapshot_id
+            self._snapshots = dict(self.rows("SELECT table_name, snapshot_id FROM positions WHERE snapshot_id > 0"))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Give what can be asked for: tables and views, in order."""
+        return tuple(sorted([*self._tables, *self._views]))
+
+    def answer(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> Answer:
+        """Run one statement; its rows are there until the next one is run.
+
+        Raise TablesUnreadable, also while rows are fetched, where it cannot be answered; its text is one clear line.
+        """
+        with self._errors_in_words(sql):
+            self._register_mentioned(sql)
+            cursor = self._connection.execute(sql, parameters)
+        return Answer(tuple(column[0] for column in cursor.description or ()), self._fetched(sql, cursor))
+
+    def rows(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:
+        """Run one statement and give all its rows, as tuples. Raise as ``answer``."""
+        return list(self.answer(sql, parameters).rows)
+
+    def arrow(self, sql: str) -> ArrowTable:
+        """Run one statement and give its answer as a table of pyarrow's. Raise as ``answer``."""
+        with self._errors_in_words(sql):
+            self._register_mentioned(sql)
+            return self._connection.sql(sql).to_arrow_table()
+
+    def write_parquet(self, sql: str, file: Path) -> int:
+        """Write the answer to one statement as Parquet, the columns' types kept as ``parquet_columns`` says.
+
+        Give its rows. Raise as ``answer``.
+        """
+        with self._errors_in_words(sql):
+            self._register_mentioned(sql)
+            answer = self._connection.sql(sql)
+            columns = parquet_columns(answer.columns, answer.types)
+            kept = answer if columns is None else answer.project(columns)
+            kept.write_parquet(str(file), compression="zstd")
+        return int(parquet.read_metadata(file).num_rows)
+
+    def load(self, name: str) -> tuple[Table, Snapshot | None]:
+        """Give a table and the state in which it is read, None while it never had one; raise TablesUnreadable."""
+        try:
+            table = self._catalog.load_table((NAMESPACE, name))
+        except (OSError, SQLAlchemyError, RESTError) as error:
+            raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {reason_of(error)}") from error
+        recorded = self._snapshots.get(name)
+        snapshot = table.snapshot_by_id(recorded) if recorded is not None else None
+        if recorded is not None and snapshot is None and self._are_recorded_anew():
+            raise TablesUnreadable(
+                f"{NAMESPACE}.{name} is not there any more as it was when the tables were opened ([lakehouse]"
+                " keep_snapshots): open them anew"
+            )
+        # One that another program expired is passed over for the current one: maintenance changes no rows.
+        return table, snapshot or table.current_snapshot()
+
+    def interrupt(self) -> None:
+        """End the statement that another thread runs."""
+        self._connection.interrupt()
+
+    def read_only_statement(self, sql: str) -> str:
+        """Give ``sql`` back where it is one statement that only reads; raise TablesUnreadable where it is not."""
+        with self._errors_in_words(sql):
+            check_only_reads(self._connection, sql)
+        return sql
+
+    def close(self) -> None:
+        """Let the files go."""
+        self._connection.close()
+        self._catalog.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _fetched(self, sql: str, cursor: duckdb.DuckDBPyConnection) -> Iterator[Any]:
+        """Give rows as they are needed: an answer may be larger than memory."""
+        while True:
+            with self._errors_in_words(sql):
+                batch = cursor.fetchmany(_BATCH)
+            if not batch:
+                return
+            yield from batch
+
+    @contextmanager
+    def _errors_in_words(self, sql: str) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as error:
+            self._register(self.names)
+            raise TablesUnreadable(explained(error, sql, self._columns())) from error
+        except RuntimeError as error:
+            # What DuckDB makes of Ctrl-C.
+            if str(error) == "Query interrupted":
+                raise KeyboardInterrupt from error
+            raise
+
+    def _register_mentioned(self, sql: str) -> None:
+        """Make what the statement speaks of known to DuckDB: to list the files of every table takes its time."""
+        mentioned = _mentioned(sql, self.names)
+        # A statement that names none of them may list them all, or put a name together.
+        self._register(mentioned or self.names)
+        for name in mentioned:
+            if name not in self._registered:
+                raise TablesUnreadable(
+                    f"{name} needs tables or columns that are new in this version: run muster-aggregator rollup"
+                )
+
+    def _register(self, names: Iterable[str]) -> None:
+        wanted = set(names)
+        # A view stands behind those that it rests on.
+        for view in reversed(self._views):
+            if view in wanted:
+                wanted.update(_mentioned(self._views[view], self.names))
+        for name in sorted(wanted & set(self._tables) - self._registered):
+            try:
+                create_table_view(self._connection, name, *self.load(name))
+            except OSError as error:
+                raise TablesUnreadable(f"{NAMESPACE}.{name} cannot be read: {error}") from error
+            self._registered.add(name)
+        for name, statement in self._views.items():
+            if name in wanted - self._registered and self._registered.issuperset(self._rested_on(name)):
+                # Tables of an older version may lack a column, until the next rollup.
+                with suppress(duckdb.BinderException):
+                    self._connection.execute(statement)
+                    self._registered.add(name)
+
+    def _are_recorded_anew(self) -> bool:
+        """Tell whether a run ended since the tables were opened: what is there now belongs to another state."""
+        return self.load(POSITIONS.name)[0].metadata.current_snapshot_id != self._recorded_as
+
+    def _rested_on(self, view: str) -> set[str]:
+        return set(_mentioned(self._views[view], _KNOWN)) - {view}
+
+    def _columns(self) -> dict[str, tuple[str, ...]]:
+        """Give the columns of every table and view."""
+        columns: dict[str, tuple[str, ...]] = dict.fromkeys(self.names, ())
+        query = "SELECT table_name, list(column_name ORDER BY ordinal_position) FROM information_schema.columns"
+        rows = self._connection.execute(f"{query} WHERE table_schema = ? GROUP BY 1", [NAMESPACE]).fetchall()
+        return columns | {name: tuple(found) for name, found in rows}
+
+
+def open_tables(warehouse: Path, catalog: CatalogSettings = FILE_BESIDE_THE_TABLES) -> Tables:
+    """Open the tables below ``warehouse``, or those that ``catalog`` names; raise TablesUnreadable where none are."""
+    return Tables(*open_catalog(warehouse, catalog))
+
+
+def _mentioned(sql: str, names: Iterable[str]) -> list[str]:
+    words = set(re.findall(r"\w+", sql.lower()))
+    return [name for name in names if name.lower() in words]

@@ -1,0 +1,317 @@
+"""Roll up: bring the tables of one warehouse up to what the hub holds. Everything is put together here."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from aggregator.config import AggregatorSettings
+from aggregator.lakehouse.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
+from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, plan_reading, reached
+from aggregator.lakehouse.archive.restored import check_past
+from aggregator.lakehouse.archive.slices import StreamSlices
+from aggregator.lakehouse.bronze import writer
+from aggregator.lakehouse.bronze.chunks import read_chunks
+from aggregator.lakehouse.bronze.staged_files import place_of
+from aggregator.lakehouse.bronze.writer import Counts
+from aggregator.lakehouse.derive import contest_report, losses
+from aggregator.lakehouse.derive.accounting import AccountingError
+from aggregator.lakehouse.derive.checkpoint import ground_of, recipe_of
+from aggregator.lakehouse.derive.derivation import Derivation, derive_from_imports, take_back
+from aggregator.lakehouse.report_holes import in_one_piece
+from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.spark.caches import default_cache
+from aggregator.lakehouse.spark.jars import iceberg_jars, jars_for
+from aggregator.lakehouse.spark.java import java_home
+from aggregator.lakehouse.spark.master import check_master
+from aggregator.lakehouse.spark.session import SessionSettings, start
+from aggregator.lakehouse.spark.stopping import Check, unstoppable, until_stopped
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORTS
+from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS, Table
+from aggregator.lakehouse.unchanged import reached_by_all, settled_at, tables_at
+from aggregator.lakehouse.warehouse import commits, provision
+from aggregator.lakehouse.warehouse.catalog import check_reachable
+from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.warehouse.lock import alone, wait_until_free
+from aggregator.lakehouse.warehouse.upkeep import Upkeep, is_due, maintain
+
+LOCK_DEADLINE = 60.0
+CHUNK_BYTES = 512 << 20
+CHUNK_MESSAGES = 1_000_000
+
+_RECORDS = (ADVISORIES, WATERMARKS, IMPORTS)
+
+Progress = Callable[[str], None]
+
+
+class RollupRequest(msgspec.Struct, frozen=True):
+    """How to roll up: ``full`` recomputes what could be continued; ``accept_loss`` gives messages up."""
+
+    full: bool = False
+    accept_loss: Span | None = None
+
+
+class RollupResult(msgspec.Struct, frozen=True):
+    """What a rollup did; ``upkeep`` where it was due. ``seconds`` are those of the whole, Spark's start included.
+
+    ``contested``: what agents say against each other, one line for each block.
+    """
+
+    counts: Counts
+    position: HubPosition
+    seconds: float
+    upkeep: Upkeep | None = None
+    contested: tuple[str, ...] = ()
+
+
+class Hub(msgspec.Struct, frozen=True):
+    """What the hub's two streams hold."""
+
+    archive: StreamState
+    report: StreamState
+
+
+def roll_up(
+    settings: AggregatorSettings, request: RollupRequest, progress: Progress, check: Check = unstoppable
+) -> RollupResult:
+    """Read what is new, write it once, derive what follows from it; ``check`` may end every wait.
+
+    Raise ConnectFailed, ReadFailed, Refused, AlreadyRunning, JavaUnavailable, JarsUnavailable: one line each; and
+    MiscountError, AccountingError when the figures do not add up.
+    """
+    began = time.monotonic()
+    # Before Spark's start: whoever cannot run is told at once.
+    asyncio.run(until_stopped(_look_at(settings, pauses=()), check))
+    wait_until_free(warehouse(settings), LOCK_DEADLINE, progress, check)
+    nothing_new = find_nothing_new(settings, check) if request == RollupRequest() else None
+    if nothing_new is not None:
+        return msgspec.structs.replace(nothing_new, seconds=time.monotonic() - began)
+    spark = start_session(settings, progress)
+    result = roll_up_in(spark, settings, request, progress, check)
+    return msgspec.structs.replace(result, seconds=time.monotonic() - began)
+
+
+def roll_up_in(
+    spark: SparkSession,
+    settings: AggregatorSettings,
+    request: RollupRequest,
+    progress: Progress,
+    check: Check = unstoppable,
+) -> RollupResult:
+    """Roll up in a session that is there; raise as ``roll_up``."""
+    began = time.monotonic()
+    upkeep = None
+    with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
+        # Under the lock: what was looked at before may lie behind what another job has read since.
+        provision.prepare(spark)
+        stands = commits.positions(spark, BRONZE)
+        hub = asyncio.run(until_stopped(_look_at(settings, stands.values()), check))
+        plan = plan_reading(list(stands.values()), hub.archive, hub.report, request.accept_loss)
+        asyncio.run(until_stopped(_check_past(settings, stands.values()), check))
+        counts, position = _take_what_is_new(spark, settings, hub, plan, stands, progress)
+        known_before = min((each.known_through for each in stands.values()), default=0)
+        bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
+        contested = tuple(contest_report.lines(spark, known_before))
+        if is_due(spark, settings.lakehouse):
+            upkeep = _keep_up(spark, settings, progress, sweep=False)
+    return RollupResult(counts, position, time.monotonic() - began, upkeep, contested)
+
+
+def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -> RollupResult | None:
+    """Do without Spark what a run would do that finds nothing new; None where it would find something.
+
+    No lock is needed, for nothing is written: where another job writes, tables are not as they were recorded. Raise
+    ConnectFailed, ReadFailed, Refused.
+    """
+    began = time.monotonic()
+    # Before the hub is looked at, which only grows meanwhile.
+    position = settled_at(warehouse(settings), settings.lakehouse)
+    if position is None:
+        return None
+    hub = asyncio.run(until_stopped(_look_at(settings, [position]), check))
+    if plan_reading([position], hub.archive, hub.report).wanted.count:
+        return None
+    asyncio.run(until_stopped(_check_past(settings, [position]), check))
+    return RollupResult(Counts(), position, time.monotonic() - began)
+
+
+def keep_up(settings: AggregatorSettings, progress: Progress, check: Check = unstoppable) -> Upkeep:
+    """Finish what a killed run left, then keep all tables small; the hub is not asked.
+
+    Raise AlreadyRunning, JavaUnavailable, JarsUnavailable: one line each; and AccountingError.
+    """
+    wait_until_free(warehouse(settings), LOCK_DEADLINE, progress, check)
+    spark = start_session(settings, progress)
+    with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
+        provision.prepare(spark)
+        bring_up_to_date(spark, settings, None, full=False, progress=progress)
+        return _keep_up(spark, settings, progress, sweep=True)
+
+
+def bring_up_to_date(
+    spark: SparkSession,
+    settings: AggregatorSettings,
+    position: HubPosition | None,
+    *,
+    full: bool,
+    progress: Progress,
+) -> HubPosition:
+    """Derive what is not of this state of the archive and of the imports yet; give the hub's position.
+
+    ``position`` None stands for the one that all bronze tables have reached, which is nowhere before the first rollup.
+    Raise AccountingError where times do not add up, and Interfered where another job writes these tables: what the last
+    whole run left is what they say then, or after the next run.
+    """
+    effort.fit(spark, _RECORDS, 0, settings.lakehouse.spark)
+    whole_run = commits.last_whole_run(spark)
+    stands = commits.positions(spark, (*BRONZE, IMPORTS, *DERIVED_FROM_IMPORTS), whole_run)
+    imported = stands.get(IMPORTS.name)
+    if position is None:
+        position = reached_by_all(stands)
+    interval = settings.lakehouse.registration_interval
+    recipe = recipe_of(interval, imported, losses.spans(spark, position))
+    ground = None if full else ground_of(spark, whole_run, recipe, position, imported)
+    wanted = tables_at(position, imported)
+    if ground is not None and whole_run.positions == wanted:
+        return position
+    here = commits.snapshots(spark, (*DERIVED, *DERIVED_FROM_IMPORTS))
+    derivation = Derivation(spark, position, imported, interval, progress)
+    written: tuple[Table, ...] = ()
+    try:
+        if imported is not None and (
+            ground is None or any(stands.get(each.name) != imported for each in DERIVED_FROM_IMPORTS)
+        ):
+            derive_from_imports(spark, imported, progress)
+            written = DERIVED_FROM_IMPORTS
+        if ground is None or ground.position != position:
+            effort.cut(spark, _RECORDS, whole_run.snapshots if ground else None, settings.lakehouse.spark)
+            progress(f"deriving intervals, coverage and availability through {position.sequence}")
+            derivation.run(ground)
+    except AccountingError as error:
+        # Sums of what two jobs have written prove nothing, and what the other wrote is not to be taken back.
+        commits.check_own(spark, here, derivation.written)
+        raise AccountingError(f"{error}; {take_back(spark, whole_run)}") from error
+    began = msgspec.structs.replace(whole_run, snapshots=here)
+    commits.record(spark, wanted, recipe, began, (*written, *derivation.written))
+    return position
+
+
+def start_session(settings: AggregatorSettings, progress: Progress) -> SparkSession:
+    """Start Spark for the warehouse of ``settings``, fetching what it needs where that is missing."""
+    wanted = session_settings(settings, progress)
+    progress("starting Spark")
+    return start(wanted)
+
+
+def session_settings(settings: AggregatorSettings, progress: Progress, *, read_only: bool = False) -> SessionSettings:
+    """Say which session the settings ask for, and have at hand what it needs: Java, and jars."""
+    check_reachable(warehouse(settings), settings.lakehouse.catalog, read_only=read_only)
+    check_master(settings.lakehouse.spark_master)
+    cache = default_cache()
+    given = Path(settings.lakehouse.jars) if settings.lakehouse.jars else None
+    return SessionSettings(
+        warehouse=warehouse(settings),
+        java_home=java_home(cache),
+        jars=iceberg_jars(cache, given, progress, jars_for(settings.lakehouse.catalog)),
+        master=settings.lakehouse.spark_master,
+        extra=settings.lakehouse.spark,
+        catalog=settings.lakehouse.catalog,
+        read_only=read_only,
+    )
+
+
+def warehouse(settings: AggregatorSettings) -> Path:
+    """Give the directory of the tables."""
+    return Path(settings.lakehouse.path).absolute()
+
+
+def _keep_up(spark: SparkSession, settings: AggregatorSettings, progress: Progress, *, sweep: bool) -> Upkeep:
+    progress("keeping the tables small")
+    return maintain(spark, settings.lakehouse, time.time_ns() // 1_000, progress, sweep=sweep)
+
+
+async def _look_at(
+    settings: AggregatorSettings, stands: Collection[HubPosition] | None = None, pauses: Collection[float] = PAUSES
+) -> Hub:
+    """Ask what the hub's streams hold; the archive again after ``pauses`` while its mirror seems to be ahead of it.
+
+    Of a mirror with holes, what is of use to tables that stand at ``stands``, where these are given.
+    """
+    reading = settings.lakehouse.reading
+    async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE, reading=reading) as reader:
+        # The mirror first: what it holds, the archive has held before.
+        report = await reader.state(settings.lakehouse.report_stream, pauses)
+        archive = await reader.state(settings.lakehouse.archive_stream, pauses)
+        for pause in pauses:
+            if report.last_sequence <= archive.last_sequence:
+                break
+            # A server that has just come to lead the archive may have something still to take.
+            await asyncio.sleep(pause)
+            archive = await reader.state(settings.lakehouse.archive_stream, PAUSES)
+        if stands is not None:
+            report = await in_one_piece(reader, report, archive, reached(stands))
+        return Hub(archive, report)
+
+
+async def _check_past(settings: AggregatorSettings, stands: Collection[HubPosition]) -> None:
+    async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
+        await check_past(reader, stands)
+
+
+async def _archived_at(settings: AggregatorSettings, hub: Hub, sequence: int) -> int:
+    """Give the hub's time (microseconds) of the first message at or after ``sequence``."""
+    async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
+        found = await reader.at_or_after(hub.archive.name, sequence)
+    if found is None or found[0] > hub.archive.last_sequence:
+        raise ReadFailed(f"stream {hub.archive.name}: nothing is left at or after {sequence}; run again when there is")
+    return found[1]
+
+
+def _take_what_is_new(
+    spark: SparkSession,
+    settings: AggregatorSettings,
+    hub: Hub,
+    plan: ReadingPlan,
+    stands: Mapping[str, HubPosition],
+    progress: Progress,
+) -> tuple[Counts, HubPosition]:
+    """Read and write chunk by chunk; a run that is killed goes on with the chunk that it was in.
+
+    ``stands`` tells where the bronze tables stand.
+    """
+    known_through = min((each.known_through for each in stands.values()), default=0)
+    position = HubPosition(hub.archive.name, hub.archive.created_at, plan.wanted.first - 1, known_through)
+    done = writer.begin(spark, position, stands)
+    if plan.lost is not None:
+        resumed_at = asyncio.run(_archived_at(settings, hub, plan.wanted.first))
+        losses.record(spark, plan.lost, position, resumed_at)
+        progress(f"gave up {plan.lost}: the time they stood for is unknown from now on")
+    effort.fit(spark, _RECORDS, plan.wanted.count, settings.lakehouse.spark)
+    if plan.wanted.count:
+        progress(f"reading {plan.wanted.count:,} new messages")
+    counts, began = Counts(), time.monotonic()
+    place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
+    reading = settings.lakehouse.reading
+    source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name, reading=reading)
+    with closing(read_chunks(spark, source, _chunks(plan, hub.report), place)) as chunks:
+        for chunk in chunks:
+            end = msgspec.structs.replace(position, sequence=chunk.span.last)
+            taken, position = writer.take(spark, chunk, end, done, settings.lakehouse.choria_region)
+            done = {name: max(stood, position, key=lambda each: each.sequence) for name, stood in done.items()}
+            counts += taken
+            read = chunk.span.last - plan.wanted.first + 1
+            progress(
+                f"read {read:,} of {plan.wanted.count:,} ({100 * read // plan.wanted.count} %),"
+                f" {read / (time.monotonic() - began):,.0f} a second"
+            )
+    return counts, position
+
+
+def _chunks(plan: ReadingPlan, report: StreamState) -> list[Span]:
+    size = max(1, min(CHUNK_MESSAGES, CHUNK_BYTES // report.message_size))
+    firsts = range(plan.wanted.first, plan.wanted.last + 1, size)
+    return [Span(first, min(first + size - 1, plan.wanted.last)) for first in firsts]

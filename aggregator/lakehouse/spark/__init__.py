@@ -1,0 +1,1 @@
+"""Spark and its Java: session, jars, master, and the SQL server."""

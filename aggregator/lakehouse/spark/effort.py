@@ -1,0 +1,86 @@
+"""Plan and compile less where there is little to compute: for a few rows, planning is nearly all that a run does."""
+
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from aggregator.lakehouse.tables.definition import Table
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
+
+FEW_ROWS = 200_000
+"""Rows that are computed faster one by one than it takes to compile code for them."""
+NEW_ROWS = 1_000_000
+"""New rows that a few pieces sort in memory: each piece takes a while, however small it is."""
+MOST_HANDED_OUT = 100_000
+"""Rows of windows, and spans in them, that every core may hold a copy of: some 50 MB."""
+
+_SHUFFLED = "spark.sql.shuffle.partitions"
+_FOR_FEW = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    _SHUFFLED: "1",
+    # Rows of many days lie in many files of a few rows each: four for a task are too few.
+    "spark.sql.iceberg.read.adaptive-split-size.enabled": "false",
+}
+_ONE_BY_ONE = ("spark.sql.codegen.factoryMode", "spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled")
+_PIECES = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+
+
+def fit(spark: SparkSession, tables: Iterable[Table], new_count: int, chosen: Mapping[str, str]) -> None:
+    """Set up the session for ``tables`` and as many new rows. What an operator has ``chosen`` stays."""
+    iceberg = Iceberg(spark)
+    rows = new_count + sum(iceberg.row_count(table) for table in tables)
+    started_with = dict(spark.sparkContext.getConf().getAll())
+    for name in (*_FOR_FEW, _PIECES):
+        if name in chosen:
+            continue
+        wanted = (_FOR_FEW.get(name) if rows <= FEW_ROWS else None) or started_with.get(name)
+        if wanted is None:
+            # What nobody set has Spark's default again.
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, wanted)
+
+
+def cut(
+    spark: SparkSession, tables: Iterable[Table], before: Mapping[str, int] | None, chosen: Mapping[str, str]
+) -> None:
+    """Choose into how many pieces rows are shuffled that came to ``tables`` since the snapshots ``before``.
+
+    None: all rows are computed. Few rows of a long time are many files, which all cores write; those since a while ago
+    are not. Where the session began without a number of pieces, as on a cluster, none is chosen for more rows.
+    """
+    if _are_few(spark):
+        if _SHUFFLED not in chosen:
+            spark.conf.set(_SHUFFLED, spark.sparkContext.defaultParallelism if before is None else _FOR_FEW[_SHUFFLED])
+        return
+    many = spark.sparkContext.getConf().get(_PIECES)
+    if many is None or _PIECES in chosen:
+        return
+    is_little = before is not None and _new_count(Iceberg(spark), tables, before) <= NEW_ROWS
+    few = spark.conf.get(_SHUFFLED) or many
+    spark.conf.set(_PIECES, few if is_little else many)
+
+
+def looked_at_again(rows: DataFrame) -> DataFrame:
+    """Keep few rows that are used more than once: to find them again in files of many days takes far longer."""
+    return rows.persist() if _are_few(rows.sparkSession) else rows
+
+
+def joined_as(windows: DataFrame, count: int) -> DataFrame:
+    """Have ``windows`` handed out whole where they are joined, or not if they are many: ``count`` rows and spans.
+
+    Spark goes by the size of the files that they were cut out of, in which a year of hours is one row.
+    """
+    return windows.hint("broadcast" if count <= MOST_HANDED_OUT else "merge")
+
+
+def _are_few(spark: SparkSession) -> bool:
+    # All of them: an operator may have chosen one.
+    return all(spark.conf.get(name, None) == _FOR_FEW[name] for name in _ONE_BY_ONE)
+
+
+def _new_count(iceberg: Iceberg, tables: Iterable[Table], before: Mapping[str, int]) -> int:
+    stood = {table: before.get(table.name) for table in tables}
+    return sum(iceberg.row_count(table) - (iceberg.row_count(table, at) if at else 0) for table, at in stood.items())

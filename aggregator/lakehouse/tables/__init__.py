@@ -1,0 +1,1 @@
+"""Contracts of the tables: schemas, views, positions."""

@@ -1,0 +1,1 @@
+"""Apache Iceberg: catalog, commits, upkeep, and the lock of a job."""

@@ -1,0 +1,156 @@
+"""Reach Iceberg's own Java interface: to make, look at and advance tables without a Spark job for each."""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.sql import SparkSession
+
+from aggregator.lakehouse.tables.definition import NAMESPACE, Table
+from aggregator.lakehouse.warehouse.catalog_settings import CATALOG
+from aggregator.lakehouse.warehouse.jvm import java_class, make_active
+
+_EPOCH = date(1970, 1, 1)
+_OF_JDBC_CLIENTS = "default"
+"""What a JDBC client enters first where its URL names nothing: without it, it is turned away."""
+
+
+class Iceberg:
+    """The catalog of one session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        # What a catalog is, Spark reads in the active session's settings, not in those of the session it is given.
+        make_active(spark)
+        session = spark._jsparkSession  # noqa: SLF001 - the only way to Iceberg's Java interface
+        self._catalog = self._class("spark.Spark3Util").loadIcebergCatalog(session, CATALOG)
+
+    def make_namespaces(self) -> None:
+        """Make the namespaces where they are missing."""
+        of_jdbc_clients = self._class("catalog.TableIdentifier").parse(f"{_OF_JDBC_CLIENTS}.any")
+        for namespace in (self._identifier("any").namespace(), of_jdbc_clients.namespace()):
+            if not self._catalog.namespaceExists(namespace):
+                self._catalog.createNamespace(namespace)
+
+    def names(self) -> set[str]:
+        """Give the tables and views that are there. The namespaces must exist."""
+        namespace = self._identifier("any").namespace()
+        found = [*self._catalog.listTables(namespace), *self._catalog.listViews(namespace)]
+        return {str(identifier.name()) for identifier in found}
+
+    def create(self, table: Table, properties: Mapping[str, str]) -> None:
+        """Make a table that is not there, as ``CREATE TABLE`` would."""
+        schema = self.schema(table)
+        order = self._class("SortOrder").builderFor(schema)
+        for column in table.sorted_by:
+            order.asc(column)
+        # One sender out of millions is found by the bounds of the row groups only where rows are sorted.
+        distribution = {"write.distribution-mode": "hash"} if table.sorted_by else {}
+        builder = self._catalog.buildTable(self._identifier(table.name), schema)
+        builder.withPartitionSpec(self.partition_spec(table, schema)).withSortOrder(order.build()).withProperties(
+            {**properties, **distribution, "comment": table.comment}
+        ).create()
+
+    def schema(self, table: Table) -> Any:
+        """Give the columns that ``table`` is to have as Iceberg's own Schema."""
+        columns = ", ".join(f"`{name}` {type_} COMMENT {quoted(comment)}" for name, type_, comment in table.columns)
+        fields = java_class(self._spark, "org.apache.spark.sql.types.StructType").fromDDL(columns)
+        return self._class("spark.SparkSchemaUtil").convert(fields)
+
+    def partition_spec(self, table: Table, schema: Any) -> Any:
+        """Give the partitions that ``table`` is to have as Iceberg's own PartitionSpec."""
+        partitions = self._class("PartitionSpec").builderFor(schema)
+        for transform in table.partitioned_by:
+            by_day = transform.removeprefix("days(")
+            partitions.day(by_day.removesuffix(")")) if by_day != transform else partitions.identity(transform)
+        return partitions.build()
+
+    def load(self, table: Table) -> Any:
+        """Give Iceberg's own Table as it is now."""
+        return self._catalog.loadTable(self._identifier(table.name))
+
+    def add_files(
+        self, table: Table, files: Sequence[tuple[str, str]], properties: Mapping[str, str], seen: int | None
+    ) -> int:
+        """Add data files, each with the day that its rows are of, in one commit; give how many rows that added.
+
+        Iceberg reads of each file how many rows it has, and between which bounds. It refuses where rows came to the
+        table after the snapshot ``seen``, None: ever.
+        """
+        loaded = self.load(table)
+        spec, metrics = loaded.spec(), self._class("MetricsConfig").forTable(loaded)
+        (field,) = spec.fields()
+        of_rows = self._class("expressions.Expressions")
+        # Takes the place of nothing, so it adds; but unlike an append it is checked for what was added meanwhile.
+        commit = loaded.newOverwrite().overwriteByRowFilter(of_rows.alwaysFalse())
+        commit.conflictDetectionFilter(of_rows.alwaysTrue()).validateNoConflictingData()
+        if seen is not None:
+            commit.validateFromSnapshot(seen)
+        for path, day in files:
+            file = loaded.io().newInputFile(path)
+            builder = self._class("DataFiles").builder(spec).withInputFile(file).withFormat("PARQUET")
+            builder.withMetrics(self._class("parquet.ParquetUtil").fileMetrics(file, metrics))
+            commit.addFile(builder.withPartitionPath(f"{field.name()}={day}").build())
+        for name, value in properties.items():
+            commit.set(name, value)
+        commit.commit()
+        return int(self.load(table).currentSnapshot().summary().get("added-records") or 0)
+
+    def files_on(self, table: Table, snapshot: int, days: Sequence[date]) -> list[str]:
+        """Name the data files that a table partitioned by day has, at a snapshot, for ``days``."""
+        loaded = self.load(table)
+        (field,) = loaded.spec().fields()
+        column = loaded.schema().findColumnName(field.sourceId())
+        of_rows = self._class("expressions.Expressions")
+        numbers = java_class(self._spark, "java.util.ArrayList")()
+        for day in days:
+            numbers.add((day - _EPOCH).days)
+        wanted = getattr(of_rows, "in")(of_rows.day(column), numbers)
+        files = loaded.newScan().useSnapshot(snapshot).filter(wanted).planFiles()
+        try:
+            tasks, found = files.iterator(), list[str]()
+            while tasks.hasNext():
+                found.append(str(tasks.next().file().location()))
+            return found
+        finally:
+            files.close()
+
+    def row_count(self, table: Table, snapshot_id: int | None = None) -> int:
+        """Say how many rows a table has, or had at a snapshot: 0 where that is not there any more."""
+        loaded = self.load(table)
+        snapshot = loaded.currentSnapshot() if snapshot_id is None else loaded.snapshot(snapshot_id)
+        return 0 if snapshot is None else int(snapshot.summary().get("total-records") or 0)
+
+    def rows(self, loaded: Any, columns: Sequence[str], snapshot_id: int | None = None) -> list[tuple[Any, ...]]:
+        """Give all rows of a small table, as it is or as a snapshot has it; instants come as microseconds."""
+        reading = self._class("data.IcebergGenerics").read(loaded)
+        records = (reading if snapshot_id is None else reading.useSnapshot(snapshot_id)).build()
+        try:
+            return [tuple(_plain(record.getField(name)) for name in columns) for record in records.iterator()]
+        finally:
+            records.close()
+
+    def view_property(self, view: Table, name: str) -> str | None:
+        """Give one property of a view that is there."""
+        found: str | None = self._catalog.loadView(self._identifier(view.name)).properties().get(name)
+        return found
+
+    def _class(self, name: str) -> Any:
+        return java_class(self._spark, f"org.apache.iceberg.{name}")
+
+    def _identifier(self, name: str) -> Any:
+        return self._class("catalog.TableIdentifier").parse(f"{NAMESPACE}.{name}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, JavaObject):
+        instant = value.toInstant()
+        return int(instant.getEpochSecond()) * 1_000_000 + int(instant.getNano()) // 1_000
+    return value
+
+
+def quoted(text: str) -> str:
+    """Write ``text`` as a literal of Spark's SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,1 @@
+"""The agent's settings: how the file is written, and what it amounts to."""

@@ -1,0 +1,236 @@
+"""Turn decisions into outbox rows: subject, headers, body and message id, ready to be published as they are."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from functools import cache, partial
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState, Counters
+from edge_agent.core.decisions import Advise, CloseCoverage, Decision, Forward
+from shared import subjects, wire
+from shared.identifiers import (
+    AdvisoryKind,
+    BlockId,
+    Incarnation,
+    SourcePosition,
+    advisory_event_ids,
+    message_id,
+    message_ids,
+)
+
+RECORD_OVERHEAD = 256
+"""What a record takes beside its payload and the headers that vary: row, subject and the agent's other headers."""
+
+_HEADER_OVERHEAD = 4
+CONTROL_HEADERS = "nats-"
+_AGENTS_ONLY = (CONTROL_HEADERS, "muster-", wire.SOURCE_HEADER.lower())
+# RFC 9110, 5.6.2: what a header's name may consist of, and what clients refuse to send where it does not.
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+
+class Lane(IntEnum):
+    """Advisories and watermarks leave first, copies last.
+
+    Registrations alone may be replaced by a newer one, or dropped; unsent watermarks merge.
+    """
+
+    ADVISORIES = 0
+    REGISTRATIONS = 1
+    COPIES = 2
+
+
+class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One record on its way. ``sender_id`` is set where a newer row of the same sender may replace this one.
+
+    Stores hold rows encoded, as arrays: fields are only ever added, at the end, with a default.
+
+    ``watermark_since`` is a watermark's ``observed_since``, 0 for other records: unsent watermarks of the same coverage
+    merge where nothing of their block lies between. ``row_id`` is 0 until the store gives one.
+
+    ``headers_size`` is about what the headers take that the message came with, and its sender's, in bytes.
+    """
+
+    lane: Lane
+    block: str
+    subject: str
+    headers: Mapping[str, str]
+    payload: bytes
+    sender_id: str = ""
+    watermark_since: int = 0
+    row_id: int = 0
+    headers_size: int = 0
+
+    @property
+    def is_watermark(self) -> bool:
+        """Tell a barrier from the rest."""
+        return self.watermark_since > 0
+
+    @property
+    def size(self) -> int:
+        """Give about what the row takes on the wire and on disk, in bytes."""
+        return len(self.payload) + RECORD_OVERHEAD + self.headers_size
+
+
+def size_of(rows: Sequence[OutboxRow]) -> int:
+    """Add up the sizes of many rows."""
+    return sum([len(row.payload) + row.headers_size for row in rows]) + RECORD_OVERHEAD * len(rows)
+
+
+def kept_headers(headers: Mapping[str, str], *, by_agent: bool = True) -> dict[str, str]:
+    """Give the headers that go on with a message: none that would be an order to the region's servers.
+
+    Nor, of a message that is not ``by_agent``, any that would pass for an agent's word.
+    """
+    dropped = CONTROL_HEADERS if by_agent else _AGENTS_ONLY
+    return {
+        name: value
+        for name, value in headers.items()
+        if not name.lower().startswith(dropped) and _TOKEN.fullmatch(name)
+    }
+
+
+def size_of_headers(headers: Mapping[str, str]) -> int:
+    """Give about what headers take on the wire and on disk, in bytes."""
+    return sum([len(name) + len(value) for name, value in headers.items()]) + _HEADER_OVERHEAD * len(headers)
+
+
+class Emitter(msgspec.Struct, frozen=True):
+    """What stands in a block's records beside its decisions.
+
+    ``key`` is the site's secret for message ids; ``boot_id`` names this run of the agent. ``prefix`` stands for the
+    site's own subjects where records go below another.
+    """
+
+    block_id: BlockId
+    agent: str
+    boot_id: str
+    version: str
+    inspect_field: str
+    key: bytes
+    prefix: str = ""
+
+    def rows(self, decisions: list[Decision], state: BlockState, watermark: "WatermarkContext") -> list[OutboxRow]:
+        """Write every decision as a row, in order; ``state`` and ``watermark`` stand in closing watermarks."""
+        rows = []
+        write_advisory = self._advisory_writer(state.position.stream)
+        write_registration = self._registration_writer(state.position)
+        for decision in decisions:
+            match decision:
+                case Advise():
+                    rows.append(write_advisory(decision))
+                case Forward():
+                    rows.append(write_registration(decision))
+                case CloseCoverage(since, through, ordinal, position):
+                    closed = msgspec.structs.replace(
+                        state,
+                        observed_since=since,
+                        observed_through=through,
+                        advisory_ordinal=ordinal,
+                        position=position,
+                    )
+                    rows.append(self.watermark(closed, watermark))
+        return rows
+
+    def watermark(self, state: BlockState, context: "WatermarkContext") -> OutboxRow:
+        """Vouch for the coverage that ``state`` has reached."""
+        block_id, position, policy = self.block_id, state.position, state.policy
+        record = wire.Watermark(
+            region=block_id.region,
+            site=block_id.site,
+            block=block_id.block,
+            agent=self.agent,
+            observed_since_us=state.observed_since,
+            observed_through_us=state.observed_through,
+            stream=position.stream,
+            incarnation=str(position.incarnation),
+            sequence=position.sequence,
+            advisory_ordinal=state.advisory_ordinal,
+            senders=context.senders,
+            outbox=context.outbox,
+            counters={**state.counters, **context.outbox_counters},
+            stale_after=policy.stale_after,
+            retire_after=policy.retire_after,
+            blind_after=policy.blind_after,
+            policy_revision=policy.revision,
+            version=self.version,
+            boot_id=self.boot_id,
+            rebuilt_at_us=state.rebuilt_at,
+        )
+        identity = self._message_id("watermark", self.agent, self.boot_id, state.observed_through)
+        return OutboxRow(
+            lane=Lane.ADVISORIES,
+            block=block_id.block,
+            subject=subjects.watermark_subject(block_id, self.prefix),
+            headers={wire.MESSAGE_ID_HEADER: identity},
+            payload=wire.encode(record),
+            watermark_since=state.observed_since,
+        )
+
+    # Of records, that is of hundreds of thousands at a time, whatever they have in common is put together once.
+
+    def _advisory_writer(self, stream: str) -> Callable[[Advise], OutboxRow]:
+        block_id, block, inspect_field = self.block_id, self.block_id.block, self.inspect_field
+        id_of = message_ids(self.key, block_id.region, block_id.site, block, "advisory")
+        encode, header, lane = wire.encode, wire.MESSAGE_ID_HEADER, Lane.ADVISORIES
+        event_ids_of = cache(partial(advisory_event_ids, block_id))
+
+        @cache
+        def common(kind: AdvisoryKind, incarnation: Incarnation, rebuilt: bool) -> tuple[str, wire.Advisory]:
+            subject = subjects.advisory_subject(block_id, kind, self.prefix)
+            return subject, wire.Advisory.blank(block_id, kind, inspect_field, stream, incarnation, rebuilt)
+
+        def write(decision: Advise) -> OutboxRow:
+            kind, sender_id, at, opening = decision.kind, decision.sender_id, decision.at, decision.opening_sequence
+            subject, blank = common(kind, decision.incarnation, decision.rebuilt)
+            event_id = event_ids_of(decision.opening_incarnation)(opening, sender_id, kind, at)
+            record = blank.filled(
+                event_id, sender_id, (at, decision.last_seen_at), (decision.sequence, opening), decision.ordinal
+            )
+            if decision.by_operator:
+                record = msgspec.structs.replace(record, by_operator=True)
+            if decision.unheard_until:
+                record = msgspec.structs.replace(record, unheard_until_us=decision.unheard_until)
+            # The number too: an older copy of a store says again, under another, what was said not long ago.
+            number = id_of(event_id, str(decision.incarnation), decision.ordinal)
+            return OutboxRow(lane, block, subject, {header: number}, encode(record))
+
+        return write
+
+    def _registration_writer(self, position: SourcePosition) -> Callable[[Forward], OutboxRow]:
+        region, site, block = self.block_id.region, self.block_id.site, self.block_id.block
+        subject = subjects.registration_subject(self.block_id, self.prefix)
+        lane, stream, origin = Lane.REGISTRATIONS, position.stream, f"{self.block_id}.{position.incarnation}"
+        id_of = message_ids(self.key, region, site, block, "registration", str(position.incarnation))
+        source_header, sender_header = wire.source_header, wire.sender_header
+
+        def write(decision: Forward) -> OutboxRow:
+            message = decision.message
+            sequence = message.sequence
+            headers = kept_headers(message.headers, by_agent=False) if message.headers else {}
+            if decision.sender_id:
+                # Before its size is taken: a name can be as long as all that a record otherwise takes.
+                headers[wire.SENDER_HEADER] = sender_header(decision.sender_id)
+            headers_size = size_of_headers(headers) if headers else 0
+            headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
+            headers[wire.SOURCE_HEADER] = source_header(stream, sequence, site, block, message.stored_at)
+            headers[wire.REASON_HEADER] = str(decision.reason)
+            headers[wire.MESSAGE_ID_HEADER] = id_of(sequence)
+            return OutboxRow(
+                lane, block, subject, headers, message.payload, decision.sender_id, headers_size=headers_size
+            )
+
+        return write
+
+    def _message_id(self, *identity: str | int) -> str:
+        block_id = self.block_id
+        return message_id(self.key, block_id.region, block_id.site, block_id.block, *identity)
+
+
+class WatermarkContext(msgspec.Struct, frozen=True):
+    """What a watermark tells beside the block's state: senders by phase, the outbox's depth by lane and counters."""
+
+    senders: dict[str, int]
+    outbox: dict[str, int]
+    outbox_counters: Counters

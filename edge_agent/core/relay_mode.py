@@ -1,0 +1,137 @@
+"""Pass a fleet's registrations on, sampled again by their origin: (region, site, block, sender).
+
+For the upper levels of a tree. The rules:
+
+1. Only registrations are relayed. Every other record that is met is counted and goes no further: advisories and
+   watermarks travel by the streams' own sourcing, and stay those of the site that saw the senders.
+2. An origin's first registration goes on, and then one for each ``sample_interval`` of the stream's time; the first
+   interval is shortened by a stable hash. What a site found worth sending between two samples ends here.
+3. A registration that is not newer, in its site's own stream, than the one that went on last is a repetition: however
+   often a record comes round, it goes on once.
+4. An origin that was not heard for ``retire_after`` is forgotten, and then is as one that never was. Beyond
+   ``max_senders`` no further origin is relayed.
+
+Nothing is said about senders: what is sampled accuses nobody.
+"""
+
+from itertools import islice, takewhile
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decisions import Forward
+from edge_agent.core.observation import Observation, Rejected, RejectReason
+from edge_agent.core.sender_list import NOBODY
+from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState, SenderTable
+from edge_agent.core.untracked_draft import PositionDraft
+from shared.identifiers import Incarnation
+from shared.wire import ForwardReason
+
+FORGOTTEN_PER_DRAFT = 10_000
+
+
+class RelayDraft(PositionDraft):
+    """Registrations relayed, not yet adopted.
+
+    An origin stands in a sender's columns: the position there is that of the site's own record that went on last.
+    """
+
+    def __init__(self, state: BlockState, origins: SenderTable) -> None:
+        super().__init__(state)
+        self._origins = origins
+        self._touched: dict[str, SenderState] = {}
+        self._new_count = 0
+
+    def relay(self, origin: str, incarnation: Incarnation, sequence: int, observation: Observation) -> bool:
+        """Pass a registration on where its origin's sample is due; ``sequence`` is that in the site's own stream."""
+        message = observation.message
+        self._read(message)
+        at = self._through
+        state = self._touched.pop(origin, None) or self._load(origin)
+        if state is None and len(self._origins) + self._new_count >= self._policy.max_senders:
+            self._count("rejected", RejectReason.TOO_MANY_SENDERS)
+            self._count("withheld", RejectReason.TOO_MANY_SENDERS)
+            return True
+        if observation.deviation is not None:
+            self._count("tolerated", observation.deviation)
+        if state is None or at - state.last_seen_at > self._policy.retire_after:
+            # Forgotten at this instant, whether or not a draft was adopted since that gave its place back.
+            slot = state.slot if state else NOBODY
+            self._new_count += state is None
+            reason: ForwardReason | None = ForwardReason.NEW
+            state = SenderState(origin, slot, SenderPhase.HEARD, at, sequence, incarnation, sequence)
+        else:
+            reason = self._reason(state, incarnation, sequence, at)
+        state.last_seen_at = at
+        # Put at the end: touched origins stay in the order in which they were heard.
+        self._touched[origin] = state
+        if reason is not None:
+            state.first_interval = not state.last_forwarded_at
+            state.last_forwarded_at = at
+            state.last_sequence = state.opening_sequence = sequence
+            state.opening_incarnation = incarnation
+            state.forwarded_size = len(message.payload)
+            self._count("forwarded", reason)
+            self.decisions.append(Forward(origin, message, reason))
+        return True
+
+    def pass_on(self, rejected: Rejected) -> bool:
+        """Pass on a registration without a sender, as its site did: there is nothing to sample it by."""
+        self._read(rejected.message)
+        self._count("rejected", rejected.reason)
+        self._count("forwarded", ForwardReason.COPY)
+        self.decisions.append(Forward("", rejected.message, ForwardReason.COPY))
+        return True
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Tell whether only time went on, and nobody is to be forgotten."""
+        return super().changes_nothing and not self._forgotten()
+
+    def changes(self) -> SenderChanges:
+        """Give the touched origins, each with the slot that it keeps, and those to be forgotten."""
+        heard = list(self._touched.values())
+        nameless = [state for state in heard if state.slot == NOBODY]
+        for state, slot in zip(nameless, islice(self._origins.free_slots(), len(nameless)), strict=True):
+            state.slot = slot
+        return SenderChanges(heard, [], self._forgotten())
+
+    def _load(self, origin: str) -> SenderState | None:
+        slot = self._origins.slots.get(origin)
+        return None if slot is None else self._origins.load(slot)
+
+    def _reason(self, state: SenderState, incarnation: Incarnation, sequence: int, at: int) -> ForwardReason | None:
+        if state.opening_incarnation == incarnation and sequence <= state.last_sequence:
+            self._count("skipped", "repeated")
+            return None
+        interval = self._policy.interval_of(state.sender_id, is_first=state.first_interval)
+        if at - state.last_forwarded_at >= interval:
+            return ForwardReason.INTERVAL
+        self._count("skipped", "sampled")
+        return None
+
+    def _forgotten(self) -> list[SenderState]:
+        origins, oldest = self._origins, self._through - self._policy.retire_after
+        silent = takewhile(lambda slot: origins.last_seen_at[slot] < oldest, origins.heard)
+        due = (slot for slot in silent if origins.sender_ids[slot] not in self._touched)
+        return [origins.load(slot) for slot in islice(due, FORGOTTEN_PER_DRAFT)]
+
+
+class Relay:
+    """A block that relays, as of the last draft that was adopted."""
+
+    def __init__(self, state: BlockState, origins: SenderTable | None = None) -> None:
+        self.state = state
+        self.origins = origins or SenderTable()
+
+    def draft(self) -> RelayDraft:
+        """Begin to relay."""
+        return RelayDraft(self.state, self.origins)
+
+    def adopt(self, draft: RelayDraft) -> None:
+        """Make a draft the state, its commit having begun."""
+        changes = draft.changes()
+        self.origins.adopt(changes.heard, changes.stale, changes.retired)
+        self.state = draft.state()
+
+    def sender_counts(self) -> dict[str, int]:
+        """Count the origins that are remembered; none of them is watched."""
+        return {"heard": self.origins.heard.count}

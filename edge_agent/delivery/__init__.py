@@ -1,0 +1,1 @@
+"""The outbox's way to the region: lanes, flow control, and the region that acknowledges."""

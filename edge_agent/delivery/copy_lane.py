@@ -1,0 +1,282 @@
+"""Take copies to the region in the source's order, also when publishes fail.
+
+A batch leaves when the one before it is acknowledged; or before that, on the condition, which the server checks, that
+it comes to stand directly behind it: then a batch that is refused has all that follow it refused. The condition says
+where the one before will end, which holds while nobody else writes to the stream; where somebody does, batches go one
+after the other for a while. A row that goes alone goes with nothing else in flight.
+
+On the same condition, large rows leave as chains where these are faster: each row on the condition that it comes to
+stand directly behind the one before. Of a chain that breaks, the first part may be stored. A chain leaves behind what
+was answered, or behind another chain: where a batch will end is a guess that others' messages before it make wrong, and
+then a row in the midst of the chain may find just what it expects, and be stored without those before it.
+
+A server keeps some batches open, for everybody together; who holds them all, holds up nobody for long: after some
+seconds rows go one by one, as where there are no batches, and a batch is tried now and then.
+
+What an earlier connection, or an earlier run of the agent, has delivered without hearing of it is asked for before
+anything is sent: the rows that the region knows are the first ones of their block that wait.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+
+from edge_agent.core.flight_limit import FlightLimit
+from edge_agent.core.form_choice import FormChoice
+from edge_agent.core.known_prefix import KnownPrefix
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.delivery.lane import BATCH_ROWS, UploadLane
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, SizeLimit
+from edge_agent.ingest.port import LaneRows
+from edge_agent.region_terms import Terms
+from edge_agent.runtime.backoff import jitter, loop_time
+from edge_agent.runtime.tally import Tally
+from shared.subjects import RecordType, parse_subject
+
+BUSY_PAUSE = 0.25
+BUSY_PATIENCE = 3.0
+ONE_BY_ONE_FOR = 10.0
+WORTH_A_CHAIN = 16
+LONGEST_TURN = 64
+
+
+class CopyLane(UploadLane):
+    """The lane whose rows never pass each other.
+
+    ``_end`` is where the last shipment, which was of ``_end_block``, ends, if nobody else writes in between.
+    ``_returned`` were refused in a batch, and go again, in their order, when nothing is in flight; the first ``_alone``
+    of them one by one. ``_turns`` batches go without another behind them, after the condition failed; ``_has_followed``
+    tells that it held. ``_busy_since``: from when on the region was too busy for every batch and question, 0 where the
+    last one was not refused for that.
+    """
+
+    def __init__(
+        self, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally, wake: Callable[[], None]
+    ) -> None:
+        super().__init__(Lane.COPIES, store, terms, flight_limit, publishes, wake)
+        self._longest_turn = 1
+        self._turns = 0
+        self._busy_since = 0.0
+        self._forget_what_is_under_way()
+
+    def rewind(self) -> None:
+        """Begin again behind the acknowledged prefix, by asking what is known of it."""
+        super().rewind()
+        self._forget_what_is_under_way()
+
+    def _forget_what_is_under_way(self) -> None:
+        self._end: Place | None = None
+        self._end_block = ""
+        self._returned: list[OutboxRow] = []
+        self._alone = 0
+        self._is_doubtful = True
+        self._search: KnownPrefix | None = None
+        self._not_known = 0
+        self._choice = FormChoice()
+        self._has_followed = False
+        self._left_at = self._stored_at = 0.0
+
+    def _chosen(self) -> Shipment | None:
+        if self._returned and not self._in_flight:
+            self._ready.extendleft(sorted(self._returned, key=lambda row: row.row_id, reverse=True))
+            self._returned = []
+        if self._returned or not self._ready:
+            return None
+        takes_batches = self._terms.takes_batches(self._ready[0].block)
+        goes_one_by_one = takes_batches is False or loop_time() < self._batches_from
+        if (self._is_doubtful or takes_batches is None) and not goes_one_by_one:
+            return self._question()
+        # Where rows go one by one, each answer says whether its row was known.
+        self._is_doubtful = False
+        if not self._in_flight:
+            return self._leader(goes_one_by_one=goes_one_by_one)
+        may_follow = not goes_one_by_one and self._end and not self._turns and len(self._in_flight) == 1
+        return self._follower() if may_follow else None
+
+    def _leader(self, *, goes_one_by_one: bool) -> Shipment:
+        rows = [self._ready[0]]
+        if self._alone:
+            self._alone -= 1
+            # Nothing follows it: that would be those that are to go alone, too.
+            self._end = None
+        elif not goes_one_by_one:
+            rows, _ = self._batch()
+            if rows[0].size >= self._terms.alone_from(rows[0].block):
+                # What followed a row that may be refused would be refused, too.
+                self._end = None
+        if self._end and rows[0].block != self._end_block:
+            self._end = None
+        behind = self._end
+        self._end = Place(rows[-1].subject, behind.sequence + len(rows)) if behind else None
+        self._end_block = rows[0].block
+        if behind and self._form_of(rows) is Form.CHAIN:
+            return self._shipped(rows, Form.CHAIN, behind)
+        return self._shipped(rows, Form.BATCH if len(rows) > 1 else Form.SINGLE)
+
+    def _form_of(self, rows: Sequence[OutboxRow]) -> Form:
+        if len(rows) < WORTH_A_CHAIN or not self._has_followed or not _is_written_by_nobody_else(rows[0]):
+            return Form.BATCH
+        return self._choice.of(sum([row.size for row in rows]) // len(rows))
+
+    def _follower(self) -> Shipment | None:
+        if self._ready[0].block != self._end_block:
+            # It may go into another stream, where the one in flight stands nowhere.
+            return None
+        rows, _ = self._batch()
+        if rows and rows[0].size >= self._terms.alone_from(self._end_block):
+            return None
+        if len(rows) < BATCH_ROWS // 2 and sum(row.size for row in rows) < self._flight_limit.limit // 4:
+            # What has come by the time the one in flight is answered makes a fuller batch.
+            return None
+        assert self._end is not None
+        form = self._form_of(rows)
+        if form is Form.CHAIN and any(shipment.form is not Form.CHAIN for shipment, _ in self._in_flight.values()):
+            return None
+        behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
+        return self._shipped(rows, form, behind)
+
+    def take_answer(self, answer: Answer) -> None:
+        """Take an answer to a shipment; one that is no longer in flight means nothing."""
+        _, self._left_at = self._in_flight.get(answer.number, (None, 0.0))
+        super().take_answer(answer)
+
+    def _answered(self, shipment: Shipment, answer: Answer) -> None:
+        rows = shipment.rows
+        if shipment.form in (Form.BATCH, Form.QUESTION) and answer.outcome is not Outcome.BUSY:
+            self._busy_since = 0.0
+        if shipment.form is Form.QUESTION:
+            self._take_word(rows[0], answer)
+        elif answer.outcome is Outcome.STORED and _is_whole(shipment, answer):
+            self._acknowledge(rows)
+            self._note_speed(shipment)
+            if shipment.behind:
+                self._has_followed = True
+                self._longest_turn = max(self._longest_turn // 2, 1)
+            elif self._turns:
+                self._turns -= 1
+            self._note_end(Place(rows[-1].subject, answer.sequence) if answer.sequence else None)
+        elif shipment.form is Form.SINGLE and answer.outcome is Outcome.TOO_LARGE:
+            self._leave_behind(rows[0], answer.limit)
+        elif shipment.form is Form.SINGLE:
+            self._refuse(rows[0], answer)
+        elif shipment.form is Form.CHAIN:
+            self._take_back_chain(rows)
+        else:
+            self._take_back(rows, answer)
+
+    def _send_again(self, row: OutboxRow) -> None:
+        self._window.take_back((row.row_id,))
+        self._returned.append(row)
+        self._alone += 1
+
+    def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
+        # It is what its batch was refused for: the others go together.
+        self._end, self._alone = None, 0
+        super()._leave_behind(row, limit)
+
+    def _note_end(self, end: Place | None) -> None:
+        """Know where the last answered shipment ends.
+
+        One in flight that was to stand behind another place will be refused. What followed that one could be stored:
+        where others have written as many messages before as it has rows, the subject ends at the very place.
+        """
+        if not self._in_flight:
+            self._end = end
+        elif any(shipment.behind != end for shipment, _ in self._in_flight.values()):
+            self._end = None
+
+    def _note_speed(self, shipment: Shipment) -> None:
+        now = loop_time()
+        if len(shipment.rows) >= WORTH_A_CHAIN:
+            self._choice.stored(shipment.form, shipment.size, now - max(self._left_at, self._stored_at))
+        self._stored_at = now
+
+    def _take_back_chain(self, rows: Sequence[OutboxRow]) -> None:
+        """Ask how many of its first rows are stored; batches tell what is wrong, if anything is."""
+        self._window.take_back(row.row_id for row in rows)
+        self._returned.extend(rows)
+        self._end, self._is_doubtful = None, True
+        self._turns, self._has_followed = max(self._turns, 1), False
+        self._choice.broke()
+
+    def _take_back(self, rows: Sequence[OutboxRow], answer: Answer) -> None:
+        self._window.take_back(row.row_id for row in rows)
+        self._returned.extend(rows)
+        self._end = None
+        match answer.outcome:
+            case Outcome.MISPLACED:
+                self._turns = self._longest_turn
+                self._longest_turn = min(self._longest_turn * 2, LONGEST_TURN)
+            case Outcome.DUPLICATE if rows[0].row_id != self._not_known:
+                self._is_doubtful = True
+            case Outcome.BUSY:
+                self._rest_while_busy()
+            case Outcome.NO_BATCHES:
+                pass
+            case _:
+                # One of them is what the stream does not take: alone, it is told why. Or the stream has forgotten the
+                # first of what it knows.
+                self._alone = len(rows)
+
+    def _question(self) -> Shipment | None:
+        if self._in_flight:
+            return None
+        if self._search is None:
+            # The region knows a block's rows without a hole; how they lay among another's says nothing, after a loss.
+            block = self._ready[0].block
+            self._search = KnownPrefix(sum(1 for _ in takewhile(lambda row: row.block == block, self._ready)))
+        place = self._search.question
+        assert place is not None
+        return self._shipment((self._ready[place],), Form.QUESTION)
+
+    def _take_word(self, row: OutboxRow, answer: Answer) -> None:
+        search = self._search
+        assert search is not None
+        match answer.outcome:
+            case Outcome.DUPLICATE | Outcome.STORED | Outcome.MISPLACED:
+                place = search.question
+                assert place is not None
+                search.learn(place, is_known=answer.outcome is not Outcome.MISPLACED)
+                if search.question is None:
+                    self._leave_out(search)
+            case Outcome.BUSY:
+                self._search = None
+                self._rest_while_busy()
+            case Outcome.NO_BATCHES | Outcome.TOO_LARGE:
+                self._search = None
+            case _:
+                self._refuse(row, answer)
+
+    def _rest_while_busy(self) -> None:
+        """Wait a moment for room; where there was none for long, go one by one for a while."""
+        now = loop_time()
+        self._busy_since = self._busy_since or now
+        if now - self._busy_since >= BUSY_PATIENCE:
+            self._batches_from = now + ONE_BY_ONE_FOR * jitter()
+        else:
+            self._rests_until = now + BUSY_PAUSE * jitter()
+
+    def _leave_out(self, search: KnownPrefix) -> None:
+        """Count what is known as acknowledged."""
+        known = [self._ready.popleft() for _ in range(search.known)]
+        for row in known:
+            self._window.sent(row.row_id, row.size)
+        self._acknowledge(known)
+        self._search = None
+        if search.has_met_unknown:
+            self._is_doubtful, self._not_known = False, self._ready[0].row_id
+
+
+def _is_written_by_nobody_else(row: OutboxRow) -> bool:
+    """Tell whether permissions keep a block's subjects for it: in a chain, another's message could pass for its own."""
+    subject = parse_subject(row.subject)
+    if subject is None or subject.record_type is not RecordType.COPY:
+        return False
+    return subject.block_id.block == row.block
+
+
+def _is_whole(shipment: Shipment, answer: Answer) -> bool:
+    """Tell whether all of what was sent stands where it was to stand; a known row is answered with its old place."""
+    if shipment.form is not Form.CHAIN:
+        return True
+    assert shipment.behind is not None
+    return answer.sequence == shipment.behind.sequence + len(shipment.rows)

@@ -1,0 +1,120 @@
+"""Try again what its target could not take, when the limit may have risen.
+
+The servers' limit is asked for: what it lets through now goes back to its lane. A stream's limit an agent need not be
+permitted to ask for, so the smallest row of each block is tried now and then, less often each time; when it was taken,
+all that is set apart of the block for the same limit follows. A start of the agent tries at once, and so does a change
+of the servers' limit: whoever changes one is likely to have changed the other.
+
+What was dropped for its size is forgotten when it would be taken now, so that nobody is told to raise a limit that is
+high enough.
+
+What goes back stands behind everything that waits, so its order is lost. Copies go back while none passes the store by:
+a row of the same subject that came between two others could be taken for the one before (see copy_lane.py).
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+from edge_agent.core.records import Lane
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.shipment import SizeLimit
+from edge_agent.ingest.port import DROPPED_LATELY, DroppedTooLarge, OutboxStore, PutBack, StoreUnwritable, Upstream
+from edge_agent.region_terms import Terms
+from edge_agent.runtime.backoff import jitter, loop_time
+
+LOOK_EVERY = 30.0
+LOOK_AT_TRIALS_EVERY = 1.0
+FIRST_TRIAL, LONGEST_PAUSE = 60.0, 1_800.0
+SLICE_BYTES = 8 << 20
+PASSAGE_PATIENCE = 5.0
+
+_Key = tuple[Lane, str, SizeLimit]
+
+
+class OversizedRetry:
+    """The loop beside the uploader's.
+
+    By lane, block and limit: when a trial is due, the pause after it, the row on trial.
+    """
+
+    def __init__(self, store: OutboxStore, upstream: Upstream, passage: Passage, terms: Terms) -> None:
+        self._store, self._upstream, self._passage, self._terms = store, upstream, passage, terms
+        self._due_at: dict[_Key, float] = {}
+        self._pauses: dict[_Key, float] = {}
+        self._on_trial: dict[_Key, int] = {}
+        self._limit = 0
+
+    async def run(self) -> None:
+        """Look for ever, as long as anything is set apart, or people are told of what was dropped."""
+        looked_at = float("-inf")
+        news_wait = 0.0 if await self._store.smallest_set_apart() else FIRST_TRIAL
+        while True:
+            await self._store.wait_for_too_large()
+            # A store that is full or locked is told of by who commits.
+            with contextlib.suppress(StoreUnwritable):
+                await self._end_trials()
+                if loop_time() - looked_at >= LOOK_EVERY:
+                    await self._begin_trials(news_wait)
+                    news_wait, looked_at = FIRST_TRIAL, loop_time()
+            await asyncio.sleep(min(LOOK_AT_TRIALS_EVERY, LOOK_EVERY) if self._on_trial else LOOK_EVERY * jitter())
+
+    async def _begin_trials(self, news_wait: float) -> None:
+        smallest = await self._store.smallest_set_apart()
+        dropped = await self._store.dropped_too_large()
+        known = self._upstream.max_payload
+        waiting = [*(each.too_large for each in smallest), *(each.too_large for each in dropped)]
+        is_asked = any(each.limit is SizeLimit.MAX_PAYLOAD or each.needed > known for each in waiting)
+        limit = await self._upstream.ask_max_payload() if is_asked else known
+        if self._limit and limit != self._limit:
+            self._pauses.clear()
+            self._due_at = dict.fromkeys(self._due_at, 0.0)
+        self._limit = limit
+        await self._forget(dropped, limit)
+        for each in smallest:
+            key = each.lane, each.block, each.too_large.limit
+            due_at = self._due_at.setdefault(key, loop_time() + news_wait)
+            # Of what the servers refused, it is known whether they would now.
+            is_due = loop_time() >= due_at or each.too_large.limit is SizeLimit.MAX_PAYLOAD
+            if key not in self._on_trial and is_due and each.too_large.needed <= limit:
+                for row_id in await self._put_back(PutBack(*key, each.too_large.needed, byte_limit=1)):
+                    self._on_trial[key] = row_id
+
+    async def _forget(self, dropped: Sequence[DroppedTooLarge], limit: int) -> None:
+        """Forget what was dropped long ago, or would be taken now: by the servers' word, or since as much was taken."""
+        oldest = time.time_ns() // 1000 - DROPPED_LATELY
+        past = [
+            each
+            for each in dropped
+            if each.at <= oldest
+            or (each.too_large.limit is SizeLimit.MAX_PAYLOAD and each.too_large.needed <= limit)
+            or each.too_large.needed <= self._terms.taken(each.block)
+        ]
+        if past:
+            await self._store.forget_dropped(past)
+        self._terms.dropped = {each.block for each in dropped if each not in past}
+
+    async def _end_trials(self) -> None:
+        """Where the lane is through with the smallest row, look whether it was taken; if so, let the others follow."""
+        through = self._store.acknowledged_through()
+        for key, row_id in list(self._on_trial.items()):
+            if through[key[0]] < row_id:
+                continue
+            if await self._store.has_set_apart(row_id):
+                self._pauses[key] = min(self._pauses.get(key, FIRST_TRIAL / 2) * 2, LONGEST_PAUSE)
+                self._due_at[key] = loop_time() + self._pauses[key] * jitter()
+            else:
+                self._due_at.pop(key, None)
+                self._pauses.pop(key, None)
+                # What is set apart anew meanwhile has a later id.
+                others = PutBack(*key, self._upstream.max_payload, before=row_id, byte_limit=SLICE_BYTES)
+                while await self._put_back(others):
+                    pass
+            del self._on_trial[key]
+
+    async def _put_back(self, which: PutBack) -> list[int]:
+        if which.lane is not Lane.COPIES:
+            return await self._store.put_back(which)
+        with self._passage.kept_closed():
+            return await self._store.put_back(which) if await self._passage.is_left(PASSAGE_PATIENCE) else []

@@ -1,0 +1,209 @@
+"""Publish shipments to the region's JetStream, pipelined, and match the answers by their reply subjects.
+
+A server says how large a message may be when a connection begins, and never again: tried on 2.15.1, a reload that
+raises ``max_payload`` holds for open connections at once, in silence. So before a row is called too large the server
+is asked anew, over a connection of a moment, and not more often than every ``ASK_EVERY`` seconds.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, framed, shortened
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment, SizeLimit
+from edge_agent.ingest.port import UpstreamUnavailable
+from shared.nats.client import EdgeClient
+from shared.nats.connection import ConnectFailed
+from shared.nats.link_progress import LinkProgress
+
+log = logging.getLogger("muster.agent")
+
+ASK_EVERY = 30.0
+BACKLOG_LIMIT = 256 << 10
+_NO_RESPONDERS = "503"
+_DENIED_PUBLISH = re.compile(r'permissions violation for publish to "(.+)"', re.IGNORECASE)
+
+
+class JetStreamUpstream:
+    """The region's servers on an open connection. ``ask_limit`` asks the server that it leads to for its limit."""
+
+    def __init__(self, client: EdgeClient, ask_limit: Callable[[], Awaitable[int]] | None = None) -> None:
+        self._client = client
+        self._ask_limit = ask_limit
+        self._asking = asyncio.Lock()
+        self._asked_at = float("-inf")
+        self._doubted: set[asyncio.Task[None]] = set()
+        self._subscription: Subscription | None = None
+        self._inbox = ""
+        self._unanswered: dict[int, Shipment] = {}
+        self._denied: set[str] = set()
+        self._answers: list[Answer] = []
+        self._arrived = asyncio.Event()
+        self._broken = ""
+        self._progress = LinkProgress()
+        self._is_heard = True
+
+    def break_off(self, reason: str) -> None:
+        """Let the next call raise UpstreamUnavailable: the connection has changed, publishes may be lost."""
+        self._broken = self._broken or reason
+        self._arrived.set()
+
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation that a publish has caused: a server says it in place of the answer."""
+        found = _DENIED_PUBLISH.search(reason)
+        if found is None:
+            return False
+        subject = found[1].lower()
+        for shipment in [each for each in self._unanswered.values() if _goes_to(subject, each)]:
+            del self._unanswered[shipment.number]
+            self._answers.append(Answer(shipment.number, Outcome.REFUSED, reason="publishing there is not permitted"))
+            # Each message of many is denied, and the first denial answers for all.
+            self._denied.update(row.subject.lower() for row in shipment.rows)
+            self._arrived.set()
+        return subject in self._denied
+
+    @property
+    def max_payload(self) -> int:
+        """Give how many bytes a message may have, headers included, as far as is known."""
+        return self._client.max_payload
+
+    async def ask_max_payload(self) -> int:
+        """Give the same as the server says it now, or said less than ``ASK_EVERY`` seconds ago."""
+        async with self._asking:
+            if self._ask_limit is not None and not self._has_asked:
+                try:
+                    self._client.learn_max_payload(await self._ask_limit())
+                except (ConnectFailed, nats.errors.Error, OSError) as error:
+                    log.debug("the region's servers were not asked for their limit: %s", error)
+                self._asked_at = asyncio.get_running_loop().time()
+        return self.max_payload
+
+    @property
+    def _has_asked(self) -> bool:
+        return asyncio.get_running_loop().time() - self._asked_at < ASK_EVERY
+
+    def give_up(self) -> None:
+        """Publish nothing more of what was sent and waits for the server's word on its limit."""
+        for doubt in self._doubted:
+            doubt.cancel()
+
+    def poke(self) -> None:
+        """Let answers() return: there is something to send."""
+        self._arrived.set()
+
+    def takes_more(self) -> bool:
+        """Tell whether the link has taken bytes since the last call, and has more to take."""
+        return self._progress.goes_on(self._client.connection)
+
+    async def ready(self) -> None:
+        """Listen on a fresh inbox, so that answers to what an older connection sent are never taken for new ones."""
+        if self._unanswered and not (self._is_heard or self._broken):
+            self._client.note_silence()
+        self._broken, self._is_heard = "", False
+        if not self._client.is_established:
+            raise UpstreamUnavailable("the connection to the region's servers is down")
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+        self.give_up()
+        self._answers = []
+        self._unanswered, self._denied = {}, set()
+        self._inbox = self._client.new_inbox()
+        try:
+            self._subscription = await self._client.subscribe(
+                f"{self._inbox}.*", cb=self._receive, pending_msgs_limit=-1, pending_bytes_limit=-1
+            )
+        except nats.errors.Error as error:
+            raise UpstreamUnavailable(f"cannot listen for acknowledgements: {error}") from error
+
+    async def send(self, shipment: Shipment) -> None:
+        """Publish without waiting for the answer. One that no server takes is answered at once."""
+        if self._broken:
+            raise UpstreamUnavailable(self._broken)
+        await self._send(shipment)
+
+    async def _send(self, shipment: Shipment) -> None:
+        try:
+            parts = self._framed(shipment)
+        except MessageTooLarge as error:
+            # A server ends the connection of a client that tries.
+            if shipment.form is Form.SINGLE and self._ask_limit is not None and not self._has_asked:
+                doubt = asyncio.create_task(self._send_or_not(shipment), name="ask for max_payload")
+                self._doubted.add(doubt)
+                doubt.add_done_callback(self._doubted.discard)
+                return
+            parts = self._framed_shorter(shipment) if shipment.form is Form.SINGLE else []
+            if not parts:
+                outcome = Outcome.TOO_LARGE if shipment.form in (Form.SINGLE, Form.QUESTION) else Outcome.REFUSED
+                self._answers.append(Answer(shipment.number, outcome, reason=str(error), limit=SizeLimit.MAX_PAYLOAD))
+                self._arrived.set()
+                return
+        self._unanswered[shipment.number] = shipment
+        try:
+            if self._client.pending_data_size > BACKLOG_LIMIT:
+                # What waits in the client cannot be overtaken by an advisory.
+                await self._client.drained()
+            await self._client.publish_framed(parts)
+        except (nats.errors.Error, OSError) as error:
+            raise UpstreamUnavailable(f"cannot publish: {error}") from error
+
+    def _framed(self, shipment: Shipment) -> list[bytes]:
+        # Inboxes are drawn: no other client's batch has this name.
+        batch_id = f"{self._inbox.rpartition('.')[2]}.{shipment.number}"
+        return framed(shipment, f"{self._inbox}.{shipment.number}", batch_id, self._client.max_payload)
+
+    def _framed_shorter(self, shipment: Shipment) -> list[bytes]:
+        """Leave out as few headers as will do; nothing where the row is too large all the same."""
+        for row in shortened(shipment.rows[0]):
+            with contextlib.suppress(MessageTooLarge):
+                return self._framed(msgspec.structs.replace(shipment, rows=(row,)))
+        return []
+
+    async def _send_or_not(self, shipment: Shipment) -> None:
+        """Ask the server for its limit, then publish after all, or answer; others need not wait meanwhile."""
+        await self.ask_max_payload()
+        try:
+            await self._send(shipment)
+        except UpstreamUnavailable as error:
+            self.break_off(str(error))
+
+    async def answers(self, patience: float) -> Sequence[Answer]:
+        """Give what was answered since the last call; none if none came within ``patience`` seconds or poke()."""
+        if not self._answers and not self._broken:
+            self._arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._arrived.wait()
+        if self._broken and not self._answers:
+            raise UpstreamUnavailable(self._broken)
+        answers, self._answers = self._answers, []
+        return answers
+
+    async def _receive(self, message: Msg) -> None:
+        inbox, _, number = message.subject.rpartition(".")
+        if inbox != self._inbox:
+            return
+        if not self._is_heard:
+            self._is_heard = True
+            self._client.note_answer()
+        shipment = self._unanswered.pop(int(number), None)
+        if shipment is not None:
+            self._answers.append(_answer(shipment.number, shipment.form, message))
+            self._arrived.set()
+
+
+def _goes_to(subject: str, shipment: Shipment) -> bool:
+    """Tell whether a message of it goes to a subject, given as servers write it in a denial: in small letters."""
+    return any(row.subject.lower() == subject for row in shipment.rows)
+
+
+def _answer(number: int, form: Form, message: Msg) -> Answer:
+    if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
+        return Answer(number, Outcome.REFUSED, reason="no stream of the region listens there")
+    return answer_to(number, form, message.data)

@@ -1,0 +1,205 @@
+"""Empty the outbox into the region: pipelined, advisories first, only the acknowledged prefix deleted.
+
+After a failure of the link everything unacknowledged is read and sent again under the same message ids. What is
+refused holds up its own lane alone, and what is too large holds up nobody.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from edge_agent.core.flight_limit import MOST, FlightLimit
+from edge_agent.core.records import Lane
+from edge_agent.delivery.copy_lane import CopyLane
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.lane import UploadLane
+from edge_agent.delivery.oversized import OversizedRetry
+from edge_agent.delivery.shipment import Answer
+from edge_agent.ingest.port import OutboxStore, Upstream, UpstreamUnavailable
+from edge_agent.pass_lane import PassLane
+from edge_agent.region_terms import Terms
+from edge_agent.runtime.backoff import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
+from edge_agent.runtime.tally import Tally
+from edge_agent.runtime.tasks import is_cancelled
+
+SEND_ROWS = 256
+ACKNOWLEDGEMENT_PATIENCE = 10.0
+LANE_PATIENCE = 60.0
+IDLE_PATIENCE = 5.0
+LOOK_AT_LINK_EVERY = 1.0
+
+
+class Uploader:
+    """The loop. ``report`` hears an empty text when all goes well, else why nothing leaves, or some records do not.
+
+    What has failed goes well again when an answer has come, or when nothing waits any more.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        upstream: Upstream,
+        *,
+        bytes_per_second: int,
+        report: Callable[[str], None],
+        passage: Passage,
+    ) -> None:
+        self._store = store
+        self._passage = passage
+        self._upstream = upstream
+        self._pace = Pace(bytes_per_second)
+        self._report = report
+        self._terms = Terms()
+        self._oversized = OversizedRetry(store, upstream, passage, self._terms)
+        self.publishes = Tally()
+
+        def limit() -> FlightLimit:
+            return FlightLimit(bytes_per_second or MOST)
+
+        registrations = UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes, upstream.poke)
+        store.reads_ahead(registrations.lane, registrations.give_back)
+        self._lanes = (
+            UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes, upstream.poke),
+            registrations,
+            CopyLane(store, self._terms, limit(), self.publishes, upstream.poke),
+            PassLane(passage, self._terms, limit(), self.publishes, upstream.poke),
+        )
+        self._lane_of: dict[int, UploadLane] = {}
+        self._found_too_large = asyncio.Event()
+        self._appends = 0
+        self._retry_after = FIRST_RETRY
+        self._looked_at = self._taken_at = 0.0
+        self._is_in_trouble = False
+
+    async def run(self) -> None:
+        """Upload for ever."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch_appends(), name="outbox watcher")
+                tasks.create_task(self._retry_for_ever(), name="uploader")
+                tasks.create_task(self._set_apart_for_ever(), name="records set apart")
+                tasks.create_task(self._oversized.run(), name="oversized records")
+        finally:
+            self._upstream.give_up()
+            # What is still being read would be in flight, with nobody to send it.
+            for lane in self._lanes:
+                lane.rewind()
+
+    async def _set_apart_for_ever(self) -> None:
+        """Beside the answers: a store that is slow, locked or full is waited for by the lanes that need it alone."""
+        while True:
+            await self._found_too_large.wait()
+            self._found_too_large.clear()
+            for lane in self._lanes:
+                await lane.set_apart()
+            self._upstream.poke()
+
+    async def _watch_appends(self) -> None:
+        while True:
+            self._appends = await self._store.wait_for_rows(self._appends)
+            self._upstream.poke()
+
+    async def _retry_for_ever(self) -> None:
+        while not is_cancelled():
+            try:
+                await self._upstream.ready()
+                self._terms.forget()
+                self._passage.link_is_up(self._upstream.poke)
+                await self._upload()
+            except UpstreamUnavailable as error:
+                self._tell_of_trouble(str(error))
+            self._passage.link_is_down()
+            for lane in self._lanes:
+                lane.rewind()
+            self._lane_of.clear()
+            await asyncio.sleep(self._retry_after * jitter())
+            self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
+
+    async def _upload(self) -> None:
+        loop = asyncio.get_running_loop()
+        progressed_at = loop.time()
+        while not is_cancelled():
+            self._terms.max_payload = self._upstream.max_payload
+            was_idle, began_at = not self._in_flight(), loop.time()
+            has_more = await self._send_some()
+            # What was kept back to keep to the bandwidth could not be answered: that time does not count.
+            progressed_at = loop.time() if was_idle else progressed_at + loop.time() - began_at
+            in_flight = self._in_flight()
+            if not in_flight:
+                progressed_at = loop.time()
+                # To begin again is no sign that it will go better this time: an answer is.
+                if not self._is_in_trouble or all(lane.is_empty for lane in self._lanes):
+                    self._tell()
+            answers = await self._upstream.answers(0.0 if has_more else self._patience(progressed_at, in_flight))
+            self._take(answers)
+            if answers:
+                progressed_at = loop.time()
+                self._retry_after = FIRST_RETRY
+                self._tell()
+            elif in_flight and self._has_waited(progressed_at, ACKNOWLEDGEMENT_PATIENCE):
+                raise _given_up(self._lanes, f"no acknowledgement for {ACKNOWLEDGEMENT_PATIENCE:g} s")
+            for lane in self._lanes:
+                if lane.in_flight and self._has_waited(lane.waits_since, LANE_PATIENCE):
+                    raise _given_up([lane], f"no acknowledgement of {lane.lane.name.lower()} for {LANE_PATIENCE:g} s")
+
+    def _take(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            lane = self._lane_of.pop(answer.number, None)
+            if lane is not None:
+                lane.take_answer(answer)
+        if any(lane.has_too_large for lane in self._lanes):
+            self._found_too_large.set()
+
+    def _has_waited(self, since: float, patience: float) -> bool:
+        """Tell whether it is too long since an answer, and since the link took what was sent."""
+        now = loop_time()
+        if now - self._looked_at >= LOOK_AT_LINK_EVERY:
+            self._looked_at = now
+            if self._upstream.takes_more():
+                self._taken_at = now
+        return now - max(since, self._taken_at) >= patience
+
+    def _in_flight(self) -> int:
+        return sum([lane.in_flight for lane in self._lanes])
+
+    def _patience(self, progressed_at: float, in_flight: int) -> float:
+        now = loop_time()
+        patience = IDLE_PATIENCE
+        if in_flight:
+            left = progressed_at + ACKNOWLEDGEMENT_PATIENCE - now
+            # None is left where a thin link still takes what was sent: it is looked at now and then, and waited for.
+            patience = min(left, LOOK_AT_LINK_EVERY) if left > 0 else LOOK_AT_LINK_EVERY
+        resting = [lane.rests_until - now for lane in self._lanes if lane.rests_until > now]
+        return max(min([patience, *resting]), 0.0)
+
+    def _tell_of_trouble(self, text: str) -> None:
+        self._is_in_trouble = True
+        self._report(text)
+
+    def _tell(self) -> None:
+        self._is_in_trouble = False
+        self._report(next((lane.problem for lane in self._lanes if lane.problem), ""))
+
+    async def _send_some(self) -> bool:
+        """Send what may leave, advisories first; tell whether more may follow at once."""
+        sent = 0
+        while sent < SEND_ROWS:
+            for lane in self._lanes:
+                shipment = lane.next_shipment(self._appends)
+                if shipment is not None:
+                    self._lane_of[shipment.number] = lane
+                    await self._pace.wait(shipment.size)
+                    lane.left(shipment)
+                    await self._upstream.send(shipment)
+                    sent += len(shipment.rows)
+                    break
+            else:
+                return False
+        return True
+
+
+def _given_up(lanes: Iterable[UploadLane], text: str) -> UpstreamUnavailable:
+    """Let each lane that waits for answers keep the reason until it has one: others may be answered before it."""
+    for lane in lanes:
+        if lane.in_flight:
+            lane.problem = text
+    return UpstreamUnavailable(text)

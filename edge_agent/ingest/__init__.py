@@ -1,0 +1,1 @@
+"""The reading loop: read, decide, commit, acknowledge; one transaction for each batch."""

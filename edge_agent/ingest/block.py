@@ -1,0 +1,77 @@
+"""Say what a stream block's loop goes by, and what it may be doing."""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+from edge_agent.core.block_mode import Decider, MessageIntake, RecordWriter
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.policy import Policy
+from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.tracker import Tracker
+from edge_agent.ingest.port import (
+    EVERYTHING,
+    ClockBound,
+    ConsumerPaused,
+    ConsumerShared,
+    Journal,
+    Orders,
+    SourceUnavailable,
+)
+
+
+class IngestPhase(StrEnum):
+    """What the loop is doing, as people are told."""
+
+    STARTING = "starting"
+    READING = "reading"
+    FOLLOWING = "following"
+    UNAVAILABLE = "source unavailable"
+    CONSUMER_PAUSED = "consumer paused"
+    CONSUMER_SHARED = "consumer shared"
+    WITHDRAWN = "withdrawn"
+    DISK_FULL = "paused, disk full"
+    DISK_FAILING = "paused, disk failing"
+    STORE_LOCKED = "paused, store locked"
+    OUTBOX_FULL = "paused, outbox full"
+
+
+def phase_of(error: SourceUnavailable) -> IngestPhase:
+    """Say what a loop does whose source cannot be read."""
+    if isinstance(error, ConsumerShared):
+        return IngestPhase.CONSUMER_SHARED
+    return IngestPhase.CONSUMER_PAUSED if isinstance(error, ConsumerPaused) else IngestPhase.UNAVAILABLE
+
+
+class BlockRules(msgspec.Struct, frozen=True):
+    """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
+
+    ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy
+    over ``policy``; None where there is none. ``clock`` bounds how far the stream's is followed; None where it always
+    is. ``journal`` is told of every commit before it is made.
+    """
+
+    stream: str
+    policy: Policy
+    intake: MessageIntake
+    emitter: RecordWriter
+    watermark_interval: int
+    rebuilding: bool = False
+    mode: str = "sample"
+    decides: Callable[[BlockState], Decider] = Tracker
+    orders: Orders | None = None
+    journal: Journal | None = None
+    clock: ClockBound | None = None
+
+    def policy_after(self, standing: Standing) -> Policy:
+        """Give the thresholds that hold after what was taken of the hub's policy."""
+        return self.policy if self.orders is None else self.orders.policy(standing)
+
+    def clock_bound(self, state: BlockState | None) -> int:
+        """Give the latest instant of the stream's clock that a block in ``state`` follows now."""
+        return EVERYTHING if self.clock is None else self.clock.bound(state)
+
+    def contradiction(self, state: BlockState, site_at: int) -> str:
+        """Say how the stream's clock stands to others, where it is not followed."""
+        return self.clock.contradiction(site_at) if self.clock is not None and state.clock_ahead else ""

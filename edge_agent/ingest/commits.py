@@ -1,0 +1,103 @@
+"""Commit one batch while the next is read and decided: in their order, and never two at once.
+
+Whoever hands a batch over goes on as if it were committed. That holds, since a store that cannot be written now is
+tried until it can be; what a crash takes is read and decided again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from edge_agent.core.observation import SourceMessage
+from edge_agent.ingest.port import BatchCommit, BatchStore, Journal, Source, StoreUnwritable
+
+RETRY_AFTER = 0.5
+WORTH_A_COMMIT = 500
+MOST_DECISIONS = 8_000
+MOST_MESSAGES = 20_000
+MOST_DECIDED_BYTES = 8 << 20
+LONGEST_FILLING = 0.5
+
+
+class Filling:
+    """When a batch that is read behind the stream holds enough: in decisions, in messages, or after half a second.
+
+    What each commit costs, and a sender's row that many of its sightings share, is worth waiting for. A few decisions
+    are enough, unless the batch would have to wait for the one before, in which time it may as well grow.
+    """
+
+    def __init__(self) -> None:
+        self._until = asyncio.get_running_loop().time() + LONGEST_FILLING
+        self._messages = self._bytes = 0
+
+    def takes_more(self, messages: Sequence[SourceMessage], decisions: int, *, must_wait: bool) -> bool:
+        """Tell whether more should come into it, after ``messages`` and with ``decisions`` in all."""
+        self._messages += len(messages)
+        if decisions >= WORTH_A_COMMIT:
+            # What is to be forwarded is kept in memory until it is committed.
+            self._bytes += sum([len(message.payload) for message in messages])
+            if not must_wait or decisions >= MOST_DECISIONS or self._bytes >= MOST_DECIDED_BYTES:
+                return False
+        return self._messages < MOST_MESSAGES and asyncio.get_running_loop().time() < self._until
+
+
+class Committing:
+    """The commits of one block. ``pauses`` hears why a batch has to wait, and None when that is over.
+
+    ``journal``, where there is one, is told of every batch before it is committed.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        source: Source,
+        pauses: Callable[[StoreUnwritable | None], None],
+        journal: Journal | None = None,
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._pauses = pauses
+        self._journal = journal
+        self._under_way: asyncio.Task[None] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether the next batch would have to wait."""
+        return self._under_way is not None and not self._under_way.done()
+
+    async def begin(self, batch: BatchCommit) -> None:
+        """Commit a batch behind the one under way, which is waited for."""
+        await self.finish()
+        self._under_way = asyncio.create_task(self._commit(batch), name="commit")
+
+    async def finish(self) -> None:
+        """Wait until nothing is under way: what was handed over is on disk, and acknowledged."""
+        task = self._under_way
+        if task is not None:
+            await asyncio.shield(task)
+            self._under_way = None
+
+    async def stop(self) -> None:
+        """Give up what is not on disk yet; a transaction that has begun goes on to its end."""
+        task, self._under_way = self._under_way, None
+        if task is not None:
+            task.cancel()
+            # Why it failed, if it did, is known from elsewhere: it is given up.
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _commit(self, batch: BatchCommit) -> None:
+        is_paused = False
+        if self._journal is not None:
+            batch = await self._journal.record(batch)
+        while True:
+            try:
+                await self._store.commit(batch)
+                break
+            except StoreUnwritable as error:
+                is_paused = True
+                self._pauses(error)
+                await asyncio.sleep(RETRY_AFTER)
+        if is_paused:
+            self._pauses(None)
+        if self._journal is not None:
+            self._journal.committed(batch)
+        await self._source.acknowledge(batch.state.position.sequence)

@@ -1,0 +1,466 @@
+"""Read a source, decide, commit, acknowledge: one transaction per batch, in this order and no other.
+
+While one batch is committed the next is read and decided. The agent's own clock only paces the loop; what is decided
+depends on the stream's time alone.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from edge_agent.core.block_mode import BlockDraft, Decider
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decisions import BlindCause
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.records import OutboxRow, WatermarkContext
+from edge_agent.core.senders import NO_CHANGES
+from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
+from edge_agent.core.thinning import Thinning
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
+from edge_agent.ingest.commits import Committing, Filling
+from edge_agent.ingest.port import (
+    BatchCommit,
+    BatchStore,
+    Checked,
+    ConsumerState,
+    Opened,
+    Progress,
+    Source,
+    SourceUnavailable,
+    StoreUnwritable,
+)
+from edge_agent.ingest.watermarks import Watermarks, watermark_context
+from edge_agent.passing import Passing
+from edge_agent.reopening import LONGEST_RETRY, Reopening
+from edge_agent.runtime.backoff import Stretch
+from edge_agent.runtime.tasks import is_cancelled
+from shared.cancellation import cancelled
+from shared.identifiers import SourcePosition
+from shared.instants import SECOND, format_instant
+
+log = logging.getLogger("muster.agent")
+
+PASSING = 0.05
+"""How often, in seconds, what passes the store by is looked at while nothing is read."""
+
+LONGEST_CHECK_INTERVAL = 1 * SECOND
+LOOK_EVERY = 2.0
+"""How often, in seconds, the consumer is looked at while no check is made."""
+
+LOOK_ANEW_AFTER = 0.5
+"""Seconds by which a check may be late before what was read is taken without another look."""
+
+FOREVER = (1 << 63) - 1
+
+
+class Ingest:
+    """One stream block's loop.
+
+    ``decider`` is None where the store does not know the block yet. ``report`` hears of every change of phase, with the
+    reason.
+    """
+
+    def __init__(
+        self,
+        rules: BlockRules,
+        source: Source,
+        store: BatchStore,
+        decider: Decider | None,
+        report: Callable[[IngestPhase, str], None],
+        passing: Passing | None = None,
+    ) -> None:
+        self._rules = rules
+        self._intake = rules.intake
+        self._emitter = rules.emitter
+        self._source = source
+        self._store = store
+        self._commits = Committing(store, source, self._tell_pause, rules.journal)
+        self._decider = decider
+        self._passing = passing or Passing(Passage(copies_wait=lambda: True), rules.emitter.block_id.block)
+        self._journal = rules.journal
+        self._oldest_forwarded = 0
+        self._watermarks = Watermarks(rules.watermark_interval)
+        self._report = report
+        self._server_at = 0
+        self._thinning = Thinning()
+        self.read_at = 0.0
+        self._checked: Checked | None = None
+        self._checked_at = 0.0
+        self._consumer = ConsumerState()
+        self._consumer_at = 0.0
+        self._moved_at = 0.0
+
+    @property
+    def decider(self) -> Decider:
+        """Give what decides; there is one from the first open on."""
+        assert self._decider is not None
+        return self._decider
+
+    @property
+    def progress(self) -> Progress | None:
+        """Tell how far reading has come; None before the first check."""
+        if self._decider is None or self._checked is None:
+            return None
+        state, checked = self._decider.state, self._checked
+        now, consumer = asyncio.get_running_loop().time(), self._consumer
+        ago = int((now - self._checked_at) * SECOND)
+        return Progress(
+            pending=consumer.pending,
+            server_at=checked.facts.server_at + ago,
+            checked_ago=ago,
+            observed_through=state.observed_through,
+            senders=self._decider.sender_counts(),
+            mode=state.mode,
+            blind_after=state.policy.blind_after,
+            doubt=checked.refusal or checked.facts.doubt,
+            loss=state.loss,
+            is_covered=not state.is_suspended,
+            pending_ago=int((now - self._consumer_at) * SECOND),
+            idle_for=int((now - self._moved_at) * SECOND) if consumer.pending else 0,
+            expires_after=consumer.expires_after,
+            contradiction=self._rules.contradiction(state, checked.facts.server_at + ago),
+        )
+
+    @property
+    def state(self) -> BlockState | None:
+        """Give what was decided; None before the first open."""
+        return self._decider.state if self._decider else None
+
+    async def run(self) -> None:
+        """Read until cancelled; whatever the source does, go on from the committed position."""
+        self._report(IngestPhase.STARTING, "")
+        looking = asyncio.create_task(self._look_at_consumer(), name="consumer")
+        try:
+            await self._read_for_ever(looking)
+        finally:
+            await cancelled([looking])
+            await self._commits.stop()
+
+    async def _look_at_consumer(self) -> None:
+        """Know what waits also while nothing is read: the outbox is full, the disk, or the source cannot be opened."""
+        while not is_cancelled():
+            await asyncio.sleep(LOOK_EVERY)
+            if asyncio.get_running_loop().time() - self._consumer_at > LOOK_EVERY:
+                with contextlib.suppress(SourceUnavailable):
+                    self._note_consumer(await self._source.consumer())
+
+    def _note_consumer(self, consumer: ConsumerState) -> None:
+        self._consumer, self._consumer_at = consumer, asyncio.get_running_loop().time()
+        if not consumer.pending:
+            self._moved_at = self._consumer_at
+
+    async def _read_for_ever(self, looking: asyncio.Task[None]) -> None:
+        loop, reopening = asyncio.get_running_loop(), Reopening(self._source)
+        while not is_cancelled():
+            try:
+                if looking.done():
+                    looking.result()
+                await self._open()
+                self._report(IngestPhase.READING, "")
+                opened_at, opened_behind = loop.time(), self.decider.state.position
+                self._moved_at = opened_at
+                try:
+                    await self._read_on()
+                finally:
+                    # To have opened is not enough: that may go well each time, and reading fail at once.
+                    if self.decider.state.position != opened_behind or loop.time() - opened_at >= LONGEST_RETRY:
+                        reopening.went_well()
+            except SourceUnavailable as error:
+                await self._commits.finish()
+                self._report(phase_of(error), str(error))
+                await self._finish_passing()
+                await reopening.wait()
+
+    async def _open(self) -> None:
+        if self._decider is None:
+            facts, sequence = await self._source.resolve_start()
+            position = SourcePosition(self._rules.stream, facts.incarnation(), sequence)
+            await self._compare_clocks(facts)
+            # Orders about senders that were given before are void, whatever the stream's past is called later.
+            standing = Standing(given_at=min(facts.server_at, self._rules.clock_bound(None)))
+            state = BlockState(
+                position,
+                self._rules.policy_after(standing),
+                standing=standing,
+                rebuilding=self._rules.rebuilding,
+                mode=self._rules.mode,
+            )
+            await self._commit(state)
+            self._decider = self._rules.decides(state)
+        else:
+            policy = self._rules.policy_after(self._decider.state.standing)
+            if policy != self._decider.state.policy:
+                await self._apply(lambda draft: draft.change_policy(policy))
+        opened = await self._open_source()
+        if opened.change is not None:
+            change = change_in_words(opened.change, self.decider.state.position, opened.facts)
+            await self._begin_epoch(opened.facts, opened.sequence, because=change)
+            opened = await self._open_source()
+            if opened.change is not None:
+                raise SourceUnavailable(f"the stream changed again while it was opened: {opened.change}")
+        if opened.is_gap:
+            await self._note_gap()
+        await self._compare_clocks(opened.facts)
+        # Before anything that waits is read: what falls due meanwhile goes by it.
+        await self._look_at(opened.facts, opened.facts.refusal or None)
+        self._note_server(opened.facts)
+        self._thinning.begin(self.decider.state, opened.facts)
+
+    async def _compare_clocks(self, facts: StreamFacts) -> None:
+        if self._rules.clock is not None:
+            await self._rules.clock.compare(facts.server_at)
+
+    def _note_server(self, facts: StreamFacts) -> None:
+        self._server_at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
+
+    async def _look_at(self, facts: StreamFacts, refusal: str | None) -> None:
+        """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was."""
+        refuses = self.decider.state.seen.refuses if refusal is None else bool(refusal)
+        at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
+        facts = facts if at == facts.server_at else msgspec.structs.replace(facts, server_at=at)
+        await self._apply(lambda draft: draft.look_at(facts, refuses=refuses))
+
+    async def _check(self) -> Checked:
+        return await self._source.check(self.decider.state.policy.blind_after)
+
+    async def _open_source(self) -> Opened:
+        state = self.decider.state
+        return await self._source.open(state)
+
+    async def _read_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        check_at = loop.time()
+        while not is_cancelled():
+            await self._wait_for_room()
+            await self._obey()
+            patience = max(check_at - loop.time(), 0.0)
+            messages = await self._source.read(min(patience, PASSING) if self._passing.is_under_way else patience)
+            if messages:
+                self.read_at = self._moved_at = loop.time()
+                if self.read_at - check_at > LOOK_ANEW_AFTER:
+                    # A paused agent: what falls due goes by what the stream takes now.
+                    checked = await self._check()
+                    await self._look_at(checked.facts, checked.refusal)
+                    self._server_at = checked.facts.server_at
+                await self._take(messages)
+                if not self._passing.is_under_way:
+                    await self._store.let_uploads_follow()
+            await self._conclude_passing()
+            while not self._passing.has_room:
+                await self._passing.change(PASSING)
+                await self._conclude_passing()
+            if loop.time() >= check_at:
+                await self._commits.finish()
+                check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 4)
+                check_at = loop.time() + check_interval / SECOND
+                checked = await self._check()
+                await self._take_check(checked)
+                # Not before: what a check shows is behind until the check has been taken.
+                self._checked, self._checked_at = checked, loop.time()
+                self._note_consumer(checked.consumer)
+            if self._watermarks.are_due(loop.time()):
+                await self._emit_watermark()
+
+    async def _take(self, messages: Sequence[SourceMessage]) -> None:
+        """Decide and commit; behind the stream, what follows goes into the same batch while few decisions are made."""
+        filling, draft = Filling(), self.decider.draft()
+        while messages:
+            draft = await self._give(draft, messages)
+            must_wait = self._commits.is_under_way
+            takes_more = filling.takes_more(messages, len(draft.decisions), must_wait=must_wait)
+            messages = await self._source.read_on() if takes_more else ()
+        await self._adopt(draft)
+
+    async def _give(self, draft: BlockDraft, messages: Sequence[SourceMessage]) -> BlockDraft:
+        """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
+        max_age = self._rules.policy.max_age
+        self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
+        intake, stretch, before = self._intake, Stretch(), FOREVER
+        give, slow_count = intake.give, intake.slow_count
+        thinning, last = self._thinning, None
+        expected, shows_holes = thinning.expected, thinning.shows
+        bound, is_ahead = self._rules.clock_bound(self.decider.state), draft.clock_ahead
+        for message in messages:
+            if (message.stored_at > bound) is not is_ahead:
+                is_ahead = not is_ahead
+                draft = await self._see_clock(draft, is_ahead=is_ahead)
+            # A clock that does not go back against the message before has not stepped back.
+            if message.stored_at < before and draft.steps_back(message.stored_at):
+                await self._adopt(draft)
+                await self._step_back((await self._check()).facts)
+                draft = self.decider.draft()
+            before = message.stored_at
+            if (shows_holes and message.sequence != expected) or thinning.is_thinned:
+                if last is not None:
+                    thinning.pass_on(last)
+                thinned = thinning.take(message, self.decider.state, self._server_at)
+                while not draft.find_thinned(thinned=thinned):
+                    draft = await self._next_after(draft)
+            last, expected = message, message.sequence + 1
+            too_old = before < oldest_forwarded
+            while not give(draft, message, too_old=too_old):
+                draft = await self._next_after(draft)
+            if intake.slow_count != slow_count:
+                # Who is to say that the agent lives runs on the same loop.
+                slow_count = intake.slow_count
+                await stretch.give_way()
+        if last is not None:
+            thinning.pass_on(last)
+        return draft
+
+    async def _take_check(self, checked: Checked) -> None:
+        state, facts = self.decider.state, checked.facts
+        self._note_server(facts)
+        if past_change(state.position, facts) is not None:
+            raise SourceUnavailable("the stream's past has changed")
+        # Of what was delivered and is still to be read, a hole behind it tells.
+        if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
+            await self._note_gap()
+        await self._look_at(facts, checked.refusal)
+        self._thinning.look_at(facts, checked.examined_sequence)
+        if checked.examined_sequence:
+            await self._apply(lambda draft: draft.find_thinned(thinned=False))
+        if not checked.caught_up_through:
+            if checked.examined_sequence:
+                await self._apply(lambda draft: draft.examine(checked.examined_sequence))
+            return
+        await self._judge_clock(facts.server_at)
+        if self.decider.draft().steps_back(facts.server_at):
+            await self._step_back(facts)
+        await self._apply(lambda draft: draft.prove(checked.caught_up_through, checked.examined_sequence))
+
+    async def _judge_clock(self, site_at: int) -> None:
+        """Follow the stream's clock, or not any more, as the others have it."""
+        clock, state = self._rules.clock, self.decider.state
+        if clock is None:
+            return
+        is_ahead = site_at > clock.bound(state)
+        if is_ahead is not state.clock_ahead:
+            await self._adopt(await self._see_clock(self.decider.draft(), is_ahead=is_ahead))
+        if not is_ahead:
+            clock.follow(site_at)
+
+    async def _see_clock(self, draft: BlockDraft, *, is_ahead: bool) -> BlockDraft:
+        reference = self._rules.clock.reference() if self._rules.clock is not None else 0
+        return await self._fill(draft, lambda each: each.see_clock(is_ahead=is_ahead, reference=reference))
+
+    async def _step_back(self, facts: StreamFacts) -> None:
+        position = self.decider.state.position
+        because = f"the clock of stream {position.stream}'s server was set back"
+        await self._begin_epoch(facts, position.sequence, position.stored_at, because=because)
+
+    async def _begin_epoch(self, facts: StreamFacts, sequence: int, stored_at: int = 0, *, because: str) -> None:
+        block, through = self._emitter.block_id.block, self.decider.state.observed_through
+        since = f" from {format_instant(through)}" if through else ""
+        if because:
+            text = "stream %s: %s; a new epoch begins: the time is unknown%s until the next proof"
+            log.warning(text, block, because, since, extra={"fields": {"stream": block}})
+        incarnation = facts.incarnation(self.decider.state.position.incarnation)
+        await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence, stored_at))
+
+    async def _obey(self) -> None:
+        """Do what the hub's policy has said since, in one commit where that can hold it."""
+        if self._rules.orders is None:
+            return
+        draft = None
+        for give in self._rules.orders.inputs(self.decider.state):
+            draft = await self._fill(draft or self.decider.draft(), give)
+        if draft is not None:
+            await self._adopt(draft)
+
+    async def _note_gap(self) -> None:
+        draft = self.decider.draft()
+        draft.lose(BlindCause.GAP)
+        await self._adopt(draft)
+
+    async def _apply(self, give: Callable[[BlockDraft], bool]) -> None:
+        await self._adopt(await self._fill(self.decider.draft(), give))
+
+    async def _fill(self, draft: BlockDraft, give: Callable[[BlockDraft], bool]) -> BlockDraft:
+        """Give one input to as many drafts as it takes, and give the last one, not yet adopted."""
+        while not give(draft):
+            draft = await self._next_after(draft)
+        return draft
+
+    async def _next_after(self, draft: BlockDraft) -> BlockDraft:
+        """Adopt a draft that is full, and begin the next one."""
+        await self._adopt(draft)
+        following: BlockDraft = self.decider.draft()
+        return following
+
+    async def _adopt(self, draft: BlockDraft) -> None:
+        """Make a draft the state, and begin to commit it. What only advanced time needs none: a crash proves it again.
+
+        Copies that may pass the store by become the state at once, and are committed when they are delivered.
+        """
+        if not draft.changes_nothing:
+            state = draft.state()
+            rows = self._emitter.rows(draft.decisions, state, self._watermark_context())
+            # What is still being stored may not be passed.
+            await self._commits.finish()
+            if draft.recorded or not self._passing.hand_over(state, rows):
+                await self._finish_passing()
+                await self._commits.begin(
+                    BatchCommit(
+                        self._emitter.block_id,
+                        state,
+                        draft.changes(),
+                        rows,
+                        draft.recorded,
+                        draft.decisions,
+                        self._oldest_forwarded,
+                        self._source.is_behind,
+                    )
+                )
+        elif self._journal is not None:
+            await self._commits.finish()
+            await self._journal.prove(self._emitter.block_id, draft.state())
+        self.decider.adopt(draft)
+
+    async def _conclude_passing(self) -> None:
+        """Commit what passed the store by and was delivered; store what was not, where it takes too long."""
+        concluded = self._passing.conclude()
+        if concluded is not None:
+            await self._commit(concluded.state, concluded.rows)
+
+    async def _finish_passing(self) -> None:
+        """Let nothing be under way past the store: the state in memory is the committed one then."""
+        await self._conclude_passing()
+        while self._passing.is_under_way:
+            await self._passing.change(PASSING)
+            await self._conclude_passing()
+
+    async def _emit_watermark(self) -> None:
+        state = self.decider.state
+        if not self._watermarks.may_vouch_for(state) or self._passing.is_under_way:
+            return
+        row = self._emitter.watermark(state, self._watermark_context())
+        # Also without one: with a filter, only what was examined tells a gap from what others' messages left behind.
+        await self._commit(state, [] if row is None else [row])
+        self._watermarks.made(state, asyncio.get_running_loop().time())
+
+    def _watermark_context(self) -> WatermarkContext:
+        return watermark_context(self.decider, self._store, self._emitter.block_id.block)
+
+    async def _commit(self, state: BlockState, rows: Sequence[OutboxRow] = ()) -> None:
+        """Commit a state that touches no sender, and wait until that is done."""
+        await self._commits.begin(BatchCommit(self._emitter.block_id, state, NO_CHANGES, rows))
+        await self._commits.finish()
+
+    def _tell_pause(self, error: StoreUnwritable | None) -> None:
+        if error is None:
+            self._report(IngestPhase.READING, "")
+        else:
+            self._report(IngestPhase(f"paused, {error.cause}"), str(error))
+
+    async def _wait_for_room(self) -> None:
+        if self._store.is_paused():
+            await self._finish_passing()
+            self._report(IngestPhase.OUTBOX_FULL, "what may not be dropped has reached store.max_outbox")
+            await self._store.wait_for_room()
+            self._report(IngestPhase.READING, "")

@@ -1,0 +1,1 @@
+"""What the agent says of itself: status, health, metrics, log, systemd."""

@@ -1,0 +1,132 @@
+"""Hold a site's clock against others: this host's, and the region's as it was last heard, counted on.
+
+A server whose clock is set wrong shows times that will not be shown again before they come: who follows it vouches for
+them, and stands still when it is set right. So a site's clock is followed to ``max_ahead`` beyond the others:
+
+1. Where the region's clock was heard in this run, it bounds the site's, and so does this host's. Two of three decide:
+   what either of the others shows, too, is followed. One that was set in this run is no witness: it may be on the
+   server whose clock was set.
+2. Without the region's, this host's clock alone bounds nothing, since it may be the one that is wrong. But where it
+   agreed with the site's until that jumped, what both have shown bounds the site's.
+3. A clock that is not followed already is bounded by this host's, unless that shows a time before what was observed.
+
+None of this dates anything that senders did: what is not followed proves no time, and that is all.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.ingest.port import EVERYTHING
+from edge_agent.observability.status_board import now
+from shared.instants import MINUTE, SECOND, format_duration
+
+REGION_PATIENCE = 20 * SECOND
+"""How long after its start an agent whose own clock contradicts its site's waits to hear the region's."""
+
+DRIFT = 1 * MINUTE
+"""How far two readings of the region's clock may be apart from what this host's counts between them."""
+
+
+def uptime() -> int:
+    """Read the clock that nobody sets, in microseconds; it goes on while the host sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+class Clocks:
+    """This host's clock and the region's. ``own`` and ``elapsed`` read, in microseconds, what this host has."""
+
+    def __init__(self, own: Callable[[], int] = now, elapsed: Callable[[], int] = uptime) -> None:
+        self.own = own
+        self.elapsed = elapsed
+        self._began_at = elapsed()
+        self._own_began_at = own()
+        self._region_ahead: int | None = None
+        self._region_set_by = 0
+        self._heard = asyncio.Event()
+
+    @property
+    def region(self) -> int | None:
+        """Give what the region's clock shows; None where it was not heard in this run."""
+        return None if self._region_ahead is None else self._region_ahead + self.elapsed()
+
+    def hear_region(self, at: int) -> None:
+        """Note what the region's clock shows now."""
+        step = 0 if self.region is None else at - self.region
+        # Two clocks that nobody sets part by seconds a day: only what goes on for years would add up.
+        self._region_set_by += step if abs(step) > DRIFT else 0
+        self._region_ahead = at - self.elapsed()
+        self._heard.set()
+
+    def was_set(self, by: int) -> bool:
+        """Tell whether this host's clock has been set by more than so much in this run."""
+        return abs((self.own() - self._own_began_at) - (self.elapsed() - self._began_at)) > by
+
+    def region_was_set(self, by: int) -> bool:
+        """Tell whether the region's clock has been set by more than so much since it was first heard."""
+        return abs(self._region_set_by) > by
+
+    async def hear(self) -> None:
+        """Wait for the region's clock, no longer than ``REGION_PATIENCE`` after the start."""
+        patience = REGION_PATIENCE - (self.elapsed() - self._began_at)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(patience, 0) / SECOND):
+                await self._heard.wait()
+
+
+class SiteClock:
+    """How far one block follows its stream's clock. ``max_ahead`` in microseconds, 0: wherever it goes."""
+
+    def __init__(self, clocks: Clocks, max_ahead: int) -> None:
+        self._clocks = clocks
+        self._max_ahead = max_ahead
+        self._site_ahead: int | None = None
+
+    def bound(self, state: BlockState | None) -> int:
+        """Give the latest instant that is followed now, by a block in ``state``."""
+        others = self._others(state) if self._max_ahead else []
+        return max(others) + self._max_ahead if others else EVERYTHING
+
+    def reference(self) -> int:
+        """Give what the others show."""
+        region = self._clocks.region
+        return self._clocks.own() if region is None or self._clocks.region_was_set(self._max_ahead) else region
+
+    def _others(self, state: BlockState | None) -> list[int]:
+        clocks, own, region = self._clocks, self._clocks.own(), self._clocks.region
+        if region is not None and not clocks.region_was_set(self._max_ahead):
+            return [region] if clocks.was_set(self._max_ahead) else [region, own]
+        if state is not None and state.clock_ahead:
+            return [own] if own >= state.observed_through - self._max_ahead else []
+        if self._site_ahead is None:
+            return []
+        site = self._site_ahead + clocks.elapsed()
+        return [own, site] if abs(own - site) <= self._max_ahead else []
+
+    async def compare(self, site_at: int) -> None:
+        """Wait for the region's clock where this host's contradicts the site's, and nothing else is known yet."""
+        is_alone = self._clocks.region is None and self._site_ahead is None
+        if self._max_ahead and is_alone and site_at - self._clocks.own() > self._max_ahead:
+            await self._clocks.hear()
+
+    def follow(self, site_at: int) -> None:
+        """Note what the site's clock shows now, which is followed."""
+        self._site_ahead = site_at - self._clocks.elapsed()
+
+    def contradiction(self, site_at: int) -> str:
+        """Say how the site's clock stands to the others."""
+        clocks, region = self._clocks, self._clocks.region
+        own = _beside(site_at - clocks.own(), "this host's")
+        if region is None:
+            return f"the server's clock is {own}; the region's is not known"
+        of_region = _beside(site_at - region, "the region's")
+        return f"the server's clock is {of_region}, and {own}"
+
+
+def _beside(ahead: int, whose: str) -> str:
+    seconds = abs(ahead) // SECOND * SECOND
+    if not seconds:
+        return f"as {whose}"
+    return f"{format_duration(seconds)} {'ahead of' if ahead > 0 else 'behind'} {whose}"

@@ -1,0 +1,154 @@
+"""Decide which of a part's reports become lines of the log: the first of a fault at once, repetitions as one summary.
+
+The rules, for each part (a link, a stream's reading):
+
+1. A fault (a report with a reason) that begins is a line at once, and so is its end, with how long it lasted.
+2. For ``FIRST_QUIET`` from there, what repeats is counted: the same reason again, or the whole fault ending and
+   beginning anew. Another reason, not yet told in this fault, is a line at once.
+3. When that time is over: a fault that lasts, or came again meanwhile, is one line with the count, and the next quiet
+   time is twice as long, up to ``LONGEST_QUIET``. Otherwise all is forgotten, and the next fault is told at once.
+
+Pure: instants are given, in microseconds.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from edge_agent.observability.conditions import Condition
+from shared.instants import HOUR, MINUTE, format_duration
+
+FIRST_QUIET = MINUTE
+LONGEST_QUIET = HOUR
+REASONS_TOLD = 8
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line: what to say of a part; how often it happened unsaid since the last line, and how long it lasted.
+
+    ``condition`` names the one that the part is in, or was in until now.
+    """
+
+    phase: str
+    text: str
+    is_fault: bool
+    repeated: int = 0
+    lasted: int = 0
+    condition: str = ""
+
+
+class FaultLog:
+    """What one part has reported, and what has been told of it."""
+
+    def __init__(self, part: str, again: str = "again ") -> None:
+        self._part = part
+        self._again = again
+        self._condition = self._named = ""
+        self._phase = ""
+        self._reason = ""
+        self._began_at = 0
+        self._is_told = False
+        self._told_reasons: set[str] = set()
+        self._repeated = 0
+        self._quiet = 0
+        self._quiet_until = 0
+
+    def report(self, at: int, phase: str, reason: str, condition: str = "") -> Iterator[LogLine]:
+        """Take a report, and the condition that it is; give the lines that it is worth now."""
+        yield from self.pass_time(at)
+        was_fault = bool(self._reason)
+        # What ends, or a start that is over, is told by the name that it had.
+        named, self._named = condition or self._named, condition
+        self._condition = named
+        self._phase, before = phase, self._reason
+        self._reason = reason
+        if reason and not was_fault:
+            self._began_at, self._told_reasons = at, set()
+            yield from self._begin(at)
+        elif reason:
+            yield from self._go_on(reason, before)
+        elif was_fault:
+            yield from self._end(at)
+        else:
+            yield LogLine(phase, f"{self._part}: {phase}", is_fault=False, condition=named)
+
+    def pass_time(self, at: int) -> Iterator[LogLine]:
+        """Give the summary that is due, if one is."""
+        if not self._quiet or at < self._quiet_until:
+            return
+        if not self._reason and not self._repeated:
+            self._quiet = 0
+            return
+        repeated, self._repeated = self._repeated, 0
+        times = f", {repeated:,} more times in {format_duration(self._quiet)}" if repeated else ""
+        self._be_quiet(at, min(self._quiet * 2, LONGEST_QUIET))
+        if self._reason:
+            self._is_told = True
+            lasted = at - self._began_at
+            text = f"{self._part}: still {self._phase} after {format_duration(lasted)}{times}: {self._reason}"
+            yield LogLine(self._phase, text, True, repeated, lasted, self._condition)
+        else:
+            text = f"{self._part}: {self._phase} now, but went wrong again{times}"
+            yield LogLine(self._phase, text, True, repeated, condition=self._condition)
+
+    def _begin(self, at: int) -> Iterator[LogLine]:
+        self._is_told = not self._quiet
+        if not self._is_told:
+            self._repeated += 1
+            return
+        self._be_quiet(at, FIRST_QUIET)
+        yield self._fault()
+
+    def _go_on(self, reason: str, before: str) -> Iterator[LogLine]:
+        is_new = self._is_told and reason not in self._told_reasons and len(self._told_reasons) < REASONS_TOLD
+        if is_new:
+            yield self._fault()
+        elif reason != before or self._is_told:
+            self._repeated += 1
+
+    def _end(self, at: int) -> Iterator[LogLine]:
+        if self._is_told:
+            lasted = at - self._began_at
+            text = f"{self._part}: {self._phase} {self._again}after {format_duration(lasted)}"
+            yield LogLine(self._phase, text, False, self._repeated, lasted, self._condition)
+            self._repeated = 0
+
+    def _fault(self) -> LogLine:
+        self._told_reasons.add(self._reason)
+        text = f"{self._part}: {self._phase}: {self._reason}"
+        return LogLine(self._phase, text, is_fault=True, condition=self._condition)
+
+    def _be_quiet(self, at: int, how_long: int) -> None:
+        self._quiet, self._quiet_until = how_long, at + how_long
+
+
+class ConditionLog:
+    """Which conditions hold since when, of those that are no part's phase; each begins and ends with one line.
+
+    What is said of one while it lasts (how much, how long ago) may change from look to look, and is no news.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], Condition] = {}
+        self._logs: dict[tuple[str, str], FaultLog] = {}
+
+    def take(self, at: int, found: Sequence[Condition]) -> Iterator[tuple[Condition, LogLine]]:
+        """Take all that hold now; give the lines that they and those that have ended are worth."""
+        holding = {(each.name, each.subject): each for each in reversed(found)}
+        for key in [key for key in self._held if key not in holding]:
+            ended = self._held.pop(key)
+            yield from ((ended, line) for line in self._logs[key].report(at, f"{ended.name} over", ""))
+        for key, each in holding.items():
+            if key not in self._held:
+                self._held[key] = each if each.since else msgspec.structs.replace(each, since=at)
+                log = self._logs.setdefault(key, FaultLog(each.subject, again=""))
+                yield from ((each, line) for line in log.report(at, each.name, each.what, each.name))
+            else:
+                yield from ((each, line) for line in self._logs[key].pass_time(at))
+
+    def dated(self, condition: Condition) -> Condition:
+        """Give one that holds with when it began, where it does not say so itself."""
+        held = self._held.get((condition.name, condition.subject))
+        if condition.since or held is None:
+            return condition
+        return msgspec.structs.replace(condition, since=held.since)

@@ -1,0 +1,266 @@
+"""Judge what is wrong with an agent: give the list of its conditions. Pure.
+
+- An error at once: a stream is not being read, whatever the cause (its link, the stream, a full disk, a full outbox);
+  or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind; or its server's clock
+  was set back: no time passes until it shows again what it had shown; or it is ahead of the others, and not followed.
+- An error at once: a file of its store is not where it was opened any more; what is not there ends with the process.
+- An error at once: another agent publishes under its names, and it has withdrawn, or neither has.
+- An error after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
+- One of a pair that can neither lead nor stand by is an error at once; one whose other is missed is a warning.
+- A warning: a message was rejected within the last ``stale_after``. Who sent it is perhaps called stale, living; a
+  living sender speaks again within ``stale_after``, so what is older is over.
+- A warning: what the agent stores in its stream itself, its pages or the hub's policy are in trouble.
+- Nothing: behind, and catching up.
+
+An agent that is not useful gains nothing from being started again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.namesake import NamePhase
+from edge_agent.core.observation import RejectReason
+from edge_agent.delivery.shipment import SizeLimit
+from edge_agent.ingest.port import DROPPED_LATELY, OutboxLevel, Progress
+from edge_agent.observability import conditions as kinds
+from edge_agent.observability.conditions import Condition, Kind
+from shared.instants import MINUTE, SECOND, format_duration
+from shared.sizes import format_size
+
+DRAIN_PATIENCE = 1 * MINUTE
+MOVING_WITHIN = 10 * SECOND
+LOOKED_LATELY = 15 * SECOND
+"""For so long it is known how much waits, when it cannot be asked."""
+
+NEARLY_FULL = 0.9
+IN_PLACE = "in place"
+WORKING = frozenset(
+    {
+        "connected",
+        "reading",
+        "following",
+        "stored",
+        "leading",
+        "standing by",
+        "catching up",
+        IN_PLACE,
+        "ours",
+        "not watched",
+    }
+)
+STORE = "store"
+NAMES = "names"
+_UPSTREAM, _SOURCE, _STREAM, _PAIR = "upstream", "source of ", "stream ", "pair"
+
+# What a part is that is not working, by how its name begins and by its phase; "" stands for every other phase.
+_KINDS: dict[str, dict[str, Kind]] = {
+    _SOURCE: {"denied": kinds.PERMISSION_DENIED, "": kinds.LINK_DOWN},
+    _STREAM: {
+        "starting": kinds.STARTING,
+        "consumer paused": kinds.CONSUMER_PAUSED,
+        "consumer shared": kinds.CONSUMER_SHARED,
+        "withdrawn": kinds.NAME_TAKEN,
+        "paused, disk full": kinds.DISK_FULL,
+        "paused, disk failing": kinds.DISK_FAILING,
+        "paused, store locked": kinds.STORE_LOCKED,
+        "paused, outbox full": kinds.OUTBOX_FULL,
+        "": kinds.STREAM_NOT_READ,
+    },
+    "probe of ": {"": kinds.PROBE_NOT_STORED},
+    "heartbeat of ": {"": kinds.HEARTBEAT_NOT_STORED},
+    "policy of ": {"": kinds.POLICY_REFUSED},
+    "policy": {"": kinds.POLICY_NOT_HEARD},
+    "other member": {"": kinds.PAIR_ALONE},
+    _PAIR: {"": kinds.PAIR_NOT_READY},
+    _UPSTREAM: {
+        "connecting": kinds.REGION_UNREACHABLE,
+        "not connected": kinds.REGION_UNREACHABLE,
+        "": kinds.REGION_REFUSES,
+    },
+    STORE: {"": kinds.STORE_MOVED},
+    NAMES: {NamePhase.CONTESTED: kinds.NAME_CONTESTED, "": kinds.NAME_TAKEN},
+    "monitor": {"": kinds.MONITOR_NOT_LISTENING},
+}
+_REFUSED = {
+    SizeLimit.MAX_PAYLOAD: "too large for the region's servers",
+    SizeLimit.MAX_MSG_SIZE: "too large for the region's stream",
+}
+
+
+class PartStatus(msgspec.Struct, frozen=True):
+    """What one part of the agent does, since when, and why."""
+
+    phase: str
+    reason: str = ""
+    since: int = 0
+
+    @property
+    def is_working(self) -> bool:
+        """Tell whether it does what it is there for."""
+        return self.phase in WORKING
+
+
+def part_kind(name: str, part: PartStatus) -> Kind | None:
+    """Say which condition a part is in; None where it does its work, or has no reason not to.
+
+    >>> part_kind("source of nodes", PartStatus("denied", "...")).name
+    'permission_denied'
+    """
+    must_work = name.startswith((_UPSTREAM, _SOURCE, _STREAM)) or name in (_PAIR, STORE)
+    if part.is_working or not (must_work or part.reason):
+        return None
+    for beginning, by_phase in _KINDS.items():
+        if name.startswith(beginning):
+            return by_phase.get(part.phase, by_phase[""])
+    return None
+
+
+def of_parts(parts: Mapping[str, PartStatus], at: int, *, with_patience: bool = True) -> Iterator[Condition]:
+    """Give the conditions that parts are in at ``at``, by the agent's clock; without patience, what will be one too."""
+    if not any(name.startswith(_STREAM) for name in parts):
+        yield kinds.STARTING.of("agent", "no stream is read yet")
+    # A block's link before its stream, as the cause before what follows from it.
+    for name, part in sorted(parts.items()):
+        kind = part_kind(name, part)
+        patience = DRAIN_PATIENCE if name == _UPSTREAM and with_patience else 0
+        if kind is not None and at - part.since >= patience:
+            what = f"{part.phase}{part.reason and f': {part.reason}'}"
+            yield kind.of(name, what, stream=block_of(name), since=part.since)
+
+
+def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], at: int) -> Iterator[Condition]:
+    """Give the conditions that follow from how far a block has read."""
+    subject = f"stream {block}"
+    reading = parts.get(subject)
+    is_reading = reading is not None and reading.is_working
+    if reached.contradiction:
+        yield kinds.CLOCK_AHEAD.of(subject, not_followed(reached), stream=block)
+    elif is_blind(reached):
+        why = why_unproven(block, reached, parts)
+        what = f"blind: nothing waits, but {why}" if reached.is_covered else f"blind: {why}"
+        kind = kinds.STREAM_NOT_STORING if is_known_not_to_store(reached) else kinds.TIME_UNPROVEN
+        yield kind.of(subject, what, stream=block, since=at - reached.behind if reached.is_covered else 0)
+    elif reading and is_reading and is_never_proven(reached) and at - reading.since > reached.blind_after:
+        what = f"blind: nothing was observed yet: {why_unproven(block, reached, parts)}"
+        yield kinds.TIME_UNPROVEN.of(subject, what, stream=block, since=reading.since)
+    if stands_still(reached):
+        ahead = format_duration(reached.ahead // SECOND * SECOND)
+        what = f"standing still: its server's clock is {ahead} behind what it had shown before"
+        yield kinds.STANDING_STILL.of(subject, what, stream=block)
+    if is_not_moving(reached) and is_reading:
+        what = f"{reached.pending:,} messages wait to be read, and nothing comes"
+        yield kinds.NOT_MOVING.of(subject, what, stream=block, since=at - reached.idle_for)
+    if reached.expires_after:
+        after = format_duration(reached.expires_after)
+        what = f"the server removes its consumer when it has not been used for {after}"
+        yield kinds.CONSUMER_EXPIRES.of(subject, what, stream=block)
+
+
+def of_state(block: str, state: BlockState, sender_count: int) -> Iterator[Condition]:
+    """Give the conditions that stand in what a block has committed; by the stream's own time."""
+    policy, through, subject = state.policy, state.observed_through, f"stream {block}"
+    recent = [each for each in state.rejections.values() if through - each.last_at <= policy.stale_after]
+    turned_away = [each for each in recent if each.reason is RejectReason.TOO_MANY_SENDERS]
+    nameless = [each for each in recent if each.reason is not RejectReason.TOO_MANY_SENDERS]
+    if state.loss and not state.is_suspended:
+        what = f"the stream {state.loss}: who is not heard any more is unknown, not stale"
+        yield kinds.NARROWED.of(subject, what, stream=block)
+    if nameless:
+        last = nameless[-1]
+        what = (
+            f"messages that name no sender are rejected, the last {_ago(last.last_at, through)} on subject "
+            f"{last.subject} ({last.reason}): {last.excerpt or 'empty'}; whoever sent it may be called stale"
+        )
+        yield kinds.UNIDENTIFIED_REGISTRATIONS.of(subject, what, stream=block)
+    if turned_away:
+        last = turned_away[-1]
+        what = (
+            f"max_senders ({policy.max_senders:,}) is reached, with {sender_count:,} senders: messages of others are "
+            f"rejected, the last {_ago(last.last_at, through)} on subject {last.subject}"
+        )
+        yield kinds.TOO_MANY_SENDERS.of(subject, what, stream=block)
+
+
+def of_outbox(level: OutboxLevel, at: int) -> Iterator[Condition]:
+    """Give the conditions of what waits, and of what is too large for the region; these outlive the agent."""
+    if 0 < level.limit * NEARLY_FULL <= level.size:
+        what = f"{format_size(level.size)} wait, of {format_size(level.limit)} (store.max_outbox)"
+        yield kinds.OUTBOX_NEARLY_FULL.of("outbox", what)
+    for each in level.set_apart:
+        verb = "is" if each.count == 1 else "are"
+        what = f"{each.count:,} {each.records} {verb} set apart: {_REFUSED[each.limit]}"
+        remedy = _raise(each.limit, each.needed)
+        yield kinds.SET_APART.of(f"stream {each.stream}", what, stream=each.stream, since=each.oldest_at, remedy=remedy)
+    for dropped in level.dropped:
+        limit = dropped.too_large.limit
+        if at - dropped.at < DROPPED_LATELY:
+            what = f"registrations or watermarks are dropped, the last {_ago(dropped.at, at)}: {_REFUSED[limit]}"
+            remedy = _raise(limit, dropped.too_large.needed)
+            yield kinds.TOO_LARGE_DROPPED.of(f"stream {dropped.block}", what, stream=dropped.block, remedy=remedy)
+
+
+def in_order(found: Iterable[Condition]) -> list[Condition]:
+    """Put errors before warnings, each as they were found."""
+    return sorted(found, key=lambda condition: not condition.is_error)
+
+
+def block_of(part: str) -> str:
+    """Name the block that a part belongs to; "" for the agent's own.
+
+    >>> block_of("source of nodes"), block_of("probe of nodes"), block_of("stream nodes"), block_of("upstream")
+    ('nodes', 'nodes', 'nodes', '')
+    """
+    return part.removeprefix(_STREAM) if part.startswith(_STREAM) else part.partition(" of ")[2]
+
+
+def not_followed(reached: Progress) -> str:
+    """Say that a stream's clock is not followed, and why."""
+    return f"{reached.contradiction}; it is not followed, no time passes"
+
+
+def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus]) -> str:
+    """Say why the silence of a block's stream proves nothing."""
+    why = reached.doubt or ("" if reached.is_covered else reached.loss)
+    if why:
+        return f"the stream {why}"
+    probe = parts.get(f"probe of {block}")
+    said = f" (probe {probe.phase}: {probe.reason})" if probe and probe.reason else ""
+    return f"nothing proves that the stream can store{said}"
+
+
+def is_known_not_to_store(reached: Progress) -> bool:
+    """Tell whether it is known why a blind stream proves nothing."""
+    return bool(reached.doubt) or not reached.is_covered
+
+
+def is_blind(reached: Progress) -> bool:
+    """Tell whether a block's stream has been read to its end, and still nothing proves its time."""
+    watches = reached.mode == "sample" and reached.blind_after > 0
+    is_unproven = not reached.pending and reached.behind - reached.checked_ago > reached.blind_after
+    return watches and (is_unproven or not reached.is_covered)
+
+
+def is_never_proven(reached: Progress) -> bool:
+    """Tell whether a block's stream is read to its end, and nothing has ever proved its time."""
+    return reached.mode == "sample" and reached.blind_after > 0 and not (reached.observed_through or reached.pending)
+
+
+def is_not_moving(reached: Progress) -> bool:
+    """Tell whether a block is behind, and does not catch up."""
+    return reached.pending > 0 and reached.idle_for >= MOVING_WITHIN
+
+
+def stands_still(reached: Progress) -> bool:
+    """Tell whether a block's stream shows times that were observed before: nobody falls stale meanwhile."""
+    return reached.mode == "sample" and 0 < reached.blind_after < reached.ahead
+
+
+def _raise(limit: SizeLimit, needed: int) -> str:
+    of = "of the region's servers" if limit is SizeLimit.MAX_PAYLOAD else "of the region's stream"
+    return f"raise {limit} {of} to at least {needed} bytes"
+
+
+def _ago(at: int, to: int) -> str:
+    return f"{format_duration(max(to - at, 0) // SECOND * SECOND)} ago"

@@ -1,0 +1,98 @@
+"""Look now and then at the servers that the agent's links lead to: too old for a setting, a certificate that expires.
+
+The certificate is the one that was shown when a connection began. A server may have a new one since, so before people
+are told, a connection of a moment is asked.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nats.errors
+
+from edge_agent.config.agent import AgentSettings
+from edge_agent.ingest.port import EVERYTHING
+from edge_agent.observability import conditions
+from edge_agent.observability.server_versions import needs_of_region, needs_of_source, version_of
+from edge_agent.observability.status_board import UPSTREAM, StatusBoard, now, source_part
+from edge_agent.runtime.links import Links, Opened, beside
+from edge_agent.runtime.tasks import is_cancelled
+from shared.certificates import EXPIRES_SOON, NotACertificate, certificates_in, valid_until
+from shared.instants import MINUTE, SECOND, format_duration
+from shared.nats.connection import ConnectFailed, ConnectionSettings
+
+LOOK_EVERY = 60.0
+
+
+def expiry(whose: str, until: int, at: int) -> str:
+    """Say that a certificate expires soon, or has; "" where it does not."""
+    left = until - at
+    if left > EXPIRES_SOON:
+        return ""
+    rough = format_duration(max(abs(left) // MINUTE * MINUTE, SECOND))
+    return f"{whose} expires in {rough}" if left > 0 else f"{whose} has expired, {rough} ago"
+
+
+def own_expiries(connection: ConnectionSettings, at: int) -> Iterator[str]:
+    """Say the same of our own certificate, and of the last of the authorities that we trust.
+
+    Of a file that is of no use connecting tells.
+    """
+    if connection.tls is None:
+        return
+    cert, ca = connection.tls.cert, connection.tls.ca
+    with contextlib.suppress(OSError, NotACertificate):
+        own = valid_until(certificates_in(Path(cert))[0]) if cert else EVERYTHING
+        authority = max(map(valid_until, certificates_in(Path(ca)))) if ca else EVERYTHING
+        said = (
+            expiry(f"our certificate tls.cert {cert}", own, at),
+            expiry(f"the authority in tls.ca {ca}", authority, at),
+        )
+        yield from filter(None, said)
+
+
+class ServerWatch:
+    """The watch over all links of an agent."""
+
+    def __init__(self, settings: AgentSettings, links: Links, board: StatusBoard) -> None:
+        self._links = links
+        self._board = board
+        self._needs = {UPSTREAM: list(needs_of_region(settings))} | {
+            source_part(block.name): list(needs_of_source(block)) for block in settings.stream
+        }
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while not is_cancelled():
+            await self._links.opened_one(LOOK_EVERY)
+            for opened in self._links.opened:
+                if opened.client.is_established:
+                    await self._look_at(opened)
+
+    async def _look_at(self, opened: Opened) -> None:
+        part = opened.part
+        version = version_of(opened.client)
+        unmet = [need.unmet(version) for need in self._needs.get(part, ()) if version < need.since]
+        self._say(conditions.SERVER_TOO_OLD, part)("; ".join(unmet))
+        said = [*own_expiries(opened.settings, now()), await self._expiry_of_server(opened)]
+        self._say(conditions.CERTIFICATE_EXPIRES, part)("; ".join(filter(None, said)))
+
+    async def _expiry_of_server(self, opened: Opened) -> str:
+        shown = opened.client.peer_certificate
+        if shown is None or not expiry_of_server(shown):
+            return ""
+        # A server that cannot be asked has shown no other.
+        with contextlib.suppress(ConnectFailed, nats.errors.Error, OSError):
+            shown = await beside(opened.client, opened.settings, lambda fresh: fresh.peer_certificate)
+        return expiry_of_server(shown) if shown is not None else ""
+
+    def _say(self, kind: conditions.Kind, part: str) -> Callable[[str], None]:
+        return self._board.condition(kind, part)
+
+
+def expiry_of_server(certificate: bytes) -> str:
+    """Say the same of a certificate that a server shows, in DER."""
+    try:
+        return expiry("the server's certificate", valid_until(certificate), now())
+    except NotACertificate:
+        return ""

@@ -1,0 +1,241 @@
+"""Collect what people are told about the agent: log lines, and a status that the store keeps and outlives the agent.
+
+Read back by ``muster-agent status``, also while the agent or its links are down.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.count_log import CountLog
+from edge_agent.ingest.port import OutboxLevel, Progress, StoreUnwritable
+from edge_agent.observability.conditions import Condition, Kind, errors
+from edge_agent.observability.fault_log import ConditionLog, FaultLog, LogLine
+from edge_agent.observability.health import (
+    IN_PLACE,
+    STORE,
+    PartStatus,
+    block_of,
+    in_order,
+    of_outbox,
+    of_parts,
+    of_reading,
+    of_state,
+    part_kind,
+)
+from edge_agent.observability.pair_status import PairStatus
+from edge_agent.runtime.tally import Tally
+from edge_agent.store.sqlite_store import SqliteStore
+from shared.instants import SECOND
+
+WRITE_INTERVAL = 2.0
+UPSTREAM = "upstream"
+CONNECTED = "connected"
+DISCONNECTED = "not connected"
+NOT_ACCEPTED = "not accepted"
+_SOURCE, _STREAM = "source of ", "stream "
+
+log = logging.getLogger("muster.agent")
+
+
+class AgentStatus(msgspec.Struct, frozen=True):
+    """Which run of which agent wrote the status. Instants are the agent's own clock, microseconds.
+
+    ``stopped_at`` is when it ended because it was told to; 0 while it runs, and where it was killed.
+    """
+
+    agent: str
+    region: str
+    site: str
+    version: str
+    boot_id: str
+    pid: int
+    started_at: int
+    written_at: int
+    max_outbox: int
+    stopped_at: int = 0
+
+
+class _Reader(Protocol):
+    @property
+    def progress(self) -> Progress | None: ...
+
+    @property
+    def state(self) -> BlockState | None: ...
+
+
+def now() -> int:
+    """Read the agent's clock, in microseconds: for people, never for decisions."""
+    return time.time_ns() // 1000
+
+
+def source_part(block: str) -> str:
+    """Name the part that is a block's link to its site."""
+    return _SOURCE + block
+
+
+def stream_part(block: str) -> str:
+    """Name the part that reads a block's stream."""
+    return _STREAM + block
+
+
+class StatusBoard:
+    """The parts' phases, how far each block has read, and what is wrong. Changes are logged as ``fault_log`` says."""
+
+    def __init__(self, agent: str, region: str, site: str, version: str, boot_id: str, max_outbox: int) -> None:
+        self.agent = AgentStatus(agent, region, site, version, boot_id, os.getpid(), now(), 0, max_outbox)
+        self.publishes = Tally()
+        self.pair: Callable[[], PairStatus] | None = None
+        self.reconnects: dict[str, int] = {}
+        # Parts that were connected once in this run: what a link comes to after failed attempts is no return.
+        self._met: set[str] = set()
+        self._parts: dict[str, PartStatus] = {}
+        self._faults: dict[str, FaultLog] = {}
+        self._counts = CountLog()
+        self._raised: dict[tuple[str, str], Condition] = {}
+        self._conditions = ConditionLog()
+        self._level = OutboxLevel()
+        self._readers: dict[str, _Reader] = {}
+        self._last_problem: PartStatus | None = None
+        self._changed = asyncio.Event()
+        self._is_muted = False
+
+    def mute(self) -> None:
+        """Take no more reports: links that end because the agent ends are not worth a word."""
+        self._is_muted = True
+
+    @property
+    def parts(self) -> Mapping[str, PartStatus]:
+        """Give every part's phase, by name."""
+        return self._parts
+
+    def watch(self, block: str, reader: _Reader) -> None:
+        """Ask ``reader`` from now on how far a block has come."""
+        self._readers[block] = reader
+
+    def progress(self) -> dict[str, Progress]:
+        """Tell how far each block has come, of those that have looked at their stream."""
+        found = {block: reader.progress for block, reader in self._readers.items()}
+        return {block: progress for block, progress in found.items() if progress is not None}
+
+    def conditions(self) -> list[Condition]:
+        """Say all that is wrong now, errors first; log what has begun or ended."""
+        at, others = now(), list(self._judged())
+        for condition, line in () if self._is_muted else self._conditions.take(at, others):
+            self._write_line(condition.subject, condition.stream, line)
+        return in_order([*of_parts(self._parts, at), *map(self._conditions.dated, others)])
+
+    def _judged(self) -> Iterator[Condition]:
+        """Give what is no part's phase."""
+        at, progress = now(), self.progress()
+        for block, reached in progress.items():
+            yield from of_reading(block, reached, self._parts, at)
+            state = self._readers[block].state
+            if state is not None:
+                yield from of_state(block, state, sum(reached.senders.values()))
+        yield from of_outbox(self._level, at)
+        yield from self._raised.values()
+
+    def condition(self, kind: Kind, subject: str) -> Callable[[str], None]:
+        """Give what is called with what is wrong with ``subject`` (named as a part is), and with "" when it is over."""
+
+        def say(what: str) -> None:
+            key = kind.name, subject
+            held = self._raised.pop(key, None)
+            if what:
+                since = held.since if held else now()
+                self._raised[key] = kind.of(subject, what, stream=block_of(subject), since=since)
+            if bool(what) != bool(held):
+                self._changed.set()
+
+        return say
+
+    def in_a_line(self) -> str:
+        """Say what the agent does, for a supervisor's list."""
+        wrong = [condition.text for condition in errors(self.conditions())]
+        reading = sum(part.phase == "reading" for name, part in self._parts.items() if name.startswith(_STREAM))
+        senders = sum(sum(each.senders.values()) for each in self.progress().values())
+        return "; ".join(wrong) if wrong else f"reading {reading} of {len(self._readers)} streams, {senders:,} senders"
+
+    def reporter(self, part: str) -> Callable[[str, str], None]:
+        """Give what a part calls with its phase and, where something is wrong, the reason."""
+        faults = self._faults.setdefault(part, FaultLog(part))
+
+        def report(phase: str, reason: str = "") -> None:
+            before = self._parts.get(part)
+            is_known = before is not None and (before.phase, before.reason) == (phase, reason)
+            if self._is_muted or (is_known and not reason):
+                return
+            kind = part_kind(part, PartStatus(phase, reason))
+            self._write_lines(part, faults.report(now(), phase, reason, kind.name if kind else ""))
+            if is_known:
+                return
+            if phase == CONNECTED:
+                if before is not None and before.phase == DISCONNECTED and part in self._met:
+                    self.reconnects[part] = self.reconnects.get(part, 0) + 1
+                self._met.add(part)
+            since = before.since if before is not None and before.phase == phase else now()
+            self._parts[part] = PartStatus(phase, reason, since)
+            if reason:
+                self._last_problem = PartStatus(part, reason, now())
+            self._changed.set()
+
+        return report
+
+    async def keep_written(self, store: SqliteStore, displaced: Callable[[], str]) -> None:
+        """Write the board when it changes, and every two seconds as a sign of life; look where its file is."""
+        report = self.reporter(STORE)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WRITE_INTERVAL):
+                    await self._changed.wait()
+            self._changed.clear()
+            where = displaced()
+            if where or STORE in self._parts:
+                report("displaced" if where else IN_PLACE, where)
+            for part, faults in self._faults.items():
+                self._write_lines(part, faults.pass_time(now()))
+            self._level = await store.outbox_level()
+            for line in self._counts.take(now(), store.counters()):
+                log.warning(line.text, extra={"fields": {"stream": line.block, "counter": line.what}})
+            await self._write(store, self.agent)
+
+    async def write_last(self, store: SqliteStore) -> None:
+        """Write that the agent was told to stop: who asks later can tell that from a death."""
+        await self._write(store, msgspec.structs.replace(self.agent, stopped_at=now()))
+
+    async def _write(self, store: SqliteStore, agent: AgentStatus) -> None:
+        # Of a full disk, or a store that is locked, the log tells, and ``status`` by the age of what it finds.
+        with contextlib.suppress(StoreUnwritable):
+            await store.write_status(
+                {
+                    "agent": msgspec.structs.replace(agent, written_at=now()),
+                    "last_problem": self._last_problem,
+                    "pair": self.pair() if self.pair else None,
+                    "conditions": self.conditions(),
+                    **{f"part:{name}": part for name, part in self._parts.items()},
+                    **{f"progress:{name}": progress for name, progress in self.progress().items()},
+                }
+            )
+
+    def _write_lines(self, part: str, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            self._write_line(part, block_of(part), line)
+
+    def _write_line(self, part: str, block: str, line: LogLine) -> None:
+        fields = {
+            **({"stream": block} if block else {}),
+            "part": part,
+            "phase": line.phase,
+            **({"condition": line.condition} if line.condition else {}),
+            **({"repeated": line.repeated} if line.repeated else {}),
+            **({"lasted_s": round(line.lasted / SECOND, 1)} if line.lasted else {}),
+        }
+        log.log(logging.WARNING if line.is_fault else logging.INFO, line.text, extra={"fields": fields})

@@ -1,0 +1,239 @@
+"""Read what the agent wrote into its store, and tell whether it runs; works while the agent or its links are down."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState, Counters, counted
+from edge_agent.core.records import Lane
+from edge_agent.core.senders import SenderPhase
+from edge_agent.ingest.port import OutboxLevel, Progress, SetApartSum
+from edge_agent.observability import conditions as kinds
+from edge_agent.observability.conditions import Condition
+from edge_agent.observability.health import PartStatus, in_order, of_outbox
+from edge_agent.observability.pair_status import PairStatus
+from edge_agent.observability.status_board import AgentStatus, now
+from edge_agent.store import schema
+from edge_agent.store.outbox_ages import oldest_at
+from edge_agent.store.read_only import StoreUnreadable, is_held, reading
+from edge_agent.store.senders import slot_range
+from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
+from shared.instants import SECOND
+from shared.sizes import format_size
+
+SIGN_OF_LIFE = 10 * SECOND
+LEAST_FREE = 1 << 20
+STARTS = "starting: a process has the store and has not written yet"
+
+
+class Life(StrEnum):
+    """What can be said of the agent's process.
+
+    STARTING: the store has been taken by a process that has not written yet; what is found is of the run before.
+    SILENT: the process is there, and has written nothing for ``SIGN_OF_LIFE``: it hangs, is suspended, or cannot write.
+    """
+
+    STARTING = "starting"
+    RUNNING = "running"
+    SILENT = "silent"
+    STOPPED = "stopped"
+    DIED = "died"
+
+
+class BlockReport(msgspec.Struct, frozen=True):
+    """One stream block as committed: its state, its senders by phase, how far it had read when that was last told.
+
+    ``counters`` are those of the block and of its records in the outbox.
+    """
+
+    name: str
+    state: BlockState
+    senders: dict[str, int]
+    counters: Counters = {}
+    progress: Progress | None = None
+
+
+class LaneReport(msgspec.Struct, frozen=True):
+    """What waits in one lane of the outbox, in rows and bytes, and the instant that the oldest speaks of (or 0)."""
+
+    rows: int
+    size: int
+    oldest_at: int = 0
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    """Everything that status shows; also its JSON form. Instants and durations are microseconds.
+
+    ``room`` is what is left of ``store.max_outbox``, ``disk_free`` of the store's disk (-1: not known), in bytes.
+    ``conditions`` is all that is wrong, errors first: of an agent that runs, as it wrote them itself.
+    """
+
+    agent: AgentStatus
+    life: Life
+    parts: dict[str, PartStatus]
+    last_problem: PartStatus | None
+    blocks: list[BlockReport]
+    outbox: dict[str, LaneReport]
+    outbox_counters: Counters
+    room: int
+    conditions: list[Condition] = []
+    set_apart: list[SetApartSum] = []
+    disk_free: int = -1
+    pair: PairStatus | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether the agent lives and says so."""
+        return self.life is Life.RUNNING
+
+    @property
+    def has_process(self) -> bool:
+        """Tell whether there is a process that has the store."""
+        return self.life in (Life.STARTING, Life.RUNNING, Life.SILENT)
+
+
+def read_status(path: Path) -> StatusReport:
+    """Read the store without disturbing the agent; raise StoreUnreadable."""
+    with reading(path) as database:
+        database.execute("BEGIN")
+        report = read_report(database, is_held=is_held(path))
+    free = shutil.disk_usage(path.parent).free
+    if report.life is Life.SILENT and free < LEAST_FREE:
+        what = f"disk full: {format_size(free)} left at {path.parent}; it cannot even write its status"
+        full = kinds.DISK_FULL.of("agent", what, since=report.agent.written_at)
+        others = [each for each in report.conditions if each.name != kinds.AGENT_SILENT.name]
+        return msgspec.structs.replace(report, disk_free=free, conditions=[full, *others])
+    return msgspec.structs.replace(report, disk_free=free)
+
+
+def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) -> StatusReport:
+    """Read the status from a store that is open; raise StoreUnreadable where it holds none yet.
+
+    ``is_held`` says whether an agent has the store now, where that is known.
+    """
+    bodies = dict(database.execute("SELECT name, body FROM status"))
+    agent = _agent_of(bodies)
+    if agent is None:
+        raise StoreUnreadable("the agent has not written a status yet; try again in some seconds")
+    outbox = {lane.name.lower(): _read_lane(database, lane) for lane in Lane}
+    blocks = list(_read_blocks(database, bodies))
+    life, size = _life(agent, is_held), sum(lane.size for lane in outbox.values())
+    total: Counters = {}
+    for additions in _outbox_counters(database).values():
+        total = counted(total, additions)
+    level = OutboxLevel(size, agent.max_outbox, tuple(set_apart_sums(database)), tuple(dropped_too_large(database)))
+    if life is Life.RUNNING:
+        found = msgspec.json.decode(bodies.get("conditions", "[]"), type=list[Condition])
+    else:
+        found = in_order([_of_life(life, agent), *of_outbox(level, now())])
+    return StatusReport(
+        agent=agent,
+        life=life,
+        parts=_parts_of(bodies),
+        last_problem=msgspec.json.decode(bodies.get("last_problem", "null"), type=PartStatus | None),
+        blocks=blocks,
+        outbox=outbox,
+        outbox_counters=total,
+        room=max(agent.max_outbox - size, 0),
+        pair=msgspec.json.decode(bodies.get("pair", "null"), type=PairStatus | None),
+        conditions=found,
+        set_apart=list(level.set_apart),
+    )
+
+
+def _of_life(life: Life, agent: AgentStatus) -> Condition:
+    """Say why an agent does nothing that does not write what is wrong."""
+    if life is Life.STARTING:
+        return kinds.STARTING.of("agent", STARTS)
+    if life is Life.SILENT:
+        what = f"silent: process {agent.pid} is there, but hangs, is suspended, or cannot write its store"
+        return kinds.AGENT_SILENT.of("agent", what, since=agent.written_at)
+    if life is Life.STOPPED:
+        return kinds.NOT_RUNNING.of("agent", "not running: stopped, as it was told", since=agent.stopped_at)
+    return kinds.NOT_RUNNING.of("agent", "not running: killed or crashed", since=agent.written_at)
+
+
+def read_phases(database: sqlite3.Connection) -> dict[str, str]:
+    """Read what the parts of a running agent do, by name; nothing of one that does not run."""
+    bodies = dict(database.execute("SELECT name, body FROM status"))
+    agent = _agent_of(bodies)
+    if agent is None or _life(agent, None) is not Life.RUNNING:
+        return {}
+    return {name: part.phase for name, part in _parts_of(bodies).items()}
+
+
+def read_progress(database: sqlite3.Connection, block: str) -> Progress | None:
+    """Read how far a block's reading had come when the agent last wrote that."""
+    row = database.execute("SELECT body FROM status WHERE name = ?", (f"progress:{block}",)).fetchone()
+    return msgspec.json.decode(row[0], type=Progress | None) if row else None
+
+
+def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:
+    counting = [schema.rows_through(lane), *([schema.chunks_through(lane)] if lane in schema.CHUNKS else [])]
+    found = [database.execute(statement, (schema.EVERY_ROW,)).fetchone() for statement in counting]
+    return LaneReport(sum(count for count, _ in found), sum(size for _, size in found), oldest_at(database, lane))
+
+
+def _read_blocks(database: sqlite3.Connection, bodies: dict[str, str]) -> Iterator[BlockReport]:
+    of_outbox = _outbox_counters(database)
+    for number, name, body in database.execute("SELECT number, name, state FROM block ORDER BY number").fetchall():
+        counts = dict(
+            database.execute(
+                "SELECT phase, COUNT(*) FROM sender WHERE row_id BETWEEN ? AND ? GROUP BY phase", slot_range(number)
+            )
+        )
+        state = msgspec.json.decode(body, type=BlockState)
+        yield BlockReport(
+            name=name,
+            state=state,
+            senders={phase.name.lower(): counts.get(phase, 0) for phase in SenderPhase},
+            counters={**state.counters, **of_outbox.get(name, {})},
+            progress=msgspec.json.decode(bodies.get(f"progress:{name}", "null"), type=Progress | None),
+        )
+
+
+def _outbox_counters(database: sqlite3.Connection) -> dict[str, Counters]:
+    counters: dict[str, Counters] = {}
+    for block, what, cause, count in database.execute("SELECT block, what, cause, count FROM outbox_counter"):
+        counters.setdefault(block, {}).setdefault(what, {})[cause] = count
+    return counters
+
+
+def _agent_of(bodies: dict[str, str]) -> AgentStatus | None:
+    return msgspec.json.decode(bodies.get("agent", "null"), type=AgentStatus | None)
+
+
+def _parts_of(bodies: dict[str, str]) -> dict[str, PartStatus]:
+    return {
+        name.removeprefix("part:"): msgspec.json.decode(body, type=PartStatus)
+        for name, body in sorted(bodies.items())
+        if name.startswith("part:")
+    }
+
+
+def _life(agent: AgentStatus, is_held: bool | None) -> Life:
+    if agent.stopped_at and not is_held:
+        return Life.STOPPED
+    if is_held is False:
+        return Life.DIED
+    if not _is_alive(agent.pid):
+        return Life.STARTING if is_held else Life.DIED
+    if now() - agent.written_at < SIGN_OF_LIFE:
+        return Life.RUNNING
+    # Without a word of the kernel about the lock, the number may long be another process's.
+    return Life.SILENT if is_held else Life.DIED
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

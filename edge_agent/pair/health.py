@@ -1,0 +1,113 @@
+"""Know what a member cannot do now: read a stream, commit, reach the region's stream. Each member finds out for itself.
+
+Whether the region's stream can be reached is asked of it: a publish that it has to refuse, since it expects another
+stream, is answered as every other would be, and stores nothing. A member that delivers need not ask: on a thin link
+what is under way would keep the question waiting.
+"""
+
+import asyncio
+import os
+from enum import StrEnum
+from pathlib import Path
+
+import nats.errors
+from nats.aio.client import Client
+
+from edge_agent.ingest.block import IngestPhase
+from edge_agent.observability.status_board import CONNECTED, StatusBoard, source_part, stream_part
+from edge_agent.runtime.tasks import is_cancelled
+from edge_agent.store.housekeeping import DISK_RESERVE
+
+ASK_EVERY = 2.0
+ANSWER_DEADLINE = 3.0
+_ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
+"""No stream can have this name."""
+
+_UNREAD = (IngestPhase.UNAVAILABLE, IngestPhase.CONSUMER_PAUSED, IngestPhase.CONSUMER_SHARED)
+_PAUSED = (IngestPhase.DISK_FULL, IngestPhase.DISK_FAILING, IngestPhase.STORE_LOCKED)
+
+
+class Trouble(StrEnum):
+    """What a member cannot do, as people are told."""
+
+    READING = "read the site's stream"
+    COMMITTING = "write its store"
+    DELIVERING = "reach the region"
+
+
+class Fitness:
+    """One member's; it asks the region's stream on ``subject``."""
+
+    def __init__(self, board: StatusBoard, blocks: list[str], store_path: Path, subject: str) -> None:
+        self._board = board
+        self._blocks = blocks
+        self._directory = store_path.parent
+        self._subject = subject
+        self._reaches_region = False
+
+    def troubles(self) -> frozenset[Trouble]:
+        """Say what it cannot do."""
+        found = {
+            Trouble.READING: not all(self._reads(block) for block in self._blocks),
+            Trouble.COMMITTING: not self._commits(),
+            Trouble.DELIVERING: not self._reaches_region,
+        }
+        return frozenset(trouble for trouble, is_there in found.items() if is_there)
+
+    async def watch_region(self, client: Client) -> None:
+        """Ask the region's stream, as long as nothing was delivered, until cancelled."""
+        delivered = self._board.publishes.done
+        while not is_cancelled():
+            before, delivered = delivered, self._board.publishes.done
+            self._reaches_region = delivered != before or (client.is_connected and await self._answers(client))
+            await asyncio.sleep(ASK_EVERY)
+
+    async def _answers(self, client: Client) -> bool:
+        try:
+            await client.request(self._subject, b"", timeout=ANSWER_DEADLINE, headers=dict(_ANOTHER_STREAM))
+        except (nats.errors.Error, TimeoutError):
+            return False
+        return True
+
+    def _reads(self, block: str) -> bool:
+        link, reading = (self._board.parts.get(part) for part in (source_part(block), stream_part(block)))
+        is_there = link is not None and link.phase == CONNECTED
+        return is_there and (reading is None or reading.phase not in _UNREAD)
+
+    def _commits(self) -> bool:
+        phases = [part.phase for block in self._blocks if (part := self._board.parts.get(stream_part(block)))]
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError:
+            # It fails, or its mount is gone: where a commit meets that, too, it says more.
+            return False
+        return disk.f_bavail * disk.f_frsize >= DISK_RESERVE and not any(phase in _PAUSED for phase in phases)
+
+
+class Handover:
+    """When the lead is handed over: the other can do all that we can, and more, and has been able to for ``after``.
+
+    What both cannot do, or each something else, is none: the lead would go to and fro. ``after`` is in seconds. Pure.
+    """
+
+    def __init__(self, after: float) -> None:
+        self._after = after
+        self._since: float | None = None
+
+    def is_due(self, at: float, ours: frozenset[Trouble], theirs: frozenset[Trouble] | None) -> bool:
+        """Take what each cannot do at ``at``, in seconds; ``theirs`` is None where the other could not lead."""
+        if theirs is None or not theirs < ours:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = at
+        return at - self._since >= self._after
+
+
+def unlike(ours: frozenset[Trouble], theirs: frozenset[Trouble]) -> str:
+    """Say what we cannot do and the other can.
+
+    >>> unlike(frozenset(Trouble), frozenset({Trouble.READING}))
+    'reach the region, write its store'
+    """
+    return ", ".join(sorted(ours - theirs))

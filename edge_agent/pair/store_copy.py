@@ -1,0 +1,252 @@
+"""Hand a leader's store to the member that cannot follow from its own: a file, asked for piece by piece.
+
+The copy is made in one read transaction, so it is the store as it was behind some entry of the log, its outbox
+included; what came later is followed from there. Damage is not handed on: what the other would only find when it leads
+would cost both their stores.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import sqlite3
+import time
+import uuid
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from edge_agent.pair.log_entry import Writer
+from edge_agent.runtime.tasks import is_cancelled
+from edge_agent.store.damage import StoreDamaged
+from edge_agent.store.marker import forget
+from edge_agent.store.records import check_records
+from shared.cancellation import cancelled
+from shared.system_errors import refusal
+
+log = logging.getLogger("muster.agent")
+
+PIECE = 256 << 10
+ANSWER_DEADLINE = 5.0
+COPY_DEADLINE = 600.0
+COPY_EVERY = 60.0
+IDLE_AFTER = 30.0
+"""For how long, in seconds, a copy is kept that nobody asks for any more."""
+_LOOK_EVERY = 0.01
+
+
+class NoCopy(Exception):
+    """No copy was to be had; the text says why. Try again."""
+
+
+class CopyArrived(Exception):
+    """A copy of the other member's store lies beside ours, whole: begin again with it."""
+
+
+class _Wish(msgspec.Struct, omit_defaults=True):
+    """Ask for a copy to be made, or for the piece of one at ``offset``; one that names none asks who is there."""
+
+    writer: Writer | None = None
+    copy: str = ""
+    offset: int = 0
+
+
+class _Made(msgspec.Struct, omit_defaults=True):
+    copy: str = ""
+    size: int = 0
+    digest: str = ""
+    problem: str = ""
+
+
+class CopyDesk:
+    """The leader's side. One copy at a time."""
+
+    def __init__(self, store_path: Path, writer: Writer) -> None:
+        self._store_path = store_path
+        self._path = store_path.with_name(store_path.name + ".handed-over")
+        self._writer = writer
+        self._copy = ""
+        self._damage = ""
+        self._copied_from: sqlite3.Connection | None = None
+        self._asked_at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def serve(self, client: Client, subject: str) -> None:
+        """Answer until cancelled; leave no copy behind."""
+        subscription = await client.subscribe(subject, cb=self._answer)
+        try:
+            while True:
+                await asyncio.sleep(IDLE_AFTER)
+                if self._copy and time.monotonic() - self._asked_at > IDLE_AFTER:
+                    self._forget()
+        finally:
+            await self._let_go()
+            self._forget()
+            # Also where the link is down: nats-py would listen again as soon as it is back.
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def _answer(self, message: Msg) -> None:
+        try:
+            wish = msgspec.json.decode(message.data, type=_Wish)
+        except msgspec.MsgspecError:
+            return
+        self._asked_at = time.monotonic()
+        async with self._lock:
+            if wish.writer is not None:
+                await message.respond(msgspec.json.encode(await self._make(wish.writer)))
+            elif wish.copy == self._copy and self._copy:
+                await message.respond(await asyncio.to_thread(self._piece, wish.offset))
+            else:
+                await message.respond(b"")
+
+    async def _make(self, asking: Writer) -> _Made:
+        if asking.key != self._writer.key:
+            return _Made(problem="its id key is another")
+        if asking.member == self._writer.member:
+            return _Made(problem="it has the same name: give each member a name of its own")
+        if self._damage:
+            return _Made(problem=self._damage)
+        # Of the one before nothing is left; nor may it be found idle while this one is being made.
+        self._copy = ""
+        try:
+            size, digest = await asyncio.to_thread(self._write_copy)
+        except StoreDamaged as damage:
+            return self._refuse(damage, asking)
+        except (OSError, sqlite3.Error) as error:
+            self._forget()
+            reason = refusal(error) if isinstance(error, OSError) else error
+            return _Made(problem=f"it cannot copy its store: {reason}")
+        self._copy, self._asked_at = uuid.uuid4().hex, time.monotonic()
+        return _Made(self._copy, size, digest)
+
+    def _refuse(self, damage: StoreDamaged, asking: Writer) -> _Made:
+        self._forget()
+        if not damage.is_proven:
+            return _Made(problem=f"it cannot copy its store: {damage}")
+        log.error("store %s is damaged (%s): %s gets no copy of it", self._store_path, damage, asking.member)
+        # It does not mend: who asks every second need not have it copied every time.
+        self._damage = f"its store is damaged: {damage}"
+        return _Made(problem=self._damage)
+
+    async def _let_go(self) -> None:
+        """End what a thread still reads of the store: whoever opens and closes its file next takes its locks away."""
+        while (database := self._copied_from) is not None:
+            with suppress(sqlite3.ProgrammingError):
+                database.interrupt()
+            await asyncio.sleep(_LOOK_EVERY)
+
+    def _write_copy(self) -> tuple[int, str]:
+        self._path.unlink(missing_ok=True)
+        with closing(sqlite3.connect(self._store_path, timeout=30, isolation_level=None)) as database:
+            self._copied_from = database
+            try:
+                database.execute("VACUUM INTO ?", (str(self._path),))
+            finally:
+                self._copied_from = None
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+            check_records(database)
+            # What is said of a process, and asked of one, is not the other's.
+            database.executescript("BEGIN; DELETE FROM status; DELETE FROM operator_request; COMMIT;")
+        return self._path.stat().st_size, _digest(self._path)
+
+    def _piece(self, offset: int) -> bytes:
+        with self._path.open("rb") as file:
+            file.seek(offset)
+            return file.read(PIECE)
+
+    def _forget(self) -> None:
+        self._copy = ""
+        self._path.unlink(missing_ok=True)
+
+
+async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: Path) -> None:
+    """Fetch a copy of the leader's store to a file beside ours; raise NoCopy."""
+    arrived = _arrived(store_path)
+    try:
+        async with asyncio.timeout(COPY_DEADLINE):
+            made = msgspec.json.decode(await _ask_for_copy(client, subject, writer), type=_Made)
+            if made.problem:
+                raise NoCopy(made.problem)
+            with arrived.open("wb") as file:
+                while (offset := file.tell()) < made.size:
+                    piece = await _ask(client, subject, _Wish(copy=made.copy, offset=offset), ANSWER_DEADLINE)
+                    if not piece:
+                        raise NoCopy("the copy was given up half-way")
+                    await asyncio.to_thread(file.write, piece)
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+            if await asyncio.to_thread(_digest, arrived) != made.digest:
+                raise NoCopy("what arrived is not what was sent")
+    except TimeoutError as error:
+        raise NoCopy("no answer") from error
+    except nats.errors.NoRespondersError as error:
+        raise NoCopy("it does not answer") from error
+    except OSError as error:
+        raise NoCopy(f"the copy cannot be written: {refusal(error)}") from error
+    except (nats.errors.Error, msgspec.MsgspecError) as error:
+        raise NoCopy(str(error)) from error
+
+
+def copied_lately(store_path: Path) -> bool:
+    """Tell whether our store was replaced by a copy a moment ago: another one would not help."""
+    try:
+        return time.time() - _before(store_path).stat().st_ctime < COPY_EVERY
+    except FileNotFoundError:
+        return False
+
+
+def adopt_copy(store_path: Path) -> None:
+    """Put a copy that has arrived in the place of our store, which is closed; the one before is kept under a name."""
+    # The other member's rows have other numbers.
+    forget(store_path)
+    for suffix in ("-wal", "-shm"):
+        store_path.with_name(store_path.name + suffix).unlink(missing_ok=True)
+    if store_path.exists():
+        store_path.replace(_before(store_path))
+    _arrived(store_path).replace(store_path)
+
+
+def _before(store_path: Path) -> Path:
+    return store_path.with_name(store_path.name + ".before-copy")
+
+
+def _arrived(store_path: Path) -> Path:
+    return store_path.with_name(store_path.name + ".arrived")
+
+
+async def _ask_for_copy(client: Client, subject: str, writer: Writer) -> bytes:
+    """Ask for a copy to be made, and wait as long as it is; raise NoCopy, or NoRespondersError.
+
+    Who makes one answers nothing else until it has told of it: another answer is that of one who knows nothing of ours,
+    or has told of it on a connection that was lost.
+    """
+    making = asyncio.create_task(_ask(client, subject, _Wish(writer=writer), COPY_DEADLINE), name="copy of the store")
+    is_free = False
+    try:
+        while not is_cancelled():
+            await asyncio.wait({making}, timeout=ANSWER_DEADLINE)
+            if making.done():
+                return making.result()
+            if is_free:
+                raise NoCopy("it was given up")
+            with suppress(TimeoutError):
+                await _ask(client, subject, _Wish(), ANSWER_DEADLINE)
+                is_free = True
+        raise asyncio.CancelledError
+    finally:
+        await cancelled([making])
+
+
+async def _ask(client: Client, subject: str, wish: _Wish, deadline: float) -> bytes:
+    answer = await client.request(subject, msgspec.json.encode(wish), timeout=deadline)
+    return answer.data
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -1,0 +1,1 @@
+"""The hub's orders: how they arrive, and what they do to a block."""

@@ -1,0 +1,250 @@
+"""Hear what the hub's policy tells this site, from the region's copy of the hub's stream.
+
+A durable consumer shows the site its own revisions alone; which of them were taken stands in the agent's store. On
+every connect, and now and then, the last one known is asked for again: where another one is in its place, or none, the
+stream is another one, and is read from its start. Nobody waits for policy: a region without it is none the worse.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from edge_agent.core.policy_revisions import Standing
+from edge_agent.runtime.tasks import is_cancelled
+from edge_agent.source.api import resets_consumers
+from edge_agent.source.replies import delivery_of
+from shared.nats.jetstream_api import (
+    NO_SUCH_CONSUMER,
+    NO_SUCH_STREAM,
+    ApiError,
+    RequestFailed,
+    api_prefix,
+    request_json,
+)
+from shared.policy import STREAM, Revision, Said, consumer_config, consumer_name, read_said
+
+REQUEST_DEADLINE = 5.0
+PULL_EXPIRES = 30.0
+"""How long a request waits at the server, in seconds; what is said meanwhile comes at once."""
+
+LOOK_AGAIN = 300.0
+"""How often, in seconds, it is looked whether there is policy now, or another past of it."""
+
+RETRY_AFTER = 5.0
+RETRY_WHERE_UNKNOWN = 30.0
+_NO_MESSAGE_STATUS = ("404", "408")
+
+
+class PolicyPhase(StrEnum):
+    """How policy reaches this agent, as people are told."""
+
+    FOLLOWING = "following the hub"
+    NONE = "none in this region"
+    OFF = "off"
+    UNHEARD = "not heard"
+
+
+class _Lost(Exception):
+    """What was asked for does not come; the text says why. It is to be asked for again."""
+
+
+class _ConsumerInfo(msgspec.Struct):
+    num_pending: int = 0
+
+
+class PolicyFeed:
+    """What a site is told. ``domain`` is the region's JetStream domain, where that is not the connection's own.
+
+    ``report`` hears of every change of phase, with the reason; not of regions that never had any policy.
+    """
+
+    def __init__(self, region: str, site: str, domain: str, report: Callable[[str, str], None]) -> None:
+        self._config = consumer_config(region, site)
+        self._prefix = f"{api_prefix(domain)}.CONSUMER"
+        self._consumer = f"{STREAM}.{consumer_name(site)}"
+        self._report = report
+        self._is_known = False
+        self._last = 0, 0
+        self._given_at = 0
+        self._said: list[Said] = []
+        self._changed = asyncio.Event()
+        self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
+        self._inbox = ""
+        self._denied = ""
+
+    def said(self) -> list[Said]:
+        """Give all that have been heard of, in their order."""
+        return self._said
+
+    def break_off(self, _reason: str) -> None:
+        """Listen anew: the connection is another."""
+        self._denied = ""
+        self._wake()
+
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation, where listening has caused it."""
+        if self._consumer.lower() not in reason.lower():
+            return False
+        self._denied = reason
+        self._wake()
+        return True
+
+    async def run(self, client: Client, taken: Iterable[Standing]) -> None:
+        """Listen until cancelled, on a connection to the region; ``taken`` is how far each block has come."""
+        self._client = client
+        behind = sorted(taken, key=lambda each: -each.revision)
+        past = {each.stream_created_at: each.revision for each in behind}
+        if len(past) == 1:
+            ((created_at, revision),) = past.items()
+            self._last, self._given_at = (created_at, revision), behind[-1].given_at
+        while not is_cancelled():
+            self._changed.clear()
+            if self._denied:
+                self._say(PolicyPhase.OFF)
+                await self._pause(LOOK_AGAIN)
+                self._denied = ""
+                continue
+            try:
+                await self._listen()
+            except ApiError as error:
+                self._say(PolicyPhase.NONE, "" if error.err_code == NO_SUCH_STREAM else str(error))
+                await self._pause(LOOK_AGAIN)
+            except (RequestFailed, _Lost) as error:
+                if self._client.is_connected and not self._denied:
+                    self._say(PolicyPhase.UNHEARD, str(error))
+                await self._pause(RETRY_AFTER if self._is_known else RETRY_WHERE_UNKNOWN)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._arrived.put_nowait(None)
+
+    async def _listen(self) -> None:
+        # A message comes under its own subject: nats-py would not know it for the answer to a request.
+        self._inbox, self._arrived = self._client.new_inbox(), asyncio.Queue()
+        try:
+            subscription = await self._client.subscribe(self._inbox, cb=self._arrive)
+        except nats.errors.Error as error:
+            raise _Lost(f"cannot listen: {error}") from error
+        try:
+            await self._hear()
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def _hear(self) -> None:
+        if not resets_consumers(self._client):
+            self._say(PolicyPhase.OFF, "the region's nats-server cannot reset consumers, 2.14 can: upgrade it")
+            await self._pause(LOOK_AGAIN)
+            return
+        consumer_sequence = await self._catch_up()
+        self._say(PolicyPhase.FOLLOWING)
+        loop = asyncio.get_running_loop()
+        look_again_at = loop.time() + LOOK_AGAIN
+        while loop.time() < look_again_at and not is_cancelled():
+            heard = await self._next()
+            if heard is None:
+                continue
+            consumer_sequence += 1
+            if heard[0] != consumer_sequence:
+                raise _Lost("revisions were delivered elsewhere")
+            self._take([heard[2]])
+
+    async def _catch_up(self) -> int:
+        """Read what was said since the last revision known, or all of it; give the consumer's sequence."""
+        _, number = self._last
+        if number:
+            said, sequence = await self._read_from(number)
+            first = said[0] if said else None
+            if first is not None and self._is_last(first.revision):
+                self._take(said[1:])
+                return sequence
+        said, sequence = await self._read_from(1)
+        self._said, self._given_at = [], 0
+        self._take(said)
+        return sequence
+
+    async def _read_from(self, number: int) -> tuple[list[Said], int]:
+        waiting, said, sequence = await self._reset(number), [], 0
+        while waiting:
+            heard = await self._next()
+            if heard is None:
+                raise _Lost("revisions that wait are not delivered")
+            sequence, waiting, one = heard
+            said.append(one)
+        return [one for one in said if one is not None], sequence
+
+    def _take(self, said: Sequence[Said | None]) -> None:
+        for one in said:
+            if one is not None:
+                self._said.append(one)
+                self._last = one.revision.stream_created_us, one.revision.revision
+                self._given_at = max(self._given_at, one.revision.given_at_us)
+
+    def _is_last(self, revision: Revision) -> bool:
+        """Tell whether it is the last one known: a restored stream has another one under its number, given later."""
+        is_same = (revision.stream_created_us, revision.revision) == self._last
+        return is_same and revision.given_at_us <= self._given_at
+
+    async def _reset(self, number: int) -> int:
+        """Let the consumer deliver from a revision on, made where it is missing; give how many wait."""
+        try:
+            # Of what is not there, a reset is not answered at all.
+            await self._ask("INFO", None)
+        except ApiError as error:
+            if error.err_code != NO_SUCH_CONSUMER:
+                raise
+            await self._ask("CREATE", {"stream_name": STREAM, "config": self._config | {"deliver_policy": "all"}})
+        return (await self._ask("RESET", {"seq": number})).num_pending
+
+    async def _ask(self, action: str, body: object) -> _ConsumerInfo:
+        subject = f"{self._prefix}.{action}.{self._consumer}"
+        return await request_json(self._client, subject, body, _ConsumerInfo, deadline=REQUEST_DEADLINE)
+
+    async def _next(self) -> tuple[int, int, Said | None] | None:
+        """Wait for one message: its consumer sequence, how many wait behind it, and what it says; None: none came."""
+        body = msgspec.json.encode({"batch": 1, "expires": int(PULL_EXPIRES * 1e9)})
+        subject = f"{self._prefix}.MSG.NEXT.{self._consumer}"
+        message = await self._answer(subject, body)
+        status = (message.headers or {}).get("Status", "")
+        if status in _NO_MESSAGE_STATUS:
+            return None
+        if status:
+            raise _Lost(f"asking for policy: {(message.headers or {}).get('Description', status)}")
+        try:
+            delivery = delivery_of(message.reply)
+        except ValueError as error:
+            raise _Lost(f"not a delivery: {message.reply!r}") from error
+        return delivery.consumer_sequence, delivery.pending, read_said(message.subject, message.data, delivery.sequence)
+
+    async def _answer(self, subject: str, body: bytes) -> Msg:
+        """Wait for an answer, no longer than the connection stays the same."""
+        try:
+            await self._client.publish(subject, body, reply=self._inbox)
+            async with asyncio.timeout(PULL_EXPIRES + REQUEST_DEADLINE):
+                message = await self._arrived.get()
+        except (nats.errors.Error, TimeoutError) as error:
+            raise _Lost(f"asking for policy: {str(error) or 'no answer'}") from error
+        if message is None:
+            raise _Lost("the connection has changed")
+        return message
+
+    async def _arrive(self, message: Msg) -> None:
+        self._arrived.put_nowait(message)
+
+    def _say(self, phase: PolicyPhase, reason: str = "") -> None:
+        if phase is PolicyPhase.FOLLOWING or self._is_known:
+            self._is_known = True
+            self._report(phase, reason)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,1 @@
+"""Helpers of a long-running process: tasks, back-off, memory, terminal."""

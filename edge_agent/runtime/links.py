@@ -1,0 +1,160 @@
+"""Open the agent's links, however long it takes, and let whoever works over one know of every change."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from shared.nats.client import EdgeClient
+from shared.nats.connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
+
+log = logging.getLogger("muster.agent")
+
+T = TypeVar("T")
+
+CONNECT_DEADLINE = 10.0
+LONGEST_RETRY = 10.0
+ASK_DEADLINE = 4.0
+FLUSH_DEADLINE = 2
+RENEWALS_APART = 10 * 60.0
+
+
+class Adapter(Protocol):
+    """What works over a link."""
+
+    def break_off(self, reason: str) -> None:
+        """Begin anew: the connection has changed."""
+
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation that concerns nobody else."""
+
+
+class Opened(NamedTuple):
+    """A connection that stands, or comes back, until the agent ends."""
+
+    part: str
+    settings: ConnectionSettings
+    client: EdgeClient
+
+
+class Links:
+    """The connections of one site's agent: ``opened`` are those that stood once."""
+
+    def __init__(self, site: str) -> None:
+        self._site = site
+        self.opened: list[Opened] = []
+        self._has_opened = asyncio.Event()
+
+    async def open(
+        self, settings: ConnectionSettings, part: str, adapters: list[Adapter], report: Callable[[str, str], None]
+    ) -> EdgeClient:
+        """Connect, however long it takes; afterwards let the adapters know of every change."""
+        retry_after = 1.0
+        report("connecting", "")
+        while True:
+            try:
+                client = await connect(
+                    settings,
+                    name=f"muster-agent {self._site} {part}",
+                    inbox_prefix=f"_INBOX_{self._site}",
+                    deadline=CONNECT_DEADLINE,
+                    on_state=_LinkWatch(part, adapters, report).take,
+                )
+            except ConnectFailed as error:
+                report("not connected", str(error))
+                await asyncio.sleep(retry_after)
+                retry_after = min(retry_after * 2, LONGEST_RETRY)
+            else:
+                client.renews = True
+                self.opened.append(Opened(part, settings, client))
+                self._has_opened.set()
+                return client
+
+    async def opened_one(self, within: float) -> None:
+        """Wait until another connection was opened, for so many seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._has_opened.wait()
+        self._has_opened.clear()
+
+    async def close(self) -> None:
+        """Close them all at once; one that does not close well is left to the end of the process."""
+        ends = await asyncio.gather(*(each.client.close() for each in self.opened), return_exceptions=True)
+        for error in ends:
+            if error is not None:
+                log.debug("a link did not close well", exc_info=error)
+
+
+async def max_payload_of(client: EdgeClient, settings: ConnectionSettings) -> int:
+    """Ask the server that an open connection leads to how large a message may be; raise ConnectFailed.
+
+    Another server's word would not do: the one that we are connected to ends the connection of who sends more.
+    """
+    return await beside(client, settings, lambda fresh: fresh.max_payload)
+
+
+async def beside(client: EdgeClient, settings: ConnectionSettings, ask: Callable[[EdgeClient], T]) -> T:
+    """Ask over a connection of a moment to the server that an open one leads to; raise ConnectFailed."""
+    url = client.connected_url
+    if url is None:
+        raise ConnectFailed("the connection is down")
+    here = msgspec.structs.replace(settings, servers=(f"{url.scheme}://{url.netloc.rpartition('@')[2]}",))
+    fresh = await connect(here, name="muster-agent asks", deadline=ASK_DEADLINE)
+    try:
+        # The limit of a user comes behind the answer to the first ping.
+        await fresh.flush(FLUSH_DEADLINE)
+        return ask(fresh)
+    finally:
+        await fresh.close()
+
+
+class _LinkWatch:
+    """Hear what becomes of one link, tell people, and let its adapters begin anew."""
+
+    def __init__(self, part: str, adapters: list[Adapter], report: Callable[[str, str], None]) -> None:
+        self._part = part
+        self._adapters = adapters
+        self._report = report
+        self._renewed_at = float("-inf")
+        self._is_renewing = False
+
+    def take(self, state: LinkState) -> None:
+        """Take a change."""
+        is_denial = state.event is LinkEvent.DENIED
+        # Each hears of it: several may have asked for the same.
+        takers = [adapter for adapter in self._adapters if is_denial and adapter.takes_denial(state.reason)]
+        match state.event:
+            case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
+                if not self._is_renewing:
+                    # Whether a connection that is made anew mends what was wrong shows when it is used.
+                    self._report("connected", "")
+                self._is_renewing = False
+                reason = "the connection is new"
+            case LinkEvent.DENIED if takers:
+                return
+            case LinkEvent.DENIED:
+                self._report("denied", state.reason)
+                reason = state.reason
+            case LinkEvent.RENEWED:
+                self._say_renewed(state.reason)
+                reason = f"the connection is made anew: {state.reason}"
+            case LinkEvent.RETRY_FAILED:
+                self._is_renewing = False
+                self._report("not connected", f"{state.server}: {state.reason}")
+                return
+            case _:
+                reason = f"{state.server}: {state.reason or state.event}"
+                self._report("not connected", reason)
+        for adapter in self._adapters:
+            adapter.break_off(reason)
+
+    def _say_renewed(self, reason: str) -> None:
+        """Say it once for as long as it goes on."""
+        self._is_renewing, renewed_at = True, self._renewed_at
+        self._renewed_at = asyncio.get_running_loop().time()
+        if self._renewed_at - renewed_at > RENEWALS_APART:
+            text = "%s: %s: the connection is made anew, and again as long as that lasts"
+            log.warning(text, self._part, reason, extra={"fields": {"part": self._part}})

@@ -1,0 +1,274 @@
+"""Speak JetStream's API for one stream and one consumer: facts, reset, pulls, start positions.
+
+Raw requests: nats-py knows neither CONSUMER.RESET nor the server's clock in replies, and rounds instants through
+a float.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+
+from edge_agent.core.stream_past import PastChange, StreamFacts, is_forgotten
+from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.observability.server_versions import FINDS_BY_TIME, RESETS_CONSUMERS, is_older
+from edge_agent.source.consumer import WORK_QUEUE, ConsumerInfo, SourceAddress, creation, unsuitable
+from edge_agent.source.stream_facts import INTEREST, StreamInfo
+from shared.identifiers import SourcePosition
+from shared.instants import format_instant, parse_instant
+from shared.nats.jetstream_api import (
+    NO_SUCH_CONSUMER,
+    NO_SUCH_MESSAGE,
+    ApiError,
+    RequestFailed,
+    api_prefix,
+    request_json,
+)
+
+log = logging.getLogger("muster.agent")
+
+T = TypeVar("T")
+
+REQUEST_DEADLINE = 5.0
+_NANOSECONDS = 1_000_000_000
+
+
+class _Message(msgspec.Struct):
+    seq: int
+    time: str
+
+
+class _MessageReply(msgspec.Struct):
+    message: _Message
+
+
+def resets_consumers(client: Client) -> bool:
+    """Tell whether the connected server knows CONSUMER.RESET; one that does not leaves it unanswered."""
+    return not is_older(client, RESETS_CONSUMERS)
+
+
+class SourceApi:
+    """The API of one stream's domain, for one durable consumer."""
+
+    def __init__(
+        self, client: Client, address: SourceAddress, resets: Callable[[Client], bool] = resets_consumers
+    ) -> None:
+        self._resets = resets
+        self._client = client
+        self._address = address
+        self._prefix = api_prefix(address.domain)
+        self._stream = address.stream
+        self._consumer = address.consumer
+
+    async def facts(self) -> StreamFacts:
+        """Ask for the stream's facts."""
+        info = await self._info()
+        if not self._address.filter_subject:
+            return info.facts
+        # What the filter passes over is missing, too.
+        return msgspec.structs.replace(info.facts, shows_holes=info.config.lets_go_singly)
+
+    async def consumer_info(self) -> ConsumerInfo:
+        """Ask for the consumer's progress; raise SourceUnavailable where somebody has changed what it delivers."""
+        info = await self._request(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
+        if problem := unsuitable(info, self._address):
+            raise SourceUnavailable(problem)
+        return info
+
+    async def ensure_consumer(self) -> ConsumerInfo:
+        """Create the durable consumer where it is missing and we may; refuse one that cannot serve."""
+        try:
+            info = await self._ask(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
+        except ApiError as error:
+            if error.err_code != NO_SUCH_CONSUMER:
+                raise self._unavailable(error) from error
+            if not self._address.creates_consumer:
+                raise SourceUnavailable(
+                    f"consumer {self._consumer} of stream {self._stream} does not exist and create_consumer is false: "
+                    "create it (durable, pull, ack policy all) or let the agent"
+                ) from error
+            info = await self._create_consumer((await self._info()).config.retention)
+        problem = unsuitable(info, self._address)
+        if self._address.is_shared and (await self._info()).config.retention == WORK_QUEUE:
+            problem = (
+                f"stream {self._stream} is a work queue: a message read by one member of a pair is gone for the other; "
+                "take [pair] out of the settings, or give the stream another retention"
+            )
+        if problem:
+            raise SourceUnavailable(problem)
+        return info
+
+    async def is_forgotten(self, position: SourcePosition, info: ConsumerInfo, facts: StreamFacts) -> bool:
+        """Tell, and log, whether more was read through the consumer, before it was reset, than ``position`` says.
+
+        One that acknowledges each counts as acknowledged what it passed over; the log of a pair has its own epochs.
+        """
+        floor = info.ack_floor.stream_seq
+        if not info.delivered.consumer_seq or info.acknowledges_each or self._address.is_shared:
+            return False
+        if not is_forgotten(position, floor, facts) or not await self._still_holds(floor):
+            return False
+        log.warning(
+            "consumer %s of stream %s was acknowledged through %d, and the store has read through %d: an older copy of "
+            "the store was put back, or somebody else reads with this consumer; a new epoch begins",
+            self._consumer,
+            self._stream,
+            floor,
+            position.sequence,
+        )
+        return True
+
+    async def _still_holds(self, sequence: int) -> bool:
+        """Tell whether a message is there: one that is deleted counts as acknowledged, with all before it."""
+        try:
+            return await self._sequence_of({"seq": sequence}) == sequence
+        except SourceUnavailable:
+            # Nor may everybody ask.
+            return False
+
+    async def reset(self, sequence: int) -> int:
+        """Let the consumer deliver from ``sequence`` on, its own sequence from 1; give how many messages wait."""
+        if not self._resets(self._client):
+            return await self._make_anew(sequence)
+        subject = f"CONSUMER.RESET.{self._stream}.{self._consumer}"
+        return (await self._request(subject, {"seq": sequence}, ConsumerInfo)).num_pending
+
+    async def _make_anew(self, sequence: int) -> int:
+        """Do what RESET does on servers before 2.14: a new consumer starts where we say."""
+        why = f"this server cannot reset consumer {self._consumer} of stream {self._stream}, 2.14 can"
+        if not self._address.creates_consumer:
+            raise SourceUnavailable(f"{why}: upgrade it, or let create_consumer be true")
+        retention = (await self._info()).config.retention
+        if retention == INTEREST:
+            raise SourceUnavailable(f"{why}; without the consumer, the stream would drop what was not read: upgrade it")
+        await self._request(f"CONSUMER.DELETE.{self._stream}.{self._consumer}", None, Any)
+        # A work queue takes no other start than its first message.
+        start = {} if retention == WORK_QUEUE else {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
+        return (await self._create_consumer(retention, **start)).num_pending
+
+    @property
+    def message_subject(self) -> str:
+        """Name the subject on which the stream's leader is asked for single messages."""
+        return f"{self._prefix}.STREAM.MSG.GET.{self._stream}"
+
+    @property
+    def address(self) -> SourceAddress:
+        """Give what it speaks of."""
+        return self._address
+
+    async def next_behind(self, sequence: int) -> int | None:
+        """Ask the stream's leader for the first message behind a sequence that passes the filter; None: there is none.
+
+        Raise SourceUnavailable.
+        """
+        return await self._sequence_of({"seq": sequence + 1, "next_by_subj": self._address.filter_subject or ">"})
+
+    async def _info(self) -> StreamInfo:
+        info = await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)
+        if info.cluster.is_leaderless:
+            raise SourceUnavailable(f"stream {self._stream} has no leader among the servers of its cluster")
+        return info
+
+    async def pull(self, inbox: str, messages: int, size: int, expires: float, heartbeat: float) -> None:
+        """Ask for the next messages on ``inbox``; seconds, bytes."""
+        request = {
+            "batch": messages,
+            "max_bytes": size,
+            "expires": int(expires * _NANOSECONDS),
+            "idle_heartbeat": int(heartbeat * _NANOSECONDS),
+        }
+        subject = f"{self._prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+        try:
+            await self._client.publish(subject, msgspec.json.encode(request), reply=inbox)
+        except nats.errors.Error as error:
+            raise SourceUnavailable(f"cannot ask for messages: {error}") from error
+
+    async def resolve_start(self) -> tuple[StreamFacts, int]:
+        """Give the stream's facts and the last sequence before the configured start."""
+        facts = await self.facts()
+        before_first = max(facts.first_sequence - 1, 0)
+        match self._address.start.kind:
+            case "new":
+                sequence = facts.last_sequence
+            case "sequence":
+                sequence = max(self._address.start.value - 1, before_first)
+                if sequence > facts.last_sequence:
+                    raise SourceUnavailable(
+                        f"start is sequence {sequence + 1}, but stream {self._stream} ends at {facts.last_sequence}: "
+                        "waiting for it"
+                    )
+            case "time":
+                sequence = await self._sequence_before(self._address.start.value, facts)
+            case "delta":
+                sequence = await self._sequence_before(facts.server_at - self._address.start.value, facts)
+            case _:
+                sequence = before_first
+        return facts, sequence
+
+    async def sequence_after_change(self, change: PastChange, last_stored_at: int, facts: StreamFacts) -> int:
+        """Give the last sequence not to be read of a stream whose past has changed.
+
+        A restored copy still holds what was read before: reading goes on at the first message stored later than the
+        last one read. A stream made anew holds nothing that was read, unless it is a mirror, which keeps times.
+        """
+        is_anew = change is PastChange.RECREATED and not 0 < facts.first_stored_at < facts.created_at
+        if is_anew or not last_stored_at:
+            return max(facts.first_sequence - 1, 0)
+        unread_at = last_stored_at + 1
+        return await self._sequence_before(
+            min(unread_at, facts.created_at) if change is PastChange.RECREATED else unread_at, facts
+        )
+
+    async def _sequence_before(self, at: int, facts: StreamFacts) -> int:
+        """Give the last sequence before the first message that was stored at an instant, or later."""
+        if is_older(self._client, FINDS_BY_TIME):
+            return await self._narrow_down(at, facts)
+        found = await self._sequence_of({"start_time": format_instant(at)})
+        return facts.last_sequence if found is None else found - 1
+
+    async def _narrow_down(self, at: int, facts: StreamFacts) -> int:
+        """Do what ``start_time`` does on servers before 2.11, by halves."""
+        first, behind_last = facts.first_sequence, facts.last_sequence + 1
+        while first < behind_last:
+            middle = (first + behind_last) // 2
+            found = await self._message_of({"seq": middle, "next_by_subj": ">"})
+            if found is None or parse_instant(found.time) >= at:
+                behind_last = middle
+            else:
+                first = found.seq + 1
+        return first - 1
+
+    async def _sequence_of(self, wanted: dict[str, object]) -> int | None:
+        found = await self._message_of(wanted)
+        return None if found is None else found.seq
+
+    async def _message_of(self, wanted: dict[str, object]) -> _Message | None:
+        """Ask for one message; None where there is none."""
+        try:
+            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)).message
+        except ApiError as error:
+            if error.err_code == NO_SUCH_MESSAGE:
+                return None
+            raise self._unavailable(error) from error
+
+    async def _create_consumer(self, retention: str, **start: object) -> ConsumerInfo:
+        body = creation(self._address, retention, **start)
+        return await self._request(f"CONSUMER.CREATE.{self._stream}.{self._consumer}", body, ConsumerInfo)
+
+    async def _request(self, subject: str, body: object, model: type[T]) -> T:
+        try:
+            return await self._ask(subject, body, model)
+        except ApiError as error:
+            raise self._unavailable(error) from error
+
+    async def _ask(self, subject: str, body: object, model: type[T]) -> T:
+        try:
+            return await request_json(self._client, f"{self._prefix}.{subject}", body, model, deadline=REQUEST_DEADLINE)
+        except RequestFailed as error:
+            raise SourceUnavailable(str(error)) from error
+
+    def _unavailable(self, error: ApiError) -> SourceUnavailable:
+        return SourceUnavailable(f"stream {self._stream}: {error}")

@@ -1,0 +1,90 @@
+"""Store a small message in a stream that has been idle: whoever reads it, here or after a copy, sees that it moves.
+
+As the peer's heartbeats: the body is the time in Unix seconds, the headers name the host and the subject. Unlike there,
+one is sent only where nothing was read for a whole interval. Every block takes it for nobody's registration, and only
+copies carry it on, so it cannot go round through relays.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+
+from edge_agent.core.observation import HEARTBEAT_HEADER
+from edge_agent.source.own_messages import StoringPhase, is_denied
+from shared.instants import SECOND
+from shared.nats.jetstream_api import PubAck
+
+ANSWER_DEADLINE = 5.0
+SUBJECT_HEADER = "Choria-SR-Subject"
+
+
+class Heartbeat:
+    """One block's heartbeats. ``interval`` is in microseconds; ``agent`` names who sends.
+
+    ``report`` hears of every change of phase, with the reason.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        subject: str,
+        interval: int,
+        agent: str,
+        report: Callable[[StoringPhase, str], None],
+    ) -> None:
+        self._client = client
+        self._subject = subject
+        self._interval = interval / SECOND
+        self._headers = {HEARTBEAT_HEADER: agent, SUBJECT_HEADER: subject}
+        self._report = report
+        self._is_off = False
+
+    async def run(self, read_at: Callable[[], float]) -> None:
+        """Send until cancelled; ``read_at`` gives the loop's time at which the block last read a message."""
+        loop = asyncio.get_running_loop()
+        task, sent_at = asyncio.current_task(), loop.time()
+        # Before Python 3.12 a request loses a cancellation that meets its answer.
+        while task is None or not task.cancelling():
+            idle_at = max(read_at(), sent_at) + self._interval
+            if loop.time() < idle_at:
+                await asyncio.sleep(idle_at - loop.time())
+                continue
+            sent_at = loop.time()
+            if self._client.is_connected and not self._is_off:
+                await self._send()
+
+    def break_off(self, _reason: str) -> None:
+        """Try anew on the next connection what was denied on this one."""
+        self._is_off = False
+
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation, where a heartbeat has caused it."""
+        if not is_denied(self._subject, reason):
+            return False
+        self._is_off = True
+        remedy = f"not permitted: publish on {self._subject}; allow it, or take [stream.heartbeat] out"
+        self._report(StoringPhase.OFF, remedy)
+        return True
+
+    async def _send(self) -> None:
+        body = str(int(time.time())).encode()
+        try:
+            answer = await self._client.request(self._subject, body, timeout=ANSWER_DEADLINE, headers=self._headers)
+            stored = msgspec.json.decode(answer.data, type=PubAck)
+        except nats.errors.NoRespondersError:
+            problem = "no stream listens there"
+        except nats.errors.TimeoutError:
+            problem = f"no answer within {ANSWER_DEADLINE:g} s"
+        except (nats.errors.Error, msgspec.MsgspecError) as error:
+            problem = str(error)
+        else:
+            problem = stored.error.description if stored.error else "" if stored.stream else "it was not stored"
+        if not self._is_off:
+            self._report(
+                StoringPhase.NOT_STORED if problem else StoringPhase.STORED,
+                problem and f"{self._subject}: {problem}",
+            )

@@ -1,0 +1,309 @@
+"""Take what one subscription with overlapping pulls delivers, from one reset of the consumer to the next.
+
+Every open() makes pulls anew: what comes late reaches older ones, which nobody reads. Messages are taken only while the
+consumer sequence rises by one: an acknowledge-all would otherwise acknowledge deliveries that died with a connection.
+Idle heartbeats tell a quiet stream from a dead link.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+
+import nats.errors
+from nats.aio.subscription import Subscription
+
+from edge_agent.core.observation import SourceMessage
+from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.pull_status import pull_status
+from edge_agent.source.api import SourceApi
+from edge_agent.source.holes import Elsewhere, Hole, Holes, Requests
+from edge_agent.source.replies import delivery_numbers
+from shared.nats.client import EdgeClient
+
+PULL_MESSAGES = 1_000
+PULLS = 4
+PULL_BYTES = 4 << 20
+PULL_EXPIRES = 30.0
+LONG_UNASKED = PULL_EXPIRES + 10.0
+HEARTBEAT = 2.0
+SILENCE_LIMIT = 5.0
+BATCH_MESSAGES = 2_000
+BATCH_BYTES = 8 << 20
+LINGER = 0.2
+GATHER = 0.02
+MUCH = 1_000
+"""Messages from which on reading is behind, and not just gathering what has come meanwhile."""
+
+
+class Pulls:
+    """What comes after one reset, in order and without a lost delivery; ``broken`` says why it does not any more.
+
+    Nothing behind ``hole_after`` is taken, where that is not None: a hole follows that retention may have made. Nor is
+    what is behind a doubtful hole. ``is_disturbed`` where somebody else may have been delivered to, or reset the
+    consumer.
+    """
+
+    def __init__(self, client: EdgeClient, api: SourceApi, requests: Requests) -> None:
+        self._client = client
+        self._api = api
+        self._requests = requests
+        self.holes = Holes(are_rare=not api.address.filter_subject)
+        self._subscription: Subscription | None = None
+        self._inbox = client.new_inbox()
+        self._buffer: deque[tuple[SourceMessage, str]] = deque()
+        self._buffered_bytes = 0
+        self._pending = 0
+        self._arrived = asyncio.Event()
+        self.consumer_sequence = 0
+        self.delivered_sequence = 0
+        self._requested = 0
+        self._awaited = 1
+        self._is_oversized = False
+        self._continuous_through = 0
+        self.hole_after: int | None = None
+        self.broken = ""
+        self.is_disturbed = False
+        self.elsewhere: Elsewhere | None = None
+        self._unacknowledged: deque[tuple[int, str]] = deque()
+        self._committed: list[str] = []
+        self._acknowledges_each = False
+        self._first_sequence = self._committed_at = 0
+        self.is_rewritten = False
+        self._time = asyncio.get_running_loop().time
+        self._heard_at = self._asked_at = self._time()
+
+    async def begin(
+        self, first_sequence: int, continuous_through: int, *, acknowledges_each: bool, committed_at: int
+    ) -> None:
+        """Ask for what the consumer delivers since its reset; what lies before ``first_sequence`` was committed.
+
+        Unless it was stored later than ``committed_at``: then it is another past's, unread, and ``is_rewritten`` says
+        so. Holes are looked for behind ``continuous_through``, and not at all where that is 0.
+        """
+        self._first_sequence, self.delivered_sequence = first_sequence, first_sequence - 1
+        self._committed_at = committed_at
+        self._continuous_through, self._acknowledges_each = continuous_through, acknowledges_each
+        try:
+            self._subscription = await self._client.subscribe_directly(self._inbox, self._receive)
+        except nats.errors.Error as error:
+            raise SourceUnavailable(f"cannot listen for messages: {error}") from error
+        await self._request()
+
+    async def close(self) -> None:
+        """Stop listening; what was delivered and not taken comes again after the next reset."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None and not self._client.is_closed:
+            await subscription.unsubscribe()
+
+    def break_off(self, reason: str, *, is_disturbed: bool = False) -> None:
+        """Let no wait go on: deliveries may be lost."""
+        if not self.broken:
+            # Whatever comes over a connection behind its cut is lost in part, and nobody else's doing.
+            self.broken, self.is_disturbed = reason, is_disturbed
+        self._arrived.set()
+
+    @property
+    def is_begun(self) -> bool:
+        """Tell whether it listens."""
+        return self._subscription is not None
+
+    @property
+    def first(self) -> SourceMessage | None:
+        """Show the message that is to be taken next; None where none is here."""
+        return self._buffer[0][0] if self._buffer else None
+
+    @property
+    def buffered_count(self) -> int:
+        """Count what was delivered and not taken."""
+        return len(self._buffer)
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether much waits behind what was taken."""
+        return len(self._buffer) + self._pending >= MUCH
+
+    async def await_first(self, pending: int, patience: float) -> None:
+        """Wait for a message that was not committed, unless all ``pending`` ones were delivered and none is.
+
+        Raise TimeoutError where nothing has come for ``patience`` seconds: what was committed may be much.
+        """
+        while not (self._buffer or self.broken or self.is_rewritten) and self.consumer_sequence < pending:
+            async with asyncio.timeout(patience):
+                await self._next_arrival()
+
+    async def gather(self, patience: float) -> None:
+        """Wait for messages, ``patience`` seconds at most, and for those that follow; break off where all is silent."""
+        patient_until = self._time() + patience
+        await self._request()
+        while not self._buffer and not self.broken and self._time() < patient_until:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(patient_until, self._heard_at + SILENCE_LIMIT)):
+                    await self._next_arrival()
+            if self._time() - self._heard_at >= SILENCE_LIMIT:
+                self.break_off(f"the server has been silent for {SILENCE_LIMIT:g} s")
+        if self._buffer:
+            # A batch is a transaction: behind the stream, wait for a large one; at its end, not for long.
+            await self._gather(self._time() + (GATHER if self._pending else LINGER))
+
+    async def gather_on(self) -> None:
+        """Wait a moment for what follows closely, unless nothing does."""
+        if self._buffer or self._pending:
+            await self._request()
+            await self._gather(self._time() + GATHER)
+
+    async def _gather(self, until: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while len(self._buffer) < BATCH_MESSAGES and not self.broken:
+                    await self._next_arrival(BATCH_MESSAGES)
+
+    def take(self) -> list[SourceMessage]:
+        """Give what is here, up to a batch."""
+        taken: list[SourceMessage] = []
+        size, reply = 0, ""
+        buffer, hole_after = self._buffer, self.stops_after
+        while buffer and len(taken) < BATCH_MESSAGES and size < BATCH_BYTES:
+            if hole_after is not None and buffer[0][0].sequence > hole_after:
+                break
+            message, reply = buffer.popleft()
+            size += len(message.payload)
+            taken.append(message)
+            if self._acknowledges_each:
+                self._unacknowledged.append((message.sequence, reply))
+        if taken:
+            self._heard_at = self._time()
+            if not self._acknowledges_each:
+                # The last one stands for all before it.
+                self._unacknowledged.append((taken[-1].sequence, reply))
+        self._buffered_bytes -= size
+        return taken
+
+    @property
+    def stops_after(self) -> int | None:
+        """Give the last sequence that may be taken before a hole is looked into; None where there is none."""
+        doubtful = self.holes.doubtful
+        if not doubtful:
+            return self.hole_after
+        return doubtful[0].after if self.hole_after is None else min(doubtful[0].after, self.hole_after)
+
+    def expect_behind(self, sequence: int) -> None:
+        """Take what comes up to ``sequence`` as committed before the reset."""
+        self._first_sequence, self.delivered_sequence = sequence + 1, max(self.delivered_sequence, sequence)
+
+    def pass_over_first(self) -> None:
+        """Count the first message as taken: it was committed before the reset."""
+        message, reply = self._buffer.popleft()
+        self._buffered_bytes -= len(message.payload)
+        self._unacknowledged.append((message.sequence, reply))
+
+    def note_examined(self, through: int) -> None:
+        """Look for holes behind ``through`` only: up to there, nothing is left to be read."""
+        if self._continuous_through:
+            self._continuous_through = max(self._continuous_through, through)
+
+    async def acknowledge(self, through: int | None) -> None:
+        """Acknowledge what was taken, up to a sequence where one is given."""
+        replies = []
+        while self._unacknowledged and (through is None or self._unacknowledged[0][0] <= through):
+            replies.append(self._unacknowledged.popleft()[1])
+        if self._client.is_connected:
+            for reply in replies if self._acknowledges_each else replies[-1:]:
+                await self._client.publish(reply, b"+ACK")
+
+    async def _next_arrival(self, awaited: int = 1) -> None:
+        """Wait until as many are there or a status comes, enough asked for; acknowledge what was committed long ago."""
+        self._awaited = awaited
+        self._arrived.clear()
+        replies, self._committed = self._committed, []
+        for reply in replies:
+            with contextlib.suppress(nats.errors.Error):
+                await self._client.publish(reply, b"+ACK")
+        await self._request()
+        await self._arrived.wait()
+
+    async def _request(self) -> None:
+        """Keep enough pull requests under way, within the bounds of what may be buffered."""
+        while (
+            not self.broken
+            and self._requested + len(self._buffer) <= PULL_MESSAGES * (PULLS - 1)
+            and self._buffered_bytes < PULL_BYTES * PULLS
+        ):
+            if not self._requested:
+                if self.consumer_sequence and self._time() - self._asked_at > LONG_UNASKED:
+                    # Nothing of ours waited at the server: somebody else may have taken the consumer for unread.
+                    self.break_off("nothing was asked for in a long while")
+                    return
+                self._heard_at = self._time()
+            # What no pull of the usual size can carry is asked for alone.
+            messages, size = (1, 0) if self._is_oversized else (PULL_MESSAGES, PULL_BYTES)
+            self._is_oversized = False
+            self._requested += messages
+            self._asked_at = self._time()
+            self._requests.make(self._asked_at)
+            await self._api.pull(self._inbox, messages, size, PULL_EXPIRES, HEARTBEAT)
+
+    def _receive(self, subject: str, reply: str, payload: bytes, headers: dict[str, str] | None) -> None:
+        if not reply.startswith("$JS.ACK."):
+            self._heard_at = self._time()
+            try:
+                self._receive_status(headers or {})
+            except ValueError as error:
+                self.break_off(f"not a status of a pull's: {error}")
+            self._arrived.set()
+            return
+        try:
+            consumer_sequence, sequence, stored_at, pending = delivery_numbers(reply)
+        except ValueError:
+            self.break_off(f"not a delivery of a stream's: {reply[:100]!r}")
+            return
+        self._requested -= 1
+        if consumer_sequence != self.consumer_sequence + 1:
+            text = (
+                f"delivery {consumer_sequence} came after {self.consumer_sequence}: some were lost, or went elsewhere"
+            )
+            if not self.broken and consumer_sequence > self.consumer_sequence:
+                count = consumer_sequence - self.consumer_sequence - 1
+                self.elsewhere = Elsewhere(self.delivered_sequence, sequence, count)
+            self.break_off(text, is_disturbed=True)
+            return
+        waited, self._pending = self._pending, pending
+        self.consumer_sequence = consumer_sequence
+        if sequence > self.delivered_sequence:
+            if sequence > self.delivered_sequence + 1:
+                hole = Hole(self.delivered_sequence, sequence, len(payload))
+                self.holes.take(hole, waited, pending, is_first=consumer_sequence == 1)
+            self._note_hole(sequence)
+            self.delivered_sequence = sequence
+            self._buffer.append((SourceMessage(subject, payload, headers, sequence, stored_at), reply))
+            self._buffered_bytes += len(payload)
+        else:
+            self._heard_at = self._time()
+            if sequence < self._first_sequence:
+                self._take_committed(stored_at, reply)
+        if self._awaited == 1 or len(self._buffer) >= self._awaited or self._committed:
+            self._arrived.set()
+
+    def _take_committed(self, stored_at: int, reply: str) -> None:
+        if stored_at > self._committed_at > 0:
+            self.is_rewritten = True
+        elif self._acknowledges_each:
+            self._committed.append(reply)
+
+    def _note_hole(self, sequence: int) -> None:
+        through = self._continuous_through
+        if sequence > through:
+            if 0 < through < sequence - 1 and self.hole_after is None:
+                self.hole_after = through
+            self._continuous_through = sequence
+
+    def _receive_status(self, headers: Mapping[str, str]) -> None:
+        status = pull_status(headers)
+        if status.is_end:
+            self._requests.end()
+            self._requested -= status.left
+            self._is_oversized = self._is_oversized or (status.is_too_large and status.left == PULL_MESSAGES)
+        elif not status.is_heartbeat:
+            self.break_off(f"the server ended the pull: {status.text}")
+        elif status.delivered > self.consumer_sequence:
+            self.break_off("the server counts deliveries that did not arrive", is_disturbed=True)

@@ -1,0 +1,386 @@
+"""Read a JetStream stream through a durable pull consumer whose position is the agent's, not the server's.
+
+The consumer is reset to the committed position on every open. Holes in the stream's own sequences are normal, unless
+retention made them while the reader was behind: then it opens anew, to tell of the gap.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.observation import SourceMessage
+from edge_agent.core.stream_past import PastChange, StreamFacts, is_gap, is_unread, past_change
+from edge_agent.ingest.port import Checked, ConsumerPaused, ConsumerShared, ConsumerState, Opened, SourceUnavailable
+from edge_agent.source.api import SourceApi
+from edge_agent.source.consumer import ConsumerInfo, pause_of, read_by_others
+from edge_agent.source.holes import Elsewhere, Hole, Requests
+from edge_agent.source.probe import Probe
+from edge_agent.source.pulls import PULL_EXPIRES, Pulls
+from edge_agent.source_cluster import Completeness, MayNotAsk
+from shared.identifiers import SourcePosition
+from shared.nats.client import EdgeClient
+
+log = logging.getLogger("muster.agent")
+
+OPEN_DEADLINE = 10.0
+REQUESTS_END = 3.0
+"""Seconds within which a server forgets requests that nobody listens for any more: with leaf nodes, 2."""
+
+LARGEST_ASKED = 512 << 10
+"""The answer to a question is a third larger than the message, in bytes, and must pass leaf links."""
+
+QUIET = 10.0
+"""Seconds for which nobody else may have read before this reader takes the consumer: one that restarts is soon back."""
+
+SECOND_LOOK = 1.0
+"""Seconds after which a stream that is shorter than what was read is believed to be."""
+
+
+class JetStreamSource:
+    """One stream block's reader on an open connection. ``settle`` is in microseconds."""
+
+    def __init__(self, client: EdgeClient, api: SourceApi, settle: int, probe: Probe | None = None) -> None:
+        self._probe = probe
+        self._newest_stored_at = self._read_through = 0
+        self._probed: tuple[tuple[str, ...], bool, bool] = ((), False, False)
+        self._client = client
+        self._api = api
+        self._settle = settle
+        self._link_changed = asyncio.Event()
+        self._time = asyncio.get_running_loop().time
+        # Of every reset: what an older one had asked for may wait at the server yet.
+        self._requests = Requests(PULL_EXPIRES + REQUESTS_END)
+        self._pulls = Pulls(client, api, self._requests)
+        self._completeness = Completeness(api)
+        self._others_at = float("-inf")
+        self._is_cut, self._cut_at = False, float("-inf")
+        self._disturbed: list[Hole] | None = None
+        self._elsewhere: Elsewhere | None = None
+        self._opened_at = self._time()
+        self._has_passed_over = False
+
+    def break_off(self, reason: str) -> None:
+        """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
+        self._pulls.break_off(reason)
+        self._is_cut, self._cut_at = True, self._time()
+        self._link_changed.set()
+
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation that concerns nothing but what silence proves: reading goes on."""
+        is_probe = self._probe is not None and self._probe.takes_denial(reason)
+        return is_probe or self._completeness.takes_denial(reason)
+
+    async def comes_back(self, within: float) -> bool:
+        """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
+        was_down = not self._client.is_established
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while not (was_down and self._client.is_established):
+                    self._link_changed.clear()
+                    await self._link_changed.wait()
+                    was_down = was_down or not self._client.is_established
+                return True
+        return False
+
+    @property
+    def delivered_sequence(self) -> int:
+        """Give the last sequence that was delivered, read or not."""
+        return self._pulls.delivered_sequence
+
+    @property
+    def holds_unread(self) -> bool:
+        """Tell whether something was delivered that has not been read."""
+        return bool(self._pulls.buffered_count)
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether much waits behind what was read."""
+        return self._pulls.is_behind
+
+    async def resolve_start(self) -> tuple[StreamFacts, int]:
+        """Give the stream's facts and the last sequence before the configured start."""
+        return await self._api.resolve_start()
+
+    async def open(self, state: BlockState) -> Opened:
+        """Point the consumer behind what ``state`` has read, checking that the past is still the same."""
+        position, read_through, last_stored_at = state.position, state.read_through, state.last_stored_at
+        if not self._client.is_established:
+            raise SourceUnavailable("the connection to the site's servers is down")
+        await self._pulls.close()
+        before, was_cut, self._is_cut = self._pulls, self._is_cut, False
+        if not was_cut:
+            # Else an older connection, which the server may believe alive, listens for them yet.
+            self._requests.end_by(self._time() + REQUESTS_END)
+        if before.is_disturbed:
+            self._disturbed = [*(self._disturbed or ()), *before.holes.kept_before(position.sequence)]
+            self._elsewhere = before.elsewhere or self._elsewhere
+        in_doubt = self._disturbed is not None and self._time() - self._cut_at > PULL_EXPIRES + REQUESTS_END
+        # Before the first question: they are broken where the connection changes while it is answered.
+        pulls = self._pulls = Pulls(self._client, self._api, self._requests)
+        self._completeness = Completeness(self._api)
+        self._newest_stored_at, self._read_through = position.stored_at, read_through
+        facts = await self._api.facts()
+        await self._open_probe(facts, state.largest_size)
+        change = past_change(position, facts)
+        if change is PastChange.SHORTENED:
+            # A server that has just come to lead a replicated stream may not have applied the last messages yet.
+            await asyncio.sleep(SECOND_LOOK)
+            facts = await self._api.facts()
+            change = past_change(position, facts)
+        if change is None:
+            consumer = await self._api.ensure_consumer()
+            # Nothing would come of what tells whether the past is the same.
+            _refuse_paused(consumer)
+            consumer = await self._alone_at(consumer, in_doubt=in_doubt)
+            lets_go = facts.awaits_consumers or consumer.acknowledges_each
+            await self._look_back(lets_go=lets_go)
+            verifies = position.sequence > 0 and last_stored_at > 0
+            first = position.sequence if verifies else position.next_sequence
+            pending = await self._api.reset(_beginning(facts, consumer, first))
+            facts = await self._api.facts()
+            continuous_through = 0 if is_gap(read_through, facts) else read_through
+            each, latest = consumer.acknowledges_each, state.latest_stored_at
+            await pulls.begin(first, continuous_through, acknowledges_each=each, committed_at=latest)
+            if verifies and await self._is_rewritten(position, pending, last_stored_at):
+                change = PastChange.REWRITTEN
+            elif state.mode == "sample" and await self._api.is_forgotten(position, consumer, facts):
+                await pulls.close()
+                return Opened(facts, position.sequence, PastChange.FORGOTTEN)
+        if change is None:
+            has_passed_over, self._has_passed_over = self._has_passed_over, False
+            self._opened_at = self._time()
+            return Opened(facts, position.sequence, is_gap=has_passed_over or is_gap(read_through, facts))
+        await pulls.close()
+        return Opened(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
+
+    async def _alone_at(self, consumer: ConsumerInfo, *, in_doubt: bool) -> ConsumerInfo:
+        """Take the consumer only where nobody else waits for its messages; else raise SourceUnavailable.
+
+        ``in_doubt``: what may be this reader's own is waited for, too.
+        """
+        give_up_at = self._time() + REQUESTS_END
+        while consumer.num_waiting > (0 if in_doubt else self._requests.waiting(self._time())):
+            if self._time() >= give_up_at:
+                self._others_at = self._time()
+                break
+            await asyncio.sleep(0.1)
+            consumer = await self._api.consumer_info()
+        if self._time() - self._others_at < QUIET:
+            raise ConsumerShared(read_by_others(self._api.address))
+        return consumer
+
+    async def _look_back(self, *, lets_go: bool) -> None:
+        """Look whether somebody else was delivered what would have filled holes that have been read over.
+
+        Of a stream that ``lets_go`` of what somebody else acknowledges, nobody can tell any more.
+        """
+        holes, self._disturbed = self._disturbed, None
+        if holes is None:
+            return
+        self._elsewhere = self._elsewhere if lets_go else None
+        has_seen_others = self._others_at > self._opened_at
+        if lets_go:
+            self._has_passed_over = self._has_passed_over or (has_seen_others and bool(holes))
+        for hole in () if lets_go else holes:
+            if await self._passed_over(hole, unless_known=hole.before if has_seen_others else None) is not None:
+                self._has_passed_over = True
+                break
+        if self._has_passed_over:
+            self._tell_of_gap()
+
+    def _count_what_comes_again(self, taken: Sequence[SourceMessage]) -> None:
+        """Let reading end, to tell of a gap, where less comes again than had gone elsewhere."""
+        assert self._elsewhere is not None
+        after, before, missing = self._elsewhere
+        missing -= sum(after < message.sequence < before for message in taken)
+        self._elsewhere = Elsewhere(after, before, missing) if missing > 0 and taken[-1].sequence < before else None
+        if self._elsewhere is None and missing > 0:
+            self._has_passed_over = True
+            self._tell_of_gap()
+            self._pulls.break_off("somebody else was delivered what does not come again")
+
+    def _tell_of_gap(self) -> None:
+        log.warning(
+            "consumer %s of stream %s was read by somebody else, too: what went there counts as a gap",
+            self._api.address.consumer,
+            self._api.address.stream,
+        )
+
+    async def _passed_over(self, hole: Hole, unless_known: int | None = None) -> int | None:
+        """Ask for a message within a hole; give ``unless_known`` where nobody may ask."""
+        if hole.size > LARGEST_ASKED:
+            return unless_known
+        try:
+            found = await self._completeness.next_behind(hole.after)
+        except MayNotAsk:
+            return unless_known
+        return found if found is not None and found < hole.before else None
+
+    async def _open_probe(self, facts: StreamFacts, largest_size: int = 0) -> None:
+        self._probed = facts.takes.subjects, facts.copies, facts.refuses_by_subject
+        if self._probe is not None:
+            await self._probe.open(facts, largest_size)
+
+    async def _is_rewritten(self, position: SourcePosition, pending: int, last_stored_at: int) -> bool:
+        """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
+        pulls = self._pulls
+        try:
+            await pulls.await_first(pending, OPEN_DEADLINE)
+        except TimeoutError:
+            raise SourceUnavailable(f"nothing was delivered within {OPEN_DEADLINE:g} s of a reset") from None
+        if pulls.broken:
+            raise SourceUnavailable(pulls.broken)
+        if pulls.is_rewritten:
+            return True
+        first = pulls.first
+        if first is None:
+            # It is gone, or a server delivers that does not hold it yet.
+            pulls.expect_behind(position.sequence)
+        if first is None or first.sequence > position.sequence:
+            return False
+        pulls.pass_over_first()
+        return is_unread(position, first.stored_at, last_stored_at)
+
+    async def read(self, patience: float) -> Sequence[SourceMessage]:
+        """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""
+        pulls = self._pulls
+        await pulls.gather(patience)
+        if pulls.hole_after is not None:
+            await self._look_into_hole(pulls.hole_after)
+        await self._look_into_doubtful_holes()
+        if pulls.holes.need_look:
+            await self._look_for_others()
+        if pulls.is_rewritten:
+            pulls.break_off("the stream's past has changed")
+        if pulls.broken:
+            raise SourceUnavailable(pulls.broken)
+        return self._take()
+
+    async def read_on(self) -> Sequence[SourceMessage]:
+        """Give what follows closely, where reading is behind the stream: none else, nor where read() has to look."""
+        pulls = self._pulls
+        await pulls.gather_on()
+        must_look = pulls.stops_after is not None or pulls.holes.need_look
+        return [] if pulls.broken or must_look else self._take()
+
+    def _take(self) -> Sequence[SourceMessage]:
+        taken = self._pulls.take()
+        if taken:
+            if self._elsewhere is not None:
+                self._count_what_comes_again(taken)
+            self._newest_stored_at = taken[-1].stored_at
+            if self._probe is not None:
+                self._probe.look_at(taken)
+        return taken
+
+    async def _look_into_hole(self, hole_after: int) -> None:
+        """Let reading end at a hole that retention made, so that open() tells of it; others are normal."""
+        pulls = self._pulls
+        pulls.hole_after = None
+        if (await self._api.facts()).first_sequence <= hole_after + 1:
+            return
+        pulls.hole_after = hole_after
+        if pulls.first is not None and pulls.first.sequence > hole_after:
+            pulls.break_off(f"messages behind {hole_after} were lost to retention before they were read")
+
+    async def _look_into_doubtful_holes(self) -> None:
+        """Let reading end where somebody else was delivered what would have filled a hole: it comes after a reset."""
+        pulls, doubtful = self._pulls, self._pulls.holes.doubtful
+        while doubtful and not pulls.broken:
+            found = await self._passed_over(doubtful[0])
+            if found is not None:
+                text = f"message {found} was passed over: somebody else reads with the consumer, or has reset it"
+                pulls.break_off(text, is_disturbed=True)
+            doubtful.popleft()
+
+    async def _look_for_others(self) -> ConsumerInfo:
+        """Ask for the consumer's progress, and let reading end where somebody else has requests waiting there."""
+        pulls, requests = self._pulls, self._requests
+        hole_count, received = pulls.holes.count, pulls.consumer_sequence
+        waiting, made_count = requests.waiting(self._time()), requests.made_count
+        consumer = await self._api.consumer_info()
+        if consumer.num_waiting > waiting + requests.made_count - made_count:
+            self._others_at = self._time()
+            pulls.break_off("somebody else asks there, too", is_disturbed=True)
+            raise ConsumerShared(read_by_others(self._api.address))
+        if consumer.delivered.consumer_seq < received:
+            pulls.break_off("somebody else has reset the consumer", is_disturbed=True)
+        else:
+            pulls.holes.forget(hole_count)
+        return consumer
+
+    async def check(self, blind_after: int) -> Checked:
+        """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
+        facts = await self._api.facts()
+        refusal = await self._refusal(facts, blind_after)
+        consumer = await self._look_for_others()
+        _refuse_paused(consumer)
+        pulls = self._pulls
+        if pulls.broken:
+            raise SourceUnavailable(pulls.broken)
+        delivered, delivered_sequence = consumer.delivered.consumer_seq, pulls.delivered_sequence
+        has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
+        state = self._state_of(consumer, facts)
+        if not has_read_all:
+            return Checked(facts, refusal=refusal, consumer=state)
+        if doubt := await self._completeness.doubt(facts, consumer.server, delivered_sequence):
+            doubtful = msgspec.structs.replace(facts, doubt=facts.doubt or doubt)
+            return Checked(doubtful, refusal=refusal, consumer=state)
+        pulls.note_examined(facts.last_sequence)
+        has_stored_lately = abs(facts.server_at - self._newest_stored_at) <= blind_after
+        if facts.doubt or refusal or not has_stored_lately:
+            return Checked(facts, examined_sequence=facts.last_sequence, refusal=refusal, consumer=state)
+        # In a cluster, what came after the stream's leader was asked may not be where we asked next.
+        is_of_one = not (facts.unheard_for or facts.leader)
+        heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
+        return Checked(facts, heard_through - self._settle, facts.last_sequence, consumer=state)
+
+    async def consumer(self) -> ConsumerState:
+        """Ask for what the consumer shows, whatever keeps reading from going on."""
+        consumer = await self._api.consumer_info()
+        return self._state_of(consumer, await self._api.facts())
+
+    def _state_of(self, consumer: ConsumerInfo, facts: StreamFacts) -> ConsumerState:
+        """Count what the stream holds and was not read: what waits, what is under way, what is here."""
+        pulls, delivered = self._pulls, consumer.delivered
+        reached = max(pulls.delivered_sequence, self._read_through)
+        if pulls.is_begun and not pulls.broken and delivered.consumer_seq >= pulls.consumer_sequence:
+            under_way = delivered.consumer_seq - pulls.consumer_sequence
+        else:
+            # What it delivered after another reset than ours did not come to us: it is counted by the stream's numbers.
+            under_way = max(delivered.stream_seq - reached, 0)
+        pending = min(consumer.num_pending + under_way, max(facts.last_sequence - reached, 0)) + pulls.buffered_count
+        return ConsumerState(pending, consumer.expires_after)
+
+    async def _refusal(self, facts: StreamFacts, blind_after: int) -> str | None:
+        """Probe the stream where that is due, and say why it refuses what is sent to it; as in Checked."""
+        if self._probe is None:
+            return facts.refusal
+        if (facts.takes.subjects, facts.copies, facts.refuses_by_subject) != self._probed:
+            await self._open_probe(facts)
+        await self._probe.send_if_due(facts, self._newest_stored_at, blind_after)
+        return facts.refusal or self._probe.refusal
+
+    async def acknowledge(self, through: int | None = None) -> None:
+        """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""
+        await self._pulls.acknowledge(through)
+
+
+def _refuse_paused(consumer: ConsumerInfo) -> None:
+    if consumer.paused:
+        raise ConsumerPaused(pause_of(consumer.paused_until))
+
+
+def _beginning(facts: StreamFacts, consumer: ConsumerInfo, first: int) -> int:
+    """Give from where on the consumer delivers so that ``first`` comes, and that nothing unread is let go before it.
+
+    What a work queue still holds of what was committed goes only when it is acknowledged. And a stream that awaits its
+    consumers lets go of what lies before a reset: where another past has used the sequences again, that is unread.
+    """
+    if consumer.acknowledges_each:
+        return max(facts.first_sequence, 1)
+    return min(first, consumer.ack_floor.stream_seq + 1) if facts.awaits_consumers else first

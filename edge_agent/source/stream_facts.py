@@ -1,0 +1,156 @@
+"""Read from STREAM.INFO what a stream proves by its silence, and whether it may hold what was read before. No I/O."""
+
+import hashlib
+
+import msgspec
+
+from edge_agent.core.stream_past import StreamFacts, StreamTakes
+from shared.instants import parse_instant
+
+LARGE_REGISTRATION = 256 << 10
+INTEREST = "interest"
+HEARD_WITHIN = 15_000_000_000
+"""Nanoseconds: a server hears a stream that it copies from every second or so, also where nothing is new."""
+
+
+class _State(msgspec.Struct):
+    messages: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+    first_ts: str
+
+
+class _Config(msgspec.Struct):
+    subjects: tuple[str, ...] = ()
+    retention: str = "limits"
+    sealed: bool = False
+    discard: str = "old"
+    discard_new_per_subject: bool = False
+    max_msgs: int = -1
+    max_bytes: int = -1
+    max_msg_size: int = -1
+    max_msgs_per_subject: int = -1
+    allow_msg_ttl: bool = False
+    allow_rollup_hdrs: bool = False
+    subject_transform: msgspec.Raw = msgspec.Raw()
+    mirror: msgspec.Raw = msgspec.Raw()
+    sources: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def lets_go_singly(self) -> bool:
+        """Tell whether it may let go of one message before another that is older."""
+        return self.max_msgs_per_subject > 0 or self.allow_msg_ttl or self.allow_rollup_hdrs
+
+    @property
+    def takes(self) -> StreamTakes:
+        parts = [bytes(part) for part in (self.subject_transform, self.mirror, self.sources)]
+        routing = hashlib.blake2b(b"\n".join(parts), digest_size=8).hexdigest() if any(parts) else ""
+        return StreamTakes(self.subjects, max(self.max_msg_size, 0), routing)
+
+
+class CopiedStream(msgspec.Struct):
+    """A stream that this one copies from: heard ``active`` nanoseconds ago (-1: never), ``lag`` messages to come."""
+
+    name: str
+    active: int
+    lag: int = 0
+
+
+class _Replica(msgspec.Struct, frozen=True):
+    """One of the servers that do not lead: heard ``active`` nanoseconds ago, 0: not yet."""
+
+    active: int = 0
+    offline: bool = False
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """The servers that hold a stream: who leads, and the others."""
+
+    leader: str = ""
+    replicas: tuple[_Replica, ...] | None = None
+
+    @property
+    def is_leaderless(self) -> bool:
+        """Tell whether none leads: any of them then tells what itself holds, which may be old."""
+        return bool(self.replicas) and not self.leader
+
+    @property
+    def unheard_for(self) -> int | None:
+        """Give for how many nanoseconds the leader has not heard most of the servers: others may have elected another.
+
+        None where it has not heard most of them yet.
+        """
+        if not self.replicas:
+            return 0
+        heard = sorted(replica.active for replica in self.replicas if replica.active > 0 and not replica.offline)
+        others_of_most = (len(self.replicas) + 1) // 2
+        return heard[others_of_most - 1] if len(heard) >= others_of_most else None
+
+
+class StreamInfo(msgspec.Struct):
+    """The part of STREAM.INFO that reading needs; ``mirror`` and ``sources`` are what the stream copies from."""
+
+    config: _Config
+    state: _State
+    created: str
+    ts: str
+    mirror: CopiedStream | None = None
+    sources: tuple[CopiedStream, ...] = ()
+    cluster: Cluster = Cluster()
+
+    @property
+    def facts(self) -> StreamFacts:
+        """Give what matters of it."""
+        origins, most_unheard_for = self.origins, self.cluster.unheard_for or 0
+        return StreamFacts(
+            created_at=parse_instant(self.created),
+            first_sequence=self.state.first_seq,
+            last_sequence=self.state.last_seq,
+            server_at=parse_instant(self.ts),
+            doubt=self._doubt,
+            refusal=self._refusal,
+            takes=self.config.takes,
+            mean_size=self.state.bytes // self.state.messages if self.state.messages else 0,
+            refuses_by_subject=self.config.discard == "new" and self.config.discard_new_per_subject,
+            unheard_for=max([most_unheard_for, *(origin.active for origin in origins)]) // 1_000,
+            first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
+            awaits_consumers=self.config.retention == INTEREST,
+            copies=bool(origins),
+            gathers=len(origins) + bool(self.sources and self.config.subjects) > 1,
+            leader=self.cluster.leader if self.cluster.replicas else "",
+            # A mirror keeps the sequences of what it copies, perhaps a part.
+            shows_holes=self.config.lets_go_singly or self.mirror is None,
+        )
+
+    @property
+    def origins(self) -> tuple[CopiedStream, ...]:
+        """Give the streams that it copies from."""
+        return (self.mirror, *self.sources) if self.mirror else self.sources
+
+    @property
+    def _doubt(self) -> str:
+        """Say why a registration might not be in it though its sender has sent it; "" where it would be."""
+        refusal = self._refuses(LARGE_REGISTRATION)
+        if refusal:
+            return refusal
+        if self.cluster.unheard_for is None or self.cluster.unheard_for > HEARD_WITHIN:
+            return "does not hear most of the servers that hold it"
+        unheard = [origin.name for origin in self.origins if not 0 <= origin.active <= HEARD_WITHIN]
+        if unheard:
+            return f"does not hear {', '.join(unheard)}, which it copies from"
+        behind = [origin.name for origin in self.origins if origin.lag]
+        return f"is behind {', '.join(behind)}, which it copies from" if behind else ""
+
+    @property
+    def _refusal(self) -> str:
+        """Say why it refuses what is sent now, of the size that its messages have; "" where nothing shows that."""
+        return self._refuses(self.state.bytes // self.state.messages if self.state.messages else 0)
+
+    def _refuses(self, size: int) -> str:
+        config, state = self.config, self.state
+        if config.sealed:
+            return "is sealed"
+        room = min(size, config.max_bytes // 10)
+        is_full = 0 < config.max_msgs <= state.messages or 0 < config.max_bytes < state.bytes + room
+        return "is full and refuses what is new" if config.discard == "new" and is_full else ""

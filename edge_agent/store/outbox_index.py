@@ -1,0 +1,248 @@
+"""Know of the outbox what can be known without reading its file: depths, counters, what is in flight or gone."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import aiosqlite
+
+from edge_agent.core.block_state import Counters, counted
+from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.ingest.port import LaneDepth
+from edge_agent.store import schema
+from edge_agent.store.chunked_senders import ChunkedSenders
+from edge_agent.store.merging import LastWatermark
+from edge_agent.store.outbox_tail import OutboxTail
+from edge_agent.store.schema import EVERY_ROW
+from edge_agent.store.transaction import in_thread
+
+RESUMES_AT = 0.95
+"""How full an outbox that was full may be when reading goes on, as a part of its limit."""
+
+LONGEST_WAIT_FOR_UPLOADS = 0.5
+CHUNKED_UP_TO = 0.25
+"""How much of the limit registrations may take in chunks, as a part of it."""
+SET_APART_UP_TO = 0.25
+"""How much may be set apart beside it, as a part of the limit."""
+RETURNED_KNOWN = 10_000
+"""Of so many rows it is known, by id, since when they have been too large: set apart again, they are not news."""
+FILLS_WITHIN = 0.25
+"""How long, in seconds, registrations of a backlog let those after them go first, if no more of it come."""
+FILLS_UP_TO = 0.5
+BATCHES_UNDER_WAY = 32 << 20
+"""How full an outbox may be that is to take them in, as a part of its limit; and what must fit in beside that, in
+bytes: what is being committed and what is read meanwhile."""
+
+
+class OutboxBooks:
+    """Depths, counters and row ids as last committed, and what is in flight."""
+
+    def __init__(
+        self,
+        max_outbox: int,
+        depths: dict[Lane, LaneDepth],
+        chunked: dict[Lane, int],
+        last_row_ids: dict[Lane, int],
+        counters: dict[str, Counters],
+        set_apart: LaneDepth,
+    ) -> None:
+        self.max_outbox = max_outbox
+        self.max_set_apart = int(max_outbox * SET_APART_UP_TO)
+        self.set_apart = set_apart
+        self.returned: dict[int, int] = {}
+        self.dropped: set[tuple[str, str]] = set()
+        self.max_chunked = int(max_outbox * CHUNKED_UP_TO)
+        self.depths = depths
+        self.chunked = chunked
+        self.chunked_senders = ChunkedSenders()
+        self._came_at = float("-inf")
+        self.last_row_ids = last_row_ids
+        self.counters = counters
+        self.last_watermarks: dict[str, LastWatermark] = {}
+        self.tail = OutboxTail(last_row_ids)
+        self.in_flight_through = dict.fromkeys(Lane, 0)
+        self.deletable_through = dict.fromkeys(Lane, 0)
+        self.give_back: dict[Lane, Callable[[], int]] = {}
+        self._copies_moved = asyncio.Event()
+        self.deleted_through = dict.fromkeys(Lane, 0)
+        self.is_full = self._unloseable >= max_outbox
+        self._appends = 0
+        self._appended = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    @classmethod
+    async def load(cls, database: aiosqlite.Connection, max_outbox: int) -> Self:
+        """Measure what waits in a file that was just opened."""
+        depths, chunked, last_row_ids = {}, dict.fromkeys(Lane, 0), {}
+        for lane, table in schema.OUTBOXES.items():
+            async with database.execute(schema.rows_through(lane), (schema.EVERY_ROW,)) as cursor:
+                rows, size = (await cursor.fetchone()) or (0, 0)
+            async with database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) as cursor:
+                sequence = await cursor.fetchone()
+            depths[lane] = LaneDepth(rows, size)
+            last_row_ids[lane] = sequence[0] if sequence else 0
+        for lane, table in schema.CHUNKS.items():
+            async with database.execute(schema.chunks_through(lane), (schema.EVERY_ROW,)) as cursor:
+                rows, chunked[lane] = (await cursor.fetchone()) or (0, 0)
+            async with database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) as cursor:
+                sequence = await cursor.fetchone()
+            depths[lane] = LaneDepth(depths[lane].rows + rows, depths[lane].size + chunked[lane])
+            last_row_ids[lane] = max(last_row_ids[lane], sequence[0] if sequence else 0)
+        counters: dict[str, Counters] = {}
+        async with database.execute("SELECT block, what, cause, count FROM outbox_counter") as cursor:
+            async for block, what, cause, count in cursor:
+                counters.setdefault(block, {}).setdefault(what, {})[cause] = count
+        async with database.execute(schema.SET_APART_DEPTH) as cursor:
+            set_apart = LaneDepth(*((await cursor.fetchone()) or (0, 0)))
+        books = cls(max_outbox, depths, chunked, last_row_ids, counters, set_apart)
+        async with database.execute(schema.TOO_LARGE) as cursor:
+            books.dropped = {(block, cause) async for block, cause, *_ in cursor}
+        if chunked[Lane.REGISTRATIONS]:
+            await in_thread(database, books.chunked_senders.load)
+        return books
+
+    @property
+    def has_deletions(self) -> bool:
+        """Tell whether acknowledged rows are still in the file."""
+        return self.deletable_through != self.deleted_through
+
+    @property
+    def size(self) -> int:
+        """Give how much waits, in bytes."""
+        return sum(depth.size for depth in self.depths.values())
+
+    async def wait_for_too_large(self) -> None:
+        """Wait until something is set apart, or is known to have been dropped for its size."""
+        while not self.set_apart.rows and not self.dropped:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def _unloseable(self) -> int:
+        return self.depths[Lane.ADVISORIES].size + self.depths[Lane.COPIES].size
+
+    async def wait_for_room(self) -> None:
+        """Wait until it has not."""
+        while self.is_full:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def copies_wait(self) -> bool:
+        """Tell whether there are copies that the region has not acknowledged."""
+        is_acknowledged = self.deletable_through[Lane.COPIES] >= self.last_row_ids[Lane.COPIES]
+        return self.depths[Lane.COPIES].rows > 0 and not is_acknowledged
+
+    @property
+    def is_filling(self) -> bool:
+        """Tell whether a backlog brings registrations by the hundred, and there is room for many more."""
+        room = min(self.max_outbox * FILLS_UP_TO, self.max_outbox - BATCHES_UNDER_WAY)
+        return self.size < room and time.monotonic() - self._came_at < FILLS_WITHIN
+
+    def registrations_came(self) -> None:
+        """Note that many of a backlog's were appended at once."""
+        self._came_at = time.monotonic()
+
+    def copies_move(self) -> None:
+        """Note that the uploader takes copies, or that some were acknowledged."""
+        self._copies_moved.set()
+
+    async def let_uploads_follow(self) -> None:
+        """Wait a moment for an uploader that takes copies, until none waits: then they need not be stored at all.
+
+        But a slow link is not waited for: the site's stream may not hold for ever what is not read.
+        """
+        if not self._copies_moved.is_set():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_WAIT_FOR_UPLOADS):
+                while self.copies_wait:
+                    self._copies_moved.clear()
+                    await self._copies_moved.wait()
+        self._copies_moved.clear()
+
+    def unsent_after(self, lane: Lane) -> int:
+        """Give the last row id that may be in flight: those behind it are not."""
+        return max(self.in_flight_through[lane], self.deletable_through[lane])
+
+    def take(self, lane: Lane, after_row_id: int, row_limit: int, *, is_changing: bool) -> list[OutboxRow] | None:
+        """Hand out rows after one that are kept here, in flight from now on; None where the file must be asked.
+
+        ``is_changing``: a transaction is under way, which may replace registrations, and the last watermarks.
+        """
+        if after_row_id >= self.last_row_ids[lane]:
+            return []
+        if is_changing and lane is Lane.REGISTRATIONS:
+            return None
+        before = self._first_replaceable if is_changing and lane is Lane.ADVISORIES else EVERY_ROW
+        rows = self.tail.take(lane, after_row_id, row_limit, before)
+        self.leave(lane, rows or ())
+        return rows if before == EVERY_ROW else rows or None
+
+    @property
+    def _first_replaceable(self) -> int:
+        unsent_after = self.unsent_after(Lane.ADVISORIES)
+        unsent = (last.row_id for last in self.last_watermarks.values() if last.row_id > unsent_after)
+        return min(unsent, default=EVERY_ROW)
+
+    def leave(self, lane: Lane, rows: Sequence[OutboxRow]) -> None:
+        """Note that rows are in flight: they are not replaced from now on."""
+        if rows:
+            self.in_flight_through[lane] = max(self.in_flight_through[lane], rows[-1].row_id)
+            if lane is Lane.COPIES:
+                self.copies_move()
+
+    def take_back(self, lane: Lane) -> None:
+        """Count only what may have left as in flight, not what was read ahead."""
+        if lane in self.give_back:
+            self.in_flight_through[lane] = self.give_back[lane]()
+
+    def acknowledged_through(self) -> dict[Lane, int]:
+        """Name by lane the row up to which none waits any more."""
+        return {
+            lane: self.deletable_through[lane] if depth.rows else self.last_row_ids[lane]
+            for lane, depth in self.depths.items()
+        }
+
+    async def wait_for_rows(self, seen: int) -> int:
+        """Wait until the count of appends differs from ``seen``; give the new count."""
+        while self._appends == seen:
+            await self._appended.wait()
+        return self._appends
+
+    def adopt(
+        self,
+        depths: dict[Lane, LaneDepth],
+        chunked: dict[Lane, int],
+        last_row_ids: dict[Lane, int],
+        deleted_through: dict[Lane, int],
+        last_watermarks: dict[str, LastWatermark],
+        set_apart: LaneDepth,
+    ) -> None:
+        """Take over what a durable transaction left."""
+        self.set_apart = set_apart
+        while len(self.returned) > RETURNED_KNOWN:
+            del self.returned[next(iter(self.returned))]
+        self.depths, self.chunked = depths, chunked
+        self.last_row_ids, self.deleted_through = last_row_ids, deleted_through
+        self.last_watermarks = last_watermarks
+        if not chunked[Lane.REGISTRATIONS]:
+            self.chunked_senders.clear()
+        else:
+            self.chunked_senders.forget_through(deleted_through[Lane.REGISTRATIONS])
+        # Room for a row or two is not worth beginning to read again: it would be full at once, and say so each time.
+        self.is_full = self._unloseable >= (self.max_outbox * RESUMES_AT if self.is_full else self.max_outbox)
+        self._changed.set()
+
+    def add_counts(self, additions: dict[str, Counters]) -> None:
+        """Count, by block, what a durable transaction let go."""
+        for block, causes in additions.items():
+            self.counters[block] = counted(self.counters.get(block, {}), causes)
+
+    def announce_rows(self) -> None:
+        """Wake whoever waits for rows."""
+        self._appends += 1
+        self._appended.set()
+        self._appended = asyncio.Event()

@@ -1,0 +1,1 @@
+"""Real nats-servers, links and ports for demos and tests."""

@@ -1,0 +1,115 @@
+"""Say in a person's words why an attempt to connect failed or a connection ended, and whether time may mend it."""
+
+import errno
+import re
+import socket
+import ssl
+
+import msgspec
+import nats.errors
+from nats.protocol.parser import AUTHORIZATION_VIOLATION
+
+from shared.nats.secrets import UnusableSecret
+
+_HANDSHAKE_HINT = "tls.handshake_first must be as the server has it"
+_FULL_OR_HANDSHAKE = f"the server is full (max_connections), or {_HANDSHAKE_HINT}"
+"""A full server says so in clear text, where encryption would begin, or just closes."""
+
+_NO_ROOM = "connections exceeded"
+
+MEND_FILE = "mend that file, or correct its path in the settings"
+_LOOK = "look at the server and at the way to it, or correct servers in the settings"
+_ROOM = "close what is connected and should not be (/connz), or raise max_connections there"
+_ROOM_OR_HANDSHAKE = f"set tls.handshake_first as the server has it; else {_ROOM}"
+# OpenSSL's X509_V_ERR_*.
+_NOT_YET, _EXPIRED, _OTHER_NAME = 9, 10, (62, 63, 64)
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why, in one line; ``lasting`` where trying again changes nothing (credentials, certificates, TLS).
+
+    ``told``: the server itself says it, so that what follows (a broken pipe) explains nothing more. ``remedy`` is
+    what helps against just this.
+    """
+
+    text: str
+    lasting: bool = False
+    told: bool = False
+    remedy: str = _LOOK
+
+
+def explain(error: Exception, *, reached: bool, whom: str = "") -> Cause:
+    """Translate an error of nats-py.
+
+    ``reached`` tells that the server accepted the TCP connection, ``whom`` as whom we wanted to log in.
+    """
+    text = str(error).removeprefix("nats: ").strip("'")
+    if isinstance(error, ssl.SSLError | nats.errors.SecureConnWantedError):
+        return _tls(error, text)
+    ours = Cause(text, lasting=True, remedy=MEND_FILE) if isinstance(error, UnusableSecret) else None
+    told = ours or _told(text, whom)
+    if told is not None:
+        return told
+    if isinstance(error, nats.errors.StaleConnectionError):
+        return Cause("the server fell silent" if "stale" in text else "the server closed the connection")
+    if isinstance(error, TimeoutError) or "empty response from server" in text:
+        if not reached:
+            return Cause(
+                "no answer", remedy="start the server, open the way to it (firewall, route), or correct servers"
+            )
+        hangs = f"it accepts the connection, then nothing comes: it hangs, or {_HANDSHAKE_HINT}"
+        return Cause(
+            hangs, remedy="set tls.handshake_first as the server has it; else look at the server, and restart it"
+        )
+    return _system(error, text) if isinstance(error, OSError) else Cause(text)
+
+
+def _told(text: str, whom: str) -> Cause | None:
+    if AUTHORIZATION_VIOLATION in text.lower():
+        refused = "it refuses our credentials (auth): Authorization Violation"
+        remedy = f"let the server know {whom or 'this user'}, or correct auth in the settings"
+        return Cause(f"{refused}, as {whom}" if whom else refused, lasting=True, told=True, remedy=remedy)
+    if _NO_ROOM in text.lower():
+        no_room = f"it takes no more connections, of all or of ours (max_connections): {text}"
+        return Cause(no_room, told=True, remedy=_ROOM)
+    return None
+
+
+def _tls(error: Exception, text: str) -> Cause:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        code, said = error.verify_code, error.verify_message
+        if code == _EXPIRED:
+            remedy = "renew it, or its authority's, at the server; nothing in the settings helps"
+            return Cause("the server's certificate has expired", lasting=True, remedy=remedy)
+        if code == _NOT_YET:
+            remedy = "set the clocks of both hosts right; else renew the server's certificate"
+            return Cause("the server's certificate is not valid yet", lasting=True, remedy=remedy)
+        untrusted = f"its certificate is not trusted: {said}; check tls.ca and the server's name"
+        if code in _OTHER_NAME:
+            remedy = "write it in servers by a name that its certificate has, or have one made with this name"
+        else:
+            remedy = "put the authority that has signed the server's certificate into tls.ca"
+        return Cause(untrusted, lasting=True, remedy=remedy)
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or text
+        if "ALERT" in reason and ("CERT" in reason or "UNKNOWN_CA" in reason):
+            remedy = "name in tls.cert and tls.key a certificate that the server trusts and that has not expired"
+            return Cause(f"it refuses our certificate, or wants one (tls.cert): {reason}", lasting=True, remedy=remedy)
+        return Cause(f"TLS failed ({reason}): {_FULL_OR_HANDSHAKE}", lasting=True, remedy=_ROOM_OR_HANDSHAKE)
+    remedy = "let the server offer TLS, or take tls (and tls:// in servers) out of the settings"
+    return Cause("it offers no TLS, and clear text is not wanted (tls)", lasting=True, remedy=remedy)
+
+
+def _system(error: OSError, text: str) -> Cause:
+    if isinstance(error, socket.gaierror):
+        remedy = "correct the name in servers, or look after this host's name service"
+        return Cause(f"the name does not resolve ({error.strerror})", remedy=remedy)
+    # A name with several addresses gives one error that lists the errors of all of them.
+    numbers: set[int | None] = {int(number) for number in re.findall(r"\[Errno (\d+)\]", text)} or {error.errno}
+    if numbers == {errno.ECONNREFUSED}:
+        remedy = "start the server, or correct servers in the settings"
+        return Cause("connection refused, nothing listens there", remedy=remedy)
+    # What asyncio raises where a connection ends while it is being encrypted has no text.
+    if error.strerror or text:
+        return Cause(error.strerror or text)
+    return Cause(f"it closed the connection where TLS begins: {_FULL_OR_HANDSHAKE}", remedy=_ROOM_OR_HANDSHAKE)
