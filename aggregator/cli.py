@@ -9,7 +9,7 @@ import click
 from aggregator import config
 from aggregator.lazy_commands import LazyCommand, LazyGroup
 
-_TOPOLOGY = "aggregator.topology.commands"
+_TOPOLOGY = "aggregator.topology.commands.streams"
 _LAKEHOUSE = "aggregator.lakehouse.commands.rollup"
 _IMPORTS = "aggregator.lakehouse.commands.imports"
 _QUERY = "aggregator.lakehouse.commands.sql"
@@ -22,10 +22,12 @@ COMMANDS = {
         _TOPOLOGY, "report", "Show how the streams are, and how far each copy has come.", below=_REPORTS
     ),
     "check": LazyCommand(
-        "aggregator.topology.check_command", "check_command", "Say in one line whether anything is wrong, for monitors."
+        "aggregator.topology.commands.check",
+        "check_command",
+        "Say in one line whether anything is wrong, for monitors.",
     ),
     "render": LazyCommand(
-        "aggregator.topology.render_command", "render", "Write nats-server configurations for hub, regions and sites."
+        "aggregator.topology.commands.render", "render", "Write nats-server configurations for hub, regions and sites."
     ),
     "policy": LazyCommand("aggregator.policy.commands", "policy", "Tell sites how to watch, and what was planned."),
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
@@ -73,7 +75,7 @@ def cli(context: click.Context, debug: bool) -> None:
 )
 def check_config(config_path: Path | None, topology_path: Path | None) -> None:
     """Read the settings files and say what is wrong with them, or what they amount to."""
-    from aggregator.topology import commands as topology_commands
+    from aggregator.topology.commands import streams as topology_commands
 
     if config_path is None and topology_path is None:
         config_path = config.DEFAULT_PATH if config.DEFAULT_PATH.exists() else None

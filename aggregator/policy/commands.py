@@ -18,10 +18,10 @@ from aggregator.policy.book import Book, Refused
 from aggregator.policy.runs import Run, runs
 from aggregator.policy.scopes import scope_of
 from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
-from aggregator.topology.commands import config_option, json_option, load
-from aggregator.topology.connections import CONNECT_DEADLINE
+from aggregator.topology.commands.streams import config_option, json_option, load
+from aggregator.topology.model import HUB, Place
+from aggregator.topology.observed.connections import CONNECT_DEADLINE
 from aggregator.topology.settings import TopologySettings
-from aggregator.topology.words import HUB, Place
 from shared.command_group import CommandGroup
 from shared.instants import InvalidInstant, parse_duration, parse_instant
 from shared.nats.connection import ConnectFailed, connect

@@ -6,8 +6,8 @@ import msgspec
 from nats.aio.client import Client
 
 from aggregator.policy.book import Book
-from aggregator.topology.evidence import last_watermarks
-from aggregator.topology.found import StreamKey
+from aggregator.topology.observed.state import StreamKey
+from aggregator.topology.report.evidence import last_watermarks
 from shared import wire
 from shared.identifiers import BlockId
 from shared.instants import format_duration

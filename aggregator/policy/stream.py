@@ -12,9 +12,9 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from aggregator.policy.book import Book
-from aggregator.topology.connections import REQUEST_DEADLINE
-from aggregator.topology.reading import read_messages
-from aggregator.topology.words import Place
+from aggregator.topology.model import Place
+from aggregator.topology.observed.connections import REQUEST_DEADLINE
+from aggregator.topology.observed.messages import read_messages
 from shared.instants import parse_instant
 from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, request_json
 from shared.policy import (

@@ -13,7 +13,7 @@ import click
 from aggregator.demo.processes import CommandFailed
 from aggregator.scenarios import edge, fleet_streams, regions, replication, semantics
 from aggregator.scenarios.telling import Telling
-from aggregator.topology.applying import ApplyFailed
+from aggregator.topology.apply import ApplyFailed
 from shared.embedded.server import ServerFailed
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
 

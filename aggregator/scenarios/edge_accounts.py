@@ -13,9 +13,9 @@ from aggregator.scenarios.edge_network import HUB, SPOKES
 from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.edge_tokens import Account
 from aggregator.scenarios.stage import JetStream, insist
-from aggregator.topology.graph import replication_graph
-from aggregator.topology.report import Report
-from aggregator.topology.report_text import format_report
+from aggregator.topology.report.graph import replication_graph
+from aggregator.topology.report.tables import Report
+from aggregator.topology.report.text import format_report
 from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 
 HELD = 70

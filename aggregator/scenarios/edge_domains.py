@@ -11,8 +11,8 @@ from aggregator.scenarios.edge_network import HUB, SPOKES
 from aggregator.scenarios.edge_scene import Scene
 from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.scenarios.telling import DEADLINE
-from aggregator.topology.report import Report
-from aggregator.topology.report_text import format_report
+from aggregator.topology.report.tables import Report
+from aggregator.topology.report.text import format_report
 from shared.nats.jetstream_api import RequestFailed, api_prefix, request_json
 
 COUNT = 10

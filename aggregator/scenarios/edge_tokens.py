@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.topology.keys import Key, KeyKind, make_key
+from aggregator.topology.render.keys import Key, KeyKind, make_key
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _UNLIMITED = -1

@@ -21,7 +21,7 @@ from aggregator.scenarios.server_reports import (
 )
 from aggregator.scenarios.stage import ACCEPTED, JetStream, Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
-from aggregator.topology.report_text import format_report
+from aggregator.topology.report.text import format_report
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import ServerSettings
 from shared.nats.jetstream_api import ApiError, RequestFailed

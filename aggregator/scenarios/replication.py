@@ -12,9 +12,9 @@ import msgspec
 
 from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
 from aggregator.scenarios.telling import Telling
-from aggregator.topology.graph import replication_graph
-from aggregator.topology.report import SILENT_AFTER, Report
-from aggregator.topology.report_text import format_report
+from aggregator.topology.report.graph import replication_graph
+from aggregator.topology.report.tables import SILENT_AFTER, Report
+from aggregator.topology.report.text import format_report
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.instants import SECOND, format_duration
 

@@ -7,7 +7,7 @@ name was, what is stored stands below ``fleet.<region>``. What the region's FLEE
 
 import re
 
-from aggregator.topology.words import Config
+from aggregator.topology.model import Config
 from shared.subjects import ROOT
 
 _EVERY_LENGTH = ("*.*.>", "*.*", "*")

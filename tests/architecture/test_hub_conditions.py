@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from aggregator.topology import findings
-from aggregator.topology.findings import CATALOGUE, Kind
+from aggregator.topology.report import findings
+from aggregator.topology.report.findings import CATALOGUE, Kind
 from tests.support.hub_condition_reference import PATH, hub_condition_reference
 
 TOPOLOGY = Path(findings.__file__).parent

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology.connections import connections
-from aggregator.topology.desired import desired
-from aggregator.topology.evidence import gather
-from aggregator.topology.observing import observe
-from aggregator.topology.report import report
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.model import HUB, Place
+from aggregator.topology.observed.connections import connections
+from aggregator.topology.observed.reader import observe
+from aggregator.topology.report.evidence import gather
+from aggregator.topology.report.tables import report
 from aggregator.topology.settings import TopologySettings
-from aggregator.topology.words import HUB, Place
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.instants import HOUR, MINUTE, SECOND, parse_instant
 from shared.nats.connection import request_json

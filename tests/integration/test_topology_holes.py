@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology.evidence import last_watermarks
-from aggregator.topology.found import FoundStream
-from aggregator.topology.held_ordinals import held_ordinals
-from aggregator.topology.holes import holes
-from aggregator.topology.ordinals import Ranges
-from aggregator.topology.words import HUB, Place
+from aggregator.topology.model import HUB, Place
+from aggregator.topology.observed.state import FoundStream
+from aggregator.topology.report.evidence import last_watermarks
+from aggregator.topology.report.held_ordinals import held_ordinals
+from aggregator.topology.report.missing_advisories import holes
+from aggregator.topology.report.ordinals import Ranges
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND

@@ -12,11 +12,11 @@ import pytest
 from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
-from aggregator.topology.applying import ApplyFailed, apply
-from aggregator.topology.connections import connections
-from aggregator.topology.desired import desired
-from aggregator.topology.observing import observe
-from aggregator.topology.plan import Action, Plan, plan
+from aggregator.topology.apply import ApplyFailed, apply
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.observed.connections import connections
+from aggregator.topology.observed.reader import observe
+from aggregator.topology.plan.changes import Action, Plan, plan
 from aggregator.topology.settings import TopologySettings
 from shared.nats.connection import request_json
 from shared.settings import load_settings

@@ -11,8 +11,8 @@ from typing import Any
 from nats.aio.client import Client
 
 from aggregator.cli import main
-from aggregator.topology import applying
-from aggregator.topology.connections import REQUEST_DEADLINE
+from aggregator.topology import apply
+from aggregator.topology.observed.connections import REQUEST_DEADLINE
 
 DEATH = "MUSTER_TEST_DEATH"
 
@@ -20,7 +20,7 @@ DEATH = "MUSTER_TEST_DEATH"
 def mortal() -> None:
     """Have the requests that change something counted, and the process end at its time."""
     number, when = os.environ[DEATH].split()
-    asked, request = 0, applying._request
+    asked, request = 0, apply._request
 
     async def dying(
         client: Client, subject: str, body: dict[str, Any] | None, deadline: float = REQUEST_DEADLINE
@@ -35,7 +35,7 @@ def mortal() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    applying._request = dying
+    apply._request = dying
 
 
 if __name__ == "__main__":

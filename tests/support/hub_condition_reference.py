@@ -6,14 +6,14 @@ Run as ``make docs`` after a change of the catalogue; a test fails until that wa
 from collections.abc import Iterator
 from pathlib import Path
 
-from aggregator.topology.findings import CATALOGUE, Kind
+from aggregator.topology.report.findings import CATALOGUE, Kind
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "reference" / "hub_conditions.md"
 
 _INTRODUCTION = """\
 # What `check` finds
 
-Written from `aggregator/topology/findings.py` by `make docs`.
+Written from `aggregator/topology/report/findings.py` by `make docs`.
 Whatever `muster-aggregator check` finds wrong is one of these; `--json` has the name, with the remedy. What warns
 from where on: [operators.md](../operators.md#check).
 """

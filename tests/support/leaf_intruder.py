@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from aggregator.topology.keys import key_of
+from aggregator.topology.render.keys import key_of
 from tests.support.waiting import until
 
 DEADLINE = 10.0

@@ -2,11 +2,11 @@
 
 import pytest
 
-from aggregator.topology.desired import desired
-from aggregator.topology.found import External, Replication, StreamState
-from aggregator.topology.graph import replication_graph
-from aggregator.topology.report import report
-from aggregator.topology.words import DesiredStream, Place
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.model import DesiredStream, Place
+from aggregator.topology.observed.state import External, Replication, StreamState
+from aggregator.topology.report.graph import replication_graph
+from aggregator.topology.report.tables import report
 from shared.settings import SettingsError
 from tests.support.topologies import HUB_PLACE, applied, as_applied, topology, with_state
 

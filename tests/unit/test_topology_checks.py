@@ -3,11 +3,8 @@
 import msgspec
 import pytest
 
-from aggregator.topology.checks import Limits, check, summary
-from aggregator.topology.desired import desired
-from aggregator.topology.evidence import Block, Evidence, Waiting
-from aggregator.topology.findings import Severity
-from aggregator.topology.found import (
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.observed.state import (
     ApiFailure,
     Cluster,
     External,
@@ -17,10 +14,13 @@ from aggregator.topology.found import (
     Replication,
     StreamState,
 )
-from aggregator.topology.graph import replication_graph
-from aggregator.topology.ordinals import looks_whole, missing_of_all, missing_ranges
-from aggregator.topology.report import report
-from aggregator.topology.report_text import format_report
+from aggregator.topology.report.checks import Limits, check, summary
+from aggregator.topology.report.evidence import Block, Evidence, Waiting
+from aggregator.topology.report.findings import Severity
+from aggregator.topology.report.graph import replication_graph
+from aggregator.topology.report.ordinals import looks_whole, missing_of_all, missing_ranges
+from aggregator.topology.report.tables import report
+from aggregator.topology.report.text import format_report
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 

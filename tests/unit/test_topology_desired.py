@@ -2,9 +2,9 @@
 
 import pytest
 
-from aggregator.topology.desired import desired
-from aggregator.topology.sourcing import settled
-from aggregator.topology.words import DesiredConsumer, DesiredStream, Place
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.model import DesiredConsumer, DesiredStream, Place
+from aggregator.topology.plan.durable_sources import settled
 from shared.settings import SettingsError
 from tests.support.topologies import DAY, EU, HUB_PLACE, US, nothing, topology
 

@@ -4,11 +4,11 @@ import re
 
 import msgspec
 
-from aggregator.topology.desired import desired
-from aggregator.topology.found import ApiFailure, External, Replication, StreamState
-from aggregator.topology.graph import replication_graph
-from aggregator.topology.report import ReplicationRow, Report, StreamRow, report
-from aggregator.topology.report_text import format_report
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.observed.state import ApiFailure, External, Replication, StreamState
+from aggregator.topology.report.graph import replication_graph
+from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow, report
+from aggregator.topology.report.text import format_report
 from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 

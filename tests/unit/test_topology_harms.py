@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from aggregator.topology.checks import Limits, check
-from aggregator.topology.desired import desired
-from aggregator.topology.evidence import Evidence
-from aggregator.topology.findings import Severity
-from aggregator.topology.plan import plan
-from aggregator.topology.plan_text import format_plan
-from aggregator.topology.report import report
-from aggregator.topology.report_text import format_report
-from aggregator.topology.words import Config, DesiredStream
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.model import Config, DesiredStream
+from aggregator.topology.plan.changes import plan
+from aggregator.topology.plan.text import format_plan
+from aggregator.topology.report.checks import Limits, check
+from aggregator.topology.report.evidence import Evidence
+from aggregator.topology.report.findings import Severity
+from aggregator.topology.report.tables import report
+from aggregator.topology.report.text import format_report
 from tests.support.topologies import HUB_PLACE, as_applied, topology
 
 TEXT = """

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from aggregator.topology.checks import Limits, check
-from aggregator.topology.desired import desired
-from aggregator.topology.evidence import Evidence
-from aggregator.topology.findings import Severity
-from aggregator.topology.found import External, Replication, StreamState
-from aggregator.topology.report import report
-from aggregator.topology.report_text import format_report
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.observed.state import External, Replication, StreamState
+from aggregator.topology.report.checks import Limits, check
+from aggregator.topology.report.evidence import Evidence
+from aggregator.topology.report.findings import Severity
+from aggregator.topology.report.tables import report
+from aggregator.topology.report.text import format_report
 from shared.instants import SECOND
 from tests.support.topologies import EU, HUB_PLACE, applied, as_applied, topology, with_state
 

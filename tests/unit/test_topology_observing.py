@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology import observing
-from aggregator.topology.desired import desired
-from aggregator.topology.found import AckFloor, FoundConsumer, Replication, StreamState
-from aggregator.topology.plan import plan
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.model import HUB
+from aggregator.topology.observed import reader
+from aggregator.topology.observed.state import AckFloor, FoundConsumer, Replication, StreamState
+from aggregator.topology.plan.changes import plan
 from aggregator.topology.settings import TopologySettings
-from aggregator.topology.words import HUB
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed
 from shared.settings import parse_settings
 from tests.support.topologies import HUB_PLACE, TWO_REGIONS, applied, with_state
@@ -78,9 +78,9 @@ async def test_an_origin_that_moves_on_while_an_old_consumer_is_asked_for_is_not
 ) -> None:
     """Before 2.15 only the consumer says how much was taken; all of it would come twice."""
     hub = RenamedHub(*sizes, acknowledged=1005)
-    monkeypatch.setattr(observing, "request_json", hub.answer)
+    monkeypatch.setattr(reader, "request_json", hub.answer)
     renamed = TWO_REGIONS.replace('domain = "hub"', 'domain = "main"') + GATHERED
     wanted = desired(parse_settings(renamed, TopologySettings, Path("t")))
-    found = await observing.observe(wanted, {HUB: Client()}, with_strays=True)
+    found = await reader.observe(wanted, {HUB: Client()}, with_strays=True)
     (made,) = [each for each in plan(wanted, found).changes if each.consumer == "muster-ALL@main"]
     assert made.config.get("opt_start_seq") == start

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.topology.permissions import Grant
-from aggregator.topology.servers import Address, NotRenderable, Server, servers
+from aggregator.topology.render.permissions import Grant
+from aggregator.topology.render.servers import Address, NotRenderable, Server, servers
 from aggregator.topology.settings import TopologySettings
 from shared.settings import SettingsError, parse_settings
 from tests.support.topologies import topology

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from aggregator.topology.checks import Limits, check
-from aggregator.topology.desired import desired
-from aggregator.topology.evidence import Evidence
-from aggregator.topology.found import Found, Room, StreamState
-from aggregator.topology.plan import plan
-from aggregator.topology.plan_text import format_plan
-from aggregator.topology.words import DesiredStream, Place
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.model import DesiredStream, Place
+from aggregator.topology.observed.state import Found, Room, StreamState
+from aggregator.topology.plan.changes import plan
+from aggregator.topology.plan.text import format_plan
+from aggregator.topology.report.checks import Limits, check
+from aggregator.topology.report.evidence import Evidence
 from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 GIB = 1 << 30

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.topology.voices import Voice, rivals
+from aggregator.topology.report.contradictions import Voice, rivals
 
 
 def voice(agent: str, incarnation: str, through: int, ordinal: int = 3, boot: str = "1") -> Voice:

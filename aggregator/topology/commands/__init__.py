@@ -1,0 +1,1 @@
+"""The commands ``plan``, ``apply``, ``report``, ``check`` and ``render``."""

@@ -1,0 +1,94 @@
+"""The command ``muster-aggregator check``: one line and an exit code, for monitors and cron."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+
+from aggregator.topology.commands.streams import config_option, json_option
+from aggregator.topology.desired.streams import desired
+from aggregator.topology.observed.connections import connections
+from aggregator.topology.observed.reader import observe
+from aggregator.topology.report import findings
+from aggregator.topology.report.checks import Limits, check, summary
+from aggregator.topology.report.evidence import gather
+from aggregator.topology.report.findings import Finding, Severity
+from aggregator.topology.report.tables import report
+from aggregator.topology.settings import TopologySettings
+from shared.instants import DAY, parse_duration
+from shared.nats.jetstream_api import ApiError, RequestFailed
+from shared.settings import SettingsError, load_settings
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def _limits(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, int]:
+    """Read two durations, ``1m,15m``: from where on there is a warning, and from where on it is critical."""
+    try:
+        warning, critical = (parse_duration(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not two durations such as 1m,15m") from None
+    if warning > critical:
+        raise click.BadParameter(f"{value!r} would be critical before it is a warning: the shorter one comes first")
+    return warning, critical
+
+
+def _limits_option(name: str, default: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        name, default=default, show_default=True, callback=_limits, metavar="WARNING,CRITICAL", help=text
+    )
+
+
+@click.command("check")
+@config_option
+@json_option
+@_limits_option("--silent", "15s,1m", "How long a copy has not heard from its origin.")
+@_limits_option("--behind", "1m,15m", "How long what a copy lacks has waited.")
+@_limits_option("--watermark", "1m,5m", "How old the last word of a site is.")
+def check_command(
+    config_path: Path, as_json: bool, silent: tuple[int, int], behind: tuple[int, int], watermark: tuple[int, int]
+) -> None:
+    """Say in one line whether anything is wrong: exit code 0 (nothing), 1 (a warning) or 2 (critical).
+
+    Copies that are not heard from, lag behind, or fail; mirrors of what their origin was before; retention that reaches
+    what no copy has taken; sites whose watermarks are missing, or that have not taken the hub's policy; advisories that
+    are missing from the archive; agents that contradict each other.
+    """
+    limits = Limits(silent=silent, waiting=behind, watermark=watermark)
+    found, line = asyncio.run(_checked(config_path, limits))
+    if as_json:
+        shown = [
+            {
+                "name": each.kind.name,
+                "severity": each.severity.name,
+                "place": each.place,
+                "text": each.text,
+                "remedy": each.kind.remedy,
+            }
+            for each in found
+        ]
+        click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
+    else:
+        click.echo(line)
+    raise SystemExit(int(max((each.severity for each in found), default=Severity.OK)))
+
+
+async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], str]:
+    try:
+        topology = load_settings(config_path, TopologySettings)
+    except SettingsError as error:
+        # Exit code 1 would be a warning to a monitor, and nothing at all is being watched.
+        return [findings.SETTINGS_WRONG.of("settings", str(error))], f"CRITICAL - {error}"
+    wanted = desired(topology)
+    async with connections(topology) as opened:
+        found = await observe(wanted, opened)
+        shown = report(wanted, found)
+        try:
+            evidence = await gather(topology, found, shown, opened, DAY)
+        except (ApiError, RequestFailed) as error:
+            return [findings.HUB_UNREADABLE.of("hub", str(error))], f"CRITICAL - hub: {error}"
+    judged = check(topology, wanted, found, evidence, limits)
+    return judged, summary(judged, shown, evidence)

@@ -1,0 +1,45 @@
+"""The command ``muster-aggregator render``."""
+
+from pathlib import Path
+
+import click
+
+from aggregator.topology.commands.streams import config_option, load
+from aggregator.topology.render.files import KEYS, RenderDirectory, SecretsMissing
+from aggregator.topology.render.servers import NotRenderable, servers
+
+
+@click.command()
+@config_option
+@click.option(
+    "--to",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("nats"),
+    show_default=True,
+    help="Where a directory for each server goes.",
+)
+@click.option("--make-keys", is_flag=True, help="Make the keys that are missing.")
+@click.option("--make-certificates", is_flag=True, help="Make the certificates that are missing, and an authority.")
+def render(config_path: Path, directory: Path, make_keys: bool, make_certificates: bool) -> None:
+    """Write nats-server configurations for hub, regions and sites: who may do what is as little as will do."""
+    topology = load(config_path)
+    place = RenderDirectory(directory)
+    try:
+        wanted = servers(topology)
+        made = place.make_keys(wanted) if make_keys else []
+        made += place.make_certificates(wanted) if make_certificates and topology.render.encrypt else []
+        written = list(place.write(wanted, topology.render))
+    except (NotRenderable, SecretsMissing) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: cannot be read or written: {error.strerror}") from error
+    for path in (*made, *(path for path, _ in written)):
+        click.echo(path.relative_to(place.root))
+    for _, todo in written:
+        if todo:
+            click.echo(todo)
+    if made:
+        click.echo(
+            f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers"
+        )

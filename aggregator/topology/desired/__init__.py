@@ -1,0 +1,1 @@
+"""What there should be, derived from ``topology.toml``. Pure."""

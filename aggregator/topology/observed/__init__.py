@@ -1,0 +1,1 @@
+"""What JetStream says there is, read by raw requests."""

@@ -1,0 +1,168 @@
+"""Read what a stream holds on a subject: one message, when it was stored, how many, or message by message.
+
+For the latter three through a consumer that goes away by itself.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+
+from aggregator.topology.model import Config
+from aggregator.topology.observed.connections import REQUEST_DEADLINE
+from aggregator.topology.observed.state import StreamKey
+from shared.instants import SECOND, format_instant, parse_instant
+from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request, request_json
+
+_BATCH = 1_000
+_FORGOTTEN_AFTER = 60_000_000_000
+
+
+class Read(NamedTuple):
+    """One message."""
+
+    subject: str
+    body: bytes
+    sequence: int
+
+
+class Seen(NamedTuple):
+    """Which message there is, and when its stream stored it, in microseconds."""
+
+    sequence: int
+    stored_at: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """One message as MSG.GET gives it; ``time`` as RFC 3339."""
+
+    seq: int
+    time: str
+    data: bytes = b""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    message: Stored
+
+
+class _Created(msgspec.Struct, frozen=True):
+    name: str
+    num_pending: int = 0
+
+
+async def get_message(client: Client, stream: StreamKey, request: dict[str, object]) -> Stored | None:
+    """Give one message, asked for in MSG.GET's own words, None where there is none; raise RequestFailed, ApiError."""
+    place, name = stream
+    subject = f"{place.api}.STREAM.MSG.GET.{name}"
+    try:
+        answer = await request_json(client, subject, request, _Answer, deadline=REQUEST_DEADLINE)
+    except ApiError as error:
+        if error.err_code != NO_SUCH_MESSAGE:
+            raise
+        return None
+    return answer.message
+
+
+async def see_message(
+    client: Client, stream: StreamKey, config: Config, subject: str, start: int | None = None
+) -> Seen | None:
+    """Find the first message on ``subject`` from a sequence on, without it the last one; None where there is none.
+
+    Its body stays where it is: MSG.GET writes that in base64, and an answer that is larger than the servers'
+    ``max_payload`` breaks the leaf link that it comes over. ``config`` is the stream's. Raise RequestFailed, ApiError.
+    """
+    if config.get("retention") == "workqueue":
+        # Beside the one who works there, a server takes no other consumer.
+        asked: dict[str, Any] = {"last_by_subj": subject} if start is None else {"seq": start, "next_by_subj": subject}
+        return await _see_directly(client, stream, asked, may=bool(config.get("allow_direct")))
+    begins = {"deliver_policy": "last"} if start is None else _from_sequence(start)
+    async with _consumer(client, stream, subject, begins | {"headers_only": True}) as created:
+        if not created.num_pending:
+            return None
+        api = f"{stream[0].api}.CONSUMER.MSG.NEXT.{stream[1]}.{created.name}"
+        answer = await request(client, api, b'{"batch":1,"no_wait":true}', REQUEST_DEADLINE)
+        if "Status" in (answer.headers or {}):
+            return None
+        return Seen(answer.metadata.sequence.stream, round(answer.metadata.timestamp.timestamp() * SECOND))
+
+
+async def _see_directly(client: Client, stream: StreamKey, asked: dict[str, Any], *, may: bool) -> Seen | None:
+    """Read the message with its body: directly, where the stream lets us, since that is not written in base64."""
+    if not may:
+        stored = await get_message(client, stream, asked)
+        return Seen(stored.seq, parse_instant(stored.time)) if stored is not None else None
+    subject = f"{stream[0].api}.DIRECT.GET.{stream[1]}"
+    try:
+        answer = await request(client, subject, msgspec.json.encode(asked), REQUEST_DEADLINE)
+    except (nats.errors.Error, TimeoutError) as error:
+        raise RequestFailed(f"{subject}: no answer: {error}") from error
+    headers = answer.headers or {}
+    if "Nats-Sequence" not in headers:
+        return None
+    return Seen(int(headers["Nats-Sequence"]), parse_instant(headers["Nats-Time-Stamp"]))
+
+
+async def count_messages(client: Client, stream: StreamKey, subject: str, start: int) -> int:
+    """Count what a stream holds on ``subject`` from a sequence on; raise RequestFailed, ApiError."""
+    async with _consumer(client, stream, subject, _from_sequence(start)) as created:
+        return created.num_pending
+
+
+async def read_messages(
+    client: Client, stream: StreamKey, subject: str, since: int | None = None
+) -> AsyncIterator[Read]:
+    """Give what a stream holds on ``subject``, since an instant or from the start; raise RequestFailed, ApiError."""
+    start = {"deliver_policy": "all"}
+    if since is not None:
+        start = {"deliver_policy": "by_start_time", "opt_start_time": format_instant(since)}
+    async with _consumer(client, stream, subject, start) as created:
+        async for message in _delivered(client, stream, created.name, created.num_pending):
+            yield message
+
+
+async def read_some(client: Client, stream: StreamKey, subject: str, start: int, count: int) -> AsyncIterator[Read]:
+    """Give the first ``count`` of what a stream holds on ``subject`` from a sequence on; raises as the others."""
+    async with _consumer(client, stream, subject, _from_sequence(start)) as created:
+        async for message in _delivered(client, stream, created.name, min(count, created.num_pending)):
+            yield message
+
+
+def _from_sequence(sequence: int) -> dict[str, Any]:
+    return {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
+
+
+@asynccontextmanager
+async def _consumer(client: Client, stream: StreamKey, subject: str, start: dict[str, Any]) -> AsyncIterator[_Created]:
+    place, name = stream
+    config: dict[str, Any] = {
+        "filter_subject": subject,
+        "ack_policy": "none",
+        "mem_storage": True,
+        "inactive_threshold": _FORGOTTEN_AFTER,
+        **start,
+    }
+    body = {"stream_name": name, "config": config}
+    api = f"{place.api}.CONSUMER"
+    created = await request_json(client, f"{api}.CREATE.{name}", body, _Created, deadline=REQUEST_DEADLINE)
+    try:
+        yield created
+    except (nats.errors.Error, TimeoutError) as error:
+        raise RequestFailed(f"{name}: reading {subject} took too long: {error}") from error
+    finally:
+        delete = f"{api}.DELETE.{name}.{created.name}"
+        await request_json(client, delete, None, dict[str, Any], deadline=REQUEST_DEADLINE)
+
+
+async def _delivered(client: Client, stream: StreamKey, consumer: str, left: int) -> AsyncIterator[Read]:
+    if not left:
+        return
+    jetstream = client.jetstream(domain=stream[0].domain or None)
+    subscription = await jetstream.pull_subscribe_bind(consumer, stream[1])
+    while left > 0:
+        for message in await subscription.fetch(min(_BATCH, left), timeout=REQUEST_DEADLINE):
+            left -= 1
+            yield Read(message.subject, message.data, message.metadata.sequence.stream)
+    await subscription.unsubscribe()

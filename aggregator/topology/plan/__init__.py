@@ -1,0 +1,1 @@
+"""The ordered difference between what should be and what was found. Pure."""

@@ -1,0 +1,339 @@
+"""Compare what should be with what was found, and list the changes in their order. Pure.
+
+A change that would lose messages, or cut a flow, says so in ``destroys``; whoever applies the plan refuses those
+unless told otherwise. Only managed fields are compared; an update carries everything else back as it was found.
+"""
+
+from collections import ChainMap
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+import msgspec
+
+from aggregator.topology.confinement import is_confined, number_of
+from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, Place
+from aggregator.topology.observed.state import (
+    ConsumerKey,
+    Found,
+    FoundStream,
+    StreamKey,
+    api_of,
+    consumer_name_of,
+    is_same_source,
+    origin_place,
+    sources_of,
+)
+from aggregator.topology.plan.differences import (
+    ASIDE,
+    FieldChange,
+    confines,
+    differences,
+    fitting,
+    losses,
+    source_pairs,
+    title,
+)
+from aggregator.topology.plan.durable_sources import OURS, settled, undecided
+from aggregator.topology.plan.harmful_fields import found_harms, harms
+from aggregator.topology.plan.orphans import strays
+from aggregator.topology.plan.recreations import made_anew, needs_another_stream
+from aggregator.topology.plan.refusals import gatherings, refusals
+from aggregator.topology.plan.remarks import absences, remarks, silent_origins
+from aggregator.topology.plan.restored_streams import mark_of, marked, not_copied, regained, unmarked
+from aggregator.topology.plan.update_request import created, merged_sources, sent
+from shared.nats.jetstream_api import domain_of
+
+_UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
+
+
+class Action(StrEnum):
+    """What is done to a stream or consumer."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    REPLACE = "replace"
+    DELETE = "delete"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One step. ``config`` is what is sent, whole; ``consumer`` is "" where the stream itself is meant.
+
+    ``remark`` is what else to know before it is done.
+    """
+
+    action: Action
+    place: Place
+    stream: str
+    consumer: str
+    fields: tuple[FieldChange, ...]
+    config: Config
+    destroys: str = ""
+    remark: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The steps from found to desired, and for each place that cannot be planned for, why.
+
+    With ``refused`` lines, nothing of it may be carried out; ``warnings`` hinder nothing. ``left`` are consumers to
+    remove where nobody answers. ``sealed`` streams are not as wanted, and cannot be changed.
+    """
+
+    changes: tuple[Change, ...]
+    problems: dict[Place, str]
+    refused: tuple[str, ...] = ()
+    left: tuple[Change, ...] = ()
+    warnings: tuple[str, ...] = ()
+    sealed: tuple[StreamKey, ...] = ()
+
+    @property
+    def destructive(self) -> tuple[Change, ...]:
+        """The steps that lose messages or cut a flow."""
+        return tuple(change for change in self.changes if change.destroys)
+
+
+def plan(wanted: Iterable[Desired], found: Found) -> Plan:
+    """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
+    decided = settled(regained(wanted, found), found)
+    wanted = undecided(decided, found)
+    anew, left = made_anew(wanted, found), strays(wanted, found)
+    problems = dict(found.unreachable)
+    changes: list[Change] = []
+    made: list[DesiredConsumer] = []
+    absent = dict(absences(wanted, found))
+    sealed = {key for each in wanted if (key := _copier_of(each)) in found.streams and found.streams[key].is_sealed}
+    for each in wanted:
+        # To a change of one that is sealed the server answers OK, and makes none.
+        if each.place in problems or _copier_of(each) in sealed:
+            continue
+        if isinstance(each, DesiredStream):
+            steps = _stream_changes(each, found, anew=(each.place, each.name) in anew)
+            changes.extend(_remarked(step, absent.get((step.place, step.stream), "")) for step in steps)
+        elif each.copying is None or each.copying.place not in problems:
+            # Its source must be told, too: set aside before, and taken up behind that. Without, it is never told again.
+            # A stream that is made again takes its consumers with it.
+            copier = each.copying.key if each.copying is not None else None
+            is_anew = copier in anew or (each.place, each.stream) in anew
+            todo = tuple(_consumer_changes(each, found, anew=is_anew))
+            changes.extend(todo)
+            made.extend(each for change in todo if change.action in (Action.CREATE, Action.REPLACE))
+    aside, back = _taken_up_again(made, changes, found)
+    kept = {
+        (each.place, each.stream, each.name) for each in wanted if isinstance(each, DesiredConsumer) and each.wanted
+    }
+    # What a source that goes reads through may be wanted for the one that comes in its place.
+    changes = [each for each in changes if each.action is not Action.DELETE or _key(each) not in kept]
+    changes = [*aside, *changes, *back]
+    gone = {_key(each) for each in changes if each.action is Action.DELETE}
+    changes.extend(
+        Change(Action.DELETE, each.place, each.stream, each.name, (), {}, each.destroys)
+        for each in left
+        if (each.place, each.stream, each.name) not in gone
+    )
+    silent = {*problems, *found.away}
+    in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
+    return Plan(
+        tuple(change for change in in_order if change.place not in silent),
+        problems,
+        tuple(refusals(decided, found)),
+        tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
+        (*gatherings(decided, found), *_left_to_people(wanted, found), *not_copied(found)),
+        tuple(sorted(key for key in sealed if key[0] not in problems)),
+    )
+
+
+def _left_to_people(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
+    for stream, harm in found_harms(wanted, found):
+        if not harm.mended:
+            yield f"{stream.place}: {stream.name} {harm.text}"
+
+
+def _copier_of(wanted: Desired) -> StreamKey | None:
+    """Name the stream that is wanted, or that copies through a consumer that is."""
+    if isinstance(wanted, DesiredStream):
+        return wanted.place, wanted.name
+    return wanted.copying.key if wanted.copying is not None else None
+
+
+def _remarked(change: Change, remark: str) -> Change:
+    said = "; ".join(filter(None, (change.remark, remark)))
+    return change if change.consumer else msgspec.structs.replace(change, remark=said)
+
+
+def _key(change: Change) -> ConsumerKey:
+    return change.place, change.stream, change.consumer
+
+
+def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Iterator[Change]:
+    current = found.streams.get((wanted.place, wanted.name))
+    if current is None:
+        config = created(wanted.config)
+        fields = tuple(FieldChange(key, None, value) for key, value in config.items() if key != "name")
+        silent = silent_origins(wanted, found)
+        lacking = f"if it was copied before, {wanted.name} will lack what was taken then; better wait for it"
+        remark = f"{silent} gives no answer: {lacking}" if silent else ""
+        yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config, remark=remark)
+        return
+    mended = [each.mended for each in harms(wanted, current.config)]
+    managed = fitting(dict(ChainMap(*mended, wanted.config)), current.config)
+    fields = tuple(differences(managed, current.config))
+    if anew and not any(map(needs_another_stream, fields)):
+        # A mirror goes on at its own last sequence, whatever its new origin holds before that.
+        fields = (*fields, FieldChange("holds", "what its origin was before", "its origin"))
+    if not fields:
+        return
+    if anew:
+        config = created(wanted.config)
+        loss = f"deletes its {current.state.messages:,} messages" if current.state.messages else ""
+        away = [str(origin.place) for origin in wanted.origins if origin.place in found.unreachable]
+        if loss and away:
+            loss += f", also what {', '.join(away)} will not send again: wait until it answers"
+        elif not loss and (silent := silent_origins(wanted, found)):
+            loss = f"begins without what {silent} will not send again: wait until it answers"
+        yield Change(Action.REPLACE, wanted.place, wanted.name, "", fields, config, loss)
+        return
+    config = current.config | managed
+    if "sources" in managed:
+        config["sources"] = merged_sources(wanted, current, found)
+        if current.config.get("metadata"):
+            config["metadata"] = unmarked(current.config["metadata"], config["sources"])
+    lost = ", ".join(losses(fields, current))
+    remark = remarks(wanted, current, found)
+    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, sent(config), lost, remark)
+    yield from _consumers_left(wanted, current)
+
+
+def _consumers_left(wanted: DesiredStream, current: FoundStream) -> Iterator[Change]:
+    """Remove, with a durable copy or for the sake of another consumer, the one that it had at its origin."""
+    pairs = source_pairs(wanted.config.get("sources") or [], sources_of(current))
+    left = [old for old, new in pairs if new is None or (old and _reads_through_another(old, new))]
+    mirror = current.config.get("mirror")
+    if mirror and "mirror" in wanted.config and not wanted.config["mirror"]:
+        left.append(mirror)
+    for source in left:
+        if source and source.get("consumer") and (domain_of(api_of(source)) or not api_of(source)):
+            origin = origin_place(wanted.place, source)
+            yield Change(Action.DELETE, origin, source["name"], source["consumer"]["name"], (), {})
+
+
+def _reads_through_another(old: Config, new: Config) -> bool:
+    """Tell whether a source shall change its consumer for one of another name, as where a place was renamed."""
+    before, after = consumer_name_of(old), consumer_name_of(new)
+    return bool(after) and before.startswith(OURS) and before != after
+
+
+def _taken_up_again(
+    made: Iterable[DesiredConsumer], changes: list[Change], found: Found
+) -> tuple[list[Change], list[Change]]:
+    """Set sources aside before their consumers are made again, and take them up again behind that.
+
+    A source that has not noticed yet ignores as old what a stream that was made anew counts from 1, or takes some of it
+    twice; and where the new consumer has delivered as many as the old one, the server never looks again (2.15.1).
+    """
+    aside, back = [], []
+    copied: dict[StreamKey, list[DesiredConsumer]] = {}
+    for each in made:
+        if each.copying is not None:
+            copied.setdefault(each.copying.key, []).append(each)
+    for key, own in copied.items():
+        current = found.streams.get(key)
+        todo = {change.action for change in changes if (change.place, change.stream, change.consumer) == (*key, "")}
+        sources = sources_of(current) if current else []
+        again = [each for each in sources if any(_reads_through(consumer, each) for consumer in own)]
+        if current is None or not again or todo - {Action.UPDATE}:
+            continue
+        rest = [each for each in sources_of(current) if each not in again]
+        gone = (FieldChange(title(each), "through the old consumer", "set aside") for each in again)
+        listening = current.config.get("subjects") or ([] if rest else [f"{ASIDE}.{key[0]}.{key[1]}"])
+        alone = current.config | {"sources": rest, "subjects": listening}
+        marks = [mark_of(each.copying.source) for each in own if each.copying and _is_to_be_marked(each, found)]
+        if marks:
+            alone["metadata"] = dict(ChainMap(*marks, current.config.get("metadata") or {}))
+        aside.append(Change(Action.UPDATE, *key, "", tuple(gone), alone))
+        if not todo:
+            there = (FieldChange(title(each), "set aside", "through the new consumer") for each in again)
+            back.append(Change(Action.UPDATE, *key, "", tuple(there), {"subjects": []} | current.config))
+    return aside, back
+
+
+def _found_source(wanted: DesiredConsumer, found: Found) -> Config | None:
+    """Find the source that shall read through a consumer, as it is."""
+    stream = found.streams.get(wanted.copying.key) if wanted.copying is not None else None
+    if wanted.copying is None or stream is None:
+        return None
+    return next((each for each in sources_of(stream) if is_same_source(wanted.copying.source, each)), None)
+
+
+def _is_to_be_marked(wanted: DesiredConsumer, found: Found) -> bool:
+    """Tell whether what is taken up again is not simply the source that was set aside, or the first of its region."""
+    assert wanted.copying is not None
+    source = wanted.copying.source
+    return is_confined(source) and (number_of(source) > 1 or _found_source(wanted, found) is None)
+
+
+def _reads_through(wanted: DesiredConsumer, source: Config) -> bool:
+    assert wanted.copying is not None
+    key = origin_place(wanted.copying.place, source), source["name"], consumer_name_of(source)
+    return key == (wanted.place, wanted.stream, wanted.name)
+
+
+def _begins_whole(wanted: DesiredConsumer, found: Found) -> bool:
+    """Tell whether a source that is not there comes with everything, where its consumer is there and was read through.
+
+    By one in whose place it comes, or by one that an apply had set aside when it ended.
+    """
+    stream = found.streams.get(wanted.copying.key) if wanted.copying is not None else None
+    if wanted.copying is None or stream is None:
+        return False
+    is_read = any(_reads_through(wanted, each) for each in sources_of(stream))
+    return is_read or marked(stream, wanted.copying.source) > 0
+
+
+def _begins_through(wanted: DesiredConsumer, source: Config) -> bool:
+    """Tell whether a source shall read through a consumer as one that the server does not know yet."""
+    assert wanted.copying is not None
+    return not _reads_through(wanted, source) or confines(wanted.copying.source, source)
+
+
+def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> Iterator[Change]:
+    """Make, mend or remove a consumer.
+
+    ``anew``: its copy is to be made, or made again. A consumer that is there already has been acknowledged what a
+    stream before it had, and would not give it to this one. Nor does one that nothing reads through yet know what its
+    source has taken since it was made, by an apply that ended between the two.
+    """
+    current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
+    source = None if anew else _found_source(wanted, found)
+    waits = _begins_through(wanted, source) if source is not None else not anew and _begins_whole(wanted, found)
+    start = _start(wanted, source, found) if source is not None and waits else wanted.start
+    if current is None:
+        if wanted.wanted:
+            config = wanted.config | start
+            fields = tuple(FieldChange(key, None, value) for key, value in config.items())
+            yield Change(Action.CREATE, wanted.place, wanted.stream, wanted.name, fields, config)
+        return
+    if not wanted.wanted:
+        yield Change(Action.DELETE, wanted.place, wanted.stream, wanted.name, (), {})
+        return
+    fields = tuple(differences(wanted.config, current.config))
+    if anew or waits:
+        told = "as it is told" if start is wanted.start else "behind what was taken"
+        told = "with everything" if start["deliver_policy"] == "all" else told
+        fields = (*fields, FieldChange("starts", "where it was", told))
+    if anew or waits or any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
+        config = wanted.config | start
+        yield Change(Action.REPLACE, wanted.place, wanted.stream, wanted.name, fields, config)
+    elif fields:
+        config = current.config | wanted.config
+        if "metadata" in wanted.config:
+            config["metadata"] = (current.config.get("metadata") or {}) | wanted.config["metadata"]
+        yield Change(Action.UPDATE, wanted.place, wanted.stream, wanted.name, fields, config)
+
+
+def _start(wanted: DesiredConsumer, source: Config, found: Found) -> Config:
+    """Say where a consumer starts through which a source shall read that has not yet: behind what that has taken.
+
+    A source that gets a consumer, or another one, is a new one to the server: it would take everything once more.
+    """
+    assert wanted.copying is not None
+    taken = found.resumes_behind(wanted.copying.key, source)
+    return {"deliver_policy": "by_start_sequence", "opt_start_seq": taken + 1} if taken else wanted.start

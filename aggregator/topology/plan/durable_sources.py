@@ -1,0 +1,195 @@
+"""Decide which copies are durable, and say what that makes of them. Pure.
+
+A durable copy reads through a consumer that was made for it at its origin: this keeps its place while the link is down,
+and is back within seconds (ADR-60, nats-server 2.14). Where to start and what to take then belong to that consumer, and
+the server refuses them in the source itself. Where a server is older, the copy is plain.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from aggregator.topology.model import EVERYTHING, Config, Copying, Desired, DesiredConsumer, DesiredStream, Place
+from aggregator.topology.observed.state import (
+    Found,
+    StreamKey,
+    consumer_name_of,
+    is_same_source,
+    origin_place,
+    sources_of,
+    taken_subjects,
+)
+from aggregator.topology.plan.differences import source_pairs
+from aggregator.topology.plan.recreations import made_anew
+
+LEVEL = 4
+"""JetStream's API level that knows durable sourcing."""
+
+OURS = "muster-"
+_DELIVERIES = "muster.source"
+_HEARTBEAT = 1_000_000_000
+_MOST_UNACKNOWLEDGED = 10_000
+_OF_THE_CONSUMER = ("opt_start_seq", "opt_start_time", "filter_subject")
+
+
+def consumer_of(copier: StreamKey, origin: StreamKey, source: Config, *, wanted: bool) -> DesiredConsumer:
+    """Give the consumer through which a stream copies another, under a name that says for whom it is.
+
+    ``source`` is the plain form. Its filter and transforms stand in the name: with others it is another source.
+    """
+    (place, stream), (origin_place, origin_name) = copier, origin
+    subjects = taken_subjects(source)
+    told_apart = hashlib.blake2b(repr(subjects).encode(), digest_size=4).hexdigest() if subjects else ""
+    name = OURS + "-".join(filter(None, (stream, told_apart))) + f"@{place}"
+    deliver = ".".join(filter(None, (_DELIVERIES, str(origin_place), origin_name, str(place), stream, told_apart)))
+    return through_consumer(copier, origin, source, name, deliver, wanted=wanted)
+
+
+def through_consumer(
+    copier: StreamKey, origin: StreamKey, source: Config, name: str, deliver_subject: str, *, wanted: bool
+) -> DesiredConsumer:
+    """Give the consumer of a copy under a name that is known. Its fields are those of ADR-60."""
+    config: Config = {
+        "durable_name": name,
+        "deliver_subject": deliver_subject,
+        "ack_policy": "flow_control",
+        "flow_control": True,
+        "idle_heartbeat": _HEARTBEAT,
+        "max_ack_pending": _MOST_UNACKNOWLEDGED,
+        "max_deliver": -1,
+    }
+    subjects = taken_subjects(source)
+    if subjects:
+        config["filter_subjects"] = [subject for subject, _ in subjects]
+    copying = Copying(*copier, source, deliver_subject)
+    return DesiredConsumer(*origin, name, config, _start(source), copying, wanted)
+
+
+def archive_deliveries(region: str, fleet: str) -> str:
+    """Name the subject on which a region's FLEET is sent to the archive."""
+    return f"{_DELIVERIES}.{region}.{fleet}"
+
+
+def settled(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
+    """Decide for each copy whether it is durable, by what the servers know, and lay that down in both its ends."""
+    wanted = tuple(wanted)
+    made = {(each.place, each.name) for each in wanted if isinstance(each, DesiredStream)}
+    decided = [
+        msgspec.structs.replace(each, wanted=_is_durable(each, each.copying, made, found))
+        if isinstance(each, DesiredConsumer) and each.copying is not None
+        else each
+        for each in wanted
+    ]
+    durable: dict[StreamKey, list[DesiredConsumer]] = {}
+    for each in decided:
+        if isinstance(each, DesiredConsumer) and each.copying is not None and each.wanted:
+            durable.setdefault(each.copying.key, []).append(each)
+    return tuple(
+        _with_consumers(each, durable.get((each.place, each.name), [])) if isinstance(each, DesiredStream) else each
+        for each in decided
+    )
+
+
+def undecided(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
+    """Leave what is copied as it was found, consumer and transforms, where its origin's place does not answer.
+
+    Its consumer can be neither made nor moved now. Were the source changed without, it would read through one that
+    nobody makes, and a later plan would take that for its own: all that the origin holds would come once more. That is
+    right for a stream which is made again, and begins as it is told.
+    """
+    wanted = tuple(wanted)
+    left = [_left(each, found) if isinstance(each, DesiredStream) else each for each in wanted]
+    anew = made_anew(left, found)
+    return tuple(
+        each if isinstance(each, DesiredStream) and (each.place, each.name) in anew else as_found
+        for each, as_found in zip(wanted, left, strict=True)
+    )
+
+
+def _left(stream: DesiredStream, found: Found) -> DesiredStream:
+    current = found.streams.get((stream.place, stream.name))
+    if current is None:
+        return stream
+    config = dict(stream.config)
+    if config.get("sources"):
+        config["sources"] = [
+            old if old is not None and origin_place(stream.place, new) in found.unreachable else new
+            for old, new in source_pairs(config["sources"], sources_of(current))
+            if new is not None
+        ]
+    new, old = config.get("mirror"), current.config.get("mirror")
+    if new and old and is_same_source(new, old) and consumer_name_of(new) != consumer_name_of(old):
+        config["mirror"] = old if origin_place(stream.place, new) in found.unreachable else new
+    return msgspec.structs.replace(stream, config=config)
+
+
+def _is_durable(wanted: DesiredConsumer, copying: Copying, made: set[StreamKey], found: Found) -> bool:
+    """Tell whether a copy is to be durable; what cannot be decided now stays as it is."""
+    if not wanted.wanted:
+        return False
+    answered = found.levels.keys() - found.unreachable.keys()
+    levels = [found.levels[place] for place in (wanted.place, copying.place) if place in answered]
+    if any(level < LEVEL for level in levels):
+        return False
+    current = next(iter(_found_forms(copying, found)), None)
+    origin = wanted.place, wanted.stream
+    # Without its origin there is nothing at which to make a consumer; a plain source waits for one.
+    is_there = wanted.place in found.unreachable or origin in made or origin in found.streams
+    if current is not None and (len(levels) < 2 or not is_there):
+        return bool(current.get("consumer"))
+    return is_there
+
+
+def _found_forms(copying: Copying, found: Found) -> Iterator[Config]:
+    stream = found.streams.get(copying.key)
+    if stream is not None:
+        copied = [*(stream.config.get("sources") or []), *filter(None, [stream.config.get("mirror")])]
+        yield from (each for each in copied if is_same_source(copying.source, each))
+
+
+def _with_consumers(stream: DesiredStream, consumers: list[DesiredConsumer]) -> DesiredStream:
+    """Give a stream whose copies read through these consumers."""
+    config = dict(stream.config)
+    for each in consumers:
+        assert each.copying is not None
+        plain = each.copying.source
+        if config.get("mirror") == plain:
+            config["mirror"] = _durable(plain, each)
+        else:
+            config["sources"] = [_durable(plain, each) if it == plain else it for it in config["sources"]]
+    return msgspec.structs.replace(stream, config=config)
+
+
+def _durable(plain: Config, consumer: DesiredConsumer) -> Config:
+    """Give the durable form of a source: a filter becomes a transform without a destination, which only filters.
+
+    It could be left out; but with it the server tells sources of one origin apart in what it reports.
+    """
+    form = {key: None if key in _OF_THE_CONSUMER else value for key, value in plain.items()}
+    if plain.get("filter_subject"):
+        form["subject_transforms"] = [{"src": plain["filter_subject"], "dest": ""}]
+    return form | {"consumer": {"name": consumer.name, "deliver_subject": consumer.config["deliver_subject"]}}
+
+
+def _start(source: Config) -> Config:
+    if source.get("opt_start_seq"):
+        return {"deliver_policy": "by_start_sequence", "opt_start_seq": source["opt_start_seq"]}
+    if source.get("opt_start_time"):
+        return {"deliver_policy": "by_start_time", "opt_start_time": source["opt_start_time"]}
+    return dict(EVERYTHING)
+
+
+def copier_of(consumer: Config, places: Iterable[Place]) -> StreamKey | None:
+    """Read from a consumer's configuration which stream copies through it; None where that is in no known place."""
+    named = named_copier(consumer)
+    known = {str(place): place for place in places}
+    return (known[named[0]], named[1]) if named is not None and named[0] in known else None
+
+
+def named_copier(consumer: Config) -> tuple[str, str] | None:
+    """Read which place and stream a consumer's configuration names; None where it was not made for a copy."""
+    tokens = consumer.get("deliver_subject", "").split(".")
+    if ".".join(tokens[:2]) != _DELIVERIES or len(tokens) not in (6, 7):
+        return None
+    return tokens[4], tokens[5]

@@ -1,0 +1,49 @@
+"""Tell which streams are to be made, or made again, since the server would not change them or goes on wrongly. Pure."""
+
+from collections.abc import Iterable
+
+from aggregator.topology.model import Desired, DesiredStream
+from aggregator.topology.observed.state import Found, StreamKey, beyond
+from aggregator.topology.plan.differences import FieldChange, differences
+
+
+def made_anew(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
+    """List the streams that are to be made, or made again: also mirrors that hold an origin's past.
+
+    That is one which is to be made again here, or was made anew or restored by somebody else.
+    """
+    anew: set[StreamKey] = set()
+    for each in wanted:
+        if isinstance(each, DesiredStream):
+            key = each.place, each.name
+            holds = key in found.streams and found.streams[key].state.last_seq > 0
+            mirrors_one = each.config.get("mirror") and any((at.place, at.name) in anew for at in each.origins)
+            if _begins_anew(each, found) or (holds and mirrors_one) or _holds_another_past(each, found):
+                anew.add(key)
+    return anew
+
+
+def _begins_anew(wanted: DesiredStream, found: Found) -> bool:
+    """Tell whether a stream is to be made, or made again."""
+    if wanted.place in found.unreachable:
+        return False
+    current = found.streams.get((wanted.place, wanted.name))
+    if current is not None and current.is_sealed:
+        return False
+    return current is None or any(needs_another_stream(each) for each in differences(wanted.config, current.config))
+
+
+def _holds_another_past(wanted: DesiredStream, found: Found) -> bool:
+    current = found.streams.get((wanted.place, wanted.name))
+    if current is None or not wanted.config.get("mirror"):
+        return False
+    return any(beyond(current, found.streams.get((origin.place, origin.name))) for origin in wanted.origins)
+
+
+def needs_another_stream(change: FieldChange) -> bool:
+    """Tell what needs a new stream: the server lets a mirror become a stream of its own, but not turn back."""
+    if change.field == "mirror":
+        return change.after is not None
+    if change.field in ("deny_delete", "deny_purge"):
+        return not change.after
+    return change.field in ("storage", "retention")

@@ -1,0 +1,1 @@
+"""Configurations of nats-servers, with keys and permissions."""

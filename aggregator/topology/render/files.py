@@ -1,0 +1,134 @@
+"""Write what ``render`` gives: a directory for each server, and one for the keys of those who connect to them.
+
+Keys and certificates that are there stay: who renders again changes no secret. What is secret can be read by its owner
+alone.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from aggregator.topology.render import server_config as names
+from aggregator.topology.render.keys import KeyKind, key_of, make_key
+from aggregator.topology.render.reload_steps import renewal
+from aggregator.topology.render.server_config import server_config
+from aggregator.topology.render.servers import Server
+from aggregator.topology.settings import RenderSettings
+
+KEYS = "keys"
+_AUTHORITY_KEY = "ca-key.pem"
+_SECRET, _OPEN = 0o600, 0o644
+
+
+class SecretsMissing(Exception):
+    """Keys or certificates are not there, and none were to be made. The text says which, and what to do."""
+
+
+class RenderDirectory:
+    """Where everything goes: absolute paths below ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self._keys = self.root / KEYS
+
+    def make_keys(self, servers: Iterable[Server]) -> list[Path]:
+        """Make the keys that are missing; give the files of their seeds."""
+        made = []
+        for name in self._missing_keys(servers):
+            path = self._keys / f"{name}.nk"
+            _write(path, make_key(KeyKind.USER).seed + "\n", _SECRET)
+            made.append(path)
+        return made
+
+    def make_certificates(self, servers: Iterable[Server]) -> list[Path]:
+        """Make the certificates that are missing, and an authority for them where there is none; give their files."""
+        # Only here: who brings certificates of his own needs nothing to make them with.
+        try:
+            from aggregator.topology.render.certificates import Pem, make_authority, make_certificate  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise SecretsMissing(f"certificates cannot be made here: install muster[aggregator] ({error})") from error
+
+        made = []
+        authority_path, authority_key_path = self._keys / names.AUTHORITY, self._keys / _AUTHORITY_KEY
+        if not authority_path.exists():
+            new = make_authority("muster")
+            _write(authority_path, new.certificate, _OPEN)
+            _write(authority_key_path, new.key, _SECRET)
+            made.append(authority_path)
+        elif not authority_key_path.exists():
+            return made
+        authority = Pem(authority_path.read_bytes(), authority_key_path.read_bytes())
+        for server in servers:
+            place = self.root / server.name
+            if not (place / names.CERTIFICATE).exists():
+                pem = make_certificate(authority, server.name, [server.address.host])
+                _write(place / names.CERTIFICATE, pem.certificate, _OPEN)
+                _write(place / names.PRIVATE_KEY, pem.key, _SECRET)
+                made.append(place / names.CERTIFICATE)
+        return made
+
+    def write(self, servers: tuple[Server, ...], wanted: RenderSettings) -> Iterator[tuple[Path, str]]:
+        """Write each server's configuration; give its path, and what the server needs to take it up.
+
+        Raise SecretsMissing before anything is written.
+        """
+        self._check(servers, wanted)
+        for server in servers:
+            place = self.root / server.name
+            if wanted.encrypt:
+                _write(place / names.AUTHORITY, (self._keys / names.AUTHORITY).read_bytes(), _OPEN)
+            if server.uplinks:
+                _write(place / names.LEAF_SEED, f"{names.LEAF_VARIABLE}: {self._seed(server.uplink_key)}\n", _SECRET)
+            files = PurePosixPath(wanted.files or place)
+            path = place / names.CONFIG
+            before = path.read_text(encoding="utf-8") if path.exists() else ""
+            text = server_config(server, wanted, files, self._public)
+            _write(path, text, _OPEN)
+            yield path, renewal(server.name, before, text)
+
+    def _check(self, servers: tuple[Server, ...], wanted: RenderSettings) -> None:
+        missing = [*self._missing_keys(servers)]
+        if missing:
+            raise SecretsMissing(
+                f"{self._keys}: no key of {', '.join(missing)}: let --make-keys make them, or put public keys there,"
+                f" such as {missing[0]}.pub"
+            )
+        for server in servers:
+            if server.uplinks and not (self._keys / f"{server.uplink_key}.nk").exists():
+                raise SecretsMissing(
+                    f"{self._keys}/{server.uplink_key}.nk: {server.name} needs the seed itself for its leaf link"
+                )
+        without = [each.name for each in servers if not (self.root / each.name / names.CERTIFICATE).exists()]
+        if wanted.encrypt and (without or not (self._keys / names.AUTHORITY).exists()):
+            raise SecretsMissing(
+                f"{self.root}: no certificate of {', '.join(without) or 'the authority'}: let --make-certificates make"
+                f" them, put your own there ({KEYS}/{names.AUTHORITY}; {names.CERTIFICATE} and {names.PRIVATE_KEY}"
+                " in each server's directory), or say encrypt = false in [render]"
+            )
+
+    def _missing_keys(self, servers: Iterable[Server]) -> Iterator[str]:
+        for name in dict.fromkeys(grant.key for server in servers for grant in server.grants):
+            if not any((self._keys / f"{name}{ending}").exists() for ending in (".nk", ".pub")):
+                yield name
+
+    def _public(self, name: str) -> str:
+        open_half = self._keys / f"{name}.pub"
+        return open_half.read_text(encoding="utf-8").strip() if open_half.exists() else key_of(self._seed(name)).public
+
+    def _seed(self, name: str) -> str:
+        path = self._keys / f"{name}.nk"
+        seed = path.read_text(encoding="utf-8").strip()
+        try:
+            key_of(seed)
+        except ValueError as error:
+            raise SecretsMissing(f"{path}: {error}; a user's seed is one line that starts with SU") from error
+        return seed
+
+
+def _write(path: Path, content: str | bytes, mode: int) -> None:
+    """Write a file whose mode is right from its first byte."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)

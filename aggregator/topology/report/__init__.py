@@ -1,0 +1,1 @@
+"""How the streams do, and what a person must look at."""

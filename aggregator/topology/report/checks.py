@@ -1,0 +1,261 @@
+"""Judge what was found: what a person must look at, and how badly. Pure.
+
+What is compared are the servers' own clocks and sequences, never this machine's clock, and never ``lag``: that is 0 for
+a source that is down.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from aggregator.topology.desired.streams import is_beside_the_archive
+from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, told
+from aggregator.topology.observed.state import Found, FoundStream, sealed, silence, taken_subjects
+from aggregator.topology.plan.differences import NEARLY_FULL
+from aggregator.topology.plan.durable_sources import settled
+from aggregator.topology.plan.harmful_fields import found_harms
+from aggregator.topology.plan.refusals import gatherings, refusals
+from aggregator.topology.report import findings
+from aggregator.topology.report.evidence import Block, Evidence, Waiting
+from aggregator.topology.report.findings import Finding, Severity
+from aggregator.topology.report.fullness import fullnesses
+from aggregator.topology.report.tables import ReplicationRow, Report, report
+from aggregator.topology.report.text import another_past, not_copied
+from aggregator.topology.settings import TopologySettings
+from shared.instants import MINUTE, SECOND, format_duration
+from shared.policy import STREAM as POLICY
+
+_LETS_GO = 0.9
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """From where on something is worth a warning, or critical. Durations in microseconds."""
+
+    silent: tuple[int, int] = (15 * SECOND, MINUTE)
+    waiting: tuple[int, int] = (MINUTE, 15 * MINUTE)
+    watermark: tuple[int, int] = (MINUTE, 5 * MINUTE)
+    retention_share: tuple[float, float] = (0.5, 0.8)
+    fullness: tuple[float, float] = (NEARLY_FULL, 0.95)
+
+    def severity(self, value: float, limits: tuple[float, float]) -> Severity:
+        """Grade a value."""
+        return Severity.CRITICAL if value > limits[1] else Severity.WARNING if value > limits[0] else Severity.OK
+
+
+def check(
+    topology: TopologySettings, wanted: tuple[Desired, ...], found: Found, evidence: Evidence, limits: Limits
+) -> list[Finding]:
+    """List what is wrong, the worst first."""
+    wanted = settled(wanted, found)
+    shown = report(wanted, found)
+    judged = [
+        *_places(found),
+        *_silences(found),
+        *_streams(wanted, found),
+        *_harms(wanted, found),
+        *_refused(wanted, found),
+        *_fullnesses(topology, wanted, found, limits),
+        *(each for row in _copyings(shown, wanted, found) for each in _copying(row, evidence, limits)),
+        *_watermarks(topology, evidence, limits),
+        *_ordinals(topology, evidence),
+        *_rivals(evidence),
+    ]
+    return sorted((each for each in judged if each.severity), key=lambda each: -each.severity)
+
+
+def summary(judged: list[Finding], shown: Report, evidence: Evidence) -> str:
+    """Say all of it in one line, as monitors show it."""
+    if judged:
+        return f"{judged[0].severity.name} - {'; '.join(told((each.place, each.text) for each in judged))}"
+    behind = max((row.behind or 0 for row in shown.replication), default=0)
+    watched = f", {len(evidence.blocks)} blocks watched" if evidence.blocks else ""
+    copies = f"{len(shown.replication)} copies, at most {behind:,} messages behind"
+    return f"OK - {len(shown.streams)} streams, {copies}{watched}"
+
+
+def _places(found: Found) -> Iterator[Finding]:
+    for place, reason in found.unreachable.items():
+        yield findings.UNREACHABLE.of(str(place), reason)
+
+
+def _silences(found: Found) -> Iterator[Finding]:
+    """Tell of all that gave no answer, wanted or only copied: nobody knows how it is."""
+    for key in sorted(found.silent):
+        yield findings.NO_ANSWER.of(str(key[0]), silence(key, found))
+
+
+def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
+    for each in wanted:
+        place = str(each.place)
+        if each.place in found.unreachable:
+            continue
+        if isinstance(each, DesiredConsumer):
+            if _is_lacking(each, found):
+                text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
+                yield findings.CONSUMER_MISSING.of(place, text)
+            continue
+        stream = found.streams.get((each.place, each.name))
+        if stream is None and (each.place, each.name, "") not in found.silent:
+            yield findings.STREAM_MISSING.of(place, f"{each.name} is missing: apply creates it")
+        if stream is not None and stream.is_sealed:
+            yield findings.STREAM_SEALED.of(place, sealed((each.place, each.name)))
+        if stream is not None:
+            yield from _health(each, stream)
+
+
+def _harms(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
+    """Tell of what somebody set by hand, and breaks what a stream promises."""
+    for stream, harm in found_harms(wanted, found):
+        text = f"{stream.name} {harm.text}{': apply mends it' if harm.mended else ''}"
+        severity = Severity.CRITICAL if harm.loses else Severity.WARNING
+        yield findings.PROMISE_BROKEN.of(str(stream.place), text, severity)
+
+
+def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
+    """Tell of copies that apply would not make, and that somebody else made or made so; and of what hinders nothing."""
+    wanted = tuple(wanted)
+    refused = [f"{line}: until then apply changes nothing" for line in refusals(wanted, found)]
+    for line in (*refused, *gatherings(wanted, found)):
+        place, _, text = line.partition(": ")
+        yield findings.COPY_REFUSED.of(place, text)
+
+
+def _fullnesses(
+    topology: TopologySettings, wanted: Iterable[Desired], found: Found, limits: Limits
+) -> Iterator[Finding]:
+    for each in fullnesses(topology, (it for it in wanted if isinstance(it, DesiredStream)), found):
+        severity = limits.severity(each.share, limits.fullness)
+        yield findings.NEARLY_FULL.of(
+            str(each.place), each.text, severity if each.refuses else min(severity, Severity.WARNING)
+        )
+
+
+def _lost_without(consumer: DesiredConsumer) -> str:
+    if consumer.copying is not None:
+        return f"{consumer.copying.stream} of {consumer.copying.place} takes nothing from it"
+    return "its site hears nothing of it" if consumer.stream == POLICY else "its relay passes nothing on"
+
+
+def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Finding]:
+    place = str(wanted.place)
+    if stream.cluster.name and not stream.cluster.leader:
+        yield findings.NO_LEADER.of(place, f"{wanted.name} has no leader: it takes no messages")
+    away = [each.name for each in stream.cluster.replicas if each.offline or not each.current]
+    if away:
+        yield findings.REPLICAS_AWAY.of(place, f"{wanted.name} has replicas behind or away: {', '.join(away)}")
+    if stream.state.lost.msgs:
+        text = f"{wanted.name} has lost {len(stream.state.lost.msgs):,} messages from its store"
+        yield findings.MESSAGES_LOST.of(place, text)
+
+
+def _copyings(shown: Report, wanted: Iterable[Desired], found: Found) -> Iterator[ReplicationRow]:
+    """Leave out that a source is beyond its origin where its consumer went with that: made again, it brings all of it.
+
+    A mirror is made again itself, and one that is confined is another source then.
+    """
+    without = {
+        (str(each.copying.place), each.copying.stream, str(each.place), each.stream, _taken(each.copying.source))
+        for each in wanted
+        if isinstance(each, DesiredConsumer) and each.copying is not None and _is_lacking(each, found)
+    }
+    for row in shown.replication:
+        is_without = (row.place, row.stream, row.source_place, row.source, row.takes) in without
+        is_brought = is_without and not row.confined and row.kind != "mirror"
+        yield msgspec.structs.replace(row, beyond=0) if is_brought else row
+
+
+def _taken(source: Config) -> tuple[str, ...]:
+    return tuple(subject for subject, _ in taken_subjects(source))
+
+
+def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:
+    key = consumer.place, consumer.stream, consumer.name
+    is_answered = key[:2] in found.streams and not {key, (*key[:2], "")} & found.silent.keys()
+    return consumer.wanted and is_answered and key not in found.consumers
+
+
+def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
+    origin = f"{row.source} of {row.source_place}"
+    if row.missing:
+        yield findings.COPY_MISSING.of(row.place, not_copied(row))
+    elif row.error:
+        yield findings.COPY_FAILING.of(row.place, f"{row.stream} cannot copy {origin}: {row.error}")
+    elif row.silent_us < 0:
+        yield findings.ORIGIN_SILENT.of(row.place, f"{row.stream} does not hear from {origin}")
+    else:
+        text = f"{row.stream} has not heard from {origin} for {format_duration(row.silent_us)}"
+        yield findings.ORIGIN_SILENT.of(row.place, text, limits.severity(row.silent_us, limits.silent))
+    if row.beyond:
+        yield findings.ANOTHER_PAST.of(row.place, another_past(row))
+    waiting = evidence.waiting.get(row.key)
+    if waiting is not None and row.behind:
+        waited = f"the oldest waits for {format_duration(waiting.age)}"
+        text = f"{row.stream} is {row.behind:,} messages behind {origin}, {waited}"
+        yield findings.COPY_BEHIND.of(row.place, text, limits.severity(waiting.age, limits.waiting))
+        yield from _retention(row, origin, waiting, limits)
+
+
+def _retention(row: ReplicationRow, origin: str, waiting: Waiting, limits: Limits) -> Iterator[Finding]:
+    """Compare what a copy lacks with what its origin lets go of, by time or by room."""
+    gone = waiting.first_sequence - (row.taken or 0) - 1
+    if row.taken and gone > 0:
+        yield findings.RETENTION_NEAR.of(row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
+    share = waiting.age / waiting.max_age if waiting.max_age else 0.0
+    left = format_duration(max(0, waiting.max_age - waiting.age))
+    text = f"{origin} lets go of what {row.stream} lacks"
+    yield findings.RETENTION_NEAR.of(row.place, f"{text} in {left}", limits.severity(share, limits.retention_share))
+    if waiting.fullness > _LETS_GO:
+        severity = limits.severity(waiting.share, limits.retention_share)
+        yield findings.RETENTION_NEAR.of(row.place, f"{text}, since it is full", severity)
+
+
+def _watermarks(topology: TopologySettings, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
+    """Where the settings name a region's sites, these are expected and no others; else whoever has ever spoken is."""
+    named = {(site.region, site.name) for site in topology.sites}
+    spoken = {(block.region, block.site) for block in evidence.blocks}
+    if evidence.archive_read:
+        for region, site in sorted(named - spoken):
+            yield findings.SITE_UNHEARD.of(region, f"no watermark of {site} has ever come")
+    regions_with_names = {region for region, _ in named}
+    for block in evidence.blocks:
+        if block.region in regions_with_names and (block.region, block.site) not in named:
+            continue
+        late = evidence.now - block.observed_through
+        text = f"the last watermark of {block.name} vouches up to {format_duration(max(0, late))} ago"
+        yield findings.WATERMARK_LATE.of(block.region, text, limits.severity(late, limits.watermark))
+        waits = evidence.now - block.policy_waits_since if block.policy_waits_since else 0
+        if waits > limits.watermark[0]:
+            text = f"{block.name} has not taken what the hub's policy said {format_duration(waits)} ago"
+            yield findings.POLICY_WAITS.of(block.region, f"{text}: muster-aggregator policy show")
+
+
+def _ordinals(topology: TopologySettings, evidence: Evidence) -> Iterator[Finding]:
+    taken_again = {each.name for each in topology.regions if not is_beside_the_archive(topology, each)}
+    for block in evidence.blocks:
+        if block.missing:
+            count = sum(last - first + 1 for first, last in block.missing)
+            lacks = f"the archive lacks {count:,} advisories of {block.name} ({_ranges(block)})"
+            helps = f"; apply --again {block.region} takes once more what is still in FLEET"
+            text = f"{lacks}: its time is unknown from there on{helps if block.region in taken_again else ''}"
+            yield findings.ADVISORIES_MISSING.of(block.region, text)
+
+
+def _rivals(evidence: Evidence) -> Iterator[Finding]:
+    for block in evidence.blocks:
+        if block.rivals is None:
+            continue
+        one, other, is_copy = block.rivals
+        if is_copy:
+            what = f"count the advisories of {block.name}, incarnation {one.incarnation}, in two ways"
+            helps = "an older copy of the agent's store was put back; begin its store anew"
+            kind = findings.PUT_BACK
+        else:
+            what = f"both speak for {block.name}, and are no pair"
+            helps = "end one of them, make them a pair, or give each site a name of its own"
+            kind = findings.CONTESTED
+        yield kind.of(block.region, f"{one} and {other} {what}, so that nothing is known of it: {helps}")
+
+
+def _ranges(block: Block) -> str:
+    shown = [f"{first:,}" if first == last else f"{first:,}..{last:,}" for first, last in block.missing[:3]]
+    return ", ".join([*shown, *(["..."] if len(block.missing) > 3 else [])])

@@ -1,0 +1,97 @@
+"""Write a report for people: its tables, and below them what is wrong. Pure."""
+
+from collections import Counter
+
+from aggregator.topology.model import told
+from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow
+from shared.instants import format_duration
+from shared.sizes import format_size
+from shared.tables import Column, format_table
+
+_STREAM_COLUMNS: tuple[Column[StreamRow], ...] = (
+    Column("stream", lambda row: row.name),
+    Column("kind", lambda row: row.kind),
+    Column("domain", lambda row: row.place),
+    Column("stored", lambda row: f"{row.storage}, R{row.replicas}" if row.storage else row.error.partition(":")[0]),
+    Column("messages", lambda row: f"{row.messages:,}" if row.storage else "", right=True),
+    Column("size", lambda row: format_size(row.bytes) if row.storage else "", right=True),
+    Column("first", lambda row: f"{row.first_sequence:,}" if row.storage else "", right=True),
+    Column("last", lambda row: f"{row.last_sequence:,}" if row.storage else "", right=True),
+    Column("deleted", lambda row: f"{row.deleted:,}" if row.deleted else "", right=True),
+    Column("lost", lambda row: f"{row.lost:,}" if row.lost else "", right=True),
+    Column("consumers", lambda row: str(row.consumers) if row.storage else "", right=True),
+)
+_SERVER_COLUMNS: tuple[Column[StreamRow], ...] = (
+    Column("stream", lambda row: row.name),
+    Column("domain", lambda row: row.place),
+    Column("placement", lambda row: ", ".join(row.placement)),
+    Column("servers", lambda row: row.cluster),
+)
+_COPY_COLUMNS: tuple[Column[ReplicationRow], ...] = (
+    Column("stream", lambda row: row.stream),
+    Column("domain", lambda row: row.place),
+    Column("kind", lambda row: row.kind.removesuffix(" source")),
+    Column("api", lambda row: row.api),
+    Column("source", lambda row: row.source),
+)
+_PROGRESS_COLUMNS: tuple[Column[ReplicationRow], ...] = (
+    Column("heard", lambda row: "never" if row.silent_us < 0 else format_duration(row.silent_us), right=True),
+    Column("lag", lambda row: f"{row.lag:,}", right=True),
+    Column("taken", lambda row: "?" if row.taken is None else f"{row.taken:,}", right=True),
+    Column("behind", lambda row: "?" if row.behind is None else f"{row.behind:,}", right=True),
+    Column("error", lambda row: "below" if row.error else ""),
+)
+
+
+def format_report(report: Report) -> str:
+    """Lay out the tables for a terminal 100 columns wide, and below them what is wrong, one line each."""
+    parts = [format_table(_STREAM_COLUMNS, report.streams)]
+    spread = [row for row in report.streams if row.placement or row.servers not in ((), (row.place,))]
+    if spread:
+        parts.append(format_table(_SERVER_COLUMNS, spread))
+    told_apart = Counter((row.place, row.stream, row.api, row.source) for row in report.replication)
+    filtered = [row for row in report.replication if row.takes]
+    alike = [row for row in filtered if told_apart[row.place, row.stream, row.api, row.source] > 1]
+    if report.replication:
+        takes = Column[ReplicationRow]("takes", lambda row: ", ".join(row.takes) if row in alike else "")
+        parts.append(format_table((*_COPY_COLUMNS, takes, *_PROGRESS_COLUMNS), report.replication))
+    remarks = [
+        (row.place, f"{row.stream} takes only {', '.join(row.takes)} of {row.source}")
+        for row in filtered
+        if row not in alike
+    ]
+    remarks += report.unreachable.items()
+    remarks += report.harms
+    remarks += [(each.place, each.text) for each in report.silent]
+    wrong = [row for row in report.streams if row.error and row.place not in report.unreachable]
+    remarks += [(row.place, f"{row.name} {row.error}") for row in wrong]
+    remarks += [(row.place, _remark(row)) for row in report.replication if not row.healthy]
+    return "\n\n".join([*parts, *(["\n".join(told(remarks))] if remarks else [])])
+
+
+def another_past(row: ReplicationRow) -> str:
+    """Say of a copy that is beyond its origin what that means, and what helps."""
+    taken = row.taken or 0
+    if row.kind != "mirror":
+        helps = "apply takes all of it once more" if row.confined else "with another filter apply --force takes it anew"
+        return (
+            f"{row.stream} has taken {row.source} of {row.source_place} up to {taken:,}, it ends at"
+            f" {taken - row.beyond:,}: made anew or restored, what it stores up to there is left out: {helps}"
+        )
+    return (
+        f"{row.stream} holds what {row.source} of {row.source_place} was before it was made anew or restored"
+        f" (up to {taken:,}, it ends at {taken - row.beyond:,}) and takes nothing from it: apply makes it again"
+    )
+
+
+def not_copied(row: ReplicationRow) -> str:
+    """Say of a copying that is missing what helps."""
+    return f"{row.stream} does not copy {row.source} of {row.source_place}: apply takes it up"
+
+
+def _remark(row: ReplicationRow) -> str:
+    if row.missing:
+        return not_copied(row)
+    if row.beyond:
+        return another_past(row)
+    return f"{row.stream} does not hear from {row.source} ({row.api}){': ' + row.error if row.error else ''}"
