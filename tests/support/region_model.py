@@ -1,6 +1,6 @@
 """Model what a region's stream does with copies, conditions included, while others write to it too.
 
-Learnt from nats-server 2.15.1; ``tests/integration/test_copy_chains.py`` asks the real one.
+Learnt from nats-server 2.15.1; ``tests/integration/delivery/test_copy_chains.py`` asks the real one.
 """
 
 import random

@@ -23,7 +23,7 @@ from shared.wire import ForwardReason
 from tests.support.exposition import parsed
 
 NOW = 1_769_817_600 * SECOND
-CORE = Path(__file__).parents[2] / "edge_agent" / "core"
+CORE = Path(__file__).parents[3] / "edge_agent" / "core"
 OWN = {"region": "eu-west", "site": "dub1"}
 
 NUMBERS = Numbers(
