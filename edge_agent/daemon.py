@@ -7,19 +7,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
-from edge_agent.agent_parts import AgentParts
-from edge_agent.belonging import check_belonging
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
+from edge_agent.core.block_state import BlockState
 from edge_agent.core.namesake import Namesake, boot_id
 from edge_agent.delivery.fast_path import Passage
 from edge_agent.ingest.block import IngestPhase
-from edge_agent.modes import AgentIdentity
 from edge_agent.observability.clocks import Clocks
 from edge_agent.observability.http import serve_monitor
 from edge_agent.observability.name_watch import NameFree, NameTaken
@@ -30,16 +28,44 @@ from edge_agent.pair.peer_check import check_key_file
 from edge_agent.pair.service import serve_pair
 from edge_agent.pair.store_copy import CopyArrived, adopt_copy
 from edge_agent.policy.feed import PolicyFeed
-from edge_agent.private_files import keep_private
 from edge_agent.runtime.links import Links
-from edge_agent.runtime.process import collect_rarely, give_memory_back
-from edge_agent.store.damage import StoreDamaged
-from edge_agent.store.files import Hold, Prepared, held, prepare
+from edge_agent.runtime.process import collect_rarely, give_memory_back, keep_private
+from edge_agent.store.files import Hold, Prepared, StoreUnusable, held, prepare
 from edge_agent.store.site_key import site_key
+from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.uploading import Uploading
-from edge_agent.wiring import Seats
+from edge_agent.wiring import AgentIdentity, AgentParts, Seats, Uploading
 from shared.cancellation import cancelled
+from shared.identifiers import BlockId
+
+
+def check_belonging(path: Path, settings: AgentSettings, known: Iterable[tuple[BlockId, BlockState]]) -> None:
+    """Hold what the store knows against the settings; raise StoreUnusable, saying what to do.
+
+    A block that the settings do not name any more is left alone: its records still leave.
+    """
+    blocks = {block.name: block for block in settings.stream}
+    for block_id, state in known:
+        if (block_id.region, block_id.site) != (settings.region, settings.site):
+            raise StoreUnusable(
+                f"store {path} belongs to site {block_id.site} of region {block_id.region}, the settings say site "
+                f"{settings.site} of region {settings.region}: name them as before, or "
+                f"move {path} and {path.name}.marker away to begin anew"
+            )
+        block = blocks.get(block_id.block)
+        if block is None:
+            continue
+        for what, before, wanted in (
+            ("stream", state.position.stream, block.source.stream),
+            ("mode", state.mode, block.mode),
+        ):
+            if before != wanted:
+                raise StoreUnusable(
+                    f"block {block.name} had {what} {before} in store {path}, the settings say {wanted}: "
+                    # Readers know its senders by these names: the marker has them told of the loss.
+                    f"give it another name, or move {path} away, not its marker, to begin anew"
+                )
+
 
 log = logging.getLogger("muster.agent")
 

@@ -8,25 +8,109 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
-from edge_agent.agent_parts import AgentParts
+from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.block_mode import Decider
+from edge_agent.core.block_mode import Decider, MessageIntake, RecordWriter
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.copy_mode import Copier, CopyEmitter, CopyIntake
+from edge_agent.core.intake import Intake
+from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.records import Emitter, Lane
+from edge_agent.core.relay_mode import Relay, RelayEmitter, RelayIntake
 from edge_agent.core.senders import SenderTable
+from edge_agent.core.tracker import Tracker
+from edge_agent.delivery.fast_path import Passage, Passing
+from edge_agent.delivery.region import JetStreamUpstream
+from edge_agent.delivery.uploader import Uploader
 from edge_agent.ingest.block import BlockRules, IngestPhase
 from edge_agent.ingest.loop import Ingest
 from edge_agent.ingest.port import Journal
-from edge_agent.modes import Mode, mode_of
-from edge_agent.observability.clocks import SiteClock
-from edge_agent.observability.status_board import source_part, stream_part
-from edge_agent.passing import Passing
+from edge_agent.observability.clocks import Clocks, SiteClock
+from edge_agent.observability.health import NAMES
+from edge_agent.observability.name_watch import NameWatch
+from edge_agent.observability.region_clock import RegionClock
+from edge_agent.observability.status_board import (
+    CONNECTED,
+    NOT_ACCEPTED,
+    UPSTREAM,
+    StatusBoard,
+    source_part,
+    stream_part,
+)
+from edge_agent.policy.feed import PolicyFeed
 from edge_agent.policy.orders import PolicyOrders
-from edge_agent.runtime.links import Adapter, max_payload_of
+from edge_agent.runtime.links import Adapter, Links, max_payload_of
 from edge_agent.source.api import SourceApi
 from edge_agent.source.consumer import SourceAddress
 from edge_agent.source.heartbeat import Heartbeat
 from edge_agent.source.probe import Probe
 from edge_agent.source.reader import JetStreamSource
+from edge_agent.store.sqlite_store import SqliteStore
 from shared.nats.client import EdgeClient
+from shared.subjects import copy_prefix
+
+
+class AgentIdentity(msgspec.Struct, frozen=True):
+    """Who writes records: this version of the agent, this run of it, with the site's secret for message ids."""
+
+    version: str
+    boot_id: str
+    key: bytes
+
+
+class Mode(msgspec.Struct, frozen=True):
+    """What a block does with its messages. ``decides`` goes on from a state and its senders.
+
+    ``passes`` where rows may go to the region without having been stored.
+    """
+
+    intake: MessageIntake
+    emitter: RecordWriter
+    decides: Callable[[BlockState, SenderTable], Decider]
+    passes: bool = False
+
+
+def mode_of(settings: AgentSettings, block: StreamSettings, identity: AgentIdentity) -> Mode:
+    """Give what a block's settings ask for."""
+    block_id = settings.block_id(block)
+    match block.mode:
+        case "copy":
+            return Mode(
+                CopyIntake(block.copy_subject(copy_prefix(block_id))),
+                CopyEmitter(block_id, identity.key),
+                lambda state, _senders: Copier(state),
+                passes=True,
+            )
+        case "relay":
+            intake = Intake(block.sender_rule())
+            return Mode(RelayIntake(intake), RelayEmitter(block_id, identity.key), Relay)
+        case _:
+            rule = block.sender_rule()
+            emitter = Emitter(
+                block_id=block_id,
+                agent=settings.agent_name,
+                boot_id=identity.boot_id,
+                version=identity.version,
+                inspect_field=rule.inspect_field,
+                key=identity.key,
+                prefix=block.target.prefix,
+            )
+            intake = Intake(rule, block.policy.force_path, block.policy.digest_rule(), str(block_id))
+            return Mode(intake, emitter, Tracker)
+
+
+class AgentParts(NamedTuple):
+    """One agent around one store, which took the place of a lost one where ``replaces_lost``."""
+
+    settings: AgentSettings
+    identity: AgentIdentity
+    store: SqliteStore
+    links: Links
+    board: StatusBoard
+    policy_feed: PolicyFeed
+    passage: Passage
+    clocks: Clocks
+    replaces_lost: bool
 
 
 class Seat(NamedTuple):
@@ -138,3 +222,73 @@ class Seats:
             return None
         report = self._board.reporter(f"heartbeat of {block.name}")
         return Heartbeat(client, subject, interval, self._settings.agent_name, report)
+
+
+class RegionLink(NamedTuple):
+    """An open connection to the region; ``names`` looks over it who else publishes there as we do."""
+
+    client: EdgeClient
+    upstream: JetStreamUpstream
+    clock: RegionClock
+    names: NameWatch
+
+
+class Uploading:
+    """The agent's side towards its region."""
+
+    def __init__(self, parts: AgentParts) -> None:
+        self._parts = parts
+
+    async def open(self) -> RegionLink:
+        """Connect, however long that takes."""
+        adapters: list[Adapter] = []
+        report = self._parts.board.reporter(UPSTREAM)
+        # Before anything is read in this run: what the store knows now was read by runs before.
+        known = {block_id.block: state for block_id, state in await self._parts.store.known_blocks()}
+        client = await self._parts.links.open(self._parts.settings.upstream, "upstream", adapters, report)
+
+        async def ask_limit() -> int:
+            return await max_payload_of(client, self._parts.settings.upstream)
+
+        upstream = JetStreamUpstream(client, ask_limit)
+        clock = RegionClock(client, self._parts.settings, self._parts.clocks)
+        boot_id, report_names = self._parts.identity.boot_id, self._parts.board.reporter(NAMES)
+        names = NameWatch(self._parts.settings, boot_id, known, report_names)
+        # Who has asked takes a denial: the first that has.
+        adapters += (self._parts.policy_feed, upstream, clock, names)
+        return RegionLink(client, upstream, clock, names)
+
+    async def run(self, link: RegionLink) -> None:
+        """Upload, and hear what the hub says, until cancelled; it may run again then."""
+        report = self._parts.board.reporter(UPSTREAM)
+        known = {block_id.block: state.standing for block_id, state in await self._parts.store.known_blocks()}
+        taken = [known.get(block.name, Standing()) for block in self._parts.settings.stream]
+
+        def report_upload(problem: str) -> None:
+            if not problem:
+                report(CONNECTED, "")
+            elif link.client.is_established:
+                # Of a link that is down the link itself says so, since when and why.
+                report(NOT_ACCEPTED, problem)
+
+        bandwidth = self._parts.settings.upstream.max_bandwidth
+        uploader = Uploader(
+            self._parts.store,
+            link.upstream,
+            bytes_per_second=bandwidth,
+            report=report_upload,
+            passage=self._parts.passage,
+        )
+        self._parts.board.publishes = uploader.publishes
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(uploader.run(), name="uploader")
+                tasks.create_task(self._parts.policy_feed.run(link.client, taken), name="policy")
+        finally:
+            for lane in Lane:
+                self._parts.store.release(lane)
+
+    def leave_it_to_another(self, link: RegionLink) -> None:
+        """Take back why records did not leave: whoever sends them now says so."""
+        if link.client.is_connected:
+            self._parts.board.reporter(UPSTREAM)(CONNECTED, "")

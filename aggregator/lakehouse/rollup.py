@@ -10,6 +10,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.config import AggregatorSettings
+from aggregator.lakehouse.archive.mirror import in_one_piece
 from aggregator.lakehouse.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
 from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, plan_reading, reached
 from aggregator.lakehouse.archive.restored import check_past
@@ -22,7 +23,6 @@ from aggregator.lakehouse.derive import contest_report, losses
 from aggregator.lakehouse.derive.accounting import AccountingError
 from aggregator.lakehouse.derive.checkpoint import ground_of, recipe_of
 from aggregator.lakehouse.derive.derivation import Derivation, derive_from_imports, take_back
-from aggregator.lakehouse.report_holes import in_one_piece
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.spark.caches import default_cache
 from aggregator.lakehouse.spark.jars import iceberg_jars, jars_for

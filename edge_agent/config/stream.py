@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.copy_mode import CopySubject
 from edge_agent.core.intake import (
     NameForm,
@@ -15,6 +14,7 @@ from edge_agent.core.intake import (
     SenderBySubjectToken,
     SenderRule,
 )
+from edge_agent.core.payload import DigestRule
 from edge_agent.core.policy import MAX_SENDERS, Policy
 from edge_agent.source.consumer import StartRule
 from edge_agent.source.probe import ProbeRule

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 
 from edge_agent.core.policy import Policy
-from edge_agent.core.sender_list import NOBODY, DueOrder, SenderList
-from edge_agent.core.senders import SenderState, SenderTable
+from edge_agent.core.senders import NOBODY, DueOrder, SenderList, SenderState, SenderTable
 
 NEVER = 1 << 62
 

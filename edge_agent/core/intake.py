@@ -13,9 +13,6 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.core.content_digest import DigestRule, content_digest
-from edge_agent.core.draft import Draft
-from edge_agent.core.json_path import UNREADABLE, Met, keys_of, tolerated, value_at
 from edge_agent.core.observation import (
     DELETE_OPERATIONS,
     HEARTBEAT_HEADER,
@@ -30,6 +27,8 @@ from edge_agent.core.observation import (
     SourceMessage,
     Taken,
 )
+from edge_agent.core.payload import UNREADABLE, DigestRule, Met, content_digest, keys_of, tolerated, value_at
+from edge_agent.core.tracker import Draft
 from shared.deep_json import decoded
 
 SENDER_LIMIT = 1024

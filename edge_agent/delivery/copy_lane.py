@@ -20,17 +20,116 @@ anything is sent: the rows that the region knows are the first ones of their blo
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
-from edge_agent.core.flight_limit import FlightLimit
-from edge_agent.core.form_choice import FormChoice
-from edge_agent.core.known_prefix import KnownPrefix
 from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.flow_control import FlightLimit
 from edge_agent.delivery.lane import BATCH_ROWS, UploadLane
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, SizeLimit
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, SizeLimit, Terms
 from edge_agent.ingest.port import LaneRows
-from edge_agent.region_terms import Terms
 from edge_agent.runtime.backoff import jitter, loop_time
 from edge_agent.runtime.tally import Tally
 from shared.subjects import RecordType, parse_subject
+
+LARGE_ROW = 4 << 10
+MEASURED = 8
+MEASURED_AGAIN_AFTER = 128
+FIRST_PAUSE = 16
+LONGEST_PAUSE = 1024
+_KEPT = 0.75
+"""What earlier shipments count for beside the next one."""
+
+
+class _Speed:
+    """How fast one form was lately."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._size = self._seconds = 0.0
+
+    def take(self, size: int, seconds: float) -> None:
+        """Take one shipment."""
+        # Sums, because two answers that are read at once say little each, and together the truth.
+        self.count += 1
+        self._size = self._size * _KEPT + size
+        self._seconds = self._seconds * _KEPT + seconds
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Give it, 0 where nothing was taken."""
+        return self._size / max(self._seconds, 1e-6)
+
+
+class FormChoice:
+    """The choice, for one connection. Sizes are in bytes, durations in seconds."""
+
+    def __init__(self) -> None:
+        self._batches, self._chains = _Speed(), _Speed()
+        self._unmeasured = 0
+        self._pause = FIRST_PAUSE
+        self._paused_for = 0
+
+    def of(self, row_size: int) -> Form:
+        """Choose for rows of about a size."""
+        if row_size < LARGE_ROW or self._paused_for or self._batches.count < MEASURED:
+            return Form.BATCH
+        if self._chains.count < MEASURED:
+            return Form.CHAIN
+        chains_are_faster = self._chains.bytes_per_second > self._batches.bytes_per_second
+        if self._unmeasured >= MEASURED_AGAIN_AFTER:
+            chains_are_faster = not chains_are_faster
+        return Form.CHAIN if chains_are_faster else Form.BATCH
+
+    def stored(self, form: Form, size: int, seconds: float) -> None:
+        """Note that ``size`` bytes were stored, ``seconds`` after they had left or those before them were."""
+        chains_were_faster = self._chains.bytes_per_second > self._batches.bytes_per_second
+        self._unmeasured = self._unmeasured + 1 if (form is Form.CHAIN) == chains_were_faster else 0
+        self._paused_for = max(self._paused_for - 1, 0)
+        if form is Form.CHAIN:
+            self._chains.take(size, seconds)
+            self._pause = max(self._pause // 2, FIRST_PAUSE)
+        else:
+            self._batches.take(size, seconds)
+
+    def broke(self) -> None:
+        """Note that a chain was not stored whole."""
+        self._paused_for = self._pause
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+
+STRIDE = 4
+
+
+class KnownPrefix:
+    """The search among ``count`` rows; ``known`` of them are known for certain."""
+
+    def __init__(self, count: int) -> None:
+        self.known = 0
+        self._unknown_from = count
+        self._is_bounded = False
+        self._step = 1
+
+    @property
+    def question(self) -> int | None:
+        """Give the place of the row to be asked for next; None when all is said."""
+        if self.known == self._unknown_from:
+            return None
+        if self._is_bounded:
+            return (self.known + self._unknown_from) // 2
+        return min(self.known + self._step, self._unknown_from) - 1
+
+    def learn(self, place: int, *, is_known: bool) -> None:
+        """Take an answer."""
+        if is_known:
+            self.known = max(self.known, place + 1)
+            self._step *= STRIDE
+        else:
+            self._unknown_from, self._is_bounded = place, True
+
+    @property
+    def has_met_unknown(self) -> bool:
+        """Tell whether a row was asked for that is not known."""
+        return self._is_bounded
+
 
 BUSY_PAUSE = 0.25
 BUSY_PATIENCE = 3.0
@@ -280,3 +379,27 @@ def _is_whole(shipment: Shipment, answer: Answer) -> bool:
         return True
     assert shipment.behind is not None
     return answer.sequence == shipment.behind.sequence + len(shipment.rows)
+
+
+class PassLane(CopyLane):
+    """The lane whose rows are in the passage, for as long as that is open."""
+
+    def __init__(
+        self, passage: Passage, terms: Terms, flight_limit: FlightLimit, publishes: Tally, wake: Callable[[], None]
+    ) -> None:
+        super().__init__(passage, terms, flight_limit, publishes, wake)
+        self._passage = passage
+        self._closed_count = passage.closed_count
+
+    def next_shipment(self, _appends: int) -> Shipment | None:
+        """Give what may leave now; what was read of a passage that has closed since no longer may."""
+        if self._closed_count != self._passage.closed_count:
+            self._closed_count = self._passage.closed_count
+            self.rewind()
+        return super().next_shipment(self._passage.handed_count)
+
+    def _leave_behind(self, _row: OutboxRow, _limit: SizeLimit) -> None:
+        self._passage.close()
+
+    def _refuse(self, _row: OutboxRow, _answer: Answer) -> None:
+        self._passage.close()

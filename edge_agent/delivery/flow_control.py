@@ -71,3 +71,38 @@ class UploadWindow:
         assert self._acknowledged <= self._sizes.keys()
         assert not self._sizes or next(iter(self._sizes)) not in self._acknowledged
         assert list(self._sizes) == sorted(self._sizes)
+
+
+FIRST = 256 << 10
+SMALLEST_FIRST = 2 << 10
+LEAST = 32 << 10
+MOST = 12 << 20
+QUICK = 0.25
+SLOW = 1.0
+
+
+class FlightLimit:
+    """The limit in bytes. Durations are in seconds, and measured by others."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = max(min(most, MOST), 1)
+        self._first = self.limit = min(FIRST, self._most)
+        self._fastest = float("inf")
+
+    def restart(self, *, is_lost: bool) -> None:
+        """Begin anew, for the link that comes may be another one.
+
+        With less, where something was sent (``is_lost``) and nothing at all was answered: it may take too long.
+        """
+        is_silent = is_lost and self._fastest == float("inf")
+        self._first = max(self._first // 2, min(SMALLEST_FIRST, self._most)) if is_silent else min(FIRST, self._most)
+        self.limit = self._first
+        self._fastest = float("inf")
+
+    def answered(self, size: int, after: float) -> None:
+        """Note that ``size`` bytes were answered ``after`` so long."""
+        self._fastest = min(self._fastest, after)
+        if after < QUICK + 2 * self._fastest:
+            self.limit = min(self.limit + size, self._most)
+        elif after > SLOW + 4 * self._fastest:
+            self.limit = max(self.limit - size, min(LEAST, self._most, self.limit))

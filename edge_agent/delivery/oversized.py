@@ -19,9 +19,8 @@ from collections.abc import Sequence
 
 from edge_agent.core.records import Lane
 from edge_agent.delivery.fast_path import Passage
-from edge_agent.delivery.shipment import SizeLimit
+from edge_agent.delivery.shipment import SizeLimit, Terms
 from edge_agent.ingest.port import DROPPED_LATELY, DroppedTooLarge, OutboxStore, PutBack, StoreUnwritable, Upstream
-from edge_agent.region_terms import Terms
 from edge_agent.runtime.backoff import jitter, loop_time
 
 LOOK_EVERY = 30.0

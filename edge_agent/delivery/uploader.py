@@ -7,16 +7,14 @@ refused holds up its own lane alone, and what is too large holds up nobody.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.records import Lane
-from edge_agent.delivery.copy_lane import CopyLane
+from edge_agent.delivery.copy_lane import CopyLane, PassLane
 from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.flow_control import MOST, FlightLimit
 from edge_agent.delivery.lane import UploadLane
 from edge_agent.delivery.oversized import OversizedRetry
-from edge_agent.delivery.shipment import Answer
+from edge_agent.delivery.shipment import Answer, Terms
 from edge_agent.ingest.port import OutboxStore, Upstream, UpstreamUnavailable
-from edge_agent.pass_lane import PassLane
-from edge_agent.region_terms import Terms
 from edge_agent.runtime.backoff import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
 from edge_agent.runtime.tally import Tally
 from edge_agent.runtime.tasks import is_cancelled

@@ -14,9 +14,8 @@ from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
 from edge_agent.observability.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL
 from edge_agent.observability.server_watch import own_expiries
 from edge_agent.observability.status_board import now
-from edge_agent.private_files import open_to_others
-from edge_agent.store.disk_reading import read_through
-from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, set_aside_before
+from edge_agent.runtime.process import open_to_others
+from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, read_through, set_aside_before
 from edge_agent.store.read_only import holds_less
 from edge_agent.store.site_key import KeyDamaged, read_key
 from shared.nats.causes import MEND_FILE

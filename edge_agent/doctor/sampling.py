@@ -8,9 +8,9 @@ import nats.errors
 from nats.js.errors import Error as JetStreamError
 
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.core.payload import DigestRule
 from edge_agent.core.rejections import excerpt
 from edge_agent.doctor.visit import Visit
 from edge_agent.source.consumer import ConsumerInfo

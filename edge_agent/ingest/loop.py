@@ -20,9 +20,9 @@ from edge_agent.core.records import OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
 from edge_agent.core.thinning import Thinning
-from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.fast_path import Passage, Passing
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
-from edge_agent.ingest.commits import Committing, Filling
+from edge_agent.ingest.commits import LONGEST_RETRY, Committing, Filling, Reopening
 from edge_agent.ingest.port import (
     BatchCommit,
     BatchStore,
@@ -35,8 +35,6 @@ from edge_agent.ingest.port import (
     StoreUnwritable,
 )
 from edge_agent.ingest.watermarks import Watermarks, watermark_context
-from edge_agent.passing import Passing
-from edge_agent.reopening import LONGEST_RETRY, Reopening
 from edge_agent.runtime.backoff import Stretch
 from edge_agent.runtime.tasks import is_cancelled
 from shared.cancellation import cancelled

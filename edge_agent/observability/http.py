@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent import host
 from edge_agent.config.agent import MonitorSettings
 from edge_agent.core.records import Lane
 from edge_agent.observability.conditions import Condition, errors
 from edge_agent.observability.metrics import LaneNumbers, Numbers, metrics_of
 from edge_agent.observability.prometheus import CONTENT_TYPE, expose
 from edge_agent.observability.status_board import StatusBoard, now
+from edge_agent.runtime import process
 from edge_agent.store.outbox_ages import oldest_at
 from edge_agent.store.read_only import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
@@ -164,7 +164,7 @@ def _numbers(board: StatusBoard, store: SqliteStore, oldest: dict[Lane, int]) ->
         commits=store.commits.done,
         failed_commits=store.commits.failed,
         commit_seconds=store.commits.seconds,
-        usage=host.usage(),
+        usage=process.usage(),
         conditions=board.conditions(),
         pair=board.pair() if board.pair else None,
         set_apart=store.set_apart_depth(),

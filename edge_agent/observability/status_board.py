@@ -14,10 +14,9 @@ from typing import Protocol
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.count_log import CountLog
 from edge_agent.ingest.port import OutboxLevel, Progress, StoreUnwritable
 from edge_agent.observability.conditions import Condition, Kind, errors
-from edge_agent.observability.fault_log import ConditionLog, FaultLog, LogLine
+from edge_agent.observability.fault_log import ConditionLog, CountLog, FaultLog, LogLine
 from edge_agent.observability.health import (
     IN_PLACE,
     STORE,

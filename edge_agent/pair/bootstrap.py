@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from edge_agent.core.block_state import PairMark
-from edge_agent.core.following import OutOfStep
+from edge_agent.core.replay import OutOfStep
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.ingest.port import BatchCommit
 from edge_agent.observability.pair_status import PairPhase

@@ -12,17 +12,16 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decisions import EpochBegun
-from edge_agent.core.following import Following, OtherCommit, OutOfStep
 from edge_agent.core.observation import SourceMessage
+from edge_agent.core.replay import Following, OtherCommit, OutOfStep
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
-from edge_agent.ingest.commits import RETRY_AFTER
+from edge_agent.ingest.commits import RETRY_AFTER, Reopening
 from edge_agent.ingest.port import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
 from edge_agent.ingest.watermarks import watermark_context
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Logged
-from edge_agent.reopening import Reopening
 from edge_agent.runtime.backoff import Stretch, loop_time
 from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.sqlite_store import SqliteStore

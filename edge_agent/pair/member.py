@@ -22,7 +22,7 @@ from nats.aio.client import Client
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import PairMark
-from edge_agent.core.following import OutOfStep
+from edge_agent.core.replay import OutOfStep
 from edge_agent.ingest.port import Journal, StoreUnwritable
 from edge_agent.observability.pair_status import PairPhase, PairStatus
 from edge_agent.observability.status_board import StatusBoard, now

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from edge_agent.agent_parts import AgentParts
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.port import Journal
 from edge_agent.pair.follower import Follower
@@ -13,8 +12,7 @@ from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.member import Member
 from edge_agent.pair.peer_check import log_address, writer_of
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.uploading import RegionLink, Uploading
-from edge_agent.wiring import Seat, Seats
+from edge_agent.wiring import AgentParts, RegionLink, Seat, Seats, Uploading
 from shared.subjects import watermark_subject
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from edge_agent.core.block_state import PairMark
-from edge_agent.core.following import OutOfStep
+from edge_agent.core.replay import OutOfStep
 from edge_agent.observability.pair_status import PairPhase
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.log import LogUnavailable, Outrun, PairLog

@@ -13,12 +13,27 @@ import msgspec
 from edge_agent.config.stream import PolicySettings, StreamSettings
 from edge_agent.core.block_mode import BlockDraft
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.obeying import obey
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_revisions import Standing
 from shared.identifiers import BlockId
-from shared.policy import Revision, Said, Scope
+from shared.policy import ForwardSender, RetireSender, Revision, Said, Scope
 from shared.thresholds import InvalidThresholds
+
+TOO_OLD = "too_old"
+
+
+def obey(draft: BlockDraft, revision: Revision, standing: Standing, policy: Policy) -> bool:
+    """Do it; ``standing`` and ``policy`` hold after it. False, having done nothing, where the draft is full."""
+    order, what = revision.order, str(revision.order.__struct_config__.tag)
+    if isinstance(order, ForwardSender | RetireSender):
+        if revision.given_at_us <= standing.floor:
+            what = TOO_OLD
+        elif not (draft.retire if isinstance(order, RetireSender) else draft.ask_for)(order.sender_id):
+            return False
+    if not draft.change_policy(policy):
+        return False
+    draft.stand(standing, what)
+    return True
 
 
 class Effective(msgspec.Struct, frozen=True):

@@ -15,10 +15,9 @@ from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import SourceMessage
 from edge_agent.ingest.port import SourceUnavailable
-from edge_agent.pull_status import pull_status
 from edge_agent.source.api import SourceApi
 from edge_agent.source.holes import Elsewhere, Hole, Holes, Requests
-from edge_agent.source.replies import delivery_numbers
+from edge_agent.source.replies import delivery_numbers, pull_status
 from shared.nats.client import EdgeClient
 
 PULL_MESSAGES = 1_000

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -18,11 +19,77 @@ from edge_agent.ingest.port import Checked, ConsumerPaused, ConsumerShared, Cons
 from edge_agent.source.api import SourceApi
 from edge_agent.source.consumer import ConsumerInfo, pause_of, read_by_others
 from edge_agent.source.holes import Elsewhere, Hole, Requests
+from edge_agent.source.own_messages import is_denied
 from edge_agent.source.probe import Probe
 from edge_agent.source.pulls import PULL_EXPIRES, Pulls
-from edge_agent.source_cluster import Completeness, MayNotAsk
 from shared.identifiers import SourcePosition
 from shared.nats.client import EdgeClient
+
+
+class StreamLeader(Protocol):
+    """The server that leads a stream, as far as it is asked here; ``message_subject`` is where."""
+
+    @property
+    def message_subject(self) -> str:
+        """Name the subject."""
+
+    async def next_behind(self, sequence: int) -> int | None:
+        """Ask for the first message behind a sequence that we read, None: there is none; raise SourceUnavailable."""
+
+
+class MayNotAsk(Exception):
+    """The stream's leader may not be asked for single messages."""
+
+
+class Completeness:
+    """What is known of one stream since it was opened."""
+
+    def __init__(self, leader: StreamLeader) -> None:
+        self._leader = leader
+        self._complete: StreamFacts | None = None
+        self._is_asking = False
+        self._denied = asyncio.Event()
+
+    def takes_denial(self, reason: str) -> bool:
+        """Take a permission violation that a question to the leader has caused: reading goes on."""
+        is_ours = self._is_asking and is_denied(self._leader.message_subject, reason)
+        if is_ours:
+            self._denied.set()
+        return is_ours
+
+    async def doubt(self, facts: StreamFacts, server: str, delivered: int) -> str:
+        """Say why what ``server`` has ``delivered``, up to that sequence, may not be all; "" where it is.
+
+        Raise SourceUnavailable where the stream's leader does not answer.
+        """
+        if not facts.leader or facts.is_empty or facts.last_sequence <= delivered or facts.holds_what(self._complete):
+            return ""
+        try:
+            if await self.next_behind(delivered) is not None:
+                return f"is not complete on {server}, which delivers it"
+        except MayNotAsk:
+            return f"may hold more than it delivers: not permitted: publish on {self._leader.message_subject}"
+        self._complete = facts
+        return ""
+
+    async def next_behind(self, sequence: int) -> int | None:
+        """Ask the leader for the first message behind a sequence; raise MayNotAsk, or SourceUnavailable."""
+        if self._denied.is_set():
+            raise MayNotAsk
+        self._is_asking = True
+        asking = asyncio.ensure_future(self._leader.next_behind(sequence))
+        denied = asyncio.ensure_future(self._denied.wait())
+        try:
+            await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
+            if self._denied.is_set():
+                raise MayNotAsk
+            return asking.result()
+        finally:
+            self._is_asking = False
+            for each in (asking, denied):
+                each.cancel()
+            await asyncio.gather(asking, denied, return_exceptions=True)
+
 
 log = logging.getLogger("muster.agent")
 

@@ -5,11 +5,13 @@ tells a lost store from a first start, too. One that an older agent wrote is bro
 is refused and left as it is, and so is one that the disk does not let us read: nothing is proven of what it holds.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from glob import escape
@@ -18,10 +20,72 @@ from typing import IO, Any, TextIO
 
 import msgspec
 
-from edge_agent.store import marker, migrations, schema
-from edge_agent.store.damage import StoreDamaged, may_be_the_disk
-from edge_agent.store.disk_reading import read_through, wait_until_readable
+from edge_agent.store import marker, schema
+from edge_agent.store.sqlite import StoreDamaged, may_be_the_disk
 from shared.system_errors import refusal
+
+LOOK_AGAIN_AFTER = (0.5, 1.0, 2.0)
+"""Seconds. What a disk or its controller does for a moment is mostly over by then."""
+
+_PIECE = 1 << 20
+
+
+def read_through(path: Path) -> None:
+    """Read a store and its log to their ends; raise OSError where that cannot be done.
+
+    Nothing in this process may have them open: closing a file takes away all locks that the process has on it (fcntl).
+    """
+    for each in (path, path.with_name(path.name + "-wal")):
+        with contextlib.suppress(FileNotFoundError), each.open("rb", buffering=0) as file:
+            while file.read(_PIECE):
+                pass
+
+
+def wait_until_readable(path: Path) -> None:
+    """Return when all of a store can be read; raise OSError where some of it cannot, tried again for some seconds."""
+    for pause in LOOK_AGAIN_AFTER:
+        with contextlib.suppress(OSError):
+            read_through(path)
+            return
+        time.sleep(pause)
+    read_through(path)
+
+
+OLDEST = 1
+
+_TO_2 = f"CREATE TABLE copy_outbox {schema.OUTBOX_COLUMNS};"
+_TO_3 = f"""
+CREATE TABLE advisory_chunk {schema.CHUNK_COLUMNS};
+CREATE TABLE registration_chunk {schema.CHUNK_COLUMNS};
+CREATE TABLE advisory_log_chunk {schema.LOG_CHUNK_COLUMNS};
+CREATE TABLE forward_log_chunk {schema.LOG_CHUNK_COLUMNS};
+CREATE TABLE forward_fate {schema.FATE_COLUMNS};
+"""
+
+_TO_4 = f"""
+CREATE TABLE set_apart {schema.SET_APART_COLUMNS};
+CREATE TABLE too_large {schema.TOO_LARGE_COLUMNS};
+"""
+
+STEPS = {1: _TO_2, 2: _TO_3, 3: _TO_4}
+"""What leads from each version to the next."""
+
+
+def can_migrate(version: int) -> bool:
+    """Tell whether a store of ``version`` can become one that this agent reads."""
+    return OLDEST <= version < schema.VERSION
+
+
+def migrate(database: sqlite3.Connection, version: int) -> None:
+    """Take the store from ``version`` to ours. Raise sqlite3.Error, having changed nothing, where that fails."""
+    steps = "".join(STEPS[each] for each in range(version, schema.VERSION))
+    try:
+        database.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={schema.VERSION}; COMMIT;")
+    except sqlite3.Error:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
 
 FULL = 1 << 20
 KEPT_ASIDE = 3
@@ -274,7 +338,7 @@ def _brought_up_to_date(path: Path) -> int:
         if version == schema.VERSION:
             return 0
         database.execute("PRAGMA synchronous=FULL")
-        migrations.migrate(database, version)
+        migrate(database, version)
         return version
 
 
@@ -337,7 +401,7 @@ def _is_sound(path: Path, check: str) -> bool:
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
     # A file that was cut to nothing is sound to SQLite, but no agent ever wrote into it.
-    return sound and (version == schema.VERSION or migrations.can_migrate(version))
+    return sound and (version == schema.VERSION or can_migrate(version))
 
 
 def set_aside_before(path: Path) -> list[Path]:

@@ -19,9 +19,8 @@ from edge_agent.delivery.shipment import TooLarge
 from edge_agent.ingest.port import DroppedTooLarge, LaneDepth, PutBack
 from edge_agent.store import chunks, decision_log_sql, schema
 from edge_agent.store.chunks import Chunk
-from edge_agent.store.merging import merged
 from edge_agent.store.outbox_account import OutboxAccount
-from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.outbox_index import OutboxBooks, merged
 from edge_agent.store.set_apart import SetApartChange
 from edge_agent.store.sqlite import put_rows
 

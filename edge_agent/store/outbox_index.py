@@ -2,21 +2,170 @@
 
 import asyncio
 import contextlib
+import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 import aiosqlite
+import msgspec
 
 from edge_agent.core.block_state import Counters, counted
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.ingest.port import LaneDepth
-from edge_agent.store import schema
-from edge_agent.store.chunked_senders import ChunkedSenders
-from edge_agent.store.merging import LastWatermark
-from edge_agent.store.outbox_tail import OutboxTail
+from edge_agent.store import chunks, schema
 from edge_agent.store.schema import EVERY_ROW
-from edge_agent.store.transaction import in_thread
+from edge_agent.store.sqlite import in_thread
+
+WORTH_LOOKING = 100_000
+
+
+class ChunkedSenders:
+    """The senders in chunks of registrations, by block, as last committed."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[str, dict[str, int]] = {}
+        self._most = WORTH_LOOKING
+
+    def load(self, database: sqlite3.Connection) -> None:
+        """Read what waits in a file that was just opened."""
+        after = 0
+        while chunk := chunks.first_chunk_behind(database, Lane.REGISTRATIONS, after):
+            self.add(chunks.rows_of(database, Lane.REGISTRATIONS, chunk))
+            after = chunk.last_row_id
+
+    def add(self, rows: Sequence[OutboxRow]) -> None:
+        """Note the rows of one chunk."""
+        last = rows[-1]
+        of_block = self._chunks.setdefault(last.block, {})
+        of_block.update(dict.fromkeys([row.sender_id for row in rows], last.row_id))
+
+    def chunks_with(self, rows: Iterable[OutboxRow], unsent_after: int) -> list[int]:
+        """Name, by their last rows, the chunks with other unsent rows of these rows' senders; some may have gone."""
+        chunks_of = self._chunks
+        found = {chunks_of.get(row.block, {}).get(row.sender_id, 0) for row in rows if row.sender_id}
+        return sorted(last_row_id for last_row_id in found if last_row_id > unsent_after)
+
+    def forget_through(self, row_id: int) -> None:
+        """Forget chunks that have gone up to a row, where they have become many."""
+        if sum(map(len, self._chunks.values())) < self._most:
+            return
+        for block, of_block in self._chunks.items():
+            self._chunks[block] = {sender_id: last for sender_id, last in of_block.items() if last > row_id}
+        self._most = max(2 * sum(map(len, self._chunks.values())), WORTH_LOOKING)
+
+    def clear(self) -> None:
+        """Forget all: nothing waits in a chunk."""
+        self._chunks.clear()
+
+
+class LastWatermark(msgspec.Struct, frozen=True):
+    """A block's last record but registrations: the next watermark of its coverage may replace it while it is unsent.
+
+    ``behind`` is the row of an earlier one of the coverage that keeps its place, 0 where none does.
+    """
+
+    row_id: int
+    since: int
+    size: int
+    behind: int
+
+
+def merged(
+    rows: list[OutboxRow], last_watermarks: dict[str, LastWatermark], end: int, unsent_after: int
+) -> tuple[list[OutboxRow], dict[int, int]]:
+    """Give those of a lane's new rows that remain, and the superfluous ones before them: sizes in bytes by row id.
+
+    ``last_watermarks``, by block, follow the new rows. ``end`` is the lane's last row before them; rows up to
+    ``unsent_after`` may be in flight.
+    """
+    superfluous: dict[int, int] = {}
+    for row in rows:
+        last = last_watermarks.pop(row.block, None)
+        if since := row.watermark_since:
+            behind = 0
+            if last and last.since == since and last.row_id > unsent_after:
+                behind = last.row_id
+                if last.row_id == end or last.behind > unsent_after:
+                    behind, superfluous[last.row_id] = last.behind, last.size
+            last_watermarks[row.block] = LastWatermark(row.row_id, since, row.size, behind)
+        end = row.row_id
+    kept = [row for row in rows if superfluous.pop(row.row_id, None) is None] if superfluous else rows
+    return kept, superfluous
+
+
+MOST_BYTES = 16 << 20
+
+
+class _LaneTail:
+    """Every row of one lane behind ``begins_after``, by row id."""
+
+    def __init__(self, begins_after: int) -> None:
+        self.begins_after = begins_after
+        self.rows: dict[int, OutboxRow] = {}
+        self.size = 0
+
+    def forget(self, begins_after: int) -> None:
+        self.begins_after = begins_after
+        self.rows.clear()
+        self.size = 0
+
+
+class OutboxTail:
+    """The ends of all lanes, as last committed."""
+
+    def __init__(self, last_row_ids: Mapping[Lane, int]) -> None:
+        self._lanes = {lane: _LaneTail(last_row_ids[lane]) for lane in Lane}
+
+    def append(self, lane: Lane, rows: Sequence[OutboxRow], size: int) -> None:
+        """Keep rows that were committed, each with its id; ``size`` is that of all, in bytes."""
+        tail = self._lanes[lane]
+        tail.size += size
+        if tail.size > MOST_BYTES:
+            tail.forget(rows[-1].row_id)
+        else:
+            tail.rows |= {row.row_id: row for row in rows}
+
+    def remove(self, lane: Lane, row_ids: Iterable[int]) -> None:
+        """Let rows go that were replaced or dropped before they were sent."""
+        tail = self._lanes[lane]
+        for row_id in row_ids:
+            row = tail.rows.pop(row_id, None)
+            if row is not None:
+                tail.size -= row.size
+
+    def pass_over(self, lane: Lane, through: int) -> None:
+        """Let rows go up to one, which nobody here will send: another has delivered what they say."""
+        tail = self._lanes[lane]
+        while tail.rows and (first := next(iter(tail.rows))) <= through:
+            tail.size -= tail.rows.pop(first).size
+            tail.begins_after = first
+
+    def forget(self, lane: Lane, last_row_id: int) -> None:
+        """Keep nothing of a lane whose last row is ``last_row_id``."""
+        self._lanes[lane].forget(last_row_id)
+
+    def take(self, lane: Lane, after_row_id: int, row_limit: int, before: int = EVERY_ROW) -> list[OutboxRow] | None:
+        """Hand out the rows between two, at most so many; None where the file must be read.
+
+        What is handed out is not kept: should it have to be sent again, it is read.
+        """
+        tail = self._lanes[lane]
+        if after_row_id < tail.begins_after:
+            return None
+        taken: list[OutboxRow] = []
+        gone: list[OutboxRow] = []
+        for row_id, row in tail.rows.items():
+            if len(taken) == row_limit or row_id >= before:
+                break
+            # What the file was read for before it began here is kept in vain.
+            (taken if row_id > after_row_id else gone).append(row)
+        for row in (*gone, *taken):
+            del tail.rows[row.row_id]
+            tail.size -= row.size
+            tail.begins_after = row.row_id
+        return taken
+
 
 RESUMES_AT = 0.95
 """How full an outbox that was full may be when reading goes on, as a part of its limit."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import schema
-from edge_agent.store.damage import is_damage, may_be_the_disk
 from edge_agent.store.files import ANEW, PUT_BACK, displaced, identity_of, lock_of
 from edge_agent.store.marker import noted
+from edge_agent.store.sqlite import is_damage, may_be_the_disk
 from shared.system_errors import refusal
 
 BUSY_PATIENCE = 5.0

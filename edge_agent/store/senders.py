@@ -9,9 +9,8 @@ import msgspec
 
 from edge_agent.core.senders import SenderChanges, SenderPage, SenderTable
 from edge_agent.store import schema
-from edge_agent.store.damage import StoreDamaged
 from edge_agent.store.incarnations import Incarnations
-from edge_agent.store.sqlite import put_rows
+from edge_agent.store.sqlite import StoreDamaged, put_rows
 from shared.identifiers import Incarnation
 
 _SLOT_BITS = 32

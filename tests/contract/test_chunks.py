@@ -19,7 +19,7 @@ from edge_agent.ingest.port import BatchCommit, LaneDepth
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
 from edge_agent.inspection.outbox import WAITING, write_records
 from edge_agent.observability import status_report
-from edge_agent.store import chunks, decision_log, flusher, outbox_tail, schema
+from edge_agent.store import chunks, decision_log, housekeeping, outbox_index, schema
 from edge_agent.store.files import prepare
 from edge_agent.store.read_only import reading
 from edge_agent.store.sqlite_store import SqliteStore
@@ -199,7 +199,7 @@ async def test_each_record_of_a_chunk_leaves_in_its_order_or_is_counted_and_its_
     quick_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None, tail_bytes: int, max_outbox: int
 ) -> None:
     """pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N."""
-    monkeypatch.setattr(outbox_tail, "MOST_BYTES", tail_bytes)
+    monkeypatch.setattr(outbox_index, "MOST_BYTES", tail_bytes)
     life = Life(quick_path, max_outbox)
     await life.begin()
     for _ in range(STEPS):
@@ -304,7 +304,7 @@ async def test_what_was_acknowledged_of_a_chunk_is_not_sent_again_by_who_opens_t
 async def test_what_was_acknowledged_of_a_chunk_goes_where_the_link_fails_in_its_middle(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flusher, "FLUSH_INTERVAL", 0.01)
+    monkeypatch.setattr(housekeeping, "FLUSH_INTERVAL", 0.01)
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store.commit(batch_of(1, [advisory_row(str(number)) for number in range(8)]))
@@ -316,7 +316,7 @@ async def test_what_was_acknowledged_of_a_chunk_goes_where_the_link_fails_in_its
 async def test_what_was_acknowledged_of_a_chunk_goes_later_where_another_process_has_the_file_locked_then(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flusher, "FLUSH_INTERVAL", 0.01)
+    monkeypatch.setattr(housekeeping, "FLUSH_INTERVAL", 0.01)
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store._database.execute("PRAGMA busy_timeout=1")
@@ -325,6 +325,6 @@ async def test_what_was_acknowledged_of_a_chunk_goes_later_where_another_process
             other.execute("BEGIN IMMEDIATE")
             store.delete_through(Lane.ADVISORIES, 6)
             failures = store.commits.failed
-            await until(lambda: store.commits.failed > failures + 2 * flusher.STANDS_STILL, "it was tried in vain")
+            await until(lambda: store.commits.failed > failures + 2 * housekeeping.STANDS_STILL, "it was tried in vain")
             other.execute("ROLLBACK")
         await until(lambda: depths_in(path)[Lane.ADVISORIES].rows == 2, "six of eight are gone")

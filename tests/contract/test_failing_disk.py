@@ -11,9 +11,9 @@ import pytest
 
 from edge_agent.core.records import Lane
 from edge_agent.ingest.port import StoreFailing
-from edge_agent.store import disk_reading, schema
-from edge_agent.store.damage import StoreDamaged
+from edge_agent.store import files, schema
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before
+from edge_agent.store.sqlite import StoreDamaged
 from tests.support.failing_disk import dead_sector, fail, failing_disk
 from tests.support.store_batches import BLOCK, advisory, batch, fill, opened, read_wholly, waiting
 
@@ -30,12 +30,12 @@ async def test_a_store_that_its_disk_does_not_give_is_refused_and_left_where_it_
 ) -> None:
     await fill(path)
     pauses: list[float] = []
-    monkeypatch.setattr("edge_agent.store.disk_reading.time.sleep", pauses.append)
+    monkeypatch.setattr("edge_agent.store.files.time.sleep", pauses.append)
     with dead_sector(path), pytest.raises(StoreUnusable) as refusal:
         prepare(path)
     remedy = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
     assert str(refusal.value) == f"store {path}: input/output error; {remedy}"
-    assert pauses == list(disk_reading.LOOK_AGAIN_AFTER)
+    assert pauses == list(files.LOOK_AGAIN_AFTER)
     assert prepare(path) == Prepared(was_lost=False)
     await read_wholly(path)
 
@@ -49,7 +49,7 @@ async def test_a_store_that_its_disk_does_not_give_for_a_moment_is_taken_as_it_i
         database.execute(f"PRAGMA user_version={version}")
     with ExitStack() as trouble:
         trouble.enter_context(dead_sector(path))
-        monkeypatch.setattr("edge_agent.store.disk_reading.time.sleep", lambda _: trouble.close())
+        monkeypatch.setattr("edge_agent.store.files.time.sleep", lambda _: trouble.close())
         if version == schema.VERSION:
             assert prepare(path) == Prepared(was_lost=False)
         else:

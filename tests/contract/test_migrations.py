@@ -10,7 +10,7 @@ import pytest
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.ingest.port import LaneDepth
-from edge_agent.store import migrations, schema
+from edge_agent.store import files, schema
 from edge_agent.store.files import Prepared, StoreUnusable, prepare
 from edge_agent.store.read_only import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
@@ -28,7 +28,7 @@ from tests.support.store_batches import (
     state_at,
 )
 
-OLD_VERSIONS = range(migrations.OLDEST, schema.VERSION)
+OLD_VERSIONS = range(files.OLDEST, schema.VERSION)
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_a_migration_that_fails_leaves_the_old_store_whole(
 ) -> None:
     make_old_store(path, version)
     before = contents(path)
-    broken = {**migrations.STEPS, schema.VERSION - 1: "CREATE TABLE half (n INTEGER); INSERT INTO nowhere VALUES (1);"}
-    monkeypatch.setattr(migrations, "STEPS", broken)
+    broken = {**files.STEPS, schema.VERSION - 1: "CREATE TABLE half (n INTEGER); INSERT INTO nowhere VALUES (1);"}
+    monkeypatch.setattr(files, "STEPS", broken)
     with pytest.raises(StoreUnusable, match="no such table: nowhere") as refusal:
         prepare(path)
     assert "\n" not in str(refusal.value)

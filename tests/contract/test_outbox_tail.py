@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.records import Lane
-from edge_agent.store import outbox_tail
+from edge_agent.store import outbox_index
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.quick_files import quick_directory
 from tests.support.store_batches import BLOCK, advisory, batch, copy, opened, registration, watermark
@@ -53,7 +53,7 @@ async def test_what_another_member_has_delivered_is_not_kept_in_memory(tmp_path:
 async def test_what_is_handed_out_is_what_the_file_holds(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
-    monkeypatch.setattr(outbox_tail, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(outbox_index, "MOST_BYTES", most_bytes)
     path = quick_path / "agent.db"
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     read_through = dict.fromkeys(Lane, 0)

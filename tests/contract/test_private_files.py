@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.private_files import keep_private, open_to_others
+from edge_agent.runtime.process import keep_private, open_to_others
 from edge_agent.store.files import prepare
 from edge_agent.store.site_key import site_key
 from tests.support.operated_agent import COMMAND

@@ -14,10 +14,10 @@ import pytest
 
 from edge_agent.core.records import Lane
 from edge_agent.inspection.drop import drop_registrations
-from edge_agent.store import flusher
-from edge_agent.store.damage import StoreDamaged
+from edge_agent.store import housekeeping
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before
 from edge_agent.store.site_key import site_key
+from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import (
     BLOCK,
@@ -133,7 +133,7 @@ async def write_status_for_ever(store: SqliteStore) -> None:
 async def test_damage_that_is_met_while_deleting_is_not_kept_from_whoever_writes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flusher, "FLUSH_INTERVAL", 0.01)
+    monkeypatch.setattr(housekeeping, "FLUSH_INTERVAL", 0.01)
     async with opened(path) as store:
         await store.commit(batch(1, [registration(f"node{number}", "r") for number in range(200)]))
         with closing(sqlite3.connect(path)) as database, database:

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from aggregator.lakehouse import rollup, table_upkeep
+from aggregator.lakehouse import rollup
 from aggregator.lakehouse.imports.job import import_intervals
 from aggregator.lakehouse.imports.mapping import Mapping
-from aggregator.lakehouse.table_upkeep import TableUpkeep
-from aggregator.lakehouse.warehouse import commits, provision
+from aggregator.lakehouse.warehouse import commits, provision, upkeep
+from aggregator.lakehouse.warehouse.upkeep import TableUpkeep
 from shared.nats.connection import ConnectionSettings
 from shared.settings import Duration
 from tests.lakehouse.conftest import say, settings_for
@@ -73,7 +73,7 @@ def main() -> None:
     for name in UPKEEP:
         setattr(TableUpkeep, name, countdown.after(getattr(TableUpkeep, name)))
     # Two small files are many here, and nobody reads what was replaced.
-    table_upkeep._MANY_FILES = "2"
+    upkeep._MANY_FILES = "2"
     settings = settings_for(ConnectionSettings(servers=(sys.argv[1],)), Path(sys.argv[2]))
     kept_up = msgspec.structs.replace(settings.lakehouse, maintain_every=1, keep_snapshots=Duration(0))
     settings = msgspec.structs.replace(settings, lakehouse=kept_up)

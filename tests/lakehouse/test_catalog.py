@@ -17,7 +17,6 @@ from aggregator.lakehouse.commands.tables import tables as tables_command
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.table_states import TableState, table_states
 from aggregator.lakehouse.rollup import start_session
-from aggregator.lakehouse.table_upgrade import TableDiffers
 from aggregator.lakehouse.tables.outage_views import OUTAGES
 from aggregator.lakehouse.tables.schemas import ADVISORIES, LOSSES, SITE_COVERAGE_DAILY, TABLES, VIEWS, Table
 from aggregator.lakehouse.tables.view_sql import spark_queries
@@ -25,6 +24,7 @@ from aggregator.lakehouse.warehouse import commits, provision
 from aggregator.lakehouse.warehouse.commits import HubPosition, Interfered, WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning, alone
+from aggregator.lakehouse.warehouse.provision import TableDiffers
 from shared.instants import SECOND, format_instant
 from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for

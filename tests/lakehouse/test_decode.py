@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from aggregator.lakehouse import compact_advisories
 from aggregator.lakehouse.archive.consumer import Messages
 from aggregator.lakehouse.archive.spark_source import SCHEMA, rows_of
 from aggregator.lakehouse.bronze import decode, fast_decode, policy_rows
@@ -192,8 +191,8 @@ def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(de
 
 def test_an_advisory_in_the_form_of_our_agents_is_read_without_json_and_any_other_is_not() -> None:
     body = DUB1.stale("n1", AT).body + b"\n" + DUB1.recovered("zürich", AT + DAY).body
-    found = compact_advisories.read(body, 2)
-    alone = compact_advisories.read(body.splitlines()[0], 1)
+    found = fast_decode.read(body, 2)
+    alone = fast_decode.read(body.splitlines()[0], 1)
     assert found is not None
     assert alone is not None
     assert alone.equals(found.slice(0, 1))
@@ -211,7 +210,7 @@ def test_an_advisory_in_the_form_of_our_agents_is_read_without_json_and_any_othe
         (b'{"protocol', b'\xef\xbb\xbf{"protocol'), (b'"sequence":', b'"sequence":9999999999999999999'),
     ):  # fmt: skip
         assert form in body
-        assert compact_advisories.read(body.replace(form, other, 1), 2) is None
+        assert fast_decode.read(body.replace(form, other, 1), 2) is None
 
 
 def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFrame) -> None:

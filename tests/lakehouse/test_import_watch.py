@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from aggregator.lakehouse.commands.imports import intervals
 from aggregator.lakehouse.imports.mapping import ImportRefused
-from aggregator.lakehouse.imports.watch import watch
+from aggregator.lakehouse.imports.times import watch
 from shared.instants import SECOND, parse_instant
 
 NOW = parse_instant("2026-11-22T12:00:00Z")

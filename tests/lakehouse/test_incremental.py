@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse import rollup, table_upkeep
+from aggregator.lakehouse import rollup
 from aggregator.lakehouse.archive.reading_plan import Span
 from aggregator.lakehouse.derive import availability, coverage, losses, watermark_coverage
 from aggregator.lakehouse.derive.accounting import AccountingError
@@ -33,7 +33,7 @@ from aggregator.lakehouse.tables.schemas import (
     WATERMARKS,
     Table,
 )
-from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse import commits, upkeep
 from aggregator.lakehouse.warehouse.commits import HubPosition, Interfered
 from shared.instants import DAY, HOUR, MINUTE, format_instant
 from tests.lakehouse.conftest import MANY_PIECES, PIECES, say
@@ -105,7 +105,7 @@ def test_any_sequence_of_runs_gives_what_a_full_computation_gives(
     draw = random.Random(random.getrandbits(32))
     monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
     end = START + draw.randrange(3 * DAY, 5 * DAY)
-    monkeypatch.setattr(table_upkeep, "_MANY_FILES", "2")
+    monkeypatch.setattr(upkeep, "_MANY_FILES", "2")
     blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(6)]
     policy = list(policy_rows(draw, blocks, START, end))
     archive = Archive(tmp_path / "lake", records_of(draw, blocks, policy, draw.choice((0, 0.02, 0.2))))

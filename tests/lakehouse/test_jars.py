@@ -18,7 +18,7 @@ from aggregator.lakehouse.commands.serve import serve_sql
 from aggregator.lakehouse.commands.spark_sql import spark_sql
 from aggregator.lakehouse.spark.caches import default_cache
 from aggregator.lakehouse.spark.jars import JARS, Jar, JarsUnavailable, iceberg_jars
-from aggregator.lakehouse.truststore import trust_options
+from aggregator.lakehouse.spark.maven import trust_options
 
 SMALLER = min(JARS, key=lambda jar: jar.size)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.local_files import make_files_quickly
+from aggregator.lakehouse.spark.session import make_files_quickly
 from aggregator.lakehouse.warehouse.jvm import java_class
 
 

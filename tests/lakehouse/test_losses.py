@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from aggregator.lakehouse.archive.mirror import in_one_piece
 from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse.archive.reading_plan import Refused, Span
 from aggregator.lakehouse.archive.slices import StreamSlices
@@ -19,7 +20,6 @@ from aggregator.lakehouse.bronze.chunks import read_chunks
 from aggregator.lakehouse.bronze.staging import Place
 from aggregator.lakehouse.commands.failures import explained
 from aggregator.lakehouse.commands.rollup import rollup
-from aggregator.lakehouse.report_holes import in_one_piece
 from aggregator.lakehouse.rollup import RollupRequest
 from shared.instants import DAY, HOUR, SECOND
 from tests.lakehouse.conftest import Lakehouse

@@ -16,7 +16,6 @@ from aggregator.config import LakehouseSettings
 from aggregator.lakehouse.commands import rollup
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.rollup import start_session
-from aggregator.lakehouse.table_upkeep import TableUpkeep
 from aggregator.lakehouse.tables.imports import IMPORTS
 from aggregator.lakehouse.tables.schemas import ADVISORIES, POSITIONS, QUARANTINE, Table
 from aggregator.lakehouse.warehouse import commits
@@ -24,7 +23,7 @@ from aggregator.lakehouse.warehouse.commits import HubPosition
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.provision import prepare
-from aggregator.lakehouse.warehouse.upkeep import is_due, maintain
+from aggregator.lakehouse.warehouse.upkeep import TableUpkeep, is_due, maintain
 from shared.instants import DAY, HOUR, SECOND
 from shared.nats.connection import ConnectionSettings
 from shared.settings import Duration, FilePath

@@ -22,8 +22,7 @@ from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
 from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse.archive.slices import StreamSlices, cut, decoded_connection, encoded_connection
 from aggregator.lakehouse.archive.spark_source import rows_of
-from aggregator.lakehouse.bronze.staging import Place, stage_slice
-from aggregator.lakehouse.fingerprints import have_any
+from aggregator.lakehouse.bronze.staging import Place, have_any, stage_slice
 from shared.instants import SECOND, parse_instant
 from shared.nats.connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
 from shared.settings import FilePath

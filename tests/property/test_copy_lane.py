@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from edge_agent.core import form_choice
-from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.delivery import copy_lane, lane
 from edge_agent.delivery.copy_lane import CopyLane
-from edge_agent.delivery.shipment import Answer, Form, Shipment, TooLarge
+from edge_agent.delivery.flow_control import FlightLimit
+from edge_agent.delivery.shipment import Answer, Form, Shipment, Terms, TooLarge
 from edge_agent.ingest.port import EVERYTHING, StoreFull
-from edge_agent.region_terms import Terms
 from edge_agent.runtime.tally import Tally
 from tests.support.region_model import NEVER_TAKEN, RegionModel, drawn_copies
 
@@ -83,7 +81,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         monkeypatch.setattr(module, "loop_time", clock)
     monkeypatch.setattr(copy_lane, "WORTH_A_CHAIN", 2)
     for name, value in (("LARGE_ROW", 0), ("MEASURED", 2), ("MEASURED_AGAIN_AFTER", 4), ("FIRST_PAUSE", 1)):
-        monkeypatch.setattr(form_choice, name, value)
+        monkeypatch.setattr(copy_lane, name, value)
     return clock
 
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.intake import SENDER_LIMIT, Intake, SenderByPath
-from edge_agent.core.json_path import TOLERATED_LIMIT
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.core.payload import TOLERATED_LIMIT, DigestRule
 from shared import tolerant_json
 
 NAME = "web1.example.net"

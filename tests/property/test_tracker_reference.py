@@ -9,8 +9,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward, StreamSeen
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_draft import PolicyDraft
-from edge_agent.core.tracker import Tracker
+from edge_agent.core.tracker import PolicyDraft, Tracker
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import SECOND
 from tests.support.reference_tracker import Closed, ReferenceTracker, Sent, Sighting, Told

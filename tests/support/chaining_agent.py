@@ -4,8 +4,8 @@ The agent itself would time batches first, and take whichever are faster here.
 """
 
 from edge_agent.cli import main
-from edge_agent.core import form_choice
-from edge_agent.core.form_choice import FormChoice
+from edge_agent.delivery import copy_lane
+from edge_agent.delivery.copy_lane import FormChoice
 from edge_agent.delivery.shipment import Form
 
 
@@ -15,6 +15,6 @@ def chain_unless_one_broke(choice: FormChoice, _row_size: int) -> Form:
 
 
 if __name__ == "__main__":
-    form_choice.FIRST_PAUSE = form_choice.LONGEST_PAUSE = 1
+    copy_lane.FIRST_PAUSE = copy_lane.LONGEST_PAUSE = 1
     FormChoice.of = chain_unless_one_broke  # type: ignore[assignment, method-assign]
     main()

@@ -16,7 +16,7 @@ from edge_agent.store import marker, schema
 from edge_agent.store.decision_log_sql import LOGGED_ADVISORIES, LOGGED_FORWARDS
 from shared.wire import ORIGIN_HEADER, parse_origin_header
 
-# What takes back each step of edge_agent.store.migrations, by the version that the step leads to.
+# What takes back each step of edge_agent.store.files, by the version that the step leads to.
 TAKE_BACK = {
     2: ("DROP TABLE copy_outbox",),
     3: tuple(

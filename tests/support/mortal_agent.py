@@ -14,9 +14,8 @@ from edge_agent.core.decisions import RecordedInput
 from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import SourceMessage, Taken
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_draft import PolicyDraft
 from edge_agent.core.records import Emitter
-from edge_agent.core.tracker import Tracker
+from edge_agent.core.tracker import PolicyDraft, Tracker
 from edge_agent.ingest.block import BlockRules
 from edge_agent.ingest.loop import Ingest
 from edge_agent.ingest.port import BatchCommit

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from edge_agent.core.block_mode import MessageIntake
-from edge_agent.core.following import Following, OtherCommit
 from edge_agent.core.observation import SourceMessage
+from edge_agent.core.replay import Following, OtherCommit
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.port import BatchCommit
 

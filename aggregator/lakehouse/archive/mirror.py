@@ -11,12 +11,14 @@ compared, beside the first and the last one: a few requests, however much is rea
 
 import asyncio
 import heapq
+from contextlib import aclosing
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from aggregator.lakehouse.archive.consumer import Messages
-from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
+from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader, StreamState
 from shared.instants import format_instant
 
 GAPS = 16
@@ -78,3 +80,26 @@ def another_past(mirror: str, archive: str) -> str:
         f"{archive} was created again or restored from an older copy, and {mirror} holds what it was before; restore"
         f" that {archive}, or delete {mirror} and have muster-aggregator apply make it again"
     )
+
+
+async def in_one_piece(reader: StreamReader, report: StreamState, archive: StreamState, done: int) -> StreamState:
+    """Give ``report`` as what it holds from behind ``done`` to the first hole that ``archive`` does not fill.
+
+    A report with holes is read for it, as far as it alone holds anything that is still to be read. Raise ReadFailed.
+    """
+    kept_from = archive.first_kept
+    first = max(done + 1, report.first_kept)
+    if first >= kept_from or not report.has_holes:
+        return report
+    found = await reader.at_or_after(report.name, first)
+    begin = following = report.last_sequence + 1 if found is None else found[0]
+    async with aclosing(reader.read(report.name, begin, kept_from - 1)) as batches:
+        async for messages in batches:
+            # Behind a hole a sequence is ahead of its place.
+            places = np.arange(following, following + len(messages.sequences))
+            whole = int(np.count_nonzero(messages.sequences == places))
+            following += whole
+            if whole < len(places):
+                break
+    last = report.last_sequence if following >= kept_from else following - 1
+    return msgspec.structs.replace(report, first_sequence=begin, last_sequence=last)

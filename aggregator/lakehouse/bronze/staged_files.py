@@ -11,8 +11,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from aggregator.lakehouse.archive.spark_source import SCHEMA
-from aggregator.lakehouse.bronze.staging import Place, StagedFile, StagedSlice, local_path, remove
-from aggregator.lakehouse.fingerprints import have_any
+from aggregator.lakehouse.bronze.staging import Place, StagedFile, StagedSlice, have_any, local_path, remove
 from aggregator.lakehouse.tables.schemas import Table
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import HubPosition

@@ -20,10 +20,10 @@ from aggregator.lakehouse.spark.master import MasterUnreachable
 from aggregator.lakehouse.spark.process import GONE, did_not_start, how_it_ended
 from aggregator.lakehouse.spark.sql_server import ServingFailed
 from aggregator.lakehouse.spark.stopping import Stopped
-from aggregator.lakehouse.table_upgrade import TableDiffers
 from aggregator.lakehouse.warehouse.catalog_settings import SecretUnreadable
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning
+from aggregator.lakehouse.warehouse.provision import TableDiffers
 from shared.nats.connection import ConnectFailed
 
 EXPECTED = (

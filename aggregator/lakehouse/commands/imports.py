@@ -11,7 +11,7 @@ from aggregator import config
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.source_file import SEPARATORS
-from aggregator.lakehouse.imports.watch import said_of_watch, told_epoch, watch
+from aggregator.lakehouse.imports.times import said_of_watch, told_epoch, watch
 from shared.command_group import CommandGroup
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from aggregator import config
-from aggregator.lakehouse.interruption import interruptible
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.grouping import Choice, InvalidGrouping, parse_grouping
 from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.query.prompt import interruptible
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import InvalidInstant
 from shared.sizes import format_size

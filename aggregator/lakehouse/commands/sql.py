@@ -9,10 +9,9 @@ from pathlib import Path
 import click
 
 from aggregator import config
-from aggregator.lakehouse.interruption import interruptible
 from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.query.output import at_most, csv_lines, json_lines, table_lines
-from aggregator.lakehouse.query.prompt import ask_at_prompt
+from aggregator.lakehouse.query.prompt import ask_at_prompt, interruptible
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.sizes import format_size
 

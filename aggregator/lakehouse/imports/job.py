@@ -10,9 +10,8 @@ from aggregator.config import AggregatorSettings
 from aggregator.lakehouse import rollup
 from aggregator.lakehouse.imports.listing import Imported, chosen, imports_in
 from aggregator.lakehouse.imports.mapping import Mapping
-from aggregator.lakehouse.imports.removal import remove
 from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
-from aggregator.lakehouse.imports.taking import ImportCounts, take
+from aggregator.lakehouse.imports.taking import ImportCounts, remove, take
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.spark.stopping import Check, unstoppable

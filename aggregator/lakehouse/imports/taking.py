@@ -4,7 +4,7 @@ Order of commits: what is quarantined, then the intervals. A run killed between 
 which finds the rows of the first by their identity.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 
 import msgspec
@@ -13,16 +13,36 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse.bronze.writer import MiscountError
 from aggregator.lakehouse.derive.imported_intervals import reached_by_row
+from aggregator.lakehouse.derive.intervals import SENDER
 from aggregator.lakehouse.imports import staging
-from aggregator.lakehouse.imports.changes import until_next
+from aggregator.lakehouse.imports.listing import Imported
 from aggregator.lakehouse.imports.mapping import Mapping
-from aggregator.lakehouse.imports.overlaps import refuse_overlaps
-from aggregator.lakehouse.imports.repeats import refuse_lost_watch, refuse_other_gaps
+from aggregator.lakehouse.imports.overlaps import refuse_lost_watch, refuse_other_gaps, refuse_overlaps
 from aggregator.lakehouse.imports.staging import Staged
 from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import HubPosition
+
+
+def until_next(rows: DataFrame, until: int | None) -> DataFrame:
+    """Give rows of ``imports`` that end; of those that repeat a state the first only.
+
+    A sender's last state lasts until its last row, or until ``until`` (microseconds), where that is later.
+    """
+    in_time = Window.partitionBy(*SENDER).orderBy("started_at", "import_id", "line")
+    changes = (
+        rows.withColumn("before", f.lag("state").over(in_time))
+        .withColumn("last_row_at", f.max("started_at").over(Window.partitionBy(*SENDER)))
+        .where(~f.col("state").eqNullSafe(f.col("before")))
+    )
+    end = f.greatest("last_row_at", f.timestamp_micros(f.lit(until))) if until is not None else f.col("last_row_at")
+    return (
+        changes.withColumn("ended_at", f.coalesce(f.lead("started_at").over(in_time), end))
+        .withColumn("zero_length", f.col("started_at") == f.col("ended_at"))
+        .select(*rows.columns)
+    )
+
 
 STREAM = "imports"
 """Stands in the place of the hub's stream in the position of ``imports``: its sequence counts commits that added."""
@@ -152,3 +172,22 @@ def _fresh(rows: DataFrame, present: DataFrame, table: Table) -> DataFrame:
 
 def _instant(at: int | None) -> Column:
     return f.timestamp_micros(f.lit(at)) if at is not None else f.lit(None).cast("timestamp")
+
+
+def remove(spark: SparkSession, imports: Collection[Imported], stands: HubPosition) -> HubPosition:
+    """Take the rows of ``imports`` out of both tables, and advance ``imports``, which stands at ``stands``."""
+    _without(spark, IMPORT_QUARANTINE, imports, stands)
+    left = spark.table(IMPORTS.identifier).where(~f.col("import_id").isin(*(each.import_id for each in imports)))
+    reached = left.agg(f.max(f.unix_micros(reached_by_row()))).first()
+    position = msgspec.structs.replace(
+        stands, sequence=stands.sequence + 1, known_through=(reached[0] if reached else None) or 0
+    )
+    _without(spark, IMPORTS, imports, position)
+    return position
+
+
+def _without(spark: SparkSession, table: Table, imports: Collection[Imported], position: HubPosition) -> None:
+    """Write the blocks again that any of ``imports`` is in, without them: a block is a partition."""
+    of_blocks = f.col("block").isin(*{each.block for each in imports})
+    kept = ~f.col("import_id").isin(*(each.import_id for each in imports))
+    commits.replace(spark.table(table.identifier).where(of_blocks & kept), table, of_blocks, position)

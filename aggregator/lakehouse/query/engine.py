@@ -6,13 +6,15 @@ snapshots that the last whole run recorded: what a run is writing meanwhile, or 
 ever written.
 """
 
+import base64
 import re
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import duckdb
 from duckdb.func import FunctionNullHandling
@@ -25,15 +27,125 @@ from pyiceberg.table.snapshots import Snapshot
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
-from aggregator.lakehouse.parquet_columns import parquet_columns
+from aggregator.lakehouse.archive.json_repair import repaired
 from aggregator.lakehouse.query.table_scan import create_table_view
-from aggregator.lakehouse.read_only_sql import check_only_reads
 from aggregator.lakehouse.tables.schemas import NAMESPACE, POSITIONS, TABLES, VIEWS
 from aggregator.lakehouse.tables.view_sql import duckdb_statements
 from aggregator.lakehouse.warehouse.catalog import open_catalog, reason_of
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable, explained
-from aggregator.lakehouse.zipped_content import unzipped
+
+# A PIVOT is several statements in one.
+_READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
+_BEGINNING = re.compile("select|with|from|values|table|pivot(_wider|_longer)?|unpivot|desc(ribe)?|show|summarize")
+_ANALYZE = ("analyze", "analyse")
+_SERIALIZED = "json_execute_serialized_sql"
+"""The function that runs a statement which is written as JSON, whatever it does."""
+
+
+def check_only_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Raise TablesUnreadable where ``sql`` is not one statement that only reads, duckdb.Error where it is no SQL."""
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise TablesUnreadable(f"one statement at a time, please: there are {len(statements)}")
+    words = _words(sql)
+    explained = _explained(words) if words[:1] == ["explain"] else words
+    beginning = next((word for word in explained if word != "("), "")
+    if statements[0].type not in _READING or not _BEGINNING.fullmatch(beginning) or _SERIALIZED in sql.lower():
+        raise TablesUnreadable("the tables are written by rollup alone: begin with SELECT, WITH, DESCRIBE or SHOW")
+    if "copy" in words:
+        raise TablesUnreadable(
+            "COPY writes files, which sql does not: --parquet does, and --format csv (a column of that name must be"
+            " quoted)"
+        )
+
+
+def _words(sql: str) -> list[str]:
+    """Give the words and the parentheses of ``sql``, but for those in comments, texts and quoted names.
+
+    DuckDB counts in bytes, and takes characters for space that Python and its own ``tokenize`` count among a word's.
+    """
+    encoded, tokens = sql.encode(), duckdb.tokenize(sql)
+    ends = [*(offset for offset, _ in tokens[1:]), len(encoded)]
+    words = []
+    for (offset, kind), end in zip(tokens, ends, strict=True):
+        text = encoded[offset:end].decode()
+        if kind not in (duckdb.token_type.comment, duckdb.token_type.string_const) and not text.startswith('"'):
+            words += re.findall(r"\w+|[()]", text.lower())
+    return words
+
+
+def _explained(words: list[str]) -> list[str]:
+    """Leave out EXPLAIN with its options: what stands in the first parentheses, unless that is a query."""
+    rest = words[2:] if words[1:2] and words[1] in _ANALYZE else words[1:]
+    if rest[:1] == ["("] and not any(word == "(" or _BEGINNING.fullmatch(word) for word in rest[1:2]):
+        rest = rest[rest.index(")") + 1 :]
+    return rest
+
+
+_LENGTH = "interval"
+_KEPT_AS = {"hugeint": "DECIMAL(38, 0)", "uhugeint": "DECIMAL(38, 0)", _LENGTH: "VARCHAR"}
+
+
+def parquet_columns(names: Sequence[str], types: Sequence[Any]) -> str | None:
+    """Write the SELECT list that makes columns of ``types`` ones that Parquet has; None where they are all.
+
+    Sums become DECIMAL(38, 0), and lengths of time a BIGINT of microseconds, a month counted as 30 days; a length
+    within a list, a map or a structure becomes text. ``names`` may repeat: columns go by their place.
+    """
+    kept = [_kept(kind) for kind in types]
+    if kept == [str(kind) for kind in types]:
+        return None
+    columns = []
+    for place, (name, kind, wanted) in enumerate(zip(names, types, kept, strict=True), start=1):
+        value = f"epoch_us(#{place})" if kind.id == _LENGTH else f"CAST(#{place} AS {wanted})"
+        columns.append(f"#{place}" if wanted == str(kind) else f"{value} AS {_quoted(name)}")
+    return ", ".join(columns)
+
+
+def _kept(kind: Any) -> str:
+    """Name the type of Parquet's that holds all of a type of DuckDB's."""
+    if kind.id in _KEPT_AS:
+        return _KEPT_AS[kind.id]
+    if kind.id not in ("list", "array", "map", "struct"):
+        return str(kind)
+    children = dict(kind.children)
+    if kind.id == "list":
+        return f"{_kept(children['child'])}[]"
+    if kind.id == "array":
+        return f"{_kept(children['child'])}[{children['size']}]"
+    if kind.id == "map":
+        return f"MAP({_kept(children['key'])}, {_kept(children['value'])})"
+    return f"STRUCT({', '.join(f'{_quoted(name)} {_kept(child)}' for name, child in children.items())})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+LIMIT: Final = 16 << 20
+"""Bytes of one inventory: what would become more is no inventory, but somebody's attempt at our memory."""
+
+_EITHER = zlib.MAX_WBITS | 32
+"""Gzip or zlib, whichever it is: schemas say one, programs send the other."""
+
+
+def unzipped(text: str | None) -> str | None:
+    """Give the text that was zipped, None where ``text`` is none, not whole or more than ``LIMIT``.
+
+    Where it is nearly JSON it is made JSON, as payloads are.
+
+    >>> unzipped("H4sIAAAAAAAA")
+    >>> unzipped(base64.b64encode(zlib.compress(b'{"facts": {}}')).decode())
+    '{"facts": {}}'
+    """
+    stream = zlib.decompressobj(_EITHER)
+    try:
+        content = stream.decompress(base64.b64decode(text or "", validate=True), LIMIT)
+        return (repaired(content) or content.decode()) if stream.eof else None
+    except (ValueError, zlib.error):
+        return None
+
 
 _BATCH = 1000
 _KNOWN = tuple(table.name for table in (*TABLES, *VIEWS))

@@ -1,8 +1,10 @@
 """Ask questions one after the other: a prompt for ``muster-aggregator sql``."""
 
 import readline
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import click
@@ -99,3 +101,17 @@ def _offer_names(names: tuple[str, ...]) -> None:
 
     readline.set_completer(complete)
     readline.parse_and_bind("tab: complete")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have Ctrl-C end the process itself meanwhile: whoever only reads leaves nothing half done.
+
+    Python would notice only when DuckDB returns, and DuckDB asks Python only between parts of its plan, of which one
+    may take hours. For the main thread of a command only.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -18,11 +18,27 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.layout import laid_out
+from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
-from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES, Table
+from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
 from aggregator.lakehouse.warehouse.iceberg import Iceberg, quoted
 from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning
+from aggregator.lakehouse.warehouse.windows import DAY_US, floor_to
+
+
+def laid_out(rows: DataFrame, table: Table) -> DataFrame:
+    """Bring the rows of each partition together, in the table's order; the columns are the table's."""
+    if not table.partitioned_by:
+        return rows.sortWithinPartitions(*table.sorted_by) if table.sorted_by else rows
+    parts = {f"partition_{place}": _partition(transform) for place, transform in enumerate(table.partitioned_by)}
+    placed = rows.withColumns(parts).repartition(*parts).sortWithinPartitions(*parts, *table.sorted_by)
+    return placed.select(*table.column_names)
+
+
+def _partition(transform: str) -> Column:
+    name = transform.removeprefix("days(").removesuffix(")")
+    return f.col(name) if name == transform else floor_to(f.unix_micros(name), DAY_US)
+
 
 _PREFIX = "muster."
 _RECIPE, _JOB = "muster.recipe", "muster.job"

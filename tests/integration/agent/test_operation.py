@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import reopening
 from edge_agent.core.block_state import BlockState
+from edge_agent.ingest import commits
 from edge_agent.ingest.port import Opened
 from edge_agent.source.reader import JetStreamSource
 from edge_agent.store import schema
@@ -172,7 +172,7 @@ async def test_a_stream_that_opens_and_cannot_be_read_is_opened_less_and_less_of
         agent_within(deployment.agent.config),
     ):
         await until(lambda: len(opened_at) >= 6, "it was opened again and again")
-    assert opened_at[-1] - opened_at[-2] > 4 * reopening.FIRST_RETRY
+    assert opened_at[-1] - opened_at[-2] > 4 * commits.FIRST_RETRY
 
 
 # Ending

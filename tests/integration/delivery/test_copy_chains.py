@@ -14,10 +14,8 @@ from msgspec import structs
 from nats.js.errors import ServiceUnavailableError
 
 from aggregator.scenarios.stage import insist
-from edge_agent.core import form_choice
-from edge_agent.core.form_choice import FormChoice
-from edge_agent.delivery import lane, uploader
-from edge_agent.delivery.copy_lane import WORTH_A_CHAIN, CopyLane
+from edge_agent.delivery import copy_lane, lane, uploader
+from edge_agent.delivery.copy_lane import WORTH_A_CHAIN, CopyLane, FormChoice
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.shipment import Form, Shipment
 from edge_agent.store.sqlite_store import SqliteStore
@@ -49,8 +47,8 @@ def retries_follow_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def chains_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every shipment that may be a chain be one."""
-    monkeypatch.setattr(form_choice, "FIRST_PAUSE", 1)
-    monkeypatch.setattr(form_choice, "LONGEST_PAUSE", 1)
+    monkeypatch.setattr(copy_lane, "FIRST_PAUSE", 1)
+    monkeypatch.setattr(copy_lane, "LONGEST_PAUSE", 1)
     monkeypatch.setattr(FormChoice, "of", chain_unless_one_broke)
 
 
@@ -127,8 +125,8 @@ async def test_a_chain_that_another_site_writes_before_loses_none_of_its_rows_be
     tmp_path: Path, store: SqliteStore, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written comes before the batch, which ends further on than it was to: a chain may not count on that."""
-    monkeypatch.setattr(form_choice, "MEASURED", 3)
-    monkeypatch.setattr(form_choice, "FIRST_PAUSE", 1)
+    monkeypatch.setattr(copy_lane, "MEASURED", 3)
+    monkeypatch.setattr(copy_lane, "FIRST_PAUSE", 1)
     bodies = await large_copies(store, 3_000)
     async with running_region(tmp_path, round_trip=0.05, bandwidth=6_000_000) as region:
         await region.make_stream(allow_atomic=True)

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.records import OutboxRow
 from edge_agent.delivery import copy_lane
 from edge_agent.delivery.copy_lane import CopyLane
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment
-from edge_agent.lane_reader import READ_BYTES, READ_ROWS
-from edge_agent.region_terms import Terms
+from edge_agent.delivery.flow_control import FlightLimit
+from edge_agent.delivery.lane import READ_BYTES, READ_ROWS
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
 from edge_agent.runtime.tally import Tally
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.asked_lane import next_of, woken

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent import passing
+from edge_agent.delivery import fast_path
 from edge_agent.delivery.fast_path import Passage
 from edge_agent.store import sqlite_store
 from shared.nats import client
@@ -28,7 +28,7 @@ OTHERS = block("others", "copy", stream="OTHERS")
 @pytest.fixture
 def nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an agent within this process store what is not acknowledged soon, and come back to a link soon."""
-    monkeypatch.setattr(passing, "PATIENCE", 0.5)
+    monkeypatch.setattr(fast_path, "PATIENCE", 0.5)
     monkeypatch.setattr(client, "LONGEST_RETRY", 0.2)
 
 
@@ -134,13 +134,13 @@ async def test_copies_pass_the_store_by_and_are_stored_while_the_link_answers_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A busy machine is not to be taken for a link that answers nothing.
-    monkeypatch.setattr(passing, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(fast_path, "PATIENCE", PATIENCE)
     async with copying(tmp_path) as copies, agent_within(copies.agent.config):
         await copies.publish(1_500)
         await copies.everything_is_copied()
         assert copies.stored_ever() == 0
 
-        monkeypatch.setattr(passing, "PATIENCE", 0.5)
+        monkeypatch.setattr(fast_path, "PATIENCE", 0.5)
         copies.region.link.stall()
         await copies.publish(500)
         await until(lambda: copies.waiting() == 500, "the copies are stored", PATIENCE)
@@ -150,7 +150,7 @@ async def test_copies_pass_the_store_by_and_are_stored_while_the_link_answers_no
         await copies.region.link.restore()
         await copies.everything_is_copied()
         await until(lambda: copies.waiting() == 0, "nothing waits any more", PATIENCE)
-        monkeypatch.setattr(passing, "PATIENCE", PATIENCE)
+        monkeypatch.setattr(fast_path, "PATIENCE", PATIENCE)
         stored_ever = copies.stored_ever()
         await copies.publish(100)
         await copies.everything_is_copied()
@@ -248,7 +248,7 @@ async def test_a_block_does_not_overtake_its_own_copies_that_were_being_stored_w
 ) -> None:
     monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 0.1)
     # A busy machine is not to be taken for a link that answers nothing: what passes here could not be stored.
-    monkeypatch.setattr(passing, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(fast_path, "PATIENCE", PATIENCE)
     link_is_up, ups = Passage.link_is_up, 0
 
     def noting(passage: Passage, wake: Callable[[], None]) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.flight_limit import MOST, FlightLimit
 from edge_agent.core.records import Lane
+from edge_agent.delivery.flow_control import MOST, FlightLimit
 from edge_agent.delivery.lane import YIELDING_ROWS, UploadLane
-from edge_agent.delivery.shipment import Answer, Form, Outcome
-from edge_agent.region_terms import Terms
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Terms
 from edge_agent.runtime.tally import Tally
 from edge_agent.store import outbox_index
 from edge_agent.store.sqlite_store import SqliteStore

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from edge_agent.core.flight_limit import FlightLimit
 from edge_agent.core.records import Lane
 from edge_agent.delivery import uploader
+from edge_agent.delivery.flow_control import FlightLimit
 from edge_agent.delivery.lane import UploadLane
-from edge_agent.region_terms import Terms
+from edge_agent.delivery.shipment import Terms
 from edge_agent.runtime.tally import Tally
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.asked_lane import next_of, woken

@@ -13,7 +13,7 @@ from edge_agent.core.copy_mode import CopyEmitter
 from edge_agent.core.decisions import Copy, Forward
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
-from edge_agent.core.relaying import RelayEmitter
+from edge_agent.core.relay_mode import RelayEmitter
 from edge_agent.delivery import oversized
 from edge_agent.delivery import region as upstream
 from edge_agent.delivery.region_protocol import least_size

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from edge_agent.core import flight_limit
 from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.delivery import uploader
+from edge_agent.delivery import flow_control, uploader
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.shipment import Answer, Form
 from edge_agent.runtime import backoff
@@ -264,7 +263,7 @@ async def test_an_advisory_leaves_before_every_registration_that_waits(
         await region.link.restore()
         await emptied(store)
     stored = await region.stored()
-    assert sum(row.size for row in overtaking[:-1]) <= flight_limit.FIRST + answered
+    assert sum(row.size for row in overtaking[:-1]) <= flow_control.FIRST + answered
     assert [record.payload for record in stored[21:][: len(overtaking)]] == [row.payload for row in overtaking]
     assert words(stored, Lane.ADVISORIES) == ["a1", "a2", "w", "a3"]
 

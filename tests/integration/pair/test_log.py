@@ -18,10 +18,9 @@ from edge_agent.core.senders import NO_CHANGES
 from edge_agent.ingest.port import BatchCommit
 from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, OtherKey, Outrun, PairLog
 from edge_agent.pair.log_entry import Entry, EntryKind, Writer
-from edge_agent.pair.store_copy import CopyDesk, NoCopy, adopt_copy, copied_lately, fetch_copy
-from edge_agent.store.damage import StoreDamaged
+from edge_agent.pair.store_copy import CopyDesk, NoCopy, adopt_copy, check_records, copied_lately, fetch_copy
 from edge_agent.store.files import prepare
-from edge_agent.store.records import check_records
+from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.nats.connection import ConnectionSettings, connect

@@ -15,7 +15,7 @@ from edge_agent.pair.log import LogAddress
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Writer
 from edge_agent.pair.member import Member
-from edge_agent.store.damage import StoreDamaged
+from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.nats.connection import ConnectionSettings, connect
 from tests.support.agent_file import SMALLEST, parsed

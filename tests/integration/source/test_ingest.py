@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.decisions import BlindCause, BlindSpan, EpochBegun, PolicyChanged
 from edge_agent.core.intake import Intake, SenderByPath
+from edge_agent.core.payload import DigestRule
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Lane
 from edge_agent.ingest.block import IngestPhase

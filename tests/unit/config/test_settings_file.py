@@ -14,8 +14,8 @@ from edge_agent.config.stream import (
     StreamSettings,
     TargetSettings,
 )
-from edge_agent.core.content_digest import DigestRule
 from edge_agent.core.intake import NameForm, SenderByHeader, SenderByPath, SenderBySubject, SenderBySubjectToken
+from edge_agent.core.payload import DigestRule
 from edge_agent.core.policy import Policy
 from edge_agent.source.consumer import StartRule
 from shared.identifiers import BlockId

@@ -6,10 +6,9 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.intake import Intake, SenderByPath
-from edge_agent.core.json_path import TOLERATED_LIMIT
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from edge_agent.core.payload import TOLERATED_LIMIT, DigestRule, content_digest
 from shared.deep_json import NESTED_LIMIT, decoded, encoded
 from shared.tolerant_json import Deviation
 

@@ -5,7 +5,6 @@ import hashlib
 import msgspec
 import pytest
 
-from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.intake import (
     SENDER_LIMIT,
     Intake,
@@ -24,6 +23,7 @@ from edge_agent.core.observation import (
     SourceMessage,
     Taken,
 )
+from edge_agent.core.payload import DigestRule, content_digest
 
 SUBJECT = "choria.node_metadata.n1"
 DEEP = b"[" * 100_000 + b"]" * 100_000

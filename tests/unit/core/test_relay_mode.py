@@ -11,8 +11,7 @@ from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Lane, WatermarkContext
-from edge_agent.core.relay_mode import Relay
-from edge_agent.core.relaying import RelayEmitter, RelayIntake
+from edge_agent.core.relay_mode import Relay, RelayEmitter, RelayIntake
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
 from shared.instants import DAY, MINUTE, SECOND
 from shared.subjects import advisory_subject, copy_prefix, registration_subject, watermark_subject

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edge_agent.core import senders as senders_module
-from edge_agent.core.sender_list import NOBODY, SenderList
-from edge_agent.core.senders import SenderPage, SenderPhase, SenderState, SenderTable
+from edge_agent.core.senders import NOBODY, SenderList, SenderPage, SenderPhase, SenderState, SenderTable
 from shared.identifiers import Incarnation
 
 SENDERS = "abcdefgh"

@@ -8,8 +8,6 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.content_digest import DigestRule
-from edge_agent.core.following import Following, OtherCommit
 from edge_agent.core.intake import (
     Intake,
     NameForm,
@@ -20,6 +18,8 @@ from edge_agent.core.intake import (
     SenderRule,
 )
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage, Taken
+from edge_agent.core.payload import DigestRule
+from edge_agent.core.replay import Following, OtherCommit
 from edge_agent.core.tracker import Tracker
 from shared.tolerant_json import Deviation
 from tests.support.watched_site import POLICY, START, position

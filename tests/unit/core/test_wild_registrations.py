@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import pytest
 
-from edge_agent.core.content_digest import DigestRule, content_digest
 from edge_agent.core.intake import (
     Intake,
     SenderByHeader,
@@ -19,8 +18,8 @@ from edge_agent.core.intake import (
     SenderBySubjectToken,
     SenderRule,
 )
-from edge_agent.core.json_path import UNZIPPED_LIMIT
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from edge_agent.core.payload import UNZIPPED_LIMIT, DigestRule, content_digest
 
 NODE = "web1.example.net"
 PROTOCOLS = [f"choria:adapters:{adapter}:output:1" for adapter in ("choria_streams", "jetstream", "natsstream")]

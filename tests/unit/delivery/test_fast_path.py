@@ -3,10 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from edge_agent import passing
 from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.delivery.fast_path import ROOM, Passage
-from edge_agent.passing import Concluded, Passing
+from edge_agent.delivery import fast_path
+from edge_agent.delivery.fast_path import ROOM, Concluded, Passage, Passing
 from tests.support.store_batches import copy, state_at
 
 
@@ -113,7 +112,7 @@ async def test_what_waits_too_long_for_its_acknowledgement_is_stored(
 ) -> None:
     situation.a.hand_over(state_at(1), rows("a1"))
     assert situation.a.conclude() is None
-    monkeypatch.setattr(passing, "PATIENCE", 0.0)
+    monkeypatch.setattr(fast_path, "PATIENCE", 0.0)
     concluded = situation.a.conclude()
     assert concluded is not None
     assert [row.payload for row in concluded.rows] == [b"a1"]

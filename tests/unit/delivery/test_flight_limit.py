@@ -1,6 +1,6 @@
 """As much is under way as the link carries at once: more while answers come soon, less when they come late."""
 
-from edge_agent.core.flight_limit import FIRST, LEAST, MOST, SMALLEST_FIRST, FlightLimit
+from edge_agent.delivery.flow_control import FIRST, LEAST, MOST, SMALLEST_FIRST, FlightLimit
 
 
 def test_quick_answers_raise_the_limit_by_what_they_answer() -> None:

@@ -1,6 +1,6 @@
 """Large rows leave in the form that is the faster one here; small ones as batches."""
 
-from edge_agent.core.form_choice import FIRST_PAUSE, LARGE_ROW, MEASURED, MEASURED_AGAIN_AFTER, FormChoice
+from edge_agent.delivery.copy_lane import FIRST_PAUSE, LARGE_ROW, MEASURED, MEASURED_AGAIN_AFTER, FormChoice
 from edge_agent.delivery.shipment import Form
 
 SIZE = 4 << 20

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.core.known_prefix import KnownPrefix
+from edge_agent.delivery.copy_lane import KnownPrefix
 
 
 def asked_for(count: int, known: int) -> tuple[KnownPrefix, list[int]]:

@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.lakehouse.archive import json_repair
 from aggregator.lakehouse.archive.json_repair import repaired
-from aggregator.lakehouse.zipped_content import unzipped
+from aggregator.lakehouse.query.engine import unzipped
 from shared import wire
 
 

@@ -1,7 +1,6 @@
 """What is lost or refused meets whoever reads the log: at once when it begins, then in sums."""
 
-from edge_agent.count_log import CountLog
-from edge_agent.observability.fault_log import LONGEST_QUIET
+from edge_agent.observability.fault_log import LONGEST_QUIET, CountLog
 from shared.instants import MINUTE, SECOND
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.ingest.port import SourceUnavailable
-from edge_agent.source_cluster import Completeness
+from edge_agent.source.reader import Completeness
 
 ALONE = StreamFacts(created_at=1, first_sequence=1, last_sequence=9, server_at=2)
 IN_CLUSTER = msgspec.structs.replace(ALONE, leader="n1")

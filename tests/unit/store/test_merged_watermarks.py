@@ -3,7 +3,7 @@
 import pytest
 
 from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.store.merging import LastWatermark, merged
+from edge_agent.store.outbox_index import LastWatermark, merged
 
 NOTHING_SENT = 0
 
