@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from edge_agent.config import agent
+from edge_agent.config.options import EXAMPLES, config_option
 from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to_standard_error
 from shared.command_group import CommandGroup
 from shared.settings import SettingsError
@@ -20,18 +21,6 @@ LAZY_COMMANDS = {
     "doctor": "edge_agent.doctor.command",
     "simulate": "edge_agent.simulator.commands",
 }
-
-# click fills the lines of a paragraph, unless \b stands alone before them.
-EXAMPLES = "\b\nExamples:\n  "
-
-config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=agent.DEFAULT_PATH,
-    show_default=True,
-    help="The agent's settings file.",
-)
 
 
 class _Commands(CommandGroup):

@@ -29,13 +29,14 @@ from aggregator.lakehouse.spark.jars import iceberg_jars, jars_for
 from aggregator.lakehouse.spark.java import java_home
 from aggregator.lakehouse.spark.master import check_master
 from aggregator.lakehouse.spark.session import SessionSettings, start
-from aggregator.lakehouse.spark.stopping import Check, unstoppable, until_stopped
+from aggregator.lakehouse.spark.stopping import until_stopped
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORTS
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS, Table
 from aggregator.lakehouse.unchanged import reached_by_all, settled_at, tables_at
 from aggregator.lakehouse.warehouse import commits, provision
 from aggregator.lakehouse.warehouse.catalog import check_reachable
-from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
 from aggregator.lakehouse.warehouse.lock import alone, wait_until_free
 from aggregator.lakehouse.warehouse.upkeep import Upkeep, is_due, maintain
 

@@ -18,10 +18,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse.derive.checkpoint import recipe_of
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORTS
+from aggregator.lakehouse.tables.position import NOWHERE, HubPosition
 from aggregator.lakehouse.tables.schemas import BRONZE, DERIVED, LOSSES, NAMESPACE, POSITIONS, Table
 from aggregator.lakehouse.warehouse import commits, provision
 from aggregator.lakehouse.warehouse.catalog import open_catalog
-from aggregator.lakehouse.warehouse.commits import HubPosition
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
 _FOR_A_RUN = (
@@ -35,9 +35,6 @@ _FOR_A_RUN = (
     ValueError,
     ModuleNotFoundError,
 )
-
-NOWHERE = HubPosition("", 0, 0, 0)
-"""Where tables stand that were made of imports alone."""
 
 
 def settled_at(warehouse: Path, settings: LakehouseSettings) -> HubPosition | None:

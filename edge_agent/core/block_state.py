@@ -2,14 +2,12 @@
 
 import msgspec
 
-from edge_agent.core.decisions import BlindCause, StreamSeen
+from edge_agent.core.decisions import BlindCause, Counters, StreamSeen
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_revisions import Standing
 from edge_agent.core.rejections import Rejections
 from edge_agent.core.stream_past import StreamTakes
 from shared.identifiers import SourcePosition
-
-Counters = dict[str, dict[str, int]]
 
 
 class PairMark(msgspec.Struct, frozen=True):

@@ -4,13 +4,14 @@ from enum import StrEnum
 
 import msgspec
 
-from edge_agent.core.block_state import Counters
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.rejections import Rejections, with_another
 from edge_agent.core.senders import SenderState
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.wire import ForwardReason
+
+Counters = dict[str, dict[str, int]]
 
 
 class Advise(msgspec.Struct, frozen=True, gc=False):

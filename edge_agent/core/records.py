@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from functools import cache, partial
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState, Counters
-from edge_agent.core.decisions import Advise, CloseCoverage, Decision, Forward
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decisions import Advise, CloseCoverage, Counters, Decision, Forward
 from shared import subjects, wire
 from shared.identifiers import (
     AdvisoryKind,
@@ -19,6 +19,21 @@ from shared.identifiers import (
     message_id,
     message_ids,
 )
+
+
+class SizeLimit(StrEnum):
+    """Whose limit a message is over: the servers' for any message, or that of the stream. Named as the settings are."""
+
+    MAX_PAYLOAD = "max_payload"
+    MAX_MSG_SIZE = "max_msg_size"
+
+
+class TooLarge(msgspec.Struct, frozen=True):
+    """Why a row cannot be taken: the target would have to take messages of ``needed`` bytes, headers included."""
+
+    limit: SizeLimit
+    needed: int
+
 
 RECORD_OVERHEAD = 256
 """What a record takes beside its payload and the headers that vary: row, subject and the agent's other headers."""

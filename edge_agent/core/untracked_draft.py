@@ -3,8 +3,8 @@
 Nobody is watched here, so time has no deadlines and coverage means no more than where reading has got to.
 """
 
-from edge_agent.core.block_state import BlockState, Counters, counted
-from edge_agent.core.decisions import BlindCause, Decision, EpochBegun, RecordedInput
+from edge_agent.core.block_state import BlockState, counted
+from edge_agent.core.decisions import BlindCause, Counters, Decision, EpochBegun, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_revisions import Standing

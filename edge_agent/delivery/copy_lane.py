@@ -20,14 +20,14 @@ anything is sent: the rows that the region knows are the first ones of their blo
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
-from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.core.records import Lane, OutboxRow, SizeLimit
 from edge_agent.delivery.fast_path import Passage
 from edge_agent.delivery.flow_control import FlightLimit
 from edge_agent.delivery.lane import BATCH_ROWS, UploadLane
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, SizeLimit, Terms
-from edge_agent.ingest.port import LaneRows
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
 from edge_agent.runtime.backoff import jitter, loop_time
 from edge_agent.runtime.tally import Tally
+from edge_agent.store.port import LaneRows
 from shared.subjects import RecordType, parse_subject
 
 LARGE_ROW = 4 << 10

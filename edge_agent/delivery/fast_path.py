@@ -22,10 +22,9 @@ from itertools import islice
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.delivery.shipment import TooLarge
-from edge_agent.ingest.port import EVERYTHING
+from edge_agent.core.records import Lane, OutboxRow, TooLarge
 from edge_agent.runtime.backoff import loop_time
+from edge_agent.store.port import EVERYTHING
 
 ROOM = 8 << 20
 

@@ -17,13 +17,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.delivery.flow_control import FlightLimit, UploadWindow
 from edge_agent.delivery.region_protocol import least_size, without_spared
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, SizeLimit, Terms, TooLarge
-from edge_agent.ingest.port import LaneRows, StoreUnwritable
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
 from edge_agent.runtime.backoff import FIRST_RETRY, LONGEST_RETRY, jitter, loop_time
 from edge_agent.runtime.tally import Tally
+from edge_agent.store.port import LaneRows, StoreUnwritable
 
 READ_ROWS = 2_000
 READ_BYTES = 4 << 20

@@ -17,11 +17,12 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from edge_agent.core.records import Lane
+from edge_agent.core.records import Lane, SizeLimit
 from edge_agent.delivery.fast_path import Passage
-from edge_agent.delivery.shipment import SizeLimit, Terms
-from edge_agent.ingest.port import DROPPED_LATELY, DroppedTooLarge, OutboxStore, PutBack, StoreUnwritable, Upstream
+from edge_agent.delivery.port import Upstream
+from edge_agent.delivery.shipment import Terms
 from edge_agent.runtime.backoff import jitter, loop_time
+from edge_agent.store.port import DROPPED_LATELY, DroppedTooLarge, OutboxStore, PutBack, StoreUnwritable
 
 LOOK_EVERY = 30.0
 LOOK_AT_TRIALS_EVERY = 1.0

@@ -16,9 +16,10 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from edge_agent.core.records import SizeLimit
+from edge_agent.delivery.port import UpstreamUnavailable
 from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, framed, shortened
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment, SizeLimit
-from edge_agent.ingest.port import UpstreamUnavailable
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed
 from shared.nats.link_progress import LinkProgress

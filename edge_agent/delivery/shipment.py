@@ -1,12 +1,12 @@
 """Name what goes to the region and is answered as one, and the answers that there are."""
 
 from collections.abc import Sequence
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 
 import msgspec
 
-from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow
-from edge_agent.ingest.port import EVERYTHING
+from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow, SizeLimit
+from edge_agent.store.port import EVERYTHING
 
 
 class Form(Enum):
@@ -62,13 +62,6 @@ class Outcome(Enum):
     REFUSED = auto()
 
 
-class SizeLimit(StrEnum):
-    """Whose limit a message is over: the servers' for any message, or that of the stream. Named as the settings are."""
-
-    MAX_PAYLOAD = "max_payload"
-    MAX_MSG_SIZE = "max_msg_size"
-
-
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """The answer to one shipment: ``sequence`` is where its last row is stored, ``reason`` why it was refused.
 
@@ -80,13 +73,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     sequence: int = 0
     reason: str = ""
     limit: SizeLimit = SizeLimit.MAX_MSG_SIZE
-
-
-class TooLarge(msgspec.Struct, frozen=True):
-    """Why a row cannot be taken: the target would have to take messages of ``needed`` bytes, headers included."""
-
-    limit: SizeLimit
-    needed: int
 
 
 HEADROOM = 512

@@ -13,11 +13,12 @@ from edge_agent.delivery.fast_path import Passage
 from edge_agent.delivery.flow_control import MOST, FlightLimit
 from edge_agent.delivery.lane import UploadLane
 from edge_agent.delivery.oversized import OversizedRetry
+from edge_agent.delivery.port import Upstream, UpstreamUnavailable
 from edge_agent.delivery.shipment import Answer, Terms
-from edge_agent.ingest.port import OutboxStore, Upstream, UpstreamUnavailable
 from edge_agent.runtime.backoff import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
 from edge_agent.runtime.tally import Tally
 from edge_agent.runtime.tasks import is_cancelled
+from edge_agent.store.port import OutboxStore
 
 SEND_ROWS = 256
 ACKNOWLEDGEMENT_PATIENCE = 10.0

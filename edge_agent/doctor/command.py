@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from edge_agent.cli import EXAMPLES, config_option
 from edge_agent.config import agent
 from edge_agent.config.agent import AgentSettings
+from edge_agent.config.options import EXAMPLES, config_option
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, bad

@@ -13,15 +13,16 @@ from edge_agent.doctor.publishing import heard_on
 from edge_agent.doctor.registrations import check_registrations
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
-from edge_agent.ingest.port import SourceUnavailable
 from edge_agent.observability import conditions
-from edge_agent.observability.server_versions import needs_of_source, version_of
+from edge_agent.observability.server_versions import needs_of_source
 from edge_agent.observability.status_board import now
 from edge_agent.source.api import SourceApi, resets_consumers
 from edge_agent.source.consumer import ConsumerInfo, SourceAddress, creation, pause_of, unsuitable
+from edge_agent.source.port import SourceUnavailable
 from shared.instants import format_duration, parse_instant
 from shared.nats.connection import ConnectFailed
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix
+from shared.nats.server_version import version_of
 from shared.sizes import format_size
 
 _LOOK_AT_LINK = "look at the server that holds what it copies from, and at the link there: nats stream info shows both"

@@ -14,7 +14,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, doubtful, good
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Kind
-from edge_agent.observability.server_versions import Need, version_of
+from edge_agent.observability.server_versions import Need
 from edge_agent.observability.server_watch import expiry_of_server
 from shared.nats.client import EdgeClient
 from shared.nats.connection import (
@@ -27,6 +27,7 @@ from shared.nats.connection import (
     request_json,
 )
 from shared.nats.secrets import login
+from shared.nats.server_version import version_of
 
 CONNECT_DEADLINE = 4.0
 ANSWER_DEADLINE = 3.0

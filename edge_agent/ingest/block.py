@@ -10,15 +10,9 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_revisions import Standing
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest.port import (
-    EVERYTHING,
-    ClockBound,
-    ConsumerPaused,
-    ConsumerShared,
-    Journal,
-    Orders,
-    SourceUnavailable,
-)
+from edge_agent.ingest.port import ClockBound, Journal, Orders
+from edge_agent.source.port import ConsumerPaused, ConsumerShared, SourceUnavailable
+from edge_agent.store.port import EVERYTHING
 
 
 class IngestPhase(StrEnum):

@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from edge_agent.core.observation import SourceMessage
-from edge_agent.ingest.port import BatchCommit, BatchStore, Journal, Source, StoreUnwritable
+from edge_agent.ingest.port import Journal
+from edge_agent.source.port import Source
+from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
 
 RETRY_AFTER = 0.5
 WORTH_A_COMMIT = 500

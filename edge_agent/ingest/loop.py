@@ -23,20 +23,12 @@ from edge_agent.core.thinning import Thinning
 from edge_agent.delivery.fast_path import Passage, Passing
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
 from edge_agent.ingest.commits import LONGEST_RETRY, Committing, Filling, Reopening
-from edge_agent.ingest.port import (
-    BatchCommit,
-    BatchStore,
-    Checked,
-    ConsumerState,
-    Opened,
-    Progress,
-    Source,
-    SourceUnavailable,
-    StoreUnwritable,
-)
+from edge_agent.ingest.port import Progress
 from edge_agent.ingest.watermarks import Watermarks, watermark_context
 from edge_agent.runtime.backoff import Stretch
 from edge_agent.runtime.tasks import is_cancelled
+from edge_agent.source.port import Checked, ConsumerState, Opened, Source, SourceUnavailable
+from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
 from shared.cancellation import cancelled
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, format_instant

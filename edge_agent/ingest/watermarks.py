@@ -3,7 +3,7 @@
 from edge_agent.core.block_mode import Decider
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.records import Lane, WatermarkContext
-from edge_agent.ingest.port import BatchStore
+from edge_agent.store.port import BatchStore
 from shared.instants import SECOND
 
 

@@ -10,8 +10,8 @@ from typing import IO, Any
 import click
 import msgspec
 
-from edge_agent.cli import EXAMPLES, config_option
 from edge_agent.config import agent
+from edge_agent.config.options import EXAMPLES, config_option
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection import moments

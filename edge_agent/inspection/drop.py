@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.ingest.port import LaneDepth, StoreFailing, StoreFull, StoreLocked
 from edge_agent.store import schema
 from edge_agent.store.files import StoreInUse, StoreUnusable, held
+from edge_agent.store.port import LaneDepth, StoreFailing, StoreFull, StoreLocked
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 

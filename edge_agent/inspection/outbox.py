@@ -10,9 +10,8 @@ from typing import IO
 
 import msgspec
 
-from edge_agent.core.block_state import Counters
+from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.ingest.port import SetApartSum
 from edge_agent.inspection.moments import relative
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Condition
@@ -22,6 +21,7 @@ from edge_agent.observability.status_report import read_report
 from edge_agent.store import schema
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.outbox_ages import instant_of
+from edge_agent.store.port import SetApartSum
 from edge_agent.store.read_only import StoreUnreadable
 from edge_agent.store.set_apart import set_apart_row
 from shared.sizes import format_size

@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.ingest.port import EVERYTHING
 from edge_agent.observability.status_board import now
+from edge_agent.store.port import EVERYTHING
 from shared.instants import MINUTE, SECOND, format_duration
 
 REGION_PATIENCE = 20 * SECOND

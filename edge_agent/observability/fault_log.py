@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from edge_agent.core.block_state import Counters
-from edge_agent.core.decisions import BlindCause
+from edge_agent.core.decisions import BlindCause, Counters
 from edge_agent.observability.conditions import Condition
 from shared.instants import HOUR, MINUTE, format_duration
 

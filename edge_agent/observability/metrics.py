@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from edge_agent.core.block_state import Counters
-from edge_agent.core.decisions import BlindCause
+from edge_agent.core.decisions import BlindCause, Counters
 from edge_agent.core.observation import ProofCause, RejectReason
-from edge_agent.delivery.shipment import SizeLimit
-from edge_agent.ingest.port import LaneDepth, Progress
+from edge_agent.core.records import SizeLimit
+from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import Condition, errors
 from edge_agent.observability.health import LOOKED_LATELY, PartStatus, block_of
 from edge_agent.observability.pair_status import PairPhase, PairStatus
@@ -20,6 +19,7 @@ from edge_agent.observability.prometheus import Kind, Metric, Sample
 from edge_agent.observability.status_board import UPSTREAM, AgentStatus
 from edge_agent.policy.orders import TOO_OLD
 from edge_agent.runtime.process import Usage
+from edge_agent.store.port import LaneDepth
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.subjects import RecordType

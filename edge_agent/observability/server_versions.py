@@ -3,17 +3,10 @@
 from collections.abc import Iterator
 
 import msgspec
-from nats.aio.client import Client
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-
-Version = tuple[int, int]
-FINDS_BY_TIME: Version = (2, 11)
-"""From which nats-server on STREAM.MSG.GET takes ``start_time``."""
-
-TAKES_BATCHES: Version = (2, 12)
-RESETS_CONSUMERS: Version = (2, 14)
+from shared.nats.server_version import RESETS_CONSUMERS, TAKES_BATCHES, Version
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -31,20 +24,6 @@ class Need(msgspec.Struct, frozen=True):
         """Say that a server is too old for it."""
         older = f"nats-server {_shown(found)} is older than {_shown(self.since)}"
         return f"{older}, which {self.setting} needs: {self.otherwise}"
-
-
-def is_older(client: Client, than: Version) -> bool:
-    """Tell whether the connected server is a release before a version."""
-    return version_of(client) < than
-
-
-def version_of(client: Client) -> Version:
-    """Give the version of the connected server; somebody's own build is newer than any release."""
-    found = client.connected_server_version
-    try:
-        return found.major, found.minor
-    except ValueError:
-        return 1 << 31, 0
 
 
 def needs_of_source(block: StreamSettings, retention: str = "limits") -> Iterator[Need]:

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.ingest.port import OutboxLevel, Progress, StoreUnwritable
+from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import Condition, Kind, errors
 from edge_agent.observability.fault_log import ConditionLog, CountLog, FaultLog, LogLine
 from edge_agent.observability.health import (
@@ -31,6 +31,7 @@ from edge_agent.observability.health import (
 )
 from edge_agent.observability.pair_status import PairStatus
 from edge_agent.runtime.tally import Tally
+from edge_agent.store.port import OutboxLevel, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.instants import SECOND
 

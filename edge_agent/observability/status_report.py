@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState, Counters, counted
+from edge_agent.core.block_state import BlockState, counted
+from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
-from edge_agent.ingest.port import OutboxLevel, Progress, SetApartSum
+from edge_agent.ingest.port import Progress
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Condition
 from edge_agent.observability.health import PartStatus, in_order, of_outbox
@@ -20,6 +21,7 @@ from edge_agent.observability.pair_status import PairStatus
 from edge_agent.observability.status_board import AgentStatus, now
 from edge_agent.store import schema
 from edge_agent.store.outbox_ages import oldest_at
+from edge_agent.store.port import OutboxLevel, SetApartSum
 from edge_agent.store.read_only import StoreUnreadable, is_held, reading
 from edge_agent.store.senders import slot_range
 from edge_agent.store.set_apart import dropped_too_large, set_apart_sums

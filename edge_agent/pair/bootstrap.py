@@ -14,11 +14,11 @@ import msgspec
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.replay import OutOfStep
 from edge_agent.core.senders import NO_CHANGES
-from edge_agent.ingest.port import BatchCommit
 from edge_agent.observability.pair_status import PairPhase
 from edge_agent.pair.log import LogUnavailable, Outrun, PairLog
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Logged, Writer
+from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 
 BEGIN_AGAIN_AFTER = 10.0

@@ -18,12 +18,14 @@ from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
 from edge_agent.ingest.commits import RETRY_AFTER, Reopening
-from edge_agent.ingest.port import BatchCommit, Progress, Source, SourceUnavailable, StoreUnwritable
+from edge_agent.ingest.port import Progress
 from edge_agent.ingest.watermarks import watermark_context
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Logged
 from edge_agent.runtime.backoff import Stretch, loop_time
 from edge_agent.runtime.tasks import is_cancelled
+from edge_agent.source.port import Source, SourceUnavailable
+from edge_agent.store.port import BatchCommit, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import Incarnation
 from shared.instants import SECOND

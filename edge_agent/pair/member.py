@@ -23,7 +23,7 @@ from nats.aio.client import Client
 from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.replay import OutOfStep
-from edge_agent.ingest.port import Journal, StoreUnwritable
+from edge_agent.ingest.port import Journal
 from edge_agent.observability.pair_status import PairPhase, PairStatus
 from edge_agent.observability.status_board import StatusBoard, now
 from edge_agent.pair.bootstrap import Founding, NotYet
@@ -39,6 +39,7 @@ from edge_agent.pair.standby import RETRY_AFTER, Standby
 from edge_agent.pair.store_copy import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
 from edge_agent.runtime.backoff import loop_time
 from edge_agent.runtime.tasks import is_cancelled
+from edge_agent.store.port import StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.cancellation import cancelled
 from shared.instants import SECOND

@@ -13,9 +13,8 @@ import nats.errors
 from nats.aio.client import Client
 
 from edge_agent.core.stream_past import PastChange, StreamFacts, is_forgotten
-from edge_agent.ingest.port import SourceUnavailable
-from edge_agent.observability.server_versions import FINDS_BY_TIME, RESETS_CONSUMERS, is_older
 from edge_agent.source.consumer import WORK_QUEUE, ConsumerInfo, SourceAddress, creation, unsuitable
+from edge_agent.source.port import SourceUnavailable
 from edge_agent.source.stream_facts import INTEREST, StreamInfo
 from shared.identifiers import SourcePosition
 from shared.instants import format_instant, parse_instant
@@ -27,6 +26,7 @@ from shared.nats.jetstream_api import (
     api_prefix,
     request_json,
 )
+from shared.nats.server_version import FINDS_BY_TIME, RESETS_CONSUMERS, is_older
 
 log = logging.getLogger("muster.agent")
 

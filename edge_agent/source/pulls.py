@@ -14,9 +14,9 @@ import nats.errors
 from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import SourceMessage
-from edge_agent.ingest.port import SourceUnavailable
 from edge_agent.source.api import SourceApi
 from edge_agent.source.holes import Elsewhere, Hole, Holes, Requests
+from edge_agent.source.port import SourceUnavailable
 from edge_agent.source.replies import delivery_numbers, pull_status
 from shared.nats.client import EdgeClient
 

@@ -15,11 +15,11 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.stream_past import PastChange, StreamFacts, is_gap, is_unread, past_change
-from edge_agent.ingest.port import Checked, ConsumerPaused, ConsumerShared, ConsumerState, Opened, SourceUnavailable
 from edge_agent.source.api import SourceApi
 from edge_agent.source.consumer import ConsumerInfo, pause_of, read_by_others
 from edge_agent.source.holes import Elsewhere, Hole, Requests
 from edge_agent.source.own_messages import is_denied
+from edge_agent.source.port import Checked, ConsumerPaused, ConsumerShared, ConsumerState, Opened, SourceUnavailable
 from edge_agent.source.probe import Probe
 from edge_agent.source.pulls import PULL_EXPIRES, Pulls
 from shared.identifiers import SourcePosition

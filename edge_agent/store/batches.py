@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from edge_agent.core.records import OutboxRow
-from edge_agent.delivery.shipment import TooLarge
-from edge_agent.ingest.port import BatchCommit, DroppedTooLarge, PutBack
+from edge_agent.core.records import OutboxRow, TooLarge
 from edge_agent.store import schema
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.outbox_change import OutboxChange
+from edge_agent.store.port import BatchCommit, DroppedTooLarge, PutBack
 from edge_agent.store.senders import write_senders
 
 OPERATOR = "operator"

@@ -14,8 +14,8 @@ from itertools import accumulate, islice
 import msgspec
 
 from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow
-from edge_agent.ingest.port import EVERYTHING
 from edge_agent.store import schema
+from edge_agent.store.port import EVERYTHING
 
 WORTH_A_CHUNK = 100
 """From how many records on: of fewer, each row is cheap, and the next may be about one of them."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import aiosqlite
 
-from edge_agent.ingest.port import StoreFull, StoreUnwritable
 from edge_agent.store import schema
 from edge_agent.store.batches import SideBatch
 from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.port import StoreFull, StoreUnwritable
 from edge_agent.store.sqlite import in_thread, noticing_damage
 from shared.sizes import format_size
 

@@ -5,11 +5,11 @@ It begins with what the books say and changes nothing there: they adopt it when 
 
 import sqlite3
 
-from edge_agent.core.block_state import Counters
+from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane
-from edge_agent.ingest.port import LaneDepth
 from edge_agent.store import decision_log_sql, schema
 from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.port import LaneDepth
 
 NEWER_SAMPLE = "newer_sample"
 

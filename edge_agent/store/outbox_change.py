@@ -14,13 +14,12 @@ from functools import partial
 
 import msgspec
 
-from edge_agent.core.records import Lane, OutboxRow, size_of
-from edge_agent.delivery.shipment import TooLarge
-from edge_agent.ingest.port import DroppedTooLarge, LaneDepth, PutBack
+from edge_agent.core.records import Lane, OutboxRow, TooLarge, size_of
 from edge_agent.store import chunks, decision_log_sql, schema
 from edge_agent.store.chunks import Chunk
 from edge_agent.store.outbox_account import OutboxAccount
 from edge_agent.store.outbox_index import OutboxBooks, merged
+from edge_agent.store.port import DroppedTooLarge, LaneDepth, PutBack
 from edge_agent.store.set_apart import SetApartChange
 from edge_agent.store.sqlite import put_rows
 

@@ -10,10 +10,11 @@ from typing import Self
 import aiosqlite
 import msgspec
 
-from edge_agent.core.block_state import Counters, counted
+from edge_agent.core.block_state import counted
+from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.ingest.port import LaneDepth
 from edge_agent.store import chunks, schema
+from edge_agent.store.port import LaneDepth
 from edge_agent.store.schema import EVERY_ROW
 from edge_agent.store.sqlite import in_thread
 

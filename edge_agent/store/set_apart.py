@@ -8,12 +8,11 @@ import sqlite3
 
 import msgspec
 
-from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow
-from edge_agent.delivery.shipment import SizeLimit, TooLarge
-from edge_agent.ingest.port import DroppedTooLarge, PutBack, SetApartSum
+from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.store import schema
 from edge_agent.store.outbox_account import OutboxAccount
 from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.port import DroppedTooLarge, PutBack, SetApartSum
 
 SET_APART_FULL = "set_apart_full"
 

@@ -15,11 +15,23 @@ from typing import Self
 import aiosqlite
 import msgspec
 
-from edge_agent.core.block_state import BlockState, Counters
-from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decisions import Counters
+from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.core.senders import SenderTable
-from edge_agent.delivery.shipment import SizeLimit, TooLarge
-from edge_agent.ingest.port import (
+from edge_agent.runtime.tally import Tally
+from edge_agent.runtime.tasks import to_its_end
+from edge_agent.store import schema
+from edge_agent.store.batches import Oversized, SideBatch, write_beside_blocks, write_block_batch
+from edge_agent.store.chunks import read_pending
+from edge_agent.store.decision_log import DecisionLog
+from edge_agent.store.files import LOCKED, StoreUnusable, unusable
+from edge_agent.store.housekeeping import DiskSpace, Flusher
+from edge_agent.store.incarnations import Incarnations
+from edge_agent.store.marker import Marker
+from edge_agent.store.outbox_change import OutboxChange
+from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.port import (
     EVERYTHING,
     BatchCommit,
     DroppedTooLarge,
@@ -33,18 +45,6 @@ from edge_agent.ingest.port import (
     StoreLocked,
     StoreUnwritable,
 )
-from edge_agent.runtime.tally import Tally
-from edge_agent.runtime.tasks import to_its_end
-from edge_agent.store import schema
-from edge_agent.store.batches import Oversized, SideBatch, write_beside_blocks, write_block_batch
-from edge_agent.store.chunks import read_pending
-from edge_agent.store.decision_log import DecisionLog
-from edge_agent.store.files import LOCKED, StoreUnusable, unusable
-from edge_agent.store.housekeeping import DiskSpace, Flusher
-from edge_agent.store.incarnations import Incarnations
-from edge_agent.store.marker import Marker
-from edge_agent.store.outbox_change import OutboxChange
-from edge_agent.store.outbox_index import OutboxBooks
 from edge_agent.store.senders import load_senders
 from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
 from edge_agent.store.sqlite import in_thread, noticing_damage, transact

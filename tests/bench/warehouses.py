@@ -15,9 +15,9 @@ from pyspark.sql import functions as f
 
 from aggregator.config import AggregatorSettings, LakehouseSettings
 from aggregator.lakehouse import rollup
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, WATERMARKS
 from aggregator.lakehouse.warehouse import commits, provision
-from aggregator.lakehouse.warehouse.commits import HubPosition
 from shared.nats.connection import ConnectionSettings
 from shared.settings import FilePath
 from tests.bench.children import processor_seconds

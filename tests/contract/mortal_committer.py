@@ -12,7 +12,7 @@ from pathlib import Path
 from edge_agent.core.decisions import Clamped
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase, SenderState
-from edge_agent.ingest.port import BatchCommit
+from edge_agent.store.port import BatchCommit
 from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, opened, registration, sender
 
 SENDERS = 40

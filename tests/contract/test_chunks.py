@@ -12,15 +12,14 @@ import pytest
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Advise, Decision, Forward
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.records import Emitter, Lane, OutboxRow, WatermarkContext
+from edge_agent.core.records import Emitter, Lane, OutboxRow, SizeLimit, TooLarge, WatermarkContext
 from edge_agent.core.senders import SenderChanges
-from edge_agent.delivery.shipment import SizeLimit, TooLarge
-from edge_agent.ingest.port import BatchCommit, LaneDepth
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
 from edge_agent.inspection.outbox import WAITING, write_records
 from edge_agent.observability import status_report
 from edge_agent.store import chunks, decision_log, housekeeping, outbox_index, schema
 from edge_agent.store.files import prepare
+from edge_agent.store.port import BatchCommit, LaneDepth
 from edge_agent.store.read_only import reading
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import AdvisoryKind, SourcePosition

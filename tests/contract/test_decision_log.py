@@ -15,10 +15,10 @@ from edge_agent.core.decisions import Advise, CloseCoverage, Decision, Forward
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Emitter, Lane, WatermarkContext
 from edge_agent.core.senders import SenderChanges
-from edge_agent.ingest.port import BatchCommit
 from edge_agent.inspection import decision_lines
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions, last_row_id
 from edge_agent.store import chunks, decision_log_sql
+from edge_agent.store.port import BatchCommit
 from edge_agent.store.read_only import reading
 from shared.identifiers import AdvisoryKind, BlockId, SourcePosition
 from shared.instants import SECOND

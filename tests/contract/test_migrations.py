@@ -9,9 +9,9 @@ import pytest
 
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
-from edge_agent.ingest.port import LaneDepth
 from edge_agent.store import files, schema
 from edge_agent.store.files import Prepared, StoreUnusable, prepare
+from edge_agent.store.port import LaneDepth
 from edge_agent.store.read_only import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.old_stores import STATEMENTS, make_old_store

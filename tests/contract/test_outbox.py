@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.delivery.shipment import SizeLimit, TooLarge
-from edge_agent.ingest.port import LaneDepth
+from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
+from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import (
     ALL_ROWS,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.core.records import Lane
-from edge_agent.delivery.shipment import SizeLimit, TooLarge
+from edge_agent.core.records import Lane, SizeLimit, TooLarge
 from edge_agent.store import decision_log_sql, schema
 from edge_agent.store.files import prepare
 from tests.support.store_batches import advisory, batch, copy, opened, registration, sender, watermark

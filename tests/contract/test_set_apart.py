@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.delivery.shipment import SizeLimit, TooLarge
-from edge_agent.ingest.port import EVERYTHING, LaneDepth, PutBack, SetApart
+from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.inspection.drop import drop_set_apart
 from edge_agent.inspection.outbox import SetApartRow, list_set_apart, write_set_apart
 from edge_agent.store.files import prepare
+from edge_agent.store.port import EVERYTHING, LaneDepth, PutBack, SetApart
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support import fault_database
 from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, die, opened, registration, waiting

@@ -9,7 +9,7 @@ from edge_agent.core.decisions import Copy, Decision, Forward
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Emitter, Lane, OutboxRow, WatermarkContext
 from edge_agent.delivery.fast_path import ROOM, Passage
-from edge_agent.ingest.port import LaneDepth
+from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.wire import ForwardReason
 from tests.support.store_batches import ALL_ROWS, BLOCK, BLOCK_ID, batch, opened, state_at

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.records import Lane
-from edge_agent.ingest.port import StoreFull, StoreLocked
 from edge_agent.store import housekeeping, sqlite_store
 from edge_agent.store.housekeeping import FREE_PAGES_KEPT, PAGE_SIZE
+from edge_agent.store.port import StoreFull, StoreLocked
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store_batches import (
     ALL_ROWS,

@@ -12,14 +12,13 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse import rollup
 from aggregator.lakehouse.imports import taking
-from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.spark import effort
-from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.tables.imports import BLOCK_PREFIX, IMPORTS
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import BRONZE, DERIVED, SENDER_INTERVALS, Table
 from aggregator.lakehouse.warehouse import commits as catalog
 from aggregator.lakehouse.warehouse import provision
-from aggregator.lakehouse.warehouse.commits import HubPosition
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.upkeep import maintain
 from shared.instants import DAY, SECOND

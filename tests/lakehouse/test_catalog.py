@@ -18,10 +18,11 @@ from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.table_states import TableState, table_states
 from aggregator.lakehouse.rollup import start_session
 from aggregator.lakehouse.tables.outage_views import OUTAGES
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, LOSSES, SITE_COVERAGE_DAILY, TABLES, VIEWS, Table
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from aggregator.lakehouse.warehouse import commits, provision
-from aggregator.lakehouse.warehouse.commits import HubPosition, Interfered, WholeRun
+from aggregator.lakehouse.warehouse.commits import Interfered, WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning, alone
 from aggregator.lakehouse.warehouse.provision import TableDiffers

@@ -18,11 +18,11 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse import rollup as job
 from aggregator.lakehouse.archive.reading_plan import Refused
 from aggregator.lakehouse.bronze import writer
-from aggregator.lakehouse.bronze.staging import local_path
 from aggregator.lakehouse.bronze.writer import MiscountError
 from aggregator.lakehouse.commands.rollup import rollup
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, DERIVED, QUARANTINE, TABLES, WATERMARKS
 from aggregator.lakehouse.warehouse import commits as catalog
+from aggregator.lakehouse.warehouse.local_paths import local_path
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.lakehouse.dying_rollup import UPKEEP

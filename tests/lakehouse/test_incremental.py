@@ -18,6 +18,7 @@ from aggregator.lakehouse.derive.accounting import AccountingError
 from aggregator.lakehouse.derive.derivation import take_back
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import (
     ADVISORIES,
     BRONZE,
@@ -34,7 +35,7 @@ from aggregator.lakehouse.tables.schemas import (
     Table,
 )
 from aggregator.lakehouse.warehouse import commits, upkeep
-from aggregator.lakehouse.warehouse.commits import HubPosition, Interfered
+from aggregator.lakehouse.warehouse.commits import Interfered
 from shared.instants import DAY, HOUR, MINUTE, format_instant
 from tests.lakehouse.conftest import MANY_PIECES, PIECES, say
 from tests.lakehouse.scripted_archive import FIRST_DAY, START, Archive, Interrupted, Row, Rows

@@ -17,9 +17,9 @@ from aggregator.lakehouse.commands import rollup
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.rollup import start_session
 from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, POSITIONS, QUARANTINE, Table
 from aggregator.lakehouse.warehouse import commits
-from aggregator.lakehouse.warehouse.commits import HubPosition
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.provision import prepare

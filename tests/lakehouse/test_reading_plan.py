@@ -4,9 +4,9 @@ import pytest
 
 from aggregator.lakehouse.archive.reader import StreamState
 from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Refused, Span, plan_reading
+from aggregator.lakehouse.tables.position import NOWHERE, HubPosition
 from aggregator.lakehouse.tables.schemas import BRONZE
-from aggregator.lakehouse.unchanged import NOWHERE, reached_by_all, tables_at
-from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.unchanged import reached_by_all, tables_at
 
 CREATED = 1_700_000_000_000_000
 

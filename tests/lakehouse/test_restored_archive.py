@@ -18,7 +18,7 @@ from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse.archive.reading_plan import Refused, Span, plan_reading
 from aggregator.lakehouse.archive.restored import check_past
 from aggregator.lakehouse.archive.slices import StreamSlices
-from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import DAY, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, settings_for
 from tests.support.hub import ARCHIVE, REPORT, Block, Hub, Message

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.core.records import Lane, OutboxRow, TooLarge
 from edge_agent.delivery import copy_lane, lane
 from edge_agent.delivery.copy_lane import CopyLane
 from edge_agent.delivery.flow_control import FlightLimit
-from edge_agent.delivery.shipment import Answer, Form, Shipment, Terms, TooLarge
-from edge_agent.ingest.port import EVERYTHING, StoreFull
+from edge_agent.delivery.shipment import Answer, Form, Shipment, Terms
 from edge_agent.runtime.tally import Tally
+from edge_agent.store.port import EVERYTHING, StoreFull
 from tests.support.region_model import NEVER_TAKEN, RegionModel, drawn_copies
 
 HISTORIES = 1_500

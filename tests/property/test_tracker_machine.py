@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Lane
 from edge_agent.core.stream_past import StreamTakes
-from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.source.port import SourceUnavailable
 from shared.instants import DAY, SECOND
 from shared.wire import REASON_HEADER
 from tests.support.fleet_hub import Hub, StraightRun

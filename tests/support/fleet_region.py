@@ -16,8 +16,8 @@ from edge_agent.delivery.fast_path import Passage
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.shipment import Shipment
 from edge_agent.delivery.uploader import Uploader
-from edge_agent.ingest.port import LaneDepth
 from edge_agent.runtime.links import max_payload_of
+from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, ServerSettings

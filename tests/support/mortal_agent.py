@@ -18,8 +18,8 @@ from edge_agent.core.records import Emitter
 from edge_agent.core.tracker import PolicyDraft, Tracker
 from edge_agent.ingest.block import BlockRules
 from edge_agent.ingest.loop import Ingest
-from edge_agent.ingest.port import BatchCommit
 from edge_agent.store.files import prepare
+from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import (
     BRONZE,
     POLICY,
@@ -31,7 +32,6 @@ from aggregator.lakehouse.tables.schemas import (
     Table,
 )
 from aggregator.lakehouse.warehouse import commits
-from aggregator.lakehouse.warehouse.commits import HubPosition
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from shared.instants import SECOND
 

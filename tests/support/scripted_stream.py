@@ -7,7 +7,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.stream_past import PastChange, StreamFacts, StreamTakes, is_gap, is_unread, past_change
-from edge_agent.ingest.port import Checked, ConsumerState, Opened, SourceUnavailable
+from edge_agent.source.port import Checked, ConsumerState, Opened, SourceUnavailable
 from shared.instants import SECOND
 
 SETTLE = 2 * SECOND

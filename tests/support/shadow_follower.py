@@ -6,7 +6,7 @@ from edge_agent.core.block_mode import MessageIntake
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.replay import Following, OtherCommit
 from edge_agent.core.tracker import Tracker
-from edge_agent.ingest.port import BatchCommit
+from edge_agent.store.port import BatchCommit
 
 
 class ShadowFollower:

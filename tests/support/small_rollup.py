@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
+from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 

@@ -9,8 +9,8 @@ from edge_agent.core.decisions import RecordedInput
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState
-from edge_agent.ingest.port import BatchCommit
 from edge_agent.store.files import prepare
+from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.instants import HOUR, MINUTE, SECOND

@@ -12,7 +12,7 @@ import msgspec
 
 from aggregator.lakehouse.archive.mirror import another_past
 from aggregator.lakehouse.archive.reader import StreamState
-from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import format_instant
 
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from aggregator.lakehouse.archive.reader import StreamReader
 from aggregator.lakehouse.archive.reading_plan import RESTORED_REMEDY, Refused, Span
-from aggregator.lakehouse.warehouse.commits import HubPosition
+from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import format_instant
 
 

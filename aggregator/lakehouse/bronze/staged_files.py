@@ -11,12 +11,13 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from aggregator.lakehouse.archive.spark_source import SCHEMA
-from aggregator.lakehouse.bronze.staging import Place, StagedFile, StagedSlice, have_any, local_path, remove
+from aggregator.lakehouse.bronze.staging import Place, StagedFile, StagedSlice, have_any
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import Table
 from aggregator.lakehouse.warehouse import commits
-from aggregator.lakehouse.warehouse.commits import HubPosition
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.jvm import java_class
+from aggregator.lakehouse.warehouse.local_paths import local_path, remove
 
 
 def place_of(spark: SparkSession, table: Table, after: int) -> Place | None:

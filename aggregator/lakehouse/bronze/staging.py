@@ -8,7 +8,7 @@ elsewhere Spark reads and writes, which knows every kind of store.
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self, TypeAlias
 from uuid import uuid4
@@ -23,6 +23,7 @@ from pyarrow import parquet
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.archive.spark_source import ARROW_SCHEMA, rows_of
 from aggregator.lakehouse.bronze.fast_decode import take
+from aggregator.lakehouse.warehouse.local_paths import local_path, remove
 
 Fingerprints: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
@@ -116,22 +117,6 @@ class Place(msgspec.Struct, frozen=True):
         """Remove what tasks have written, where no commit can know of it."""
         for path in Path(self.directory).glob(f"data/*/{self.reading}-*.parquet"):
             remove(path)
-
-
-def remove(path: Path) -> None:
-    """Remove a file that no snapshot knows; where that cannot be done, it is an orphan, which upkeep removes."""
-    with suppress(OSError):
-        path.unlink()
-
-
-def local_path(location: str) -> str | None:
-    """Give the path of a URL in a file system, None for another kind of store.
-
-    >>> local_path("file:///srv/lake/muster/advisories"), local_path("file:/srv/lake"), local_path("s3://lake/muster")
-    ('/srv/lake/muster/advisories', '/srv/lake', None)
-    """
-    path = location.removeprefix("file:")
-    return "/" + path.lstrip("/") if path.startswith("/") else None
 
 
 def stage_slice(source: StreamSlices, place: Place, sequences: tuple[int, int]) -> StagedSlice:

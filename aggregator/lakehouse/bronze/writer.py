@@ -24,9 +24,9 @@ from aggregator.lakehouse.bronze.decode import TABLES as DECODED
 from aggregator.lakehouse.bronze.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.bronze.policy_rows import given_at
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
 from aggregator.lakehouse.warehouse import commits
-from aggregator.lakehouse.warehouse.commits import HubPosition
 from aggregator.lakehouse.warehouse.windows import within
 
 _DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive.intervals import BLOCK, DOWN, MAINTENANCE, SENDER, UNKNOWN, UP, site_bucket
-from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
+from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.lakehouse.tables.schemas import SITE_AVAILABILITY_DAILY
 from aggregator.lakehouse.warehouse.windows import (
     DAY_US,

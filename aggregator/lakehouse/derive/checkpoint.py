@@ -7,9 +7,10 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import DERIVED, SITE_BUCKETS
 from aggregator.lakehouse.warehouse import commits
-from aggregator.lakehouse.warehouse.commits import HubPosition, WholeRun
+from aggregator.lakehouse.warehouse.commits import WholeRun
 
 _VERSION = 8
 """Of the derivation: raised when its results change, so that an update computes them anew. New columns do without."""

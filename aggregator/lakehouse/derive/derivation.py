@@ -26,6 +26,7 @@ from aggregator.lakehouse.tables.imports import (
     IMPORT_SENDER_AVAILABILITY,
     IMPORTS,
 )
+from aggregator.lakehouse.tables.position import NOWHERE, HubPosition
 from aggregator.lakehouse.tables.schemas import (
     ADVISORIES,
     CONTINUATIONS,
@@ -43,9 +44,8 @@ from aggregator.lakehouse.tables.schemas import (
     WATERMARKS,
     Table,
 )
-from aggregator.lakehouse.unchanged import NOWHERE
 from aggregator.lakehouse.warehouse import commits
-from aggregator.lakehouse.warehouse.commits import HubPosition, WholeRun
+from aggregator.lakehouse.warehouse.commits import WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.windows import DAY_US, HOUR_US
 from shared.instants import SECOND

@@ -19,8 +19,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.window import WindowSpec
 
 from aggregator.lakehouse.derive.intervals import BLOCK, DOWN, SENDER, UP, site_bucket, with_whole_days
-from aggregator.lakehouse.imports.mapping import ABSENT
 from aggregator.lakehouse.tables.causes import Cause
+from aggregator.lakehouse.tables.imports import ABSENT
 
 GAP, END = "import_gap", "import_end"
 _NEVER = (1 << 63) - 1

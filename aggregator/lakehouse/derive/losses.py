@@ -4,9 +4,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.archive.reading_plan import Span
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import LOSSES
 from aggregator.lakehouse.warehouse import commits
-from aggregator.lakehouse.warehouse.commits import HubPosition
 
 
 def record(spark: SparkSession, lost: Span, before: HubPosition, resumed_at: int) -> None:

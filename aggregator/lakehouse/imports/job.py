@@ -14,9 +14,9 @@ from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
 from aggregator.lakehouse.imports.taking import ImportCounts, remove, take
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.spark import effort
-from aggregator.lakehouse.spark.stopping import Check, unstoppable
 from aggregator.lakehouse.tables.imports import IMPORTS
 from aggregator.lakehouse.warehouse import commits, provision
+from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
 from aggregator.lakehouse.warehouse.lock import alone, wait_until_free
 
 Progress = Callable[[str], None]

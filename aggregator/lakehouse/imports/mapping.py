@@ -4,14 +4,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-BLOCK_PREFIX = "import:"
-"""Begins the block of everything imported. No agent's block can be called so: a colon is no part of a subject token."""
+from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 
 Known = Literal["up", "down"]
 Unit = Literal["us", "ms", "s", "m", "h", "d", "ns"]
 State = Literal["up", "down", "unknown"]
-ABSENT = "absent"
-"""The state of a row that says that its sender is no more: until its next row, nothing else is said of it."""
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):

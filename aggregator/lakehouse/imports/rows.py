@@ -7,9 +7,10 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import NamedTuple
 
-from aggregator.lakehouse.imports.mapping import ABSENT, ImportRefused, Mapping
+from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
 from aggregator.lakehouse.imports.times import EARLIEST, NOTHING, NOTHING_BUT_ZERO, latest, length_reader, time_reader
+from aggregator.lakehouse.tables.imports import ABSENT
 
 _REMEMBERED = 1 << 17
 

@@ -21,8 +21,8 @@ from aggregator.lakehouse.imports.overlaps import refuse_lost_watch, refuse_othe
 from aggregator.lakehouse.imports.staging import Staged
 from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.warehouse import commits
-from aggregator.lakehouse.warehouse.commits import HubPosition
 
 
 def until_next(rows: DataFrame, until: int | None) -> DataFrame:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from aggregator.lakehouse.imports.mapping import BLOCK_PREFIX
 from aggregator.lakehouse.page.figures import Block, Cell, Figures, Group, Outage, Sender, SenderTimes, Site, Unwatched
 from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping, quoted
 from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_grid, heat_grid
 from aggregator.lakehouse.page.words import listed
 from aggregator.lakehouse.query.engine import Tables
+from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY, HOUR, InvalidInstant, format_instant
 

@@ -220,7 +220,7 @@ def _prepare_environment(settings: SessionSettings) -> None:
 
 
 def _code_directory() -> str:
-    return str(Path(__file__).resolve().parents[2])
+    return str(Path(__file__).resolve().parents[3])
 
 
 def _name_what_pyspark_looks_up(spark: SparkSession) -> None:

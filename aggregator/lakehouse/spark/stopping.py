@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from aggregator.lakehouse.spark.jars import JarsUnavailable
 from aggregator.lakehouse.spark.java import JavaUnavailable
 from aggregator.lakehouse.spark.process import GONE
+from aggregator.lakehouse.warehouse.interruption import Check
 
 CUT_SHORT = (JarsUnavailable, JavaUnavailable, PySparkException, *GONE)
 """What a request to end may look like: Spark's work was given up, or what gets its jars or looks for its Java ended."""
@@ -35,9 +36,6 @@ _POLL_SECONDS = 0.2
 _SAME_REQUEST_SECONDS = 1.0
 _CANCEL_AGAIN_SECONDS = 1.0
 """A job of Spark's that begins after the last were cancelled is to be given up too."""
-
-Check = Callable[[], None]
-"""Raises Stopped where the process was asked to end: for whoever waits between two commits."""
 
 
 class Stopped(Exception):
@@ -122,10 +120,6 @@ class StopSignal:
                 with suppress(*GONE):
                     spark.cancelAllJobs()
             pause = _CANCEL_AGAIN_SECONDS
-
-
-def unstoppable() -> None:
-    """Check nothing: for whoever is not asked to end."""
 
 
 async def until_stopped(work: Coroutine[Any, Any, Result], check: Check) -> Result:

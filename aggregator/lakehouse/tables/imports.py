@@ -2,6 +2,14 @@
 
 from aggregator.lakehouse.tables.definition import Column, Table
 
+BLOCK_PREFIX = "import:"
+"""Begins the block of everything imported. No agent's block can be called so: a colon is no part of a subject token."""
+
+
+ABSENT = "absent"
+"""The state of a row that says that its sender is no more: until its next row, nothing else is said of it."""
+
+
 _BLOCK = (
     Column("region", "STRING", "region, out of the sender's name or as it was told"),
     Column("site", "STRING", "site, out of the sender's name or as it was told"),

@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
 from aggregator.lakehouse.warehouse.iceberg import Iceberg, quoted
 from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning
@@ -46,19 +47,6 @@ _RUNS, _SWEPT = "muster.runs-since-upkeep", "muster.swept-at"
 
 JUST_NOW: Final = -1
 """In the place of a snapshot: the one that there is when rows are added, with which nothing had to be compared."""
-
-
-class HubPosition(msgspec.Struct, frozen=True):
-    """Say through which message of the hub's archive a table is complete.
-
-    ``created_at`` is the stream's creation: which past its sequences count in. ``known_through`` is the hub's time of
-    the last message read, where known time ends. Instants in microseconds; 0 where nothing was read yet.
-    """
-
-    stream: str
-    created_at: int
-    sequence: int
-    known_through: int
 
 
 class WholeRun(msgspec.Struct, frozen=True):

@@ -20,8 +20,8 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from aggregator.catalog_settings import CatalogSettings
-from aggregator.lakehouse.spark.stopping import Check, unstoppable
 from aggregator.lakehouse.warehouse.catalog_settings import jdbc_access
+from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
 
 _FILE = "rollup.lock"
 _POLL_SECONDS = 0.2

@@ -15,13 +15,13 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.config import LakehouseSettings
-from aggregator.lakehouse.bronze.staging import local_path
 from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.schemas import BRONZE, QUARANTINE, REGISTRATIONS, TABLES
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import LastUpkeep, WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.jvm import java_class
+from aggregator.lakehouse.warehouse.local_paths import local_path
 from shared.instants import DAY
 
 _MANY_FILES = "5"

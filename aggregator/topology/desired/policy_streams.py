@@ -8,7 +8,7 @@ shows, can read nothing else.
 from collections.abc import Iterator
 
 from aggregator.topology.model import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
-from aggregator.topology.plan.durable_sources import consumer_of
+from aggregator.topology.observed.durable_copies import consumer_of
 from aggregator.topology.settings import PolicySettings, RegionSettings, TopologySettings
 from shared.nats.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_config, consumer_name, subjects_of_region

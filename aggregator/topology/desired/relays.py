@@ -7,8 +7,8 @@ answers, and what it pulls, come to itself alone.
 
 from collections.abc import Iterator
 
+from aggregator.topology.desired.grants import CONNECTIONS_OF_A_SITE, Account, Grant, inbox
 from aggregator.topology.model import DesiredConsumer, Place
-from aggregator.topology.render.permissions import CONNECTIONS_OF_A_SITE, Account, Grant, inbox
 from aggregator.topology.settings import RelaySettings, TopologySettings
 from shared.nats.jetstream_api import api_prefix
 from shared.subjects import EVERY_REGISTRATION, ROOT, RecordType

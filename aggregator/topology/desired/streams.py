@@ -15,8 +15,8 @@ from aggregator.topology.desired.policy_streams import policy_at_hub, policy_in_
 from aggregator.topology.desired.relays import consumers_of_relays
 from aggregator.topology.desired.room import archive_room, fleet_room, report_room
 from aggregator.topology.model import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
+from aggregator.topology.observed.durable_copies import archive_deliveries, consumer_of, through_consumer
 from aggregator.topology.observed.state import StreamKey
-from aggregator.topology.plan.durable_sources import archive_deliveries, consumer_of, through_consumer
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
 from shared.policy import EVERY_REVISION

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 
 from aggregator.topology.model import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
 from aggregator.topology.observed.connections import REQUEST_DEADLINE, Connections
+from aggregator.topology.observed.durable_copies import OURS, copier_of, named_copier
 from aggregator.topology.observed.messages import see_message
 from aggregator.topology.observed.state import (
     ConsumerKey,
@@ -26,7 +27,6 @@ from aggregator.topology.observed.state import (
     silence,
     sources_of,
 )
-from aggregator.topology.plan.durable_sources import OURS, copier_of, named_copier
 from shared.nats.connection import ApiError, RequestFailed, request_json
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, domain_of
 

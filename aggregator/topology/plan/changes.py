@@ -12,6 +12,7 @@ import msgspec
 
 from aggregator.topology.confinement import is_confined, number_of
 from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, Place
+from aggregator.topology.observed.durable_copies import OURS
 from aggregator.topology.observed.state import (
     ConsumerKey,
     Found,
@@ -33,7 +34,7 @@ from aggregator.topology.plan.differences import (
     source_pairs,
     title,
 )
-from aggregator.topology.plan.durable_sources import OURS, settled, undecided
+from aggregator.topology.plan.durable_sources import settled, undecided
 from aggregator.topology.plan.harmful_fields import found_harms, harms
 from aggregator.topology.plan.orphans import strays
 from aggregator.topology.plan.recreations import made_anew, needs_another_stream

@@ -12,8 +12,8 @@ import msgspec
 
 from aggregator.topology.desired.relays import FOR_A_RELAY
 from aggregator.topology.model import Desired, DesiredConsumer, Place
+from aggregator.topology.observed.durable_copies import copier_of, named_copier
 from aggregator.topology.observed.state import ConsumerKey, Found, FoundConsumer, consumer_name_of, sources_of
-from aggregator.topology.plan.durable_sources import copier_of, named_copier
 from shared.policy import STREAM, Scope, consumer_name, parse_policy_subject, subjects_of_site
 
 

@@ -6,12 +6,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from aggregator.topology.desired.grants import Account, Grant
 from aggregator.topology.desired.relays import account_above, account_below
 from aggregator.topology.desired.streams import desired, region_place
 from aggregator.topology.model import DesiredStream
 from aggregator.topology.render import permissions
 from aggregator.topology.render.leaf_permissions import account_name, account_of_region, leaf_key
-from aggregator.topology.render.permissions import Account, Grant
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
 from shared.nats.settings import DEFAULT_PORT

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.source.port import SourceUnavailable
 from shared.identifiers import AdvisoryKind
 from tests.support.agent_stage import Stage, agent_stage
 from tests.support.running_agent import AgentProcess, agent_process

@@ -15,7 +15,7 @@ import pytest
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.ingest import commits
-from edge_agent.ingest.port import Opened
+from edge_agent.source.port import Opened
 from edge_agent.source.reader import JetStreamSource
 from edge_agent.store import schema
 from tests.support import failing_agent

@@ -18,8 +18,8 @@ from edge_agent.delivery import oversized
 from edge_agent.delivery import region as upstream
 from edge_agent.delivery.region_protocol import least_size
 from edge_agent.delivery.shipment import Form, Shipment
-from edge_agent.ingest import port
-from edge_agent.ingest.port import LaneDepth
+from edge_agent.store import port
+from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId
 from shared.subjects import registration_subject

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from edge_agent.ingest.port import StoreFailing
 from edge_agent.observability import health
 from edge_agent.source import pulls
 from edge_agent.source.api import SourceApi
 from edge_agent.store import sqlite_store
 from edge_agent.store.housekeeping import DiskSpace
+from edge_agent.store.port import StoreFailing
 from edge_agent.store.site_key import site_key
 from shared.instants import HOUR, SECOND, format_instant
 from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from edge_agent.observability import server_watch
-from edge_agent.observability.server_versions import Version
 from shared.embedded import server as embedded_nats
 from shared.identifiers import AdvisoryKind
 from shared.nats.connection import TlsSettings, connect
 from shared.nats.jetstream_api import request_json
+from shared.nats.server_version import Version
 from shared.settings import FilePath
 from tests.support.agent_process import SETTINGS, AgentProcess, deployed
 from tests.support.agent_within import agent_within

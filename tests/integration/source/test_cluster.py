@@ -14,8 +14,8 @@ from nats.errors import NoRespondersError
 
 from edge_agent.config.agent import load
 from edge_agent.doctor.source import check_source
-from edge_agent.ingest.port import Checked, SourceUnavailable
 from edge_agent.source.consumer import SourceAddress, creation
+from edge_agent.source.port import Checked, SourceUnavailable
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import ServerSettings

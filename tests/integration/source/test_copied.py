@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.stream_past import PastChange
-from edge_agent.ingest.port import SourceUnavailable
 from edge_agent.source.consumer import SourceAddress
+from edge_agent.source.port import SourceUnavailable
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import AdvisoryKind

@@ -15,9 +15,9 @@ from edge_agent.core.payload import DigestRule
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Lane
 from edge_agent.ingest.block import IngestPhase
-from edge_agent.ingest.port import Checked, SourceUnavailable
 from edge_agent.policy.orders import PolicyOrders
 from edge_agent.runtime import backoff
+from edge_agent.source.port import Checked, SourceUnavailable
 from shared import wire
 from shared.instants import SECOND
 from shared.policy import Order, RetireSender, Revision, Said, Scope

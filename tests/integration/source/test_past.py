@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from edge_agent.core.stream_past import PastChange, StreamFacts, is_gap
-from edge_agent.ingest.port import SourceUnavailable
 from edge_agent.source.api import SourceApi
 from edge_agent.source.consumer import SourceAddress
+from edge_agent.source.port import SourceUnavailable
 from shared.instants import parse_instant
 from shared.nats import client
 from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site

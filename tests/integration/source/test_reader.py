@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.stream_past import PastChange
-from edge_agent.ingest.port import SourceUnavailable
 from edge_agent.source import pulls
 from edge_agent.source.consumer import SourceAddress, StartRule
+from edge_agent.source.port import SourceUnavailable
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, parse_instant
 from shared.nats import client

@@ -8,9 +8,10 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.delivery import uploader
 from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.port import UpstreamUnavailable
 from edge_agent.delivery.shipment import Answer, Shipment
 from edge_agent.delivery.uploader import Uploader
-from edge_agent.ingest.port import SourceUnavailable, UpstreamUnavailable
+from edge_agent.source.port import SourceUnavailable
 from shared.cancellation import cancelled
 from shared.instants import SECOND
 from tests.support.mortal_agent import MortalAgent

@@ -7,8 +7,8 @@ import pytest
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
-from edge_agent.ingest.port import EVERYTHING
 from edge_agent.observability.clocks import Clocks, SiteClock
+from edge_agent.store.port import EVERYTHING
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 

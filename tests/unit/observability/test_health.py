@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from edge_agent.core.records import Lane
-from edge_agent.delivery.shipment import SizeLimit, TooLarge
-from edge_agent.ingest.port import DROPPED_LATELY, DroppedTooLarge, OutboxLevel, Progress, SetApartSum
+from edge_agent.core.records import Lane, SizeLimit, TooLarge
+from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import Condition, errors
 from edge_agent.observability.health import PartStatus, in_order, of_outbox, of_parts, of_reading
+from edge_agent.store.port import DROPPED_LATELY, DroppedTooLarge, OutboxLevel, SetApartSum
 from shared.instants import HOUR, MINUTE, SECOND
 
 NOW = 1_769_817_600 * SECOND

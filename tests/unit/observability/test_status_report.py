@@ -9,7 +9,8 @@ from textwrap import dedent
 import msgspec
 import pytest
 
-from edge_agent.core.block_state import BlockState, Counters
+from edge_agent.core.block_state import BlockState
+from edge_agent.core.decisions import Counters
 from edge_agent.core.policy import Policy
 from edge_agent.ingest.port import Progress
 from edge_agent.observability import status_page, status_report

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from edge_agent.core.stream_past import StreamFacts
-from edge_agent.ingest.port import SourceUnavailable
+from edge_agent.source.port import SourceUnavailable
 from edge_agent.source.reader import Completeness
 
 ALONE = StreamFacts(created_at=1, first_sequence=1, last_sequence=9, server_at=2)
