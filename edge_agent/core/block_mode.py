@@ -1,8 +1,8 @@
 """Say what the ingest loop needs of a block's mode: something that reads messages, decides, and writes records.
 
 The loop knows no modes. In every mode inputs go to a draft, whose commit is begun, and which is then adopted at once:
-what is decided next builds on it (``edge_agent.ingest.commits``). A commit that the store cannot take now is tried until it
-can; any other failure ends the loop, and what is in memory with it.
+what is decided next builds on it (``edge_agent.ingest.commits``). A commit that the store cannot take now is tried
+until it can; any other failure ends the loop, and what is in memory with it.
 """
 
 from collections.abc import Sequence

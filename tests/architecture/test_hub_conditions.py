@@ -8,7 +8,7 @@ from aggregator.topology.report import findings
 from aggregator.topology.report.findings import CATALOGUE, Kind
 from tests.support.hub_condition_reference import PATH, hub_condition_reference
 
-TOPOLOGY = Path(findings.__file__).parent
+TOPOLOGY = Path(findings.__file__).parents[1]
 
 
 def test_the_page_of_what_check_finds_is_what_the_catalogue_says() -> None:
@@ -21,5 +21,5 @@ def test_every_kind_is_in_the_catalogue_has_a_name_of_its_own_and_is_found_somew
     assert max(Counter(kind.name for kind in kinds.values()).values()) == 1
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.name) for kind in kinds.values())
     assert all(kind.meaning.endswith(".") and kind.remedy and not kind.remedy.endswith(".") for kind in kinds.values())
-    used = "".join(path.read_text(encoding="utf-8") for path in TOPOLOGY.glob("check*.py"))
+    used = "".join(path.read_text(encoding="utf-8") for path in TOPOLOGY.rglob("check*.py"))
     assert [name for name in kinds if f"findings.{name}" not in used] == []

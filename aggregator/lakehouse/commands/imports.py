@@ -148,9 +148,9 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
 @config.config_option
 def list_(config_path: Path) -> None:
     """Show what was imported: the identifier of each file, what it brought, and for which time."""
-    from aggregator.lakehouse.imports.listing import imports_in  # noqa: PLC0415 - DuckDB
-    from aggregator.lakehouse.query.engine import open_tables  # noqa: PLC0415 - DuckDB
-    from aggregator.lakehouse.warehouse.errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
+    from aggregator.lakehouse.imports.listing import imports_in
+    from aggregator.lakehouse.query.engine import open_tables
+    from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
     settings = config.load(config_path).lakehouse
     try:
@@ -173,10 +173,10 @@ def remove(identifiers: tuple[str, ...], settings: AggregatorSettings) -> None:
     All tables become as if it had never been imported. A row that another file had too counts as brought by the one
     that was imported first: import the other once more.
     """
-    from aggregator.lakehouse.commands.failures import in_one_line  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.imports.job import remove_imports  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.spark.stopping import StopSignal  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.warehouse.errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
+    from aggregator.lakehouse.commands.failures import in_one_line
+    from aggregator.lakehouse.imports.job import remove_imports
+    from aggregator.lakehouse.spark.stopping import StopSignal
+    from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
     try:
         with in_one_line(), StopSignal() as stop:
@@ -198,7 +198,7 @@ def _described(imported: "Imported") -> str:
 
 
 def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
-    from aggregator.lakehouse.imports.staging import stage  # noqa: PLC0415 - pyarrow
+    from aggregator.lakehouse.imports.staging import stage
 
     for path in files:
         staged = stage(path, mapping, None, now, _say)
@@ -216,9 +216,9 @@ def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
 
 
 def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
-    from aggregator.lakehouse.commands.failures import in_one_line  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.imports.job import import_intervals  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.spark.stopping import StopSignal  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.commands.failures import in_one_line
+    from aggregator.lakehouse.imports.job import import_intervals
+    from aggregator.lakehouse.spark.stopping import StopSignal
 
     with in_one_line(), StopSignal() as stop:
         result = import_intervals(settings, files, mapping, stop.telling(_say), stop.check)
@@ -244,7 +244,7 @@ def _range(staged: "Staged") -> str:
 
 
 def _tell_reasons(staged: "Staged") -> None:
-    from aggregator.lakehouse.imports.staging import remedy  # noqa: PLC0415 - pyarrow
+    from aggregator.lakehouse.imports.staging import remedy
 
     for reason, count in staged.reasons.items():
         click.echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}")

@@ -43,10 +43,10 @@ def rollup(
         lakehouse = msgspec.structs.replace(settings.lakehouse, spark_master=master)
         settings = msgspec.structs.replace(settings, lakehouse=lakehouse)
     from aggregator.lakehouse import rollup as job
-    from aggregator.lakehouse.archive.reading_plan import Span  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.commands.failures import in_one_line  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.commands.repeat import roll_up_every  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.spark.stopping import StopSignal  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.archive.reading_plan import Span
+    from aggregator.lakehouse.commands.failures import in_one_line
+    from aggregator.lakehouse.commands.repeat import roll_up_every
+    from aggregator.lakehouse.spark.stopping import StopSignal
 
     if every:
         with in_one_line(), StopSignal() as stop:
@@ -78,8 +78,8 @@ def maintain(settings: AggregatorSettings) -> None:
     Rollups do it themselves, as [lakehouse] maintain_every says.
     """
     from aggregator.lakehouse import rollup as job
-    from aggregator.lakehouse.commands.failures import in_one_line  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.spark.stopping import StopSignal  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.commands.failures import in_one_line
+    from aggregator.lakehouse.spark.stopping import StopSignal
 
     with in_one_line(), StopSignal() as stop:
         upkeep = job.keep_up(settings, stop.telling(_progress), stop.check)

@@ -41,8 +41,8 @@ def serve_sql(
     """  # noqa: D301 - \b keeps click from filling the lines
     check_read_only(settings.lakehouse.catalog)
     from aggregator.lakehouse import rollup
-    from aggregator.lakehouse.commands.failures import in_one_line  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.spark.sql_server import Endpoints, check_ports, serving  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.commands.failures import in_one_line
+    from aggregator.lakehouse.spark.sql_server import Endpoints, check_ports, serving
 
     endpoints = Endpoints(host, None if only == "connect" else jdbc_port, None if only == "jdbc" else connect_port)
     log = log or rollup.warehouse(settings) / "serve-sql.log"

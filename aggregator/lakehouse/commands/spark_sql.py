@@ -34,9 +34,9 @@ def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[s
     """  # noqa: D301 - \b keeps click from filling the lines
     check_read_only(settings.lakehouse.catalog)
     from aggregator.lakehouse import rollup
-    from aggregator.lakehouse.commands.failures import EXPECTED  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.spark.session import spark_environment, spark_properties  # noqa: PLC0415 - Spark
-    from aggregator.lakehouse.warehouse.catalog_settings import spark_secrets  # noqa: PLC0415 - Spark
+    from aggregator.lakehouse.commands.failures import EXPECTED
+    from aggregator.lakehouse.spark.session import spark_environment, spark_properties
+    from aggregator.lakehouse.warehouse.catalog_settings import spark_secrets
 
     lakehouse = settings.lakehouse
     try:
