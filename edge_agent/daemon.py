@@ -16,7 +16,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.namesake import Namesake, boot_id
-from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.fast_path import FastPath
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.clocks import Clocks
 from edge_agent.observability.http import serve_monitor
@@ -34,7 +34,7 @@ from edge_agent.store.files import Hold, Prepared, StoreUnusable, held, prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.wiring import AgentIdentity, AgentParts, Seats, Uploading
+from edge_agent.wiring import AgentIdentity, AgentParts, BlockWiring, UploadPath
 from shared.cancellation import cancelled
 from shared.identifiers import BlockId
 
@@ -200,11 +200,11 @@ class Agent:
             self._links,
             self._board,
             PolicyFeed(settings.region, settings.site, settings.upstream.domain, self._board.reporter("policy")),
-            Passage(store.copies_wait),
+            FastPath(store.copies_wait),
             Clocks(),
             replaces_lost,
         )
-        self._seats, self._uploading = Seats(self._parts), Uploading(self._parts)
+        self._seats, self._uploading = BlockWiring(self._parts), UploadPath(self._parts)
 
     async def run_until(self, stopping: asyncio.Event) -> None:
         """Run every part; end when told to, raise what a part raised."""

@@ -14,12 +14,12 @@ from edge_agent.core.block_mode import Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.copy_mode import Copier, CopyEmitter, CopyIntake
 from edge_agent.core.intake import Intake
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.records import Emitter, Lane
 from edge_agent.core.relay_mode import Relay, RelayEmitter, RelayIntake
 from edge_agent.core.senders import SenderTable
 from edge_agent.core.tracker import Tracker
-from edge_agent.delivery.fast_path import Passage, Passing
+from edge_agent.delivery.fast_path import BlockFastPath, FastPath
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.uploader import Uploader
 from edge_agent.ingest.block import BlockRules, IngestPhase
@@ -108,12 +108,12 @@ class AgentParts(NamedTuple):
     links: Links
     board: StatusBoard
     policy_feed: PolicyFeed
-    passage: Passage
+    passage: FastPath
     clocks: Clocks
     replaces_lost: bool
 
 
-class Seat(NamedTuple):
+class BlockParts(NamedTuple):
     """What a block is read with; ``adapters`` hear of its link."""
 
     block: StreamSettings
@@ -124,7 +124,7 @@ class Seat(NamedTuple):
     report: Callable[[IngestPhase, str], None]
 
 
-class Seats:
+class BlockWiring:
     """Makes them for the blocks of one agent."""
 
     def __init__(self, parts: AgentParts) -> None:
@@ -132,7 +132,7 @@ class Seats:
         self._settings = parts.settings
         self._board = parts.board
 
-    async def seat(self, block: StreamSettings) -> Seat:
+    async def seat(self, block: StreamSettings) -> BlockParts:
         """Connect a block with its stream, however long that takes."""
         settings, source_settings = self._settings, block.source
         adapters: list[Adapter] = []
@@ -161,12 +161,14 @@ class Seats:
                 # Whatever was denied on the link is permitted again, or reading does without.
                 link_report("connected", "")
 
-        return Seat(block, client, source, mode_of(settings, block, self._parts.identity), adapters, report_reading)
+        return BlockParts(
+            block, client, source, mode_of(settings, block, self._parts.identity), adapters, report_reading
+        )
 
-    async def ingest(self, seat: Seat, decider: Decider | None, journal: Journal | None = None) -> None:
+    async def ingest(self, seat: BlockParts, decider: Decider | None, journal: Journal | None = None) -> None:
         """Read the block until cancelled; ``decider`` is None where the store does not know it."""
         block = seat.block
-        passing = Passing(self._parts.passage, block.name) if seat.mode.passes else None
+        passing = BlockFastPath(self._parts.passage, block.name) if seat.mode.passes else None
         rules = msgspec.structs.replace(self.rules(seat), journal=journal)
         ingest = Ingest(rules, seat.source, self._parts.store, decider, seat.report, passing)
         self._board.watch(block.name, ingest)
@@ -182,7 +184,7 @@ class Seats:
         finally:
             seat.adapters.remove(heartbeat)
 
-    def rules(self, seat: Seat) -> BlockRules:
+    def rules(self, seat: BlockParts) -> BlockRules:
         """Say what a block's loop goes by."""
         block, mode = seat.block, seat.mode
         return BlockRules(
@@ -233,7 +235,7 @@ class RegionLink(NamedTuple):
     names: NameWatch
 
 
-class Uploading:
+class UploadPath:
     """The agent's side towards its region."""
 
     def __init__(self, parts: AgentParts) -> None:
@@ -262,7 +264,7 @@ class Uploading:
         """Upload, and hear what the hub says, until cancelled; it may run again then."""
         report = self._parts.board.reporter(UPSTREAM)
         known = {block_id.block: state.standing for block_id, state in await self._parts.store.known_blocks()}
-        taken = [known.get(block.name, Standing()) for block in self._parts.settings.stream]
+        taken = [known.get(block.name, PolicyRevisions()) for block in self._parts.settings.stream]
 
         def report_upload(problem: str) -> None:
             if not problem:

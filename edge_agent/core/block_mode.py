@@ -12,7 +12,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause, Decision, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.records import OutboxRow, WatermarkContext
 from edge_agent.core.senders import SenderChanges
 from edge_agent.core.stream_past import StreamFacts
@@ -63,7 +63,7 @@ class BlockDraft(Protocol):
     def change_policy(self, policy: Policy) -> bool:
         """Let other thresholds hold from now on."""
 
-    def stand(self, standing: Standing, what: str) -> None:
+    def stand(self, standing: PolicyRevisions, what: str) -> None:
         """Note how far the hub's policy has been taken, and count what was done."""
 
     def steps_back(self, at: int) -> bool:

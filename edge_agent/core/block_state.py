@@ -4,7 +4,7 @@ import msgspec
 
 from edge_agent.core.decisions import BlindCause, Counters, StreamSeen
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.rejections import Rejections
 from edge_agent.core.stream_past import StreamTakes
 from shared.identifiers import SourcePosition
@@ -40,7 +40,7 @@ class BlockState(msgspec.Struct, frozen=True):
     position: SourcePosition
     policy: Policy
     policy_at: int = 0
-    standing: Standing = Standing()
+    standing: PolicyRevisions = PolicyRevisions()
     asked_for: tuple[str, ...] = ()
     observed_since: int = 0
     observed_through: int = 0

@@ -12,7 +12,7 @@ from shared.policy import Revision, Scope, SetThresholds, scopes_of
 from shared.thresholds import Thresholds
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PolicyRevisions(msgspec.Struct, frozen=True):
     """Through which revision, and in which past of the hub's stream (0: nothing was said yet).
 
     ``given_at`` is the latest that the hub's clock was at any revision of that past, before the first one the site's
@@ -38,11 +38,11 @@ class Standing(msgspec.Struct, frozen=True):
             return False
         return revision.given_at_us <= self.given_at or not self.knows_latest
 
-    def after(self, scope: Scope, revision: Revision, began_at: int) -> "Standing":
+    def after(self, scope: Scope, revision: Revision, began_at: int) -> "PolicyRevisions":
         """Take the next revision; ``began_at`` is about when the block's store began, where nothing else says so."""
         before, given_at = self, revision.given_at_us
         if revision.stream_created_us != self.stream_created_at:
-            before = Standing(revision.stream_created_us, floor=self.given_at or began_at, knows_latest=True)
+            before = PolicyRevisions(revision.stream_created_us, floor=self.given_at or began_at, knows_latest=True)
         else:
             given_at = max(given_at, self.given_at)
         thresholds = before.thresholds

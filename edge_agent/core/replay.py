@@ -132,7 +132,7 @@ class OtherCommit(msgspec.Struct, frozen=True):
     oldest_forwarded: int = 0
 
 
-class Following:
+class CommitReplay:
     """One commit, decided once more: let it take the commit's messages in order, then finish it."""
 
     def __init__(self, tracker: Tracker, intake: MessageIntake, commit: OtherCommit) -> None:

@@ -50,7 +50,7 @@ from edge_agent.core.decisions import (
 )
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
@@ -569,7 +569,7 @@ class PolicyDraft(Draft):
             self.recorded.append(SenderRetired(self.observed_through, sender_id, self.position.sequence))
         return True
 
-    def stand(self, standing: Standing, what: str) -> None:
+    def stand(self, standing: PolicyRevisions, what: str) -> None:
         """Note how far the hub's policy has been taken, and count what was done."""
         self._standing = standing
         self._ledger.count("policy", what)

@@ -7,7 +7,7 @@ from edge_agent.core.block_state import BlockState, counted
 from edge_agent.core.decisions import BlindCause, Counters, Decision, EpochBegun, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.senders import NO_CHANGES, SenderChanges
 from edge_agent.core.stream_past import StreamFacts
 from shared.identifiers import Incarnation, SourcePosition
@@ -88,7 +88,7 @@ class PositionDraft:
 
     retire = ask_for
 
-    def stand(self, standing: Standing, what: str) -> None:
+    def stand(self, standing: PolicyRevisions, what: str) -> None:
         """Note how far the hub's policy has been taken, and count what was done."""
         self._standing = standing
         self._count("policy", what)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit
-from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.flow_control import FlightLimit
 from edge_agent.delivery.lane import BATCH_ROWS, UploadLane
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
@@ -381,11 +381,11 @@ def _is_whole(shipment: Shipment, answer: Answer) -> bool:
     return answer.sequence == shipment.behind.sequence + len(shipment.rows)
 
 
-class PassLane(CopyLane):
+class FastPathLane(CopyLane):
     """The lane whose rows are in the passage, for as long as that is open."""
 
     def __init__(
-        self, passage: Passage, terms: Terms, flight_limit: FlightLimit, publishes: Tally, wake: Callable[[], None]
+        self, passage: FastPath, terms: Terms, flight_limit: FlightLimit, publishes: Tally, wake: Callable[[], None]
     ) -> None:
         super().__init__(passage, terms, flight_limit, publishes, wake)
         self._passage = passage

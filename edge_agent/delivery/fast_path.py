@@ -29,7 +29,7 @@ from edge_agent.store.port import EVERYTHING
 ROOM = 8 << 20
 
 
-class Passage:
+class FastPath:
     """The rows of all blocks that copy, an outbox to the lane that delivers them.
 
     ``copies_wait`` tells whether the store holds copies that the region has not acknowledged.
@@ -175,7 +175,7 @@ PATIENCE = 2.0
 """How long the region may take to acknowledge a copy before it is stored, in seconds."""
 
 
-class Concluded(msgspec.Struct, frozen=True):
+class DeliveredCopies(msgspec.Struct, frozen=True):
     """A state to be committed, with rows that have to be stored with it."""
 
     state: BlockState
@@ -189,10 +189,10 @@ class _Piece(msgspec.Struct, frozen=True):
     handed_at: float
 
 
-class Passing:
+class BlockFastPath:
     """One block's pieces on their way."""
 
-    def __init__(self, passage: Passage, block: str) -> None:
+    def __init__(self, passage: FastPath, block: str) -> None:
         self._passage = passage
         self._block = block
         self._pieces: deque[_Piece] = deque()
@@ -215,18 +215,18 @@ class Passing:
         self._pieces.append(_Piece(state, rows, through, loop_time()))
         return True
 
-    def conclude(self) -> Concluded | None:
+    def conclude(self) -> DeliveredCopies | None:
         """Give what is to be committed now, which is then no longer under way; None where there is nothing."""
         passage, pieces = self._passage, self._pieces
         delivered = passage.acknowledged_through
         concluded = None
         while pieces and pieces[0].through <= delivered:
-            concluded = Concluded(pieces.popleft().state)
+            concluded = DeliveredCopies(pieces.popleft().state)
         if pieces and loop_time() - pieces[0].handed_at >= PATIENCE:
             passage.close()
         if pieces and not passage.is_open:
             rows = [row for piece in pieces for row in piece.rows if row.row_id > delivered]
-            concluded = Concluded(pieces[-1].state, rows)
+            concluded = DeliveredCopies(pieces[-1].state, rows)
             pieces.clear()
             passage.take_back(self._block)
         return concluded

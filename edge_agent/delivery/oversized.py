@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 
 from edge_agent.core.records import Lane, SizeLimit
-from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.port import Upstream
 from edge_agent.delivery.shipment import Terms
 from edge_agent.runtime.backoff import jitter, loop_time
@@ -39,7 +39,7 @@ class OversizedRetry:
     By lane, block and limit: when a trial is due, the pause after it, the row on trial.
     """
 
-    def __init__(self, store: OutboxStore, upstream: Upstream, passage: Passage, terms: Terms) -> None:
+    def __init__(self, store: OutboxStore, upstream: Upstream, passage: FastPath, terms: Terms) -> None:
         self._store, self._upstream, self._passage, self._terms = store, upstream, passage, terms
         self._due_at: dict[_Key, float] = {}
         self._pauses: dict[_Key, float] = {}

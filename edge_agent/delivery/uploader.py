@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from edge_agent.core.records import Lane
-from edge_agent.delivery.copy_lane import CopyLane, PassLane
-from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.copy_lane import CopyLane, FastPathLane
+from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.flow_control import MOST, FlightLimit
 from edge_agent.delivery.lane import UploadLane
 from edge_agent.delivery.oversized import OversizedRetry
@@ -40,7 +40,7 @@ class Uploader:
         *,
         bytes_per_second: int,
         report: Callable[[str], None],
-        passage: Passage,
+        passage: FastPath,
     ) -> None:
         self._store = store
         self._passage = passage
@@ -60,7 +60,7 @@ class Uploader:
             UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes, upstream.poke),
             registrations,
             CopyLane(store, self._terms, limit(), self.publishes, upstream.poke),
-            PassLane(passage, self._terms, limit(), self.publishes, upstream.poke),
+            FastPathLane(passage, self._terms, limit(), self.publishes, upstream.poke),
         )
         self._lane_of: dict[int, UploadLane] = {}
         self._found_too_large = asyncio.Event()

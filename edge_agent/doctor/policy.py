@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.doctor.finding import Finding, doubtful, good
 from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability.conditions import POLICY_REFUSED
@@ -19,7 +19,7 @@ class InForce(NamedTuple):
     """What holds for a block, and how far the hub's policy was taken."""
 
     holds: Effective
-    standing: Standing
+    standing: PolicyRevisions
 
 
 def policy_in_force(settings: AgentSettings, block: StreamSettings) -> InForce:
@@ -29,7 +29,7 @@ def policy_in_force(settings: AgentSettings, block: StreamSettings) -> InForce:
             (known,) = read_blocks(database, block.name).values()
             standing = known.state.standing
     except StoreUnreadable:
-        standing = Standing()
+        standing = PolicyRevisions()
     return InForce(effective(settings.block_id(block), block, standing), standing)
 
 

@@ -8,7 +8,7 @@ import msgspec
 from edge_agent.core.block_mode import Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.port import ClockBound, Journal, Orders
 from edge_agent.source.port import ConsumerPaused, ConsumerShared, SourceUnavailable
@@ -58,7 +58,7 @@ class BlockRules(msgspec.Struct, frozen=True):
     journal: Journal | None = None
     clock: ClockBound | None = None
 
-    def policy_after(self, standing: Standing) -> Policy:
+    def policy_after(self, standing: PolicyRevisions) -> Policy:
         """Give the thresholds that hold after what was taken of the hub's policy."""
         return self.policy if self.orders is None else self.orders.policy(standing)
 

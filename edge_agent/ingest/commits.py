@@ -20,7 +20,7 @@ MOST_DECIDED_BYTES = 8 << 20
 LONGEST_FILLING = 0.5
 
 
-class Filling:
+class BatchLimit:
     """When a batch that is read behind the stream holds enough: in decisions, in messages, or after half a second.
 
     What each commit costs, and a sender's row that many of its sightings share, is worth waiting for. A few decisions
@@ -42,7 +42,7 @@ class Filling:
         return self._messages < MOST_MESSAGES and asyncio.get_running_loop().time() < self._until
 
 
-class Committing:
+class CommitQueue:
     """The commits of one block. ``pauses`` hears why a batch has to wait, and None when that is over.
 
     ``journal``, where there is one, is told of every batch before it is committed.
@@ -109,7 +109,7 @@ FIRST_RETRY = 0.1
 LONGEST_RETRY = 5.0
 
 
-class Reopening:
+class ReopenBackoff:
     """How long one source is left alone after it could not be read, in seconds."""
 
     def __init__(self, source: Source) -> None:

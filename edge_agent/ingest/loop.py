@@ -15,14 +15,14 @@ from edge_agent.core.block_mode import BlockDraft, Decider
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.records import OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
 from edge_agent.core.thinning import Thinning
-from edge_agent.delivery.fast_path import Passage, Passing
+from edge_agent.delivery.fast_path import BlockFastPath, FastPath
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
-from edge_agent.ingest.commits import LONGEST_RETRY, Committing, Filling, Reopening
+from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, ReopenBackoff
 from edge_agent.ingest.port import Progress
 from edge_agent.ingest.watermarks import Watermarks, watermark_context
 from edge_agent.runtime.backoff import Stretch
@@ -62,16 +62,16 @@ class Ingest:
         store: BatchStore,
         decider: Decider | None,
         report: Callable[[IngestPhase, str], None],
-        passing: Passing | None = None,
+        passing: BlockFastPath | None = None,
     ) -> None:
         self._rules = rules
         self._intake = rules.intake
         self._emitter = rules.emitter
         self._source = source
         self._store = store
-        self._commits = Committing(store, source, self._tell_pause, rules.journal)
+        self._commits = CommitQueue(store, source, self._tell_pause, rules.journal)
         self._decider = decider
-        self._passing = passing or Passing(Passage(copies_wait=lambda: True), rules.emitter.block_id.block)
+        self._passing = passing or BlockFastPath(FastPath(copies_wait=lambda: True), rules.emitter.block_id.block)
         self._journal = rules.journal
         self._oldest_forwarded = 0
         self._watermarks = Watermarks(rules.watermark_interval)
@@ -145,7 +145,7 @@ class Ingest:
             self._moved_at = self._consumer_at
 
     async def _read_for_ever(self, looking: asyncio.Task[None]) -> None:
-        loop, reopening = asyncio.get_running_loop(), Reopening(self._source)
+        loop, reopening = asyncio.get_running_loop(), ReopenBackoff(self._source)
         while not is_cancelled():
             try:
                 if looking.done():
@@ -172,7 +172,7 @@ class Ingest:
             position = SourcePosition(self._rules.stream, facts.incarnation(), sequence)
             await self._compare_clocks(facts)
             # Orders about senders that were given before are void, whatever the stream's past is called later.
-            standing = Standing(given_at=min(facts.server_at, self._rules.clock_bound(None)))
+            standing = PolicyRevisions(given_at=min(facts.server_at, self._rules.clock_bound(None)))
             state = BlockState(
                 position,
                 self._rules.policy_after(standing),
@@ -258,7 +258,7 @@ class Ingest:
 
     async def _take(self, messages: Sequence[SourceMessage]) -> None:
         """Decide and commit; behind the stream, what follows goes into the same batch while few decisions are made."""
-        filling, draft = Filling(), self.decider.draft()
+        filling, draft = BatchLimit(), self.decider.draft()
         while messages:
             draft = await self._give(draft, messages)
             must_wait = self._commits.is_under_way

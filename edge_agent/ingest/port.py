@@ -8,7 +8,7 @@ import msgspec
 from edge_agent.core.block_mode import BlockDraft
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.store.port import (
     BatchCommit,
 )
@@ -87,7 +87,7 @@ class ClockBound(Protocol):
 class Orders(Protocol):
     """What the ingest loop needs of the hub's policy."""
 
-    def policy(self, standing: Standing) -> Policy:
+    def policy(self, standing: PolicyRevisions) -> Policy:
         """Give the thresholds that hold after what was taken."""
 
     def inputs(self, state: BlockState) -> Iterable[Callable[[BlockDraft], bool]]:

@@ -15,7 +15,7 @@ from edge_agent.core.block_state import PairMark
 from edge_agent.core.replay import OutOfStep
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.observability.pair_status import PairPhase
-from edge_agent.pair.log import LogUnavailable, Outrun, PairLog
+from edge_agent.pair.log import LogOutrun, LogUnavailable, PairLog
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Logged, Writer
 from edge_agent.store.port import BatchCommit
@@ -29,7 +29,7 @@ class NotYet(Exception):
     """The pair cannot begin yet; the text says what it waits for."""
 
 
-class Founding(msgspec.Struct, frozen=True):
+class LogBootstrap(msgspec.Struct, frozen=True):
     """What one member's store has to do with the log.
 
     ``is_first`` tells whether the settings name this member first; ``other`` is the other's name. ``say`` is told of
@@ -93,7 +93,7 @@ class Founding(msgspec.Struct, frozen=True):
         )
         try:
             mark = PairMark(entry.generation, await self.log.append(entry, behind))
-        except Outrun as error:
+        except LogOutrun as error:
             raise LogUnavailable(f"{self.other} has begun the pair") from error
         for block_id, state in states:
             marked = msgspec.structs.replace(state, mark=mark)

@@ -13,11 +13,11 @@ import msgspec
 from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decisions import EpochBegun
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.replay import Following, OtherCommit, OutOfStep
+from edge_agent.core.replay import CommitReplay, OtherCommit, OutOfStep
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
-from edge_agent.ingest.commits import RETRY_AFTER, Reopening
+from edge_agent.ingest.commits import RETRY_AFTER, ReopenBackoff
 from edge_agent.ingest.port import Progress
 from edge_agent.ingest.watermarks import watermark_context
 from edge_agent.pair.log_deliveries import Deliveries
@@ -101,7 +101,7 @@ class Follower:
         """Follow until cancelled; raise OutOfStep."""
         self._report(IngestPhase.STARTING, "")
         logged = await self._entries.get()
-        reopening = Reopening(self._source)
+        reopening = ReopenBackoff(self._source)
         while not is_cancelled():
             try:
                 await self._open()
@@ -141,7 +141,7 @@ class Follower:
             await self._open()
             return
         # Given up, where the source fails, following begins again behind what was committed.
-        following = Following(
+        following = CommitReplay(
             self.decider, self._rules.intake, OtherCommit(state, entry.recorded, entry.oldest_forwarded)
         )
         async for messages in self._messages_through(state):

@@ -35,7 +35,7 @@ class Trouble(StrEnum):
     DELIVERING = "reach the region"
 
 
-class Fitness:
+class MemberHealth:
     """One member's; it asks the region's stream on ``subject``."""
 
     def __init__(self, board: StatusBoard, blocks: list[str], store_path: Path, subject: str) -> None:

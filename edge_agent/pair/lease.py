@@ -11,7 +11,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decisions import RecordedInput
-from edge_agent.pair.log import LogUnavailable, Outrun, PairLog
+from edge_agent.pair.log import LogOutrun, LogUnavailable, PairLog
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Writer
 from edge_agent.runtime.backoff import loop_time
@@ -118,7 +118,7 @@ class Lead:
             entry = msgspec.structs.replace(entry, delivered=self._deliveries.delivered)
             try:
                 self._sequence = await self._log.append(entry, self._sequence)
-            except (LogUnavailable, Outrun) as error:
+            except (LogUnavailable, LogOutrun) as error:
                 self._lost = str(error)
                 raise LeadLost(self._lost) from error
             self._appended_at = loop_time()

@@ -43,7 +43,7 @@ class OtherKey(Exception):
     """The stream is the log of a pair whose secret is another."""
 
 
-class Outrun(Exception):
+class LogOutrun(Exception):
     """Nothing was appended: the log's end is not where the writer believed it."""
 
 
@@ -168,7 +168,7 @@ class PairLog:
             return stored.seq
         refusal = stored.error or Failure(description="not an answer of a stream")
         if refusal.err_code in _WRONG_LAST_SEQUENCE:
-            raise Outrun(refusal.description)
+            raise LogOutrun(refusal.description)
         raise LogUnavailable(f"{subject}: {refusal.description}")
 
     async def _notice(self, _message: Msg) -> None:

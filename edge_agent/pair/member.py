@@ -26,14 +26,14 @@ from edge_agent.core.replay import OutOfStep
 from edge_agent.ingest.port import Journal
 from edge_agent.observability.pair_status import PairPhase, PairStatus
 from edge_agent.observability.status_board import StatusBoard, now
-from edge_agent.pair.bootstrap import Founding, NotYet
+from edge_agent.pair.bootstrap import LogBootstrap, NotYet
 from edge_agent.pair.follower import Follower
-from edge_agent.pair.health import Fitness, Handover, unlike
+from edge_agent.pair.health import Handover, MemberHealth, unlike
 from edge_agent.pair.lease import Lead, LeadLost
 from edge_agent.pair.log import LogAddress, LogUnavailable, OtherKey, PairLog
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Logged, Writer
-from edge_agent.pair.peer import Neighbour
+from edge_agent.pair.peer import OtherMember
 from edge_agent.pair.peer_check import PairRefused, other_key
 from edge_agent.pair.standby import RETRY_AFTER, Standby
 from edge_agent.pair.store_copy import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
@@ -52,7 +52,7 @@ class Hands(Protocol):
     """What a member works with."""
 
     store: SqliteStore
-    fitness: Fitness
+    fitness: MemberHealth
 
     async def follower(self, block: str, deliveries: Deliveries) -> Follower:
         """Give what follows a block from where the store has it."""
@@ -84,7 +84,7 @@ class Member:
         self._log = PairLog(client, address)
         self._writer = writer
         self._settings = settings
-        self._other = Neighbour(settings, writer, board.reporter("other member"))
+        self._other = OtherMember(settings, writer, board.reporter("other member"))
         self._takeover_after = settings.pair.takeover_after / SECOND
         self._hand_over_after = settings.pair.hand_over_after / SECOND
         self._has_handed_over = False
@@ -94,7 +94,9 @@ class Member:
         self._board = board
         self._report = board.reporter("pair")
         is_first = settings.pair.members[0] == writer.member
-        self._founding = Founding(self._log, writer, self._store, self._blocks, is_first, self._other.name, self._say)
+        self._founding = LogBootstrap(
+            self._log, writer, self._store, self._blocks, is_first, self._other.name, self._say
+        )
         self._followers: dict[str, Follower] = {}
         self._beside = asyncio.TaskGroup()
         self._upload: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from edge_agent.config.agent import AgentSettings
 from edge_agent.observability.pair_status import MISSED_AFTER, PairPhase
 from edge_agent.observability.status_board import now
-from edge_agent.pair.health import Fitness, Trouble
+from edge_agent.pair.health import MemberHealth, Trouble
 from edge_agent.pair.log_entry import Logged, Writer
 from edge_agent.pair.peer_check import PairRefused, difference
 from edge_agent.runtime.backoff import loop_time
@@ -37,7 +37,7 @@ class _Announcement(msgspec.Struct, frozen=True):
     troubles: frozenset[Trouble] | None = None
 
 
-class Neighbour:
+class OtherMember:
     """The other member, as seen from here. ``report`` hears of its phases, and where it is missed."""
 
     def __init__(self, settings: AgentSettings, writer: Writer, report: Callable[[str, str], None]) -> None:
@@ -81,7 +81,9 @@ class Neighbour:
         is_ready = self.phase == PairPhase.STANDING_BY and loop_time() - self._heard_at < HEARD_LATELY
         return self._troubles if is_ready else None
 
-    async def announce(self, client: Client, subject: str, phase: Callable[[], PairPhase], fitness: Fitness) -> None:
+    async def announce(
+        self, client: Client, subject: str, phase: Callable[[], PairPhase], fitness: MemberHealth
+    ) -> None:
         """Say every second what we do, and notice when the other says nothing; until cancelled."""
         while not is_cancelled():
             if phase() is not PairPhase.LEADING and client.is_connected:

@@ -7,16 +7,16 @@ from pathlib import Path
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.port import Journal
 from edge_agent.pair.follower import Follower
-from edge_agent.pair.health import Fitness
+from edge_agent.pair.health import MemberHealth
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.member import Member
 from edge_agent.pair.peer_check import log_address, writer_of
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.wiring import AgentParts, RegionLink, Seat, Seats, Uploading
+from edge_agent.wiring import AgentParts, BlockParts, BlockWiring, RegionLink, UploadPath
 from shared.subjects import watermark_subject
 
 
-async def serve_pair(parts: AgentParts, seats: Seats, uploading: Uploading) -> None:
+async def serve_pair(parts: AgentParts, seats: BlockWiring, uploading: UploadPath) -> None:
     """Be a member until cancelled; the log is kept where the first block's stream is."""
     settings, identity, first = parts.settings, parts.identity, parts.settings.stream[0]
     async with asyncio.TaskGroup() as tasks:
@@ -26,7 +26,7 @@ async def serve_pair(parts: AgentParts, seats: Seats, uploading: Uploading) -> N
         writer = writer_of(settings, identity.key, identity.boot_id)
         client = (await asyncio.shield(found[first.name])).client
         subject = watermark_subject(settings.block_id(first), first.target.prefix)
-        fitness = Fitness(parts.board, list(found), Path(settings.store.path), subject)
+        fitness = MemberHealth(parts.board, list(found), Path(settings.store.path), subject)
         hands = _Hands(parts.store, fitness, seats, uploading, found, link)
         member = Member(client, address, writer, settings, hands, parts.board)
         parts.board.pair = member.status
@@ -41,7 +41,7 @@ async def _watch_names(link: asyncio.Task[RegionLink]) -> None:
     await opened.names.run(opened.client)
 
 
-async def _watch_region(fitness: Fitness, link: asyncio.Task[RegionLink]) -> None:
+async def _watch_region(fitness: MemberHealth, link: asyncio.Task[RegionLink]) -> None:
     await fitness.watch_region((await asyncio.shield(link)).client)
 
 
@@ -55,10 +55,10 @@ class _Hands:
     def __init__(
         self,
         store: SqliteStore,
-        fitness: Fitness,
-        seats: Seats,
-        uploading: Uploading,
-        found: Mapping[str, asyncio.Task[Seat]],
+        fitness: MemberHealth,
+        seats: BlockWiring,
+        uploading: UploadPath,
+        found: Mapping[str, asyncio.Task[BlockParts]],
         link: asyncio.Task[RegionLink],
     ) -> None:
         self.store = store

@@ -14,7 +14,7 @@ from edge_agent.core.block_state import PairMark
 from edge_agent.core.replay import OutOfStep
 from edge_agent.observability.pair_status import PairPhase
 from edge_agent.pair.follower import Follower
-from edge_agent.pair.log import LogUnavailable, Outrun, PairLog
+from edge_agent.pair.log import LogOutrun, LogUnavailable, PairLog
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Logged, Writer
 from edge_agent.runtime.backoff import loop_time
@@ -130,5 +130,5 @@ class Standby(msgspec.Struct, frozen=True):
         entry = Entry(kind=EntryKind.LEADS, generation=generation, writer=self.writer, delivered=delivered)
         try:
             return PairMark(generation, await self.log.append(entry, behind=newest.sequence))
-        except Outrun:
+        except LogOutrun:
             return None

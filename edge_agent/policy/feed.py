@@ -15,7 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.source.api import resets_consumers
 from edge_agent.source.replies import delivery_of
@@ -95,7 +95,7 @@ class PolicyFeed:
         self._wake()
         return True
 
-    async def run(self, client: Client, taken: Iterable[Standing]) -> None:
+    async def run(self, client: Client, taken: Iterable[PolicyRevisions]) -> None:
         """Listen until cancelled, on a connection to the region; ``taken`` is how far each block has come."""
         self._client = client
         behind = sorted(taken, key=lambda each: -each.revision)

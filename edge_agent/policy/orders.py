@@ -14,7 +14,7 @@ from edge_agent.config.stream import PolicySettings, StreamSettings
 from edge_agent.core.block_mode import BlockDraft
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from shared.identifiers import BlockId
 from shared.policy import ForwardSender, RetireSender, Revision, Said, Scope
 from shared.thresholds import InvalidThresholds
@@ -22,7 +22,7 @@ from shared.thresholds import InvalidThresholds
 TOO_OLD = "too_old"
 
 
-def obey(draft: BlockDraft, revision: Revision, standing: Standing, policy: Policy) -> bool:
+def obey(draft: BlockDraft, revision: Revision, standing: PolicyRevisions, policy: Policy) -> bool:
     """Do it; ``standing`` and ``policy`` hold after it. False, having done nothing, where the draft is full."""
     order, what = revision.order, str(revision.order.__struct_config__.tag)
     if isinstance(order, ForwardSender | RetireSender):
@@ -43,7 +43,7 @@ class Effective(msgspec.Struct, frozen=True):
     origins: dict[str, str] = {}
     refused: tuple[str, ...] = ()
 
-    def policy(self, standing: Standing) -> Policy:
+    def policy(self, standing: PolicyRevisions) -> Policy:
         """Give the core's thresholds."""
         return msgspec.structs.replace(self.settings.policy(), revision=standing.revision)
 
@@ -55,7 +55,7 @@ class Saying(Protocol):
         """Give all that have been heard of."""
 
 
-def effective(block_id: BlockId, block: StreamSettings, standing: Standing) -> Effective:
+def effective(block_id: BlockId, block: StreamSettings, standing: PolicyRevisions) -> Effective:
     """Lay what the hub has said over a block's settings, the larger scope first."""
     holds, refused = block.policy, []
     origins: dict[str, str] = {}
@@ -76,9 +76,9 @@ class PolicyOrders:
 
     def __init__(self, block_id: BlockId, block: StreamSettings, saying: Saying, report: Callable[[str], None]) -> None:
         self._block_id, self._block, self._saying, self._report = block_id, block, saying, report
-        self._taken: tuple[list[Said], int, Standing] = [], 0, Standing()
+        self._taken: tuple[list[Said], int, PolicyRevisions] = [], 0, PolicyRevisions()
 
-    def policy(self, standing: Standing) -> Policy:
+    def policy(self, standing: PolicyRevisions) -> Policy:
         """Give the thresholds that hold."""
         holds = effective(self._block_id, self._block, standing)
         self._report("; ".join(holds.refused))
@@ -99,5 +99,5 @@ class PolicyOrders:
         self._taken = said, len(said), standing
 
 
-def _obeyed(draft: BlockDraft, revision: Revision, standing: Standing, policy: Policy) -> bool:
+def _obeyed(draft: BlockDraft, revision: Revision, standing: PolicyRevisions, policy: Policy) -> bool:
     return obey(draft, revision, standing, policy)

@@ -14,7 +14,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from edge_agent.core.observation import HEARTBEAT_HEADER
-from edge_agent.source.own_messages import StoringPhase, is_denied
+from edge_agent.source.own_messages import OwnMessagePhase, is_denied
 from shared.instants import SECOND
 from shared.nats.jetstream_api import PubAck
 
@@ -34,7 +34,7 @@ class Heartbeat:
         subject: str,
         interval: int,
         agent: str,
-        report: Callable[[StoringPhase, str], None],
+        report: Callable[[OwnMessagePhase, str], None],
     ) -> None:
         self._client = client
         self._subject = subject
@@ -67,7 +67,7 @@ class Heartbeat:
             return False
         self._is_off = True
         remedy = f"not permitted: publish on {self._subject}; allow it, or take [stream.heartbeat] out"
-        self._report(StoringPhase.OFF, remedy)
+        self._report(OwnMessagePhase.OFF, remedy)
         return True
 
     async def _send(self) -> None:
@@ -85,6 +85,6 @@ class Heartbeat:
             problem = stored.error.description if stored.error else "" if stored.stream else "it was not stored"
         if not self._is_off:
             self._report(
-                StoringPhase.NOT_STORED if problem else StoringPhase.STORED,
+                OwnMessagePhase.NOT_STORED if problem else OwnMessagePhase.STORED,
                 problem and f"{self._subject}: {problem}",
             )

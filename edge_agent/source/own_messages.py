@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class StoringPhase(StrEnum):
+class OwnMessagePhase(StrEnum):
     """What has become of them, as people are told."""
 
     STORED = "stored"

@@ -17,7 +17,7 @@ from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.stream_past import StreamFacts
-from edge_agent.source.own_messages import StoringPhase, is_denied
+from edge_agent.source.own_messages import OwnMessagePhase, is_denied
 from shared.instants import SECOND
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed
@@ -102,7 +102,7 @@ class Probe:
         client: EdgeClient,
         rule: ProbeRule,
         origin: str,
-        report: Callable[[StoringPhase, str], None],
+        report: Callable[[OwnMessagePhase, str], None],
         ask_max_payload: Callable[[], Awaitable[int]],
     ) -> None:
         self.refusal: str | None = None
@@ -218,13 +218,13 @@ class Probe:
 
     def _take_stored(self) -> None:
         self.refusal, self._is_off, self._is_unanswered = "", False, False
-        self._report(StoringPhase.STORED, "")
+        self._report(OwnMessagePhase.STORED, "")
 
     def _turn_off(self, why: str) -> None:
         was_off = self._is_off
         self.refusal, self._is_off, self._is_unanswered = "", True, False
         if not was_off:
-            self._report(StoringPhase.OFF, why)
+            self._report(OwnMessagePhase.OFF, why)
 
     def _refuse(self, why: str) -> None:
         self.refusal = f"refuses what is sent to it: {why}"
@@ -232,4 +232,4 @@ class Probe:
 
     def _say_not_stored(self, why: str) -> None:
         self._is_off = False
-        self._report(StoringPhase.NOT_STORED, f"{self._subject}: {why}; silence proves nothing meanwhile")
+        self._report(OwnMessagePhase.NOT_STORED, f"{self._subject}: {why}; silence proves nothing meanwhile")

@@ -18,7 +18,7 @@ from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 from shared.cancellation import cancellation_kept
 from shared.nats.dispatch import DirectClient
 from shared.nats.link_progress import Connection, LinkProgress
-from shared.nats.renewal import Renewal
+from shared.nats.renewal import IncrementalUpdate
 from shared.nats.secrets import Login, sign, tls_context
 from shared.nats.settings import TlsSettings
 from shared.tolerant_json import text_of
@@ -57,7 +57,7 @@ class EdgeClient(DirectClient):
         self._on_disconnect = on_disconnect
         self._on_renewal = on_renewal
         self.renews = False
-        self._renewal = Renewal(self._begin_renewal)
+        self._renewal = IncrementalUpdate(self._begin_renewal)
         self._renewing: asyncio.Task[None] | None = None
         self.longest_retry = LONGEST_RETRY
         self._failed_in_a_row = 0

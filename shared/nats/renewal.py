@@ -14,7 +14,7 @@ FEW = 3
 FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
 
 
-class Renewal:
+class IncrementalUpdate:
     """One client's. ``renew`` makes its connection anew, for a reason."""
 
     def __init__(self, renew: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@ from edge_agent.core.copy_mode import CopyEmitter
 from edge_agent.core.decisions import Copy, Decision, Forward
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Emitter, Lane, OutboxRow, WatermarkContext
-from edge_agent.delivery.fast_path import ROOM, Passage
+from edge_agent.delivery.fast_path import ROOM, FastPath
 from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.wire import ForwardReason
@@ -90,7 +90,7 @@ async def test_a_row_has_the_size_that_it_was_counted_with_however_it_is_read(tm
 
 
 def test_what_passes_the_store_by_is_bounded_with_its_headers() -> None:
-    passage = Passage(lambda: False)
+    passage = FastPath(lambda: False)
     passage.link_is_up(lambda: None)
     assert passage.opens()
     passage.hand_over(copies(ROOM // SIZE))

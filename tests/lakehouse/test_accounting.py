@@ -15,7 +15,7 @@ from aggregator.lakehouse.derive.accounting import AccountingError, check
 from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.incremental import said_beside
 from aggregator.lakehouse.derive.intervals import sender_intervals, words
-from aggregator.lakehouse.derive.maintenance import Declared, Planned
+from aggregator.lakehouse.derive.maintenance import Declared, DeclaredMaintenance
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
 from aggregator.lakehouse.tables.view_sql import spark_queries
@@ -69,7 +69,7 @@ class Derived:
         heard = contests.heard(advisories, found)
         self.intervals = sender_intervals(words(heard), lost_stores(after, found), through).persist()
         said = watermark_coverage.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
-        planned = Planned(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
+        planned = DeclaredMaintenance(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
         covered = planned.cut_coverage(coverage.site_coverage(said, losses, through)).persist()
         by_day = coverage.coverage_windows(covered, DAY_US, begins, through).persist()
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, through)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive import contests, coverage, watermark_coverage
-from aggregator.lakehouse.derive.incremental import Before, Records, Renewal, said_beside
+from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, WATERMARKS
 from shared.instants import HOUR
@@ -101,7 +101,7 @@ class Runs:
         """Go on from what a run before ``run`` has ``found``."""
         lives = self._spark.createDataFrame([], INTERVAL_TYPES)
         before = Before(run, self._known[run - 1], lives, found.coverage, found.continuations)
-        renewal = Renewal(self._through(run), before, [], self._known[run])
+        renewal = IncrementalUpdate(self._through(run), before, [], self._known[run])
         after = renewal.continuations().localCheckpoint()
         return Found(after, renewal.coverage(after, contests.found_in(after)).localCheckpoint())
 

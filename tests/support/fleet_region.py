@@ -12,7 +12,7 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from edge_agent.core.records import Lane
-from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.shipment import Shipment
 from edge_agent.delivery.uploader import Uploader
@@ -100,7 +100,7 @@ async def running_region(
 
 @asynccontextmanager
 async def uploading(
-    region: Region, store: SqliteStore, bytes_per_second: int = 0, passage: Passage | None = None
+    region: Region, store: SqliteStore, bytes_per_second: int = 0, passage: FastPath | None = None
 ) -> AsyncIterator[list[str]]:
     """Run an uploader over the region's link; give what it reports: "" when all goes well, else why nothing leaves."""
     upstreams: list[JetStreamUpstream] = []
@@ -120,7 +120,7 @@ async def uploading(
         upstreams[0],
         bytes_per_second=bytes_per_second,
         report=told.append,
-        passage=passage or Passage(store.copies_wait),
+        passage=passage or FastPath(store.copies_wait),
     )
     running = asyncio.create_task(uploader.run())
     try:

@@ -18,7 +18,7 @@ MEMBERS = ("dub1-a", "dub1-b")
 HAND_OVER = 1.0
 
 
-class Seat(NamedTuple):
+class BlockParts(NamedTuple):
     """One member: its process, and the links that it reaches the site's and the region's server by."""
 
     agent: AgentProcess
@@ -55,7 +55,7 @@ class Seat(NamedTuple):
 class PairStage:
     """A site, a region, and two agents that are not started yet."""
 
-    def __init__(self, stage: Stage, a: Seat, b: Seat) -> None:
+    def __init__(self, stage: Stage, a: BlockParts, b: BlockParts) -> None:
         self.stage = stage
         self.a, self.b = a, b
 
@@ -87,5 +87,5 @@ async def pair_stage(directory: Path) -> AsyncIterator[PairStage]:
             path.write_text(f"{text}\n[pair]\n{pair}\n")
             agent = AgentProcess(path)
             stack.push_async_callback(agent.kill)
-            seats.append(Seat(agent, link, uplink, directory / name / "agent.db"))
+            seats.append(BlockParts(agent, link, uplink, directory / name / "agent.db"))
         yield PairStage(stage, *seats)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from edge_agent.core.block_mode import MessageIntake
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.replay import Following, OtherCommit
+from edge_agent.core.replay import CommitReplay, OtherCommit
 from edge_agent.core.tracker import Tracker
 from edge_agent.store.port import BatchCommit
 
@@ -19,7 +19,7 @@ class ShadowFollower:
     def follow(self, batch: BatchCommit, messages: Iterable[SourceMessage]) -> None:
         """Decide one commit once more."""
         commit = OtherCommit(batch.state, tuple(batch.recorded), batch.oldest_forwarded)
-        following = Following(self.tracker, self._intake, commit)
+        following = CommitReplay(self.tracker, self._intake, commit)
         for _ in following.take(messages):
             pass
         draft = following.finish()

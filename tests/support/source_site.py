@@ -15,7 +15,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.runtime.links import max_payload_of
 from edge_agent.source.api import SourceApi, resets_consumers
 from edge_agent.source.consumer import SourceAddress
-from edge_agent.source.own_messages import StoringPhase
+from edge_agent.source.own_messages import OwnMessagePhase
 from edge_agent.source.port import Checked, Opened, SourceUnavailable
 from edge_agent.source.probe import Probe, ProbeRule
 from edge_agent.source.reader import JetStreamSource
@@ -175,7 +175,7 @@ class Reader:
         resets: bool = True,
     ) -> None:
         self.client, self._settings = client, settings
-        self.probe_reports: list[tuple[StoringPhase, str]] = []
+        self.probe_reports: list[tuple[OwnMessagePhase, str]] = []
         api = SourceApi(client, address, resets_consumers if resets else lambda _client: False)
         self.source = JetStreamSource(client, api, SETTLE, self._probe(probe, address) if probe else None)
         self._blind_after = probe.blind_after if probe else LONG
@@ -186,7 +186,7 @@ class Reader:
         self.past_stored_at = self.source_clock = 0
 
     def _probe(self, probe: ProbeSettings, address: SourceAddress) -> Probe:
-        def report(phase: StoringPhase, reason: str) -> None:
+        def report(phase: OwnMessagePhase, reason: str) -> None:
             self.probe_reports.append((phase, reason))
 
         rule = ProbeRule(STREAM, probe.own, probe.subject, address.filter_subject)

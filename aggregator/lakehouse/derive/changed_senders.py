@@ -39,7 +39,7 @@ class Turn(StrEnum):
     ANEW = "anew"
 
 
-class Renewed(NamedTuple):
+class ChangedRows(NamedTuple):
     """What to write: ``rows`` in the place of those ``where``; ``old`` and ``new`` are the lives that changed.
 
     ``new`` is persisted, and ``old`` where it is small: they are used more than once.
@@ -99,13 +99,13 @@ def unheard_beyond(born: DataFrame, intervals: DataFrame) -> DataFrame:
 
 def continued(
     touched: DataFrame, advisories: DataFrame, going_on: DataFrame, rebuilds: DataFrame | None, known_through: int
-) -> Renewed:
+) -> ChangedRows:
     """Bring ``touched``, as of ``turns``, up to date with the new ``advisories``: none is to be read anew."""
     senders = touched.select(*SENDER)
     old = going_on.join(senders, [*SENDER], "left_semi").persist()
     new = sender_intervals(last_words(old).unionAll(words(advisories)), rebuilds, known_through).persist()
     others = with_whole_days(going_on.join(senders, [*SENDER], "left_anti"), known_through)
-    return Renewed(new.unionByName(others), goes_on(), old, new)
+    return ChangedRows(new.unionByName(others), goes_on(), old, new)
 
 
 def partly_anew(
@@ -114,7 +114,7 @@ def partly_anew(
     intervals: DataFrame,
     rebuilds: DataFrame | None,
     known_through: int,
-) -> Renewed:
+) -> ChangedRows:
     """Bring senders up to date of which some are read anew.
 
     ``touched`` has the senders that new advisories are about, as of ``turns``, and those to be read anew, among them or
@@ -142,7 +142,7 @@ def partly_anew(
         .unionByName(replacing.where(moved))
     )
     old = going_on.join(in_order, [*SENDER], "left_semi").unionByName(intervals.join(anew, [*SENDER], "left_semi"))
-    return Renewed(rows, goes_on() | moved, old, new)
+    return ChangedRows(rows, goes_on() | moved, old, new)
 
 
 def _partitions(ended: DataFrame) -> Column:

@@ -16,7 +16,7 @@ _VERSION = 8
 """Of the derivation: raised when its results change, so that an update computes them anew. New columns do without."""
 
 
-class Ground(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """The whole run to go on from: where its tables stand, and the snapshot of each by the table's name."""
 
     position: HubPosition
@@ -33,7 +33,7 @@ def recipe_of(registration_interval: int, imported: HubPosition | None, losses: 
 
 def ground_of(
     spark: SparkSession, whole_run: WholeRun, recipe: str, position: HubPosition, imported: HubPosition | None
-) -> Ground | None:
+) -> Checkpoint | None:
     """Give the last whole run and have all derived tables stand there; None where everything is to be computed.
 
     What a killed run committed since is taken back.
@@ -50,4 +50,4 @@ def ground_of(
         return None
     if not commits.go_back(spark, DERIVED, whole_run.snapshots):
         return None
-    return Ground(before, whole_run.snapshots)
+    return Checkpoint(before, whole_run.snapshots)

@@ -13,12 +13,12 @@ from aggregator.lakehouse.derive import availability, contests, coverage, losses
 from aggregator.lakehouse.derive.accounting import check
 from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.changed_windows import windows_begin
-from aggregator.lakehouse.derive.checkpoint import Ground
+from aggregator.lakehouse.derive.checkpoint import Checkpoint
 from aggregator.lakehouse.derive.imported_availability import import_availability, import_sender_availability
 from aggregator.lakehouse.derive.imported_intervals import imported_coverage, imported_intervals
-from aggregator.lakehouse.derive.incremental import Before, Records, Renewal, said_beside
+from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.derive.intervals import sender_intervals, words
-from aggregator.lakehouse.derive.maintenance import Declared, Planned, begin_with, declared
+from aggregator.lakehouse.derive.maintenance import Declared, DeclaredMaintenance, begin_with, declared
 from aggregator.lakehouse.spark.effort import joined_as, looked_at_again
 from aggregator.lakehouse.tables.imports import (
     DERIVED_FROM_IMPORTS,
@@ -75,7 +75,7 @@ class Derivation:
         through = f.col("hub_sequence") <= position.sequence
         self._records = Records(*(spark.table(table.identifier).where(through) for table in (ADVISORIES, WATERMARKS)))
 
-    def run(self, ground: Ground | None) -> None:
+    def run(self, ground: Checkpoint | None) -> None:
         """Compute what has changed since ``ground``, where all tables stand, or everything where there is none.
 
         Raise AccountingError before a wrong sum is committed; what was committed before it is for ``take_back``. The
@@ -112,7 +112,7 @@ class Derivation:
         self._write(seen, SITE_COVERAGE)
         self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), f.lit(True), self._declared())
 
-    def _from_ground(self, ground: Ground) -> None:
+    def _from_ground(self, ground: Checkpoint) -> None:
         def stood(table: Table) -> DataFrame:
             return commits.read_at(self._spark, table, ground.snapshots[table.name])
 
@@ -120,7 +120,9 @@ class Derivation:
         before = Before(
             ground.position.sequence, known_before, *map(stood, (SENDER_INTERVALS, SITE_COVERAGE, CONTINUATIONS))
         )
-        renewal = Renewal(self._records, before, losses.spans(self._spark, self._position), self._known_through)
+        renewal = IncrementalUpdate(
+            self._records, before, losses.spans(self._spark, self._position), self._known_through
+        )
         self._write(renewal.continuations(), CONTINUATIONS)
         after = self._read(CONTINUATIONS)
         found = contests.found_in(after)
@@ -141,7 +143,7 @@ class Derivation:
         ``windows`` are those of maintenance.
         """
         known_through, interval = self._known_through, self._interval
-        planned = Planned(self._spark, windows, min(begins.values()), known_through)
+        planned = DeclaredMaintenance(self._spark, windows, min(begins.values()), known_through)
         intervals, covered = self._read(SENDER_INTERVALS), planned.cut_coverage(self._read(SITE_COVERAGE))
         by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
         held = by_day.agg(

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive import changed_senders, contests, coverage, watermark_coverage
-from aggregator.lakehouse.derive.changed_senders import Renewed, Turn
+from aggregator.lakehouse.derive.changed_senders import ChangedRows, Turn
 from aggregator.lakehouse.derive.contests import Contest
 from aggregator.lakehouse.derive.intervals import BLOCK, SENDER
 from aggregator.lakehouse.tables.causes import OF_IMPORTS
@@ -50,7 +50,7 @@ def said_beside(continuations: DataFrame, found: Collection[Contest]) -> DataFra
     return spans.unionByName(contests.contested_spans(continuations, found)) if found else spans
 
 
-class Renewal:
+class IncrementalUpdate:
     """One step, from ``before`` to all of ``records``, with time known through ``known_through`` (microseconds)."""
 
     def __init__(self, records: Records, before: Before, losses: Sequence[tuple[int, int]], known_through: int) -> None:
@@ -93,7 +93,7 @@ class Renewal:
         imported = self._before.coverage.where(f.col("cause").isin(*OF_IMPORTS))
         return coverage.site_coverage(spans, self._losses, self._known_through).unionByName(imported)
 
-    def lives(self, continuations: DataFrame, found: Collection[Contest]) -> Renewed:
+    def lives(self, continuations: DataFrame, found: Collection[Contest]) -> ChangedRows:
         """Say what becomes of ``sender_intervals``; ``continuations`` as this made them, ``found`` the contests."""
         rebuilds = changed_senders.lost_stores(continuations, found)
         anew = self._anew(found)

@@ -74,7 +74,7 @@ def begin_with(begins: Mapping[int, int], before: Collection[Declared], now: Col
     return found
 
 
-class Planned:
+class DeclaredMaintenance:
     """What was declared, over the time that is looked at."""
 
     def __init__(self, spark: SparkSession, windows: Iterable[Declared], begin: int, known_through: int) -> None:

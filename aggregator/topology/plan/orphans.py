@@ -17,7 +17,7 @@ from aggregator.topology.observed.state import ConsumerKey, Found, FoundConsumer
 from shared.policy import STREAM, Scope, consumer_name, parse_policy_subject, subjects_of_site
 
 
-class Stray(msgspec.Struct, frozen=True):
+class Orphan(msgspec.Struct, frozen=True):
     """A consumer to remove; ``destroys`` says whom that cuts off, where it may still be somebody."""
 
     place: Place
@@ -26,7 +26,7 @@ class Stray(msgspec.Struct, frozen=True):
     destroys: str = ""
 
 
-def strays(wanted: Iterable[Desired], found: Found) -> Iterator[Stray]:
+def strays(wanted: Iterable[Desired], found: Found) -> Iterator[Orphan]:
     """List them, in the order of their names."""
     wanted = tuple(wanted)
     consumers = [each for each in wanted if isinstance(each, DesiredConsumer)]
@@ -38,9 +38,9 @@ def strays(wanted: Iterable[Desired], found: Found) -> Iterator[Stray]:
         site = _site(key[2], consumer.config.get("filter_subjects"))
         relay = (consumer.config.get("metadata") or {}).get(FOR_A_RELAY)
         if relay:
-            yield Stray(*key, f"lets the relay {relay} read nothing more")
+            yield Orphan(*key, f"lets the relay {relay} read nothing more")
         elif site is not None and site.region in regions:
-            yield Stray(*key, f"tells {site.site} nothing more of the policy")
+            yield Orphan(*key, f"tells {site.site} nothing more of the policy")
         elif site is None:
             yield from _of_a_copy(key, consumer, found, {each.place for each in wanted})
 
@@ -54,19 +54,19 @@ def _site(name: str, subjects: object) -> Scope | None:
     return Scope(first.region, site)
 
 
-def _of_a_copy(key: ConsumerKey, consumer: FoundConsumer, found: Found, wanted: set[Place]) -> Iterator[Stray]:
+def _of_a_copy(key: ConsumerKey, consumer: FoundConsumer, found: Found, wanted: set[Place]) -> Iterator[Orphan]:
     place, stream, name = key
     known = [each for each in (*found.levels, *found.unreachable) if each.connection == place.connection]
     copier, named = copier_of(consumer.config, known), named_copier(consumer.config)
     if named is not None and stream == named[1] == STREAM and (copier is None or copier[0] not in wanted):
         # A region that was removed shall hear nothing more, even if it listens.
-        yield Stray(*key, f"tells {named[0]} nothing more of the policy")
+        yield Orphan(*key, f"tells {named[0]} nothing more of the policy")
         return
     if named is not None and copier is None:
-        yield Stray(*key, f"gives {named[1]} of {named[0]} nothing more")
+        yield Orphan(*key, f"gives {named[1]} of {named[0]} nothing more")
     if copier is None or copier[0] in found.unreachable or (*copier, "") in found.silent:
         return
     current = found.streams.get(copier)
     copied = [*sources_of(current), *filter(None, [current.config.get("mirror")])] if current is not None else []
     if not any((each["name"], consumer_name_of(each)) == (stream, name) for each in copied):
-        yield Stray(*key)
+        yield Orphan(*key)

@@ -8,9 +8,9 @@ from aggregator.topology.observed.messages import get_message
 from aggregator.topology.observed.state import FoundStream, StreamKey
 from aggregator.topology.report.held_ordinals import held_ordinals
 from aggregator.topology.report.ordinals import (
-    Lately,
     Life,
     Ranges,
+    RecentOrdinals,
     advisories_of,
     advisory_in,
     count_advisories,
@@ -66,7 +66,7 @@ async def _missing(
     stream: FoundStream,
     word: tuple[BlockId, wire.Watermark],
     older: int,
-    lately: Lately,
+    lately: RecentOrdinals,
 ) -> Ranges:
     block, watermark = word
     issued, life = watermark.advisory_ordinal, (block, watermark.incarnation)

@@ -21,7 +21,7 @@ Life = tuple[BlockId, str]
 Ranges = tuple[tuple[int, int], ...]
 
 
-class Lately(msgspec.Struct, frozen=True):
+class RecentOrdinals(msgspec.Struct, frozen=True):
     """What came lately: each life's ordinals, and how many messages each block has there, whatever they say."""
 
     ordinals: dict[Life, set[int]] = {}
@@ -63,9 +63,9 @@ async def count_advisories(client: Client, archive: StreamKey) -> dict[BlockId, 
     return counts
 
 
-async def read_lately(client: Client, archive: StreamKey, since: int | None) -> Lately:
+async def read_lately(client: Client, archive: StreamKey, since: int | None) -> RecentOrdinals:
     """Read the advisories of all blocks since an instant, None: all; raise RequestFailed, ApiError."""
-    lately = Lately()
+    lately = RecentOrdinals()
     async for message in read_messages(client, archive, EVERY_ADVISORY, since):
         said, advisory = parse_subject(message.subject), advisory_in(message.body)
         if said is not None:

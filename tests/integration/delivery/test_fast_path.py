@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.delivery import fast_path
-from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.fast_path import FastPath
 from edge_agent.store import sqlite_store
 from shared.nats import client
 from tests.support.agent_process import Deployment, deployed
@@ -249,14 +249,14 @@ async def test_a_block_does_not_overtake_its_own_copies_that_were_being_stored_w
     monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 0.1)
     # A busy machine is not to be taken for a link that answers nothing: what passes here could not be stored.
     monkeypatch.setattr(fast_path, "PATIENCE", PATIENCE)
-    link_is_up, ups = Passage.link_is_up, 0
+    link_is_up, ups = FastPath.link_is_up, 0
 
-    def noting(passage: Passage, wake: Callable[[], None]) -> None:
+    def noting(passage: FastPath, wake: Callable[[], None]) -> None:
         nonlocal ups
         link_is_up(passage, wake)
         ups += 1
 
-    monkeypatch.setattr(Passage, "link_is_up", noting)
+    monkeypatch.setattr(FastPath, "link_is_up", noting)
     async with copying(tmp_path, COPYING + OTHERS) as copies:
         region, site = copies.region, copies.site
         await site.api("STREAM.CREATE.OTHERS", {"name": "OTHERS", "subjects": ["others.>"]})

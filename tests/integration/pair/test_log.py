@@ -15,7 +15,7 @@ from nats.errors import NoRespondersError
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
 from edge_agent.core.senders import NO_CHANGES
-from edge_agent.pair.log import LogAddress, LogUnavailable, NoLog, OtherKey, Outrun, PairLog
+from edge_agent.pair.log import LogAddress, LogOutrun, LogUnavailable, NoLog, OtherKey, PairLog
 from edge_agent.pair.log_entry import Entry, EntryKind, Writer
 from edge_agent.pair.store_copy import CopyDesk, NoCopy, adopt_copy, check_records, copied_lately, fetch_copy
 from edge_agent.store.files import prepare
@@ -57,7 +57,7 @@ async def test_entries_stand_behind_the_last_one_or_nowhere(site: Site) -> None:
     assert await other.append(entry(B, EntryKind.LEADS), behind=1) == 2
     # Who was suspended meanwhile believes that the log ends where it left it.
     for behind in (0, 1, 3):
-        with pytest.raises(Outrun):
+        with pytest.raises(LogOutrun):
             await log.append(entry(), behind)
     last = await log.last()
     assert last is not None

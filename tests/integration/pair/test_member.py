@@ -10,7 +10,7 @@ import pytest_asyncio
 from edge_agent.observability.pair_status import PairPhase
 from edge_agent.observability.status_board import StatusBoard
 from edge_agent.pair.follower import Follower
-from edge_agent.pair.health import Fitness, Trouble
+from edge_agent.pair.health import MemberHealth, Trouble
 from edge_agent.pair.log import LogAddress
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Writer
@@ -34,7 +34,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield site
 
 
-class ShortSighted(Fitness):
+class ShortSighted(MemberHealth):
     """It finds what nobody has foreseen."""
 
     def troubles(self) -> frozenset[Trouble]:
@@ -44,7 +44,7 @@ class ShortSighted(Fitness):
 class Hands:
     """It reads nothing, and its upload goes on until it meets damage."""
 
-    def __init__(self, store: SqliteStore, fitness: Fitness) -> None:
+    def __init__(self, store: SqliteStore, fitness: MemberHealth) -> None:
         self.store, self.fitness = store, fitness
         self.meets_damage = asyncio.Event()
 
@@ -64,7 +64,7 @@ class Hands:
 
 @asynccontextmanager
 async def serving(
-    site: Site, path: Path, name: str, fitness: type[Fitness] = Fitness
+    site: Site, path: Path, name: str, fitness: type[MemberHealth] = MemberHealth
 ) -> AsyncIterator[tuple[Member, Hands, asyncio.Task[None]]]:
     """Let a member run, over the site's link."""
     settings = parsed(f'name = "{name}"\n{SMALLEST}\n[store]\npath = "{path}"\n{PAIR}')

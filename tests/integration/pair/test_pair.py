@@ -16,7 +16,7 @@ from shared.identifiers import AdvisoryKind
 from shared.instants import DAY
 from tests.support.agent_stage import registering
 from tests.support.fault_disk import SmallDisk
-from tests.support.pair_stage import HAND_OVER, MEMBERS, PairStage, Seat, pair_stage
+from tests.support.pair_stage import HAND_OVER, MEMBERS, BlockParts, PairStage, pair_stage
 from tests.support.policy_hub import said, write_topology
 from tests.support.source_site import STREAM
 from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
@@ -91,7 +91,7 @@ async def test_a_site_clock_that_one_does_not_follow_the_other_does_not_follow_e
     await assert_straight_run(pair, leader=b)
 
 
-def is_held(seat: Seat) -> bool:
+def is_held(seat: BlockParts) -> bool:
     """Tell whether a member does not follow its site's clock."""
     report = seat.report
     return report is not None and any(block.state.clock_ahead for block in report.blocks)
@@ -279,7 +279,7 @@ async def test_members_that_do_not_fit_together_are_refused_in_one_line(pair: Pa
 # Helpers
 
 
-def reads_past(seat: Seat, sequence: int) -> bool:
+def reads_past(seat: BlockParts, sequence: int) -> bool:
     """Tell whether a member has committed a message of the site's stream, or a later one."""
     report = seat.report
     return report is not None and report.blocks[0].state.position.sequence > sequence
@@ -292,13 +292,13 @@ def knows(pair: PairStage, *names: str) -> Callable[[], object]:
     return told
 
 
-def waiting(seat: Seat) -> int:
+def waiting(seat: BlockParts) -> int:
     """Count the advisories that wait at a member."""
     with reading(seat.store_path) as database:
         return sum(each.count for each in read_outbox(database).waiting if each.records == "advisories")
 
 
-async def assert_straight_run(pair: PairStage, leader: Seat) -> None:
+async def assert_straight_run(pair: PairStage, leader: BlockParts) -> None:
     """End the one that leads: the region has these bytes and no others, whoever sent them."""
     await until(lambda: not waiting(leader), "everything has arrived")
     assert await leader.agent.stop() == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.policy.feed import PolicyFeed
 from shared.instants import MINUTE
 from shared.nats.connection import connect
@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 CREATED_AT = 1_700_000_000_000_000
 DUB1 = Scope("eu-west", "dub1")
-TAKEN = Standing(CREATED_AT, 3, CREATED_AT + 3 * MINUTE, knows_latest=True)
+TAKEN = PolicyRevisions(CREATED_AT, 3, CREATED_AT + 3 * MINUTE, knows_latest=True)
 """Of the hub that there was: revisions 1, 2 and 3, said one, two and three minutes after it began."""
 
 

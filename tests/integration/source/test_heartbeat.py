@@ -8,7 +8,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.observability.health import PartStatus
 from edge_agent.source.heartbeat import Heartbeat
-from edge_agent.source.own_messages import StoringPhase
+from edge_agent.source.own_messages import OwnMessagePhase
 from tests.support.agent_process import Deployment, deployed
 from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.source_site import running_site
@@ -87,7 +87,7 @@ async def test_a_busy_stream_gets_no_heartbeat(tmp_path: Path) -> None:
 
 
 async def test_a_heartbeat_that_is_denied_is_said_and_not_repeated_on_this_connection(tmp_path: Path) -> None:
-    told: list[tuple[StoringPhase, str]] = []
+    told: list[tuple[OwnMessagePhase, str]] = []
     async with running_site(tmp_path) as site:
         await site.make_stream()
         heartbeat = Heartbeat(
@@ -100,7 +100,7 @@ async def test_a_heartbeat_that_is_denied_is_said_and_not_repeated_on_this_conne
         assert not heartbeat.takes_denial('nats: permissions violation for publish to "registration.other"')
         assert heartbeat.takes_denial('nats: permissions violation for publish to "registration.beat"')
         remedy = "not permitted: publish on registration.Beat; allow it, or take [stream.heartbeat] out"
-        assert told == [(StoringPhase.OFF, remedy)]
+        assert told == [(OwnMessagePhase.OFF, remedy)]
         looked = 0
 
         def read_at() -> float:
@@ -112,6 +112,6 @@ async def test_a_heartbeat_that_is_denied_is_said_and_not_repeated_on_this_conne
         await until(lambda: looked > 20, "it has looked twenty times")
         assert await site.last_sequence() == 0
         heartbeat.break_off("the connection is new")
-        await until(lambda: told[-1] == (StoringPhase.STORED, ""), "it is sent again", PATIENCE)
+        await until(lambda: told[-1] == (OwnMessagePhase.STORED, ""), "it is sent again", PATIENCE)
         beating.cancel()
         await asyncio.wait({beating})

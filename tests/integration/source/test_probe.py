@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from edge_agent.source import probe as probe_module
 from edge_agent.source.consumer import SourceAddress
-from edge_agent.source.own_messages import StoringPhase
+from edge_agent.source.own_messages import OwnMessagePhase
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats.connection import AuthSettings
@@ -62,7 +62,7 @@ async def test_a_quiet_stream_is_probed_and_the_probe_is_read_back(site: Site) -
             "protocol": "muster:probe:1",
             "origin": "eu-west.dub1.nodes",
         }
-        assert reader.probe_reports == [(StoringPhase.STORED, "")]
+        assert reader.probe_reports == [(OwnMessagePhase.STORED, "")]
 
 
 async def test_probes_go_on_while_nobody_registers(site: Site) -> None:
@@ -134,7 +134,7 @@ async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_p
 
         async def is_told() -> bool:
             assert not await proves(reader)
-            return bool(reader.probe_reports) and reader.probe_reports[-1][0] is StoringPhase.NOT_STORED
+            return bool(reader.probe_reports) and reader.probe_reports[-1][0] is OwnMessagePhase.NOT_STORED
 
         await until(is_told, "it is said")
         why = "is full and refuses what is new" if refusal == "full" else "is sealed"
@@ -155,20 +155,20 @@ async def test_a_probe_that_the_stream_refuses_proves_nothing_until_one_is_store
 
             async def is_told() -> bool:
                 proven = await proves(reader)
-                return not proven and reader.probe_reports[-1][0] is StoringPhase.NOT_STORED
+                return not proven and reader.probe_reports[-1][0] is OwnMessagePhase.NOT_STORED
 
             await until(is_told, "the next is refused and checks do not count")
             assert "insufficient" in reader.probe_reports[-1][1]
             await site.api("STREAM.DELETE.OTHER")
             await until(lambda: proves(reader), "a probe is stored again")
-            assert reader.probe_reports[-1] == (StoringPhase.STORED, "")
+            assert reader.probe_reports[-1] == (OwnMessagePhase.STORED, "")
 
 
 async def test_a_probe_that_is_not_answered_is_known_by_being_read_back(site: Site) -> None:
     await site.make_stream(no_ack=True)
     async with reading(site, probe=PROBE) as reader:
         await until(lambda: proves(reader), "what was stored proves")
-        assert reader.probe_reports == [(StoringPhase.STORED, "")]
+        assert reader.probe_reports == [(OwnMessagePhase.STORED, "")]
 
 
 async def test_a_probe_without_an_answer_that_does_not_come_back_is_said(
@@ -186,7 +186,7 @@ async def test_a_probe_without_an_answer_that_does_not_come_back_is_said(
 
         await until(is_told, "it is said")
         said = "registration.probe: no answer within 0.5 s; silence proves nothing meanwhile"
-        assert reader.probe_reports == [(StoringPhase.NOT_STORED, said)]
+        assert reader.probe_reports == [(OwnMessagePhase.NOT_STORED, said)]
 
 
 async def test_others_probes_prove_as_much_and_no_more_are_sent_than_are_needed(site: Site) -> None:
@@ -265,7 +265,7 @@ async def test_where_no_probe_can_be_published_silence_proves_nothing(
     await site.make_stream(**config)
     address = SourceAddress(STREAM, CONSUMER, filter_subject=filter_subject)
     async with reading(site, address, probe=ProbeSettings(subject, blind_after=1_500_000)) as reader:
-        assert reader.probe_reports == [(StoringPhase.OFF, why)]
+        assert reader.probe_reports == [(OwnMessagePhase.OFF, why)]
         assert not await proves(reader), "nothing was ever stored"
 
         async def proves_by_somebody() -> bool:
@@ -287,7 +287,7 @@ async def test_a_stream_whose_subjects_are_not_reached_from_here_takes_no_probe(
         answer = Msg(reader.client, headers={"Status": "503"})
         await reader.source._probe._take_answer(answer)  # type: ignore[union-attr]
         why = "no stream answers on registration.probe: what is published here does not reach it"
-        assert reader.probe_reports == [(StoringPhase.OFF, why)]
+        assert reader.probe_reports == [(OwnMessagePhase.OFF, why)]
         assert (await reader.check()).refusal == ""
 
 
@@ -332,7 +332,7 @@ async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tm
             await until(is_told, "it is said")
             assert reader.probe_reports == [
                 (
-                    StoringPhase.OFF,
+                    OwnMessagePhase.OFF,
                     f"not permitted: publish on {subject}; allow the agent's user to",
                 )
             ]
@@ -361,15 +361,15 @@ async def test_a_probe_is_published_as_soon_as_it_is_permitted_again(
         auth = AuthSettings(user="agent", password_file=password)
         async with reading(site, probe=PROBE, auth=auth) as reader:
 
-            async def is_said(phase: StoringPhase) -> bool:
+            async def is_said(phase: OwnMessagePhase) -> bool:
                 await proves(reader)
                 return bool(reader.probe_reports) and reader.probe_reports[-1][0] is phase
 
-            await until(lambda: is_said(StoringPhase.OFF), "it is said that it is not permitted")
+            await until(lambda: is_said(OwnMessagePhase.OFF), "it is said that it is not permitted")
             site.server.reload(permissions.format(denied="elsewhere"))
-            await until(lambda: is_said(StoringPhase.STORED), "a probe is stored, over the same connection")
+            await until(lambda: is_said(OwnMessagePhase.STORED), "a probe is stored, over the same connection")
             assert await proves(reader)
-            assert [phase for phase, _ in reader.probe_reports] == [StoringPhase.OFF, StoringPhase.STORED]
+            assert [phase for phase, _ in reader.probe_reports] == [OwnMessagePhase.OFF, OwnMessagePhase.STORED]
             assert len(reader.opened) == 1
 
 

@@ -19,7 +19,7 @@ from edge_agent.core.intake import (
 )
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage, Taken
 from edge_agent.core.payload import DigestRule
-from edge_agent.core.replay import Following, OtherCommit
+from edge_agent.core.replay import CommitReplay, OtherCommit
 from edge_agent.core.tracker import Tracker
 from shared.tolerant_json import Deviation
 from tests.support.watched_site import POLICY, START, position
@@ -202,6 +202,6 @@ def test_names_stay_as_they_are_unless_told_otherwise() -> None:
 def test_who_follows_stops_behind_every_message_that_may_take_long_to_read() -> None:
     tracker = Tracker(BlockState(position(1, 1), POLICY))
     bodies = [b'{"sender":"n1"}', b'{"sender":"n1",}', b"[" * 1_000, b"", b'{"sender":NaN,}', b'{"sender":"n1"}']
-    following = Following(tracker, Intake(SenderByPath("sender")), OtherCommit(tracker.state))
+    following = CommitReplay(tracker, Intake(SenderByPath("sender")), OtherCommit(tracker.state))
     sent = [SourceMessage("s", body, None, number, START) for number, body in enumerate(bodies)]
     assert [each.sequence for each in sent for _ in following.take([each])] == [1, 2, 4]

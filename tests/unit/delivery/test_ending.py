@@ -7,7 +7,7 @@ import pytest
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.delivery import uploader
-from edge_agent.delivery.fast_path import Passage
+from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.port import UpstreamUnavailable
 from edge_agent.delivery.shipment import Answer, Shipment
 from edge_agent.delivery.uploader import Uploader
@@ -130,6 +130,6 @@ async def test_uploading_ends_although_a_wait_lost_its_cancellation(
     monkeypatch.setattr(uploader, "FIRST_RETRY", 0.01)
     upstream = WaitingUpstream()
     async with opened(tmp_path / "agent.db") as store:
-        passage = Passage(store.copies_wait)
+        passage = FastPath(store.copies_wait)
         uploads = Uploader(store, upstream, bytes_per_second=0, report=lambda _problem: None, passage=passage)
         await until_ended(uploads.run, upstream.wait)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.delivery import fast_path
-from edge_agent.delivery.fast_path import ROOM, Concluded, Passage, Passing
+from edge_agent.delivery.fast_path import ROOM, BlockFastPath, DeliveredCopies, FastPath
 from tests.support.store_batches import copy, state_at
 
 
@@ -15,9 +15,9 @@ class Situation:
     def __init__(self) -> None:
         self.copies_wait = False
         self.woken = 0
-        self.passage = Passage(lambda: self.copies_wait)
-        self.a = Passing(self.passage, "a")
-        self.b = Passing(self.passage, "b")
+        self.passage = FastPath(lambda: self.copies_wait)
+        self.a = BlockFastPath(self.passage, "a")
+        self.b = BlockFastPath(self.passage, "b")
         self.passage.link_is_up(self._wake)
 
     def _wake(self) -> None:
@@ -50,9 +50,9 @@ async def test_what_is_delivered_is_committed_in_order_and_several_pieces_at_onc
     situation.acknowledge(1)
     assert situation.a.conclude() is None
     situation.acknowledge(5)
-    assert situation.a.conclude() == Concluded(state_at(2))
+    assert situation.a.conclude() == DeliveredCopies(state_at(2))
     situation.acknowledge(6)
-    assert situation.a.conclude() == Concluded(state_at(3))
+    assert situation.a.conclude() == DeliveredCopies(state_at(3))
     assert not situation.a.is_under_way
 
 
@@ -73,7 +73,7 @@ async def test_a_block_whose_copies_were_being_stored_while_another_opened_the_p
     assert not situation.a.hand_over(state_at(2), rows("a2"))
     assert await situation.leaving() == ["b1"]
     situation.acknowledge(1)
-    assert situation.b.conclude() == Concluded(state_at(1))
+    assert situation.b.conclude() == DeliveredCopies(state_at(1))
     situation.copies_wait = False
     assert situation.a.hand_over(state_at(2), rows("a2"))
 
@@ -127,7 +127,7 @@ async def test_an_acknowledgement_that_comes_after_a_row_was_taken_back_means_no
     situation.a.hand_over(state_at(2), rows("a2"))
     assert situation.a.conclude() is None
     situation.acknowledge(2)
-    assert situation.a.conclude() == Concluded(state_at(2))
+    assert situation.a.conclude() == DeliveredCopies(state_at(2))
 
 
 async def test_messages_of_which_nothing_is_copied_are_committed_behind_those_before_them(situation: Situation) -> None:
@@ -135,14 +135,14 @@ async def test_messages_of_which_nothing_is_copied_are_committed_behind_those_be
     situation.a.hand_over(state_at(2), [])
     assert situation.a.conclude() is None
     situation.acknowledge(1)
-    assert situation.a.conclude() == Concluded(state_at(2))
+    assert situation.a.conclude() == DeliveredCopies(state_at(2))
 
 
 async def test_who_has_nothing_under_way_may_hand_over_a_row_of_any_size(situation: Situation) -> None:
     situation.a.hand_over(state_at(1), [copy("a1", "a", size=ROOM)])
     assert (situation.a.has_room, situation.b.has_room) == (False, True)
     situation.acknowledge(1)
-    assert situation.a.conclude() == Concluded(state_at(1))
+    assert situation.a.conclude() == DeliveredCopies(state_at(1))
     assert situation.a.hand_over(state_at(2), rows("a2"))
     assert (situation.a.has_room, situation.b.has_room) == (True, True)
 
@@ -152,7 +152,7 @@ async def test_a_passage_that_opens_again_does_not_wait_for_what_was_taken_back(
     situation.passage.close()
     assert situation.a.conclude() is not None
     situation.a.hand_over(state_at(2), [])
-    assert situation.a.conclude() == Concluded(state_at(2))
+    assert situation.a.conclude() == DeliveredCopies(state_at(2))
 
 
 async def test_nothing_passes_while_copies_come_into_the_store_that_no_ingest_commits(situation: Situation) -> None:
@@ -160,7 +160,7 @@ async def test_nothing_passes_while_copies_come_into_the_store_that_no_ingest_co
     with situation.passage.kept_closed():
         assert await situation.leaving() == []
         assert not await situation.passage.is_left(0.01), "what was handed over has not been taken back"
-        assert situation.a.conclude() == Concluded(state_at(1), rows_with_ids("a1"))
+        assert situation.a.conclude() == DeliveredCopies(state_at(1), rows_with_ids("a1"))
         assert await situation.passage.is_left(0.01)
         assert not situation.a.hand_over(state_at(2), rows("a2"))
     assert situation.a.hand_over(state_at(2), rows("a2"))

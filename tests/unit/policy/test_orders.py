@@ -15,7 +15,7 @@ from edge_agent.core.decisions import (
     SenderRetired,
 )
 from edge_agent.core.observation import Observation, SourceMessage
-from edge_agent.core.policy_revisions import Standing
+from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.replay import replay
 from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.policy.orders import PolicyOrders, effective
@@ -123,8 +123,8 @@ def test_what_an_earlier_version_has_taken_is_not_obeyed_again_whenever_it_was_g
     hub = Hub()
     hub.says(DUB1, SetThresholds(Thresholds(stale_after=60 * MINUTE)), BEGAN_AT + 9 * HOUR)
     ((_, first),) = hub.said()
-    assert Standing(stream_created_at=1, revision=2, given_at=BEGAN_AT + HOUR).has(first)
-    assert not Standing(stream_created_at=1, revision=2, given_at=BEGAN_AT + HOUR, knows_latest=True).has(first)
+    assert PolicyRevisions(stream_created_at=1, revision=2, given_at=BEGAN_AT + HOUR).has(first)
+    assert not PolicyRevisions(stream_created_at=1, revision=2, given_at=BEGAN_AT + HOUR, knows_latest=True).has(first)
 
 
 def test_a_revision_given_while_the_hubs_clock_was_set_back_is_obeyed_once() -> None:
@@ -168,7 +168,7 @@ def test_what_contradicts_the_settings_is_refused_and_the_rest_holds() -> None:
     ],
 )
 def test_a_site_is_not_made_blind(thresholds: Thresholds, line: str) -> None:
-    said = Standing(1, 1, thresholds={"eu-west": thresholds})
+    said = PolicyRevisions(1, 1, thresholds={"eu-west": thresholds})
     assert line in effective(BLOCK_ID, SETTINGS, said).refused[0]
 
 
