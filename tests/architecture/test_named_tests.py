@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMED = re.compile(r"`([a-z]+/test_\w+\.py)(?:::(test_\w+))?`")
+NAMED = re.compile(r"`((?:[a-z]+/)+test_\w+\.py)(?:::(test_\w+))?`")
 
 
 def named() -> list[tuple[str, str]]:
-    text = (ROOT / "docs" / "contributors.md").read_text(encoding="utf-8")
-    return sorted(set(NAMED.findall(text)))
+    text = (ROOT / "docs" / "howto" / "contributor" / "tests.md").read_text(encoding="utf-8")
+    found = {(path.removeprefix("tests/"), name) for path, name in NAMED.findall(text)}
+    return sorted(found)
 
 
 def test_the_tables_name_tests() -> None:

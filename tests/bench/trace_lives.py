@@ -1,6 +1,6 @@
 """Let senders live as the nodes of one site of the Grid'5000 trace did, many times as fast, or as a seed draws it.
 
-The trace is not part of Muster (docs/grid5000.md): MUSTER_GRID5000 names the directory that has it.
+The trace is not part of Muster (docs/explanation/exactness.md): MUSTER_GRID5000 names the directory that has it.
 """
 
 import lzma

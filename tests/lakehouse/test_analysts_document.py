@@ -58,7 +58,10 @@ def test_what_is_there_is_shown_as_it_looks(place: Path, monkeypatch: pytest.Mon
     shown = answer_to(ANALYSTS, "muster-aggregator tables")
     told = CliRunner().invoke(cli, ["tables"]).stdout.splitlines()
     assert shown[0].split() == told[0].split()
-    assert [line.split()[:1] for line in shown] == [line.split()[:1] for line in told]
+    left_out = shown.index("...")
+    assert [line.split()[:1] for line in shown[:left_out]] == [line.split()[:1] for line in told[:left_out]]
+    after = shown[left_out + 1 :]
+    assert [line.split()[:1] for line in after] == [line.split()[:1] for line in told[-len(after) :]]
     assert shown[-1] == told[-1]
 
 

@@ -1,7 +1,7 @@
 """A real fleet's history gives the figures published for it, and Muster would have seen it as it was.
 
 The Grid'5000 availability trace (Failure Trace Archive, g5k06) is not part of this repository; where it is not beside
-it either, these tests are skipped. docs/grid5000.md says what is compared.
+it either, these tests are skipped. docs/explanation/exactness.md says what is compared.
 """
 
 import lzma
@@ -37,10 +37,10 @@ from shared.subjects import RecordType
 from shared.truth import Truth, TruthHeader, UpInterval
 from shared.wire import Advisory, decode_advisory
 from tests.lakehouse.conftest import say
+from tests.support.documents import EXACTNESS
 
 DIRECTORY = Path(os.environ.get("MUSTER_GRID5000", Path(__file__).parents[3] / "shared" / "data" / "grid5000"))
 TRACE = DIRECTORY / "event_trace.tab.xz"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "grid5000.md"
 MAPPING = Mapping(
     source="grid5000",
     sender=("node_name",),
@@ -142,7 +142,7 @@ def of_table(row: Row) -> Reference:
 
 def documented() -> dict[str, list[str]]:
     """Give the rows of the document's table by their first cell: a site, or all."""
-    rows = re.findall(r"^\| (all|site\d) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (all|site\d) \| (.*) \|$", EXACTNESS.read_text(), re.MULTILINE)
     return {name: cells.split(" | ") for name, cells in rows}
 
 

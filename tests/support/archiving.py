@@ -32,8 +32,8 @@ async def publish(client: Client, region: str, count: int, body: bytes = BODY) -
 async def acknowledged(hub: Client, region: str, sequence: int) -> None:
     """Wait until the region's consumer knows that the hub has everything up to a sequence.
 
-    Before its first acknowledgement an outage can easily cost what follows (docs/decisions.md, "A hub's server can
-    leave out"), so tests of outages begin behind it.
+    Before its first acknowledgement an outage can easily cost what follows (docs/decisions/0019), so tests of outages
+    begin behind it.
     """
     subject = f"$JS.{region}.API.CONSUMER.INFO.FLEET.muster-archive"
 

@@ -5,7 +5,12 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-ANALYSTS = Path(__file__).parents[2] / "docs" / "analysts.md"
+DOCS = Path(__file__).parents[2] / "docs"
+EXACTNESS = DOCS / "explanation" / "exactness.md"
+ANALYSTS = (DOCS / "howto" / "analyst" / "first-questions.md", DOCS / "howto" / "analyst" / "recipes.md", EXACTNESS)
+"""What analysts read, in this order."""
+
+Documents = Path | tuple[Path, ...]
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _QUESTION = re.compile(r'^\$ muster-aggregator sql "\n(.*?)"\n(.*?)$', re.MULTILINE | re.DOTALL)
@@ -19,33 +24,37 @@ class Question(NamedTuple):
     columns: tuple[str, ...]
 
 
-def examples(document: Path, language: str) -> list[str]:
+def _text(documents: Documents) -> str:
+    return "\n".join(path.read_text() for path in ([documents] if isinstance(documents, Path) else documents))
+
+
+def examples(documents: Documents, language: str) -> list[str]:
     """Give the blocks of a language; those of the shell have none."""
-    return [block for name, block in _FENCED.findall(document.read_text()) if name == language]
+    return [block for name, block in _FENCED.findall(_text(documents)) if name == language]
 
 
-def questions(document: Path) -> list[Question]:
+def questions(documents: Documents) -> list[Question]:
     """Give the queries without what the shell asks for: a backslash before a dollar sign."""
     return [
         Question(sql.replace("\\$", "$"), tuple(heading.split()))
-        for sql, heading in _QUESTION.findall(document.read_text())
+        for sql, heading in _QUESTION.findall(_text(documents))
     ]
 
 
-def commands(document: Path) -> list[list[str]]:
+def commands(documents: Documents) -> list[list[str]]:
     """Give the arguments of each command that asks the tables, without where its output goes."""
-    lines = [line for block in examples(document, "") for line in _COMMAND.findall(block)]
+    lines = [line for block in examples(documents, "") for line in _COMMAND.findall(block)]
     words = (shlex.split(line, comments=True) for line in lines)
     return [each[: each.index(">")] if ">" in each else each for each in words]
 
 
-def answer_to(document: Path, command: str) -> list[str]:
+def answer_to(documents: Documents, command: str) -> list[str]:
     """Give the lines that stand below the one time that a command is shown with its answer."""
-    (block,) = [block for block in examples(document, "") if block.startswith(f"$ {command}\n")]
+    (block,) = [block for block in examples(documents, "") if block.startswith(f"$ {command}\n")]
     return block.splitlines()[1:]
 
 
-def quoted(document: Path, beginning: str) -> str:
+def quoted(documents: Documents, beginning: str) -> str:
     """Give the one piece of code within a line that begins so."""
-    (code,) = set(re.findall(rf"`({re.escape(beginning)}[^`]*)`", document.read_text()))
+    (code,) = set(re.findall(rf"`({re.escape(beginning)}[^`]*)`", _text(documents)))
     return str(code)

@@ -173,7 +173,7 @@ class TwoSites:
     async def everything_is_archived(self) -> bool:
         """Tell whether the archive has all that the region holds, and the mirror what the archive has.
 
-        What the hub's server left out by itself behind an outage (docs/decisions.md) is wanted again, as an operator
+        What the hub's server left out by itself behind an outage (docs/decisions/0019) is wanted again, as an operator
         would: once, and one stretch, or something else is wrong.
         """
         async with await client_of(self.servers.hub) as hub, await client_of(self.region) as region:

@@ -1,4 +1,4 @@
-"""What peers get wrong, each as a test that we pass; the numbers are those of the table in docs/contributors.md.
+"""What peers get wrong, each as a test that we pass; the numbers are those in docs/howto/contributor/tests.md.
 
 Failures that other tests already cover stand in that table with their tests' names.
 """

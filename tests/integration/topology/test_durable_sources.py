@@ -57,7 +57,7 @@ async def test_a_fleet_that_was_made_anew_by_hand_is_noticed_and_archived_whole_
 
 
 async def test_sourcing_changes_its_sort_without_losing_anything(tmp_path: Path) -> None:
-    """A source that turns plain again may take once more what came while it was durable: docs/decisions.md, Streams."""
+    """A source that turns plain again may take once more what came while it was durable: docs/decisions/0018."""
     async with federation(tmp_path, ("us-east",)) as servers:
         durable = servers.topology_path.read_text()
         plain = durable + '[archive]\nsourcing = "plain"\n'
