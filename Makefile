@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick docs lock clean environment
+.PHONY: help demo test check bench bench-quick docs lock release-check clean environment
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -31,10 +31,10 @@ bench: environment ## Measure, at full size (PEER=PATH: a stream-replicator besi
 bench-quick: environment ## Measure at small sizes, in under two minutes
 	@$(BIN)/python -m tests.bench --quick $(if $(PEER),--peer $(PEER)) $(BENCH_ARGS)
 
-docs: environment ## Write docs/tables.md out of the schemas, docs/reference/ out of the catalogues
-	@$(BIN)/python -m tests.support.table_reference
-	@$(BIN)/python -m tests.support.condition_reference
-	@$(BIN)/python -m tests.support.hub_condition_reference
+docs: environment ## Write docs/reference out of the code, and build the manual (build/docs/html) and its man pages
+	@$(BIN)/python -m tests.support.reference
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -E -d build/docs/read -b html docs build/docs/html
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d build/docs/read -b man docs build/docs/man
 
 lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: to the newest versions too)
 	@$(LOCK) pyproject.toml --extra dev --output-file packaging/requirements-dev.txt
@@ -43,6 +43,9 @@ lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: 
 	@$(LOCK) pyproject.toml --constraint packaging/requirements-dev.txt --output-file packaging/requirements-agent.txt
 	@$(LOCK) --group build --output-file packaging/requirements-build.txt
 	@! grep -n -i -E '://|^-' packaging/requirements-*.txt
+
+release-check: ## Build the wheel from a clean clone, install it from the locks, and run it (KEEP=DIR keeps it)
+	@packaging/release-check.sh
 
 clean: ## Remove what tests, checks, builds and the demo leave; .venv and the jars stay
 	@rm -rf build dist demo-run spark-warehouse metastore_db derby.log *.egg-info .mypy_cache .ruff_cache .pytest_cache \

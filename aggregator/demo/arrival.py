@@ -1,6 +1,6 @@
 """Wait until the hub's archive and its mirror hold everything that the regions hold.
 
-Rarely the hub's server leaves something out after an outage, and acknowledges it (docs/decisions.md): it never goes
+Rarely the hub's server leaves something out after an outage, and acknowledges it (docs/decisions/0019): it never goes
 back for it. What is lacking then is wanted again, as an operator would.
 """
 

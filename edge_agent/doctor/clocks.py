@@ -20,7 +20,7 @@ from shared.nats.connection import ConnectFailed
 TOLERANCE = 2 * SECOND
 _STANDS_STILL = (
     "if it is wrong now, set it right; else it was ahead: wait until it shows that time, or give up what was observed "
-    "(docs/operators.md, STANDING STILL)"
+    "(the manual's page on clocks, STANDING STILL)"
 )
 
 

@@ -54,7 +54,7 @@ async def _log(settings: AgentSettings, key: bytes, other: str) -> list[Finding]
     except OtherKey:
         return [bad(SUBJECT, other_key(other, settings.id_key_path), "an agent refuses to start like this")]
     except LogUnavailable as error:
-        remedy = f"allow the agent's user what docs/operators.md lists for pairs; the stream is {address.stream}"
+        remedy = f"allow the agent's user what the manual's page on permissions lists for pairs: {address.stream}"
         return [doubtful(SUBJECT, f"the log cannot be read: {error}", remedy)]
     else:
         return [_fit(settings, key, last, other)]

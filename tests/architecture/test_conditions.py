@@ -7,7 +7,8 @@ from pathlib import Path
 
 from edge_agent.observability import conditions
 from edge_agent.observability.conditions import CATALOGUE, Kind
-from tests.support.condition_reference import PATH, condition_reference
+from tests.support.condition_reference import condition_reference
+from tests.support.reference import FOLDER
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -25,7 +26,7 @@ def provoked() -> set[str]:
 
 
 def test_the_page_of_conditions_is_what_the_catalogue_says() -> None:
-    assert PATH.read_text() == condition_reference(), "run: make docs"
+    assert (FOLDER / "conditions.md").read_text() == condition_reference(), "run: make docs"
 
 
 def test_every_kind_of_condition_is_provoked_by_a_test() -> None:

@@ -1,6 +1,8 @@
 """What the documents speak of is there: links, commands, targets, tables, the picture."""
 
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -10,20 +12,21 @@ import pytest
 
 from aggregator.cli import cli as aggregator_cli
 from edge_agent.cli import cli as agent_cli
-from tests.support.table_reference import PATH as TABLES_PATH
-from tests.support.table_reference import table_reference
+from tests.support.reference import FOLDER, PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-DOCUMENTS += sorted((ROOT / "docs" / "reference").glob("*.md"))
+MANUAL = ROOT / "docs"
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(MANUAL.rglob("*.md"))]
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _CODE = re.compile(r"```.*?```", re.DOTALL)
-_COMMAND = re.compile(r"\b(muster-agent|muster-aggregator) ([a-z][a-z-]*)(?: (history|html)\b)?")
+# `sudo -u muster-agent` names a user.
+_COMMAND = re.compile(r"(?<!-u )\b(muster-agent|muster-aggregator) ([a-z][a-z-]*)(?: (history|html)\b)?")
+_MODULE = re.compile(r"`((?:edge_agent|aggregator|shared|tests|packaging)/[\w./-]*\w)/?`")
 _TARGET = re.compile(r"(?:`|^)make ([a-z][a-z-]*)", re.MULTILINE)
 
-every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=[path.name for path in DOCUMENTS])
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
 
 
 def anchors(path: Path) -> set[str]:
@@ -62,8 +65,13 @@ def test_every_make_target_that_is_mentioned_exists(document: Path) -> None:
     assert set(_TARGET.findall(document.read_text())) <= targets
 
 
+@every_document
+def test_every_file_of_the_code_that_is_mentioned_exists(document: Path) -> None:
+    assert {name for name in _MODULE.findall(document.read_text()) if not (ROOT / name).exists()} == set()
+
+
 def test_every_folder_of_the_code_has_its_place_in_the_guide() -> None:
-    text = (ROOT / "docs" / "contributors.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     folders = {
         f"{path.parent.relative_to(ROOT)}/"
         for package in ("edge_agent", "aggregator", "shared")
@@ -72,8 +80,19 @@ def test_every_folder_of_the_code_has_its_place_in_the_guide() -> None:
     assert {folder for folder in folders if f"`{folder}`" not in text} == set()
 
 
-def test_the_table_reference_is_what_the_schemas_say() -> None:
-    assert TABLES_PATH.read_text() == table_reference(), "run: make docs"
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_is_what_the_code_says(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
+
+
+def test_the_manual_and_the_man_pages_are_built_without_a_warning(tmp_path: Path) -> None:
+    for builder in ("html", "man"):
+        command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", builder]
+        command += ["-d", str(tmp_path / "read"), str(MANUAL), str(tmp_path / builder)]
+        built = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert built.returncode == 0, built.stderr
+    for page in ("html/index.html", "html/tutorial/first-site.html", "man/man1/muster-agent.1"):
+        assert (tmp_path / page).stat().st_size > 1_000
 
 
 def test_the_picture_can_be_read_as_text_too() -> None:
@@ -101,5 +120,7 @@ def test_documented_installs_are_locked_and_take_the_place_of_an_older_version(d
 
 
 def test_the_documented_unit_keeps_the_stores_directory_to_the_agent_and_its_group() -> None:
-    (unit,) = re.findall(r"^\[Unit\]\n.*?^```", (ROOT / "docs" / "operators.md").read_text(), re.DOTALL | re.MULTILINE)
+    (unit,) = re.findall(
+        r"^\[Unit\]\n.*?^```", (MANUAL / "howto" / "agent" / "install.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     assert {"User=muster-agent", "StateDirectory=muster-agent", "StateDirectoryMode=0750"} <= set(unit.splitlines())

@@ -13,17 +13,24 @@ from msgspec import inspect
 from aggregator.config import AggregatorSettings
 from aggregator.topology.settings import TopologySettings
 from edge_agent.config.agent import AgentSettings
+from edge_agent.observability.metrics import counted_causes
 from edge_agent.simulator.script import Script
 from shared.settings import Duration, FilePath, Size, parse_settings
+from tests.support.metric_reference import cause_notes
+from tests.support.reference import FOLDER
+from tests.support.settings_reference import FILES, NOTES, SettingsFile, keys_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-OPERATORS = DOCS / "operators.md"
-MODES = DOCS / "modes.md"
-TOPOLOGIES = DOCS / "topologies.md"
-FILES: list[tuple[type[msgspec.Struct], str]] = [
-    (AgentSettings, "The top of the agent's file"),
-    (TopologySettings, "The top of the topology file"),
-    (AggregatorSettings, "The top of the aggregator's file"),
+HOWTO = DOCS / "howto"
+MODES = HOWTO / "agent" / "modes.md"
+# Whole files in the manual, in the order in which a page has them.
+WHOLE_FILES: list[tuple[Path, list[type[msgspec.Struct]]]] = [
+    (DOCS / "tutorial" / "first-site.md", [TopologySettings, AgentSettings, AggregatorSettings]),
+    (HOWTO / "agent" / "install.md", [AgentSettings]),
+    (MODES, [AgentSettings] * 3),
+    (HOWTO / "hub" / "topologies.md", [TopologySettings]),
+    (HOWTO / "hub" / "rollup.md", [AggregatorSettings]),
+    (HOWTO / "hub" / "streams.md", [TopologySettings] * 2),
 ]
 BY_HAND: list[tuple[str, type[msgspec.Struct]]] = [
     ("agent.toml", AgentSettings),
@@ -31,19 +38,15 @@ BY_HAND: list[tuple[str, type[msgspec.Struct]]] = [
     ("aggregator.toml", AggregatorSettings),
     ("outages.toml", Script),
 ]
-_REPEATED = ("stream", "region", "site", "relay")
-_STREAMS = ("fleet", "archive", "report", "policy", "site.registration")
-_FREE = {
-    "account": "[[account]]",
-    "stream": "[[stream]]",
-    "stream.placement": "[stream.placement]",
-    "stream.source": "[[stream.source]]` and `[stream.mirror]",
-    "stream.mirror": "[[stream.source]]` and `[stream.mirror]",
-    "stream.source.transforms": "Transforms",
-    "stream.mirror.transforms": "Transforms",
-}
 _CONNECTION = ("servers", "domain", "auth", "tls")
+# Tables that are described once, where they stand first.
+_AS = {
+    "region.fleet": "fleet",
+    "stream.mirror": "stream.source",
+    "stream.mirror.transforms": "stream.source.transforms",
+}
 
+every_file = pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
 Row = dict[str, str]
 
 
@@ -74,13 +77,13 @@ def settings_of(node: inspect.Type, table: str = "") -> Iterator[Setting]:
 
 
 def documented(path: Path) -> dict[str, dict[str, Row]]:
-    """Read the tables that begin with ``key``: by heading, then key, then the column's title."""
+    """Read the tables that begin with ``key``: by heading without brackets, then key, then the column's title."""
     found: dict[str, dict[str, Row]] = {}
     heading = ""
     titles: list[str] = []
     for line in path.read_text().splitlines():
         if line.startswith("#"):
-            heading = line.lstrip("# ").strip("`")
+            heading = line.lstrip("# ").strip("`[]")
         elif line.startswith("| key |"):
             titles = _cells(line)
         elif not line.startswith("|"):
@@ -95,31 +98,29 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
-def place_of(setting: Setting, top: str) -> tuple[str, str]:
-    """Give the heading and the column in which a key's default stands."""
-    table = setting.table.replace("region.fleet", "fleet")
-    if table in _STREAMS:
-        return "Streams", f"`[{table}]`"
-    if table.endswith((".auth", ".tls")) or (setting.name in _CONNECTION and table not in _REPEATED):
-        return "Connections", "default"
-    if not table:
-        return top, "default"
-    return f"[[{table}]]" if table in _REPEATED else f"[{table}]", "default"
+def row_of(setting: Setting, known: dict[str, dict[str, Row]]) -> Row | None:
+    """Find where a key is described: below its table, or once for all connections."""
+    table = _AS.get(setting.table, setting.table)
+    heading = table.rpartition(".")[2] if table.endswith((".auth", ".tls")) else table or "The top of the file"
+    rows = known.get(heading, {})
+    return rows.get(setting.name) or (known["Connections"].get(setting.name) if setting.name in _CONNECTION else None)
 
 
 def stated(cell: str) -> Any:
-    """Read a default as it stands in a cell: ``required``, or TOML in backquotes before any words."""
+    """Read a default as it stands in a cell: ``required``, or TOML in backquotes."""
     if cell == "required":
         return msgspec.UNSET
-    match = re.match(r"`([^`]*)`", cell)
+    match = re.fullmatch(r"`([^`]*)`", cell)
     assert match, f"no default in {cell!r}"
     return tomllib.loads(f"value = {match[1]}")["value"]
 
 
 def is_same(default: Any, cell: str) -> bool:
     """Compare a default with what stands in a cell; tables, and what follows from other keys, have words only."""
-    if default is None or isinstance(default, msgspec.Struct):
+    if default is None or isinstance(default, msgspec.Struct | dict):
         return True
+    if isinstance(default, tuple) and not cell:
+        return not default
     written = stated(cell)
     if isinstance(default, Duration):
         return Duration.of(written) == int(default)
@@ -130,38 +131,57 @@ def is_same(default: Any, cell: str) -> bool:
     return repr(list(default) if isinstance(default, tuple) else default) == repr(written)
 
 
-@pytest.mark.parametrize(("model", "top"), FILES, ids=[model.__name__ for model, _ in FILES])
-def test_operators_are_told_of_every_key_and_its_default(model: type[msgspec.Struct], top: str) -> None:
-    known = {path: documented(path) for path in (OPERATORS, TOPOLOGIES)}
+@every_file
+def test_operators_are_told_of_every_key_and_its_default(file: SettingsFile) -> None:
+    known = documented(FOLDER / file.page)
     missing, wrong = [], []
-    for setting in settings_of(inspect.type_info(model)):
-        free = model is TopologySettings and setting.table in _FREE
-        heading, column = (_FREE[setting.table], "default") if free else place_of(setting, top)
-        row = known[TOPOLOGIES if free else OPERATORS].get(heading, {}).get(setting.name)
+    for setting in settings_of(inspect.type_info(file.model)):
+        row = row_of(setting, known)
         if row is None or not row["meaning"]:
-            missing.append(f"{heading} {setting.name}")
-        elif not is_same(setting.default, row[column]):
-            wrong.append(f"{heading} {setting.name}: {row[column]}, but it is {setting.default!r}")
+            missing.append(f"{setting.table} {setting.name}")
+        elif not is_same(setting.default, row["default"]):
+            wrong.append(f"{setting.table} {setting.name}: {row['default']}, but it is {setting.default!r}")
     assert not missing
     assert not wrong
 
 
-def test_operators_are_told_of_no_key_that_is_not_there() -> None:
-    keys = {setting.name for model, _ in FILES for setting in settings_of(inspect.type_info(model))}
-    told = [rows for path in (OPERATORS, TOPOLOGIES) for rows in documented(path).values()]
-    assert {key for rows in told for key in rows} <= keys
+@every_file
+def test_operators_are_told_of_no_key_that_is_not_there(file: SettingsFile) -> None:
+    keys = {setting.name for setting in settings_of(inspect.type_info(file.model))}
+    assert {key for rows in documented(FOLDER / file.page).values() for key in rows} <= keys
 
 
-def test_the_settings_files_in_the_document_are_good() -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", OPERATORS.read_text(), re.DOTALL)
-    for block, (model, _) in zip(blocks, FILES, strict=True):
-        parse_settings(block, model, OPERATORS)
+def test_every_note_is_about_a_key_that_is_there() -> None:
+    notes = tomllib.loads(NOTES.read_text(encoding="utf-8"))
+    assert notes.keys() == {"causes", "connection"} | {file.name.removesuffix(".toml") for file in FILES}
+    for file in FILES:
+        assert file.notes.keys() <= set(keys_of(file))
 
 
-def test_the_settings_files_of_every_mode_are_good() -> None:
+def test_every_note_is_about_a_cause_that_is_counted() -> None:
+    noted = {(what, cause) for what, causes in cause_notes().items() for cause in causes}
+    assert noted <= set(counted_causes())
+
+
+@pytest.mark.parametrize(("page", "models"), WHOLE_FILES, ids=[page.stem for page, _ in WHOLE_FILES])
+def test_the_settings_files_in_the_manual_are_good(page: Path, models: list[type[msgspec.Struct]]) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    for block, model in zip(blocks, models, strict=True):
+        parse_settings(block, model, page)
+
+
+def test_no_page_has_a_settings_file_that_is_not_tried() -> None:
+    places = (DOCS / "tutorial", HOWTO / "agent", HOWTO / "hub")
+    pages = {page for place in places for page in place.glob("*.md") if "```toml\n" in page.read_text()}
+    assert pages == {page for page, _ in WHOLE_FILES}
+
+
+def test_the_settings_files_of_every_mode_are_shown() -> None:
     blocks = re.findall(r"```toml\n(.*?)```", MODES.read_text(), re.DOTALL)
     read = [parse_settings(block, AgentSettings, MODES) for block in blocks]
-    assert [settings.stream[0].mode for settings in read] == ["sample", "copy", "copy", "relay"]
+    assert [settings.stream[0].mode for settings in read] == ["copy", "copy", "relay"]
+    (smallest,) = re.findall(r"```toml\n(.*?)```", (HOWTO / "agent" / "install.md").read_text(), re.DOTALL)
+    assert parse_settings(smallest, AgentSettings, MODES).stream[0].mode == "sample"
 
 
 @pytest.mark.parametrize(("name", "model"), BY_HAND, ids=[name for name, _ in BY_HAND])

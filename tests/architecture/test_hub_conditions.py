@@ -6,13 +6,14 @@ from pathlib import Path
 
 from aggregator.topology.report import findings
 from aggregator.topology.report.findings import CATALOGUE, Kind
-from tests.support.hub_condition_reference import PATH, hub_condition_reference
+from tests.support.hub_condition_reference import hub_condition_reference
+from tests.support.reference import FOLDER
 
 TOPOLOGY = Path(findings.__file__).parents[1]
 
 
 def test_the_page_of_what_check_finds_is_what_the_catalogue_says() -> None:
-    assert PATH.read_text(encoding="utf-8") == hub_condition_reference(), "run: make docs"
+    assert (FOLDER / "hub_conditions.md").read_text(encoding="utf-8") == hub_condition_reference(), "run: make docs"
 
 
 def test_every_kind_is_in_the_catalogue_has_a_name_of_its_own_and_is_found_somewhere() -> None:

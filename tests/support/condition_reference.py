@@ -1,14 +1,8 @@
-"""Write docs/reference/conditions.md out of the catalogue: what the agent says and what the manual says is one text.
-
-Run as ``make docs`` after a change of the catalogue; a test fails until that was done.
-"""
+"""Describe what can be wrong with an agent, out of the catalogue: agent and manual have one text."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from edge_agent.observability.conditions import CATALOGUE, Kind, Severity
-
-PATH = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conditions.md"
 
 _INTRODUCTION = """\
 # Conditions of an agent
@@ -43,8 +37,3 @@ def _section(kind: Kind) -> Iterator[str]:
     yield f"### `{kind.name}`\n"
     yield f"{kind.meaning}\n"
     yield f"*What to do:* {kind.remedy}.\n"
-
-
-if __name__ == "__main__":
-    PATH.parent.mkdir(exist_ok=True)
-    PATH.write_text(condition_reference())

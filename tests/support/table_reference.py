@@ -1,10 +1,6 @@
-"""Write docs/tables.md out of the schemas: what stands in the catalog and what stands in the documents is one text.
-
-Run as ``make docs`` after a change of the schemas; a test fails until that was done.
-"""
+"""Describe the tables out of their schemas: what the catalog says and what the manual says is one text."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from aggregator.lakehouse.tables.example_queries import EXAMPLES
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
@@ -19,13 +15,12 @@ from aggregator.lakehouse.tables.schemas import (
     Table,
 )
 
-PATH = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
-
 _INTRODUCTION = """\
 # The tables, column by column
 
 Written from `aggregator/lakehouse/tables/schemas.py` by `make docs`; the same comments stand in
-the catalog. What up, down, unknown, maintenance and absent mean, and how to ask: [analysts.md](analysts.md).
+the catalog. What up, down, unknown, maintenance and absent mean, and how to ask:
+[First questions](../howto/analyst/first-questions.md).
 
 Instants are TIMESTAMP, in microseconds and UTC. Durations end in `_us` and are whole microseconds: BIGINT for one
 sender, DECIMAL(38,0) for sums over senders. A `day` is a UTC date. Intervals are `[started_at, ended_at)`.
@@ -75,7 +70,3 @@ def _table(table: Table) -> Iterator[str]:
 def _text(comment: str) -> str:
     """Keep what Markdown would take for a tag or for the end of a cell."""
     return comment.replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    PATH.write_text(table_reference(), encoding="utf-8")

@@ -103,7 +103,7 @@ def _of_put_back(each: PutBack, voices: dict[LifeKey, list[Voice]]) -> str:
     return (
         f"{_name(block)}: {speakers} count the advisories of incarnation {incarnation} in two ways: an older copy of"
         f" the store was put back: from {format_instant(each.put_back_from)} on all is unknown (put_back), until the"
-        " store is begun anew: operators.md, When advisories never come"
+        " store is begun anew: the manual's page on trouble at the hub, Advisories never come"
     )
 
 

@@ -1,6 +1,6 @@
 """Show for every table and view what it is asked for: one query each, in the SQL of ``muster-aggregator sql``.
 
-They stand in docs/tables.md beside the columns (``make docs``), and a test runs them all.
+They stand in docs/reference/tables.md beside the columns (``make docs``), and a test runs them all.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Write the configuration of one nats-server. Pure: secrets stand in files beside it, which it names.
 
-Source: the configuration reference of nats-server 2.15; what each line is for stands in docs/topologies.md.
+Source: the configuration reference of nats-server 2.15; what the keys may do is in docs/howto/hub/render.md.
 """
 
 import re
