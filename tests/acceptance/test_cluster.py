@@ -41,7 +41,9 @@ ROOT = Path(__file__).parents[2]
 
 def by_hand(master: str) -> str:
     """Give the shell's lines with which a document calls spark-submit, for what is installed here."""
-    (lines,) = (each for each in examples(ROOT / "docs" / "operators.md", "") if "spark-submit --master" in each)
+    (lines,) = (
+        each for each in examples(ROOT / "docs" / "howto" / "hub" / "cluster.md", "") if "spark-submit --master" in each
+    )
     for there, here in (
         ("~/.cache/muster/jars", iceberg_jars(default_cache(), None, print)[0].parent),
         ("/opt/muster/bin/python", sys.executable),

@@ -14,7 +14,7 @@ from tests.support.leaf_intruder import LeafIntruder, intruding
 from tests.support.rendered import DENIAL_DEADLINE, REQUEST_DEADLINE, Rendered, Visitor, rendered_servers
 from tests.support.waiting import until
 
-MANUAL = Path(__file__).parents[3] / "docs" / "operators.md"
+MANUAL = Path(__file__).parents[3] / "docs" / "reference" / "keys.md"
 FURTHER = """
 [[region]]
 name = "us-east"

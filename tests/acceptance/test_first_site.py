@@ -1,0 +1,107 @@
+"""The manual's first site works as it is written: its files, keys, certificates and commands, on real servers."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.demo.ports import free_ports
+from tests.support.agent_process import COMMAND as AGENT
+from tests.support.agent_process import AgentProcess
+from tests.support.documents import examples
+from tests.support.rendered import SERVERS, lay_out, muster, running_servers
+from tests.support.waiting import until
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "first-site.md"
+HOSTS = {"hub.example": "hub", "nats.eu-west.example": "eu-west", "dub1.example": "dub1"}
+DEADLINE = 90.0
+
+
+class FirstSite:
+    """What the page has set up: the hub's directory, and the agent's, with its nodes' key."""
+
+    def __init__(self, hub: Path, site: Path) -> None:
+        self.hub = hub
+        self.site = site
+
+    def agent(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run one of the agent's commands."""
+        command = [AGENT, *arguments, "--config", str(self.site / "agent.toml")]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def senders(self) -> list[dict[str, Any]]:
+        """Say whom the agent knows."""
+        answer = self.agent("senders", "--json")
+        return list(json.loads(answer.stdout)["senders"]) if answer.returncode == 0 else []
+
+
+@asynccontextmanager
+async def first_site(directory: Path) -> AsyncIterator[FirstSite]:
+    """Do what the page says, on ports of this machine, and with directories of this test."""
+    hub, site = directory / "hub", directory / "site"
+    hub.mkdir()
+    site.mkdir()
+    leaf, *numbers = free_ports(4)
+    ports = dict(zip(HOSTS.values(), numbers, strict=True))
+    topology, agent, aggregator = (here(text, ports) for text in examples(PAGE, "toml"))
+    render = f'listen = "127.0.0.1"\nstore = "{hub}/store"\nleaf_port = {leaf}\n'
+    changed, count = re.subn(r"^files = .*\n", render, topology, flags=re.MULTILINE)
+    assert count == 1, "servers find their files where they are written"
+    (hub / "topology.toml").write_text(changed)
+    (hub / "aggregator.toml").write_text(aggregator)
+    (site / "agent.toml").write_text(agent + '\n[store]\npath = "agent.db"\n\n[monitor]\nlisten = ""\n')
+    (register,) = (here(text, ports) for text in examples(PAGE, "python"))
+    (site / "register.py").write_text(register)
+    assert muster(hub, "render", "--make-keys", "--make-certificates").returncode == 0
+    keys = hub / "nats" / "keys"
+    for source, target in (("dub1-agent.nk", "agent.nk"), ("dub1-nodes.nk", "dub1-nodes.nk"), ("ca.pem", "ca.pem")):
+        shutil.copy(keys / source, site / target)
+    with running_servers(hub, SERVERS, [("127.0.0.1", port) for port in (*numbers, leaf)]):
+        lay_out(hub)
+        process = AgentProcess(site / "agent.toml")
+        process.start()
+        try:
+            yield FirstSite(hub, site)
+        finally:
+            process.end()
+
+
+def here(text: str, ports: dict[str, int]) -> str:
+    """Put servers of this machine in the place of the page's."""
+    for host, server in HOSTS.items():
+        text = text.replace(f"//{host}:4222", f"//127.0.0.1:{ports[server]}")
+    return text
+
+
+def files_named(page: str) -> set[str]:
+    """Give the keys and certificates that the page speaks of."""
+    return set(re.findall(r"`([a-z0-9-]+\.(?:nk|pem|conf))`", page))
+
+
+async def test_the_first_site_works_as_it_is_written(tmp_path: Path) -> None:
+    async with first_site(tmp_path) as first:
+        written = {path.name for path in (first.hub / "nats").rglob("*") if path.is_file()}
+        assert files_named(PAGE.read_text()) - {"agent.nk"} == written
+        done = await asyncio.to_thread(subprocess.run, [sys.executable, "register.py"], cwd=first.site, timeout=60)
+        assert done.returncode == 0
+        await until(lambda: bool(first.senders()), "the agent knows the node", DEADLINE)
+        assert [(each["sender_id"], each["state"]) for each in first.senders()] == [("web1.example.net", "heard")]
+        found = first.agent("doctor")
+        assert found.returncode == 0, found.stdout
+        assert re.fullmatch(r"0 failed, 0 warnings, \d+ passed: all well", found.stdout.splitlines()[-1])
+        await until(lambda: muster(first.hub, "check").returncode == 0, "all is well at the hub", DEADLINE)
+        assert muster(first.hub, "check-config").returncode == 0
+
+
+@pytest.mark.parametrize("line", ["files = ", "handshake_first = true", "nkey_seed_file = "])
+def test_the_page_shows_keys_and_encryption_in_every_file(line: str) -> None:
+    wanted = 1 if line == "files = " else 3
+    assert sum(line in block for block in examples(PAGE, "toml")) == wanted
