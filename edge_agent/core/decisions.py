@@ -174,6 +174,10 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
             return BlindCause.REFUSED if self.refuses else BlindCause.NARROWED
         return BlindCause.NARROWED if self.awaits_word else BlindCause.GAP
 
+    def unheard_from_here(self, blind_total: int) -> "StreamSeen":
+        """Say that whoever is stale at ``at`` may come back unheard; ``blind_total``: of all blind spans so far."""
+        return msgspec.structs.replace(self, unheard_since=self.at, unheard_observed=self.at - blind_total)
+
     def says_as(self, other: "StreamSeen") -> bool:
         """Tell whether another look has found the same."""
         return msgspec.structs.replace(self, at=other.at, sequence=other.sequence) == other

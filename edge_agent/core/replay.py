@@ -25,7 +25,7 @@ from edge_agent.core.decisions import (
     StreamSeen,
 )
 from edge_agent.core.observation import Observation, Rejected, SourceMessage, Taken
-from edge_agent.core.tracker import Draft, PolicyDraft, Tracker
+from edge_agent.core.tracker import Draft, Tracker
 from shared.identifiers import Incarnation, SourcePosition
 
 NO_LIMIT = 1 << 62
@@ -64,7 +64,7 @@ def holds_before(item: RecordedInput, sequence: int) -> bool:
     return item.sequence <= sequence if isinstance(item, Clamped) else item.sequence < sequence
 
 
-def apply_recorded(draft: PolicyDraft, item: RecordedInput, begins_at: SourcePosition | None = None) -> None:
+def apply_recorded(draft: Draft, item: RecordedInput, begins_at: SourcePosition | None = None) -> None:
     """Give a draft a recorded input; an epoch begins at ``begins_at`` of the new past, else at its start."""
     match item:
         case ObservationBegun(at):
@@ -94,7 +94,7 @@ def apply_recorded(draft: PolicyDraft, item: RecordedInput, begins_at: SourcePos
             draft.see_clock(is_ahead=is_ahead)
 
 
-def _prove_if_any(draft: PolicyDraft, at: int) -> None:
+def _prove_if_any(draft: Draft, at: int) -> None:
     """Advance to ``at``; 0 stands for the time before the first proof."""
     if at:
         draft.prove(at)

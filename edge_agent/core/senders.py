@@ -15,7 +15,10 @@ from operator import attrgetter, eq
 
 import msgspec
 
+from edge_agent.core.observation import Observation
+from edge_agent.core.policy import Policy
 from shared.identifiers import Incarnation
+from shared.wire import ForwardReason
 
 NOBODY = -1
 """The slot of nobody: a list's end."""
@@ -149,6 +152,22 @@ class SenderChanges(msgspec.Struct, frozen=True):
 
 
 NO_CHANGES = SenderChanges([], [], [])
+
+
+def reason_to_forward(policy: Policy, state: SenderState, observation: Observation, at: int) -> ForwardReason | None:
+    """Give the first reason that holds, None where there is none; ``state`` is as it was before the sighting."""
+    if not state.last_forwarded_at:
+        return ForwardReason.NEW
+    # Policy.interval_of(), written out: a call for every sighting of a known sender is four in a hundred of its cost.
+    interval = policy.first_interval(state.sender_id) if state.first_interval else policy.sample_interval
+    if at - state.last_forwarded_at >= interval:
+        return ForwardReason.INTERVAL
+    moved = abs(len(observation.message.payload) - state.forwarded_size)
+    if policy.size_trigger and moved >= policy.size_trigger:
+        return ForwardReason.SIZE
+    if observation.digest != state.forwarded_digest:
+        return ForwardReason.CHANGED
+    return ForwardReason.FORCED if observation.forced else None
 
 
 class SenderPage(msgspec.Struct, frozen=True):
@@ -313,6 +332,15 @@ class SenderTable:
                 for slot, value in zip(page.slots, values, strict=True):
                     column[slot] = value
         self.slots.update(zip(page.sender_ids, page.slots, strict=True))
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two changes; for tests."""
+        assert self.heard.count + self.stale.count == len(self), "a sender in no list or two"
+        for senders, instants in ((self.heard, self.last_seen_at), (self.stale, self.stale_observed_at)):
+            slots = list(senders)
+            assert len(slots) == senders.count, "a list has lost its count"
+            order = [instants[slot] for slot in slots]
+            assert order == sorted(order), "a list is out of order"
 
     def put_in_order(self) -> None:
         """Order the senders that take_page() took by their deadlines, and note which slots are free."""

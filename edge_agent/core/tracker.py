@@ -24,7 +24,7 @@ The rules, in this order:
    messages count at ``observed_through``, and nothing falls due. When it is followed again, the time since is a blind
    span.
 
-A draft (``edge_agent.core.tracker``) applies these to copies; ``adopt`` changes the table when the draft's commit has
+A draft applies these to copies; ``adopt`` changes the table when the draft's commit has
 begun (``edge_agent.ingest.commits``). A draft that is given up leaves nothing to undo.
 """
 
@@ -51,7 +51,7 @@ from edge_agent.core.decisions import (
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_revisions import PolicyRevisions
-from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
+from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable, reason_to_forward
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.wire import ForwardReason
@@ -184,21 +184,12 @@ class Draft:
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
         """Note what the stream takes, and whether it is seen to refuse what is sent to it; ``facts`` as of now."""
         seen, takes, took = self._seen, self._takes, self._took
-        now = StreamSeen(
-            self.observed_through,
-            self.position.sequence,
-            refuses,
-            seen.awaits_word,
-            seen.narrowed_at,
-            facts.refuses_by_subject,
-            seen.unheard_since,
-            seen.unheard_observed,
-            seen.thinned,
-        )
+        at, last = self.observed_through, self.position.sequence
+        now = msgspec.structs.replace(seen, at=at, sequence=last, refuses=refuses, by_subject=facts.refuses_by_subject)
         if takes != facts.takes or took is not None:
             now, took = self._compared(now, facts)
         if facts.refuses_by_subject and not seen.by_subject:
-            now = self._unheard_from_here(now)
+            now = now.unheard_from_here(self._blind_total)
         if not now.says_as(seen):
             if not self._finish_settling():
                 return False
@@ -219,12 +210,8 @@ class Draft:
             # Where the stream's clock is not followed, whoever is heard now counts as heard before.
             at = self.observed_through + 1 if self.clock_ahead else facts.server_at
             narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=at)
-            return self._unheard_from_here(narrowed), used
+            return narrowed.unheard_from_here(self._blind_total), used
         return now, None if earliest_seen_at >= now.narrowed_at else took
-
-    def _unheard_from_here(self, seen: StreamSeen) -> StreamSeen:
-        through = self.observed_through
-        return msgspec.structs.replace(seen, unheard_since=through, unheard_observed=through - self._blind_total)
 
     def see_stream(self, seen: StreamSeen) -> bool:
         """Let time pass without being covered, or be covered again, as rule 7 of the tracker has it."""
@@ -254,10 +241,8 @@ class Draft:
             return True
         if not self._finish_settling():
             return False
-        found = msgspec.structs.replace(
-            seen, at=self.observed_through, sequence=self.position.sequence, thinned=thinned
-        )
-        return self.see_stream(found)
+        at, sequence = self.observed_through, self.position.sequence
+        return self.see_stream(msgspec.structs.replace(seen, at=at, sequence=sequence, thinned=thinned))
 
     def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
         """Let no time pass while the stream's clock is ahead of the others; rule 8 of the tracker.
@@ -531,9 +516,7 @@ class Draft:
         self._ledger.advise(AdvisoryKind.NEW, state, at, incarnation=incarnation, sequence=sequence, rebuilt=rebuilt)
         return state
 
-
-class PolicyDraft(Draft):
-    """A draft that an operator can speak to."""
+    # Orders of operators: none falls before ``observed_through``, and each is a recorded input
 
     def change_policy(self, policy: Policy) -> bool:
         """Let other thresholds hold from ``observed_through`` on."""
@@ -589,13 +572,13 @@ class Tracker:
         self.state = state
         self.senders = senders or SenderTable()
 
-    def draft(self, *, decision_limit: int = DECISIONS_PER_DRAFT, detect_blind_spans: bool = True) -> PolicyDraft:
+    def draft(self, *, decision_limit: int = DECISIONS_PER_DRAFT, detect_blind_spans: bool = True) -> Draft:
         """Begin to apply inputs to copies.
 
         ``decision_limit`` bounds the memory and the transaction of one commit. A replay of recorded inputs gives the
         blind spans itself and turns their detection off.
         """
-        return PolicyDraft(self.state, self.senders, decision_limit, detect_blind_spans)
+        return Draft(self.state, self.senders, decision_limit, detect_blind_spans)
 
     def adopt(self, draft: Draft) -> None:
         """Make a draft the state, its commit having begun. Only a draft of the present state may be adopted, once."""
@@ -613,28 +596,4 @@ class Tracker:
         assert state.observed_since <= state.observed_through, "coverage ends before it starts"
         assert state.settling_at <= state.observed_through, "an instant left half settled lies ahead"
         assert state.observed_through == 0 or state.policy_at <= state.observed_through, "a policy from the future"
-        assert self.senders.heard.count + self.senders.stale.count == len(self.senders), "a sender in no list or two"
-        for senders, instants in (
-            (self.senders.heard, self.senders.last_seen_at),
-            (self.senders.stale, self.senders.stale_observed_at),
-        ):
-            slots = list(senders)
-            assert len(slots) == senders.count, "a list has lost its count"
-            order = [instants[slot] for slot in slots]
-            assert order == sorted(order), "a list is out of order"
-
-
-def reason_to_forward(policy: Policy, state: SenderState, observation: Observation, at: int) -> ForwardReason | None:
-    """Give the first reason that holds, None where there is none; ``state`` is as it was before the sighting."""
-    if not state.last_forwarded_at:
-        return ForwardReason.NEW
-    # Policy.interval_of(), written out: a call for every sighting of a known sender is four in a hundred of its cost.
-    interval = policy.first_interval(state.sender_id) if state.first_interval else policy.sample_interval
-    if at - state.last_forwarded_at >= interval:
-        return ForwardReason.INTERVAL
-    moved = abs(len(observation.message.payload) - state.forwarded_size)
-    if policy.size_trigger and moved >= policy.size_trigger:
-        return ForwardReason.SIZE
-    if observation.digest != state.forwarded_digest:
-        return ForwardReason.CHANGED
-    return ForwardReason.FORCED if observation.forced else None
+        self.senders.check_invariants()

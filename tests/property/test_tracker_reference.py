@@ -9,7 +9,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward, StreamSeen
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.tracker import PolicyDraft, Tracker
+from edge_agent.core.tracker import Draft, Tracker
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import SECOND
 from tests.support.reference_tracker import Closed, ReferenceTracker, Sent, Sighting, Told
@@ -83,11 +83,11 @@ class Both:
     def look(
         self, refuses: bool, awaits_word: bool, narrowed_before: int | None, by_subject: bool, unheard: bool
     ) -> None:
-        def give(draft: PolicyDraft) -> bool:
+        def give(draft: Draft) -> bool:
             at = draft.observed_through
             narrowed_at = 0 if narrowed_before is None else at - narrowed_before
             seen = StreamSeen(at, self._sequence, refuses, awaits_word, narrowed_at, by_subject)
-            return draft.see_stream(draft._unheard_from_here(seen) if unheard else seen)
+            return draft.see_stream(seen.unheard_from_here(draft._blind_total) if unheard else seen)
 
         self._give(give)
         self.reference.look(refuses, awaits_word, narrowed_before, by_subject, unheard)
@@ -116,7 +116,7 @@ class Both:
         """Give what the tracker decided, in the reference's words."""
         return [self._in_short(decision) for decision in self.decided]
 
-    def _give(self, give: Callable[[PolicyDraft], bool]) -> None:
+    def _give(self, give: Callable[[Draft], bool]) -> None:
         while not give(self._draft):
             self.commit()
 

@@ -15,7 +15,7 @@ from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import SourceMessage, Taken
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter
-from edge_agent.core.tracker import PolicyDraft, Tracker
+from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.ingest.block import BlockRules
 from edge_agent.ingest.loop import Ingest
 from edge_agent.store.files import prepare
@@ -64,7 +64,7 @@ class HastyTracker(Tracker):
 
     limit = 1
 
-    def draft(self, *, decision_limit: int = 0, detect_blind_spans: bool = True) -> PolicyDraft:
+    def draft(self, *, decision_limit: int = 0, detect_blind_spans: bool = True) -> Draft:
         return super().draft(decision_limit=decision_limit or self.limit, detect_blind_spans=detect_blind_spans)
 
 

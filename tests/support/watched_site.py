@@ -7,7 +7,7 @@ from edge_agent.core.decisions import Advise, BlindCause, Decision, Forward, Rec
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
-from edge_agent.core.tracker import DECISIONS_PER_DRAFT, PolicyDraft, Tracker
+from edge_agent.core.tracker import DECISIONS_PER_DRAFT, Draft, Tracker
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.instants import DAY, SECOND
 from shared.wire import ForwardReason
@@ -95,10 +95,10 @@ class WatchedSite:
     def state(self) -> BlockState:
         return self.tracker.state
 
-    def draft(self) -> PolicyDraft:
+    def draft(self) -> Draft:
         return self.tracker.draft(decision_limit=self._decision_limit)
 
-    def gives(self, give: Callable[[PolicyDraft], bool]) -> list[Decision]:
+    def gives(self, give: Callable[[Draft], bool]) -> list[Decision]:
         """Give one input to as many drafts as it takes, each adopted."""
         decisions: list[Decision] = []
         is_taken = False
@@ -109,7 +109,7 @@ class WatchedSite:
             decisions += draft.decisions
         return decisions
 
-    def adopts(self, draft: PolicyDraft) -> None:
+    def adopts(self, draft: Draft) -> None:
         self.recorded += draft.recorded
         self.tracker.adopt(draft)
         self.tracker.check_invariants()

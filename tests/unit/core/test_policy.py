@@ -5,8 +5,7 @@ import pytest
 
 from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.senders import SenderPhase, SenderState
-from edge_agent.core.tracker import reason_to_forward
+from edge_agent.core.senders import SenderPhase, SenderState, reason_to_forward
 from shared.identifiers import Incarnation
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.wire import ForwardReason
