@@ -29,7 +29,7 @@ SMALL = {
 
 WITH_MANY_ROWS = """
 from aggregator.cli import main
-from aggregator.lakehouse import effort
+from aggregator.lakehouse.spark import effort
 
 effort.FEW_ROWS = 0
 main()

@@ -226,7 +226,8 @@ def test_signals_of_a_moment_are_one_request_and_a_later_one_ends_the_process_at
             stop.check()
     assert stopped.value.number == signal.SIGINT
     later = (
-        "import os, signal, time; from aggregator.lakehouse import stopping; stopping._SAME_REQUEST_SECONDS = 0\n"
+        "import os, signal, time; from aggregator.lakehouse.spark import stopping\n"
+        "stopping._SAME_REQUEST_SECONDS = 0\n"
         "with stopping.StopSignal():\n"
         "    os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01); os.kill(os.getpid(), signal.SIGTERM)"
     )

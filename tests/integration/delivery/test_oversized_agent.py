@@ -22,9 +22,9 @@ LOWER = f"max_payload: {LIMIT}"
 AGENT = (
     sys.executable,
     "-c",
-    """from edge_agent import oversized, upstream
+    """from edge_agent.delivery import oversized, region
 from edge_agent.cli import main
-oversized.LOOK_EVERY = upstream.ASK_EVERY = 1.0
+oversized.LOOK_EVERY = region.ASK_EVERY = 1.0
 main()""",
 )
 

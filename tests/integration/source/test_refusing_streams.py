@@ -162,7 +162,7 @@ async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
 
         async def is_told() -> bool:
             found = (await deployment.agent.status_json()).get("conditions", [])
-            name = "stream_not_read" if cause is Consumer else "stream_not_storing"
+            name = "stream_not_read" if issubclass(cause, Consumer) else "stream_not_storing"
             return any(each["name"] == name and said in each["what"] for each in found)
 
         await until(is_told, "status says why")
