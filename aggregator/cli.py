@@ -8,6 +8,7 @@ import click
 
 from aggregator import config
 from aggregator.lazy_commands import LazyCommand, LazyGroup
+from shared.command_group import HELP_OPTIONS
 
 _TOPOLOGY = "aggregator.topology.commands.streams"
 _LAKEHOUSE = "aggregator.lakehouse.commands.rollup"
@@ -51,7 +52,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS)
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=HELP_OPTIONS)
 @click.version_option(version("muster"), prog_name="muster-aggregator")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context

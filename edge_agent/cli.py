@@ -13,7 +13,7 @@ import msgspec
 from edge_agent.config import agent
 from edge_agent.config.options import EXAMPLES, config_option
 from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to_standard_error
-from shared.command_group import CommandGroup
+from shared.command_group import HELP_OPTIONS, CommandGroup
 from shared.settings import SettingsError
 
 LAZY_COMMANDS = {
@@ -36,7 +36,7 @@ class _Commands(CommandGroup):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=_Commands)
+@click.group(cls=_Commands, context_settings=HELP_OPTIONS)
 @click.version_option(version("muster"), prog_name="muster-agent")
 @click.option("--debug", is_flag=True, help="Show tracebacks and debug messages.")
 @click.pass_context

@@ -3,6 +3,7 @@
 import click
 
 ANY_LENGTH = 1_000
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class CommandGroup(click.Group):

@@ -138,6 +138,10 @@ class MortalAgent:
         half = len(self._taken) // 2
         self.stream.following = self._taken[half:] if half else []
         await self.ingest._take(self._taken[:half] or list(self._taken))
+        if self.stream.following:
+            # A batch that held enough has left the rest to the next.
+            rest, self.stream.following = self.stream.following, []
+            await self.ingest._take(rest)
         await self.ingest._commits.finish()
 
     async def check(self) -> None:

@@ -106,6 +106,8 @@ def test_help_says_what_it_does_and_shows_examples(command: tuple[str, ...]) -> 
     words = [word for word in command if word not in ("web1", "--lane", "registrations", "--yes")]
     done = subprocess.run([COMMAND, *words, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    short = subprocess.run([COMMAND, *words, "-h"], capture_output=True, text=True, timeout=60, check=False)
+    assert short.stdout == done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 90
     assert (
         not words
