@@ -33,8 +33,12 @@ def test_help_names_every_command_and_loads_none(tmp_path: Path) -> None:
     for name in ("check-config", "plan", "apply", "report"):
         assert f"  {name} " in answer.stdout
     loaded = answer.stdout.splitlines()[-1].split()
+    # To look whether a command is installed imports the package that it is in, which is empty.
+    packages = {"aggregator.topology.commands", "aggregator.lakehouse.commands"}
     assert not [
-        name for name in loaded if name.startswith(("aggregator.topology.", "aggregator.lakehouse.", "pyspark"))
+        name
+        for name in set(loaded) - packages
+        if name.startswith(("aggregator.topology.", "aggregator.lakehouse.", "pyspark"))
     ]
 
 
