@@ -124,11 +124,15 @@ async def test_files_that_are_moved_under_an_agent_are_told_until_they_are_put_b
     if what == "replaced":
         prepare(store)
 
-    await until(partial(is_ready, 503), "the agent says that it is not useful")
-    _, health = await asyncio.to_thread(asked, deployment, "/readyz")
     said = f"{moved[0]}: {'another file lies there' if what == 'replaced' else 'it was moved or removed'}"
-    found = {each["name"]: each["what"] for each in json.loads(health)["conditions"]}
-    assert said in found["store_moved"]
+
+    async def is_told() -> bool:
+        # Where the agent looks between the two steps, it finds no file at first.
+        code, health = await asyncio.to_thread(asked, deployment, "/readyz")
+        found = {each["name"]: each["what"] for each in json.loads(health)["conditions"]}
+        return code == 503 and said in found.get("store_moved", "")
+
+    await until(is_told, "the agent says why it is not useful")
     code, checked, _ = await deployment.agent.run_command("status", "--check", *settings)
     assert code
     assert said in checked
@@ -140,7 +144,7 @@ async def test_files_that_are_moved_under_an_agent_are_told_until_they_are_put_b
         (away / path.name).rename(path)
     await until(partial(is_ready, 200), "the agent is useful again")
     assert (await deployment.agent.run_command("status", *settings))[0] == 0
-    assert deployment.agent.log.count("store: displaced") == 1
+    assert deployment.agent.log.count("store: displaced") in ((1, 2) if what == "replaced" else (1,))
     assert deployment.agent.log.count("store: in place again") == 1
     await deployment.agent.stopped()
     deployment.agent.start()
