@@ -321,8 +321,14 @@ class CopyLane(UploadLane):
             return None
         if self._search is None:
             # The region knows a block's rows without a hole; how they lay among another's says nothing, after a loss.
+            # But what is too large was set apart, and those behind it went on: such a row is asked for by itself.
             block = self._ready[0].block
-            self._search = KnownPrefix(sum(1 for _ in takewhile(lambda row: row.block == block, self._ready)))
+            alone_from = self._terms.alone_from(block)
+            if self._ready[0].size >= alone_from:
+                self._end = None
+                return self._shipped([self._ready[0]], Form.SINGLE)
+            fitting = takewhile(lambda row: row.block == block and row.size < alone_from, self._ready)
+            self._search = KnownPrefix(sum(1 for _ in fitting))
         place = self._search.question
         assert place is not None
         return self._shipment((self._ready[place],), Form.QUESTION)

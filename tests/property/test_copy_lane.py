@@ -133,6 +133,15 @@ class History:
         elif draw.random() < 0.01:
             self.region.refuse([])
 
+    def begin_again(self) -> None:
+        """Have all rows wait once more, as when an older copy of the store was put back; the region keeps its own."""
+        self.waiting.acknowledged_through, self.waiting.set_apart_ids = 0, []
+        self._sent.clear()
+        self._answers.clear()
+        self._terms.forget()
+        self._terms.max_payload = NEVER_TAKEN
+        self._lane = CopyLane(self.waiting, self._terms, FlightLimit(), Tally(), lambda: None)
+
     def _lose_the_link(self) -> None:
         """What is on its way may arrive still, in part; what was answered is not heard."""
         for _ in range(self._draw.randint(0, len(self._sent))):
@@ -159,3 +168,18 @@ async def test_copies_are_stored_once_and_in_their_order(clock: Clock) -> None:
         assert history.waiting.set_apart_ids == set_apart, f"History({seed}, clock)"
         forms |= history.forms
     assert forms == set(Form)
+
+
+async def test_what_waits_once_more_is_set_apart_again_and_never_taken_for_known(clock: Clock) -> None:
+    first_seed = random.getrandbits(32)
+    for seed in range(first_seed, first_seed + HISTORIES // 5):
+        history = History(seed, clock)
+        for begins_again in (True, False):
+            for _ in range(LONGEST_HISTORY):
+                if history.waiting.are_gone:
+                    break
+                await history.step()
+            if begins_again:
+                history.begin_again()
+        set_apart = [row.row_id for row in history.waiting.rows if len(row.payload) == NEVER_TAKEN]
+        assert (history.waiting.are_gone, history.waiting.set_apart_ids) == (True, set_apart), f"History({seed}, clock)"
