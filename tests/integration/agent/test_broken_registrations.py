@@ -114,6 +114,7 @@ async def test_a_path_that_names_messages_is_said_by_doctor(stage: Stage) -> Non
     stage.config_path.write_text(text.replace('settle = "300ms"', 'settle = "0s"'))
     for number in range(4):
         await stage.site.publish(*(b'{"sender": "%d-%d"}' % (number, each) for each in range(30)))
+        # Doctor goes by the stream's own time, which passes on the server alone.
         await asyncio.sleep(1.5)
     code, page, _ = await OperatedAgent(stage.config_path).command("doctor")
     assert code == 2
