@@ -17,7 +17,7 @@ from aggregator.topology.plan.changes import Action, Change, Plan
 from aggregator.topology.plan.differences import FieldChange, not_taken
 from aggregator.topology.plan.text import named, untaken
 from shared.nats.connection import ApiError, RequestFailed, request_json
-from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM
+from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, create_stream
 
 _SCAN_DEADLINE = 60.0
 _COPIES = ("sources", "mirror")
@@ -88,10 +88,11 @@ async def _delete_stream(client: Client, change: Change) -> Config:
 
 
 async def _apply_to_stream(client: Client, change: Change) -> Config:
-    action = "UPDATE" if change.action is Action.UPDATE else "CREATE"
     # For where a source goes on the server looks through all that the stream holds before it answers.
     deadline = _SCAN_DEADLINE if change.config.get("sources") else REQUEST_DEADLINE
-    return await _request(client, f"{change.place.api}.STREAM.{action}.{change.stream}", change.config, deadline)
+    if change.action is Action.UPDATE:
+        return await _request(client, f"{change.place.api}.STREAM.UPDATE.{change.stream}", change.config, deadline)
+    return (await create_stream(client, change.place.api, change.config, _Answer, deadline=deadline)).config
 
 
 async def _apply_to_consumer(client: Client, change: Change) -> Config:

@@ -236,7 +236,7 @@ class Ingest:
                     # A paused agent: what falls due goes by what the stream takes now.
                     checked = await self._check()
                     await self._look_at(checked.facts, checked.refusal)
-                    self._server_at = checked.facts.server_at
+                    self._note_server(checked.facts)
                 await self._take(messages)
                 if not self._passing.is_under_way:
                     await self._store.let_uploads_follow()
@@ -319,7 +319,8 @@ class Ingest:
             if checked.examined_sequence:
                 await self._apply(lambda draft: draft.examine(checked.examined_sequence))
             return
-        await self._judge_clock(facts.server_at)
+        # Several answers went into it: a clock that is set between them shows in the proof first.
+        await self._judge_clock(max(facts.server_at, checked.caught_up_through))
         if self.decider.draft().steps_back(facts.server_at):
             await self._step_back(facts)
         await self._apply(lambda draft: draft.prove(checked.caught_up_through, checked.examined_sequence))

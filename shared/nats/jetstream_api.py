@@ -4,7 +4,9 @@ nats-py's own dataclasses drop fields that they do not know, so nothing that is 
 Source: the JetStream API reference, ``$JS.API.>``; in another domain ``$JS.<domain>.API.>``.
 """
 
+import asyncio
 import re
+import time
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +22,8 @@ _NO_RESPONDERS = "503"
 NO_SUCH_STREAM = 10059
 NO_SUCH_CONSUMER = 10014
 NO_SUCH_MESSAGE = 10037
+_NO_STORE = "error creating store for stream"
+_NO_STORE_PATIENCE, _NO_STORE_RETRY = 5.0, 0.1
 
 
 class RequestFailed(Exception):
@@ -125,3 +129,19 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
         return msgspec.json.decode(reply.data, type=model)
     except msgspec.MsgspecError as error:
         raise RequestFailed(f"{subject}: the answer is not what was expected: {error}") from error
+
+
+async def create_stream(client: Client, api: str, config: Any, model: type[T], *, deadline: float) -> T:
+    """Make the stream of a ``config`` as ``request_json`` asks; again for some seconds where its store cannot be made.
+
+    A server that has deleted an account's last stream removes the account's directories only after it has answered
+    (nats-server's ``stream.stop``): it can take away what it is just making for the next one.
+    """
+    give_up_at = time.monotonic() + _NO_STORE_PATIENCE
+    while True:
+        try:
+            return await request_json(client, f"{api}.STREAM.CREATE.{config['name']}", config, model, deadline=deadline)
+        except ApiError as error:
+            if error.description != _NO_STORE or time.monotonic() >= give_up_at:
+                raise
+        await asyncio.sleep(_NO_STORE_RETRY)

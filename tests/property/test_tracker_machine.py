@@ -158,9 +158,12 @@ class TrackerMachine(RuleBasedStateMachine):
         self.stream.refusal, self.stream.refuses_by_subject = refusal, by_subject
         self.stream.takes = StreamTakes(takes)
 
-    @rule(ahead=st.sampled_from([0, 0, 400 * DAY, 30 * DAY]))
-    def server_clock_is_set(self, ahead: int) -> None:
-        self.stream.ahead = ahead
+    @rule(ahead=st.sampled_from([0, 0, 400 * DAY, 30 * DAY]), amid_check=st.booleans())
+    def server_clock_is_set(self, ahead: int, *, amid_check: bool = False) -> None:
+        if amid_check:
+            self.stream.next_ahead = ahead
+        else:
+            self.stream.ahead, self.stream.next_ahead = ahead, None
 
     # What must hold
 
@@ -318,3 +321,15 @@ def test_a_clock_that_was_set_right_is_followed_within_the_batch_that_holds_both
     machine.agent_reads(100)
     state = machine.agent.tracker.state
     assert (state.clock_ahead, state.observed_through) == (False, machine.stream.clock)
+
+
+def test_a_clock_that_is_set_between_the_two_questions_of_a_check_is_not_followed(machine: TrackerMachine) -> None:
+    machine.begin(POLICIES[0], 1000)
+    machine.senders_register([("a", 0, 0, 0)])
+    machine.agent_sees_a_silence(4)
+    machine.server_clock_is_set(400 * DAY, amid_check=True)
+    machine.do(machine.agent.check())
+    assert machine.agent.tracker.state.clock_ahead
+    machine.server_clock_is_set(0)
+    machine.agent_sees_a_silence(24)
+    assert machine.agent.tracker.sender_counts() == {"heard": 0, "stale": 1}

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from nats.aio.client import Client
@@ -14,39 +13,36 @@ from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.nats.connection import ConnectionSettings, connect
-from shared.nats.jetstream_api import request_json
 from shared.wire import Advisory, Watermark
+from tests.support.linked_server import DEADLINE, LinkedServer
 from tests.support.source_site import STREAM, Site, StoredMessage, running_site
 
 FLEET = "FLEET"
-DEADLINE = 90.0
 REGISTER_EVERY = 0.25
 
 
-class Region:
+class Region(LinkedServer):
     """A region's server with its FLEET stream, and the link that the agent comes over."""
 
+    stream, subjects = FLEET, "fleet.>"
+
     def __init__(self, server: EmbeddedNats, client: Client, link: EmbeddedLink) -> None:
-        self.server = server
-        self.client = client
-        self.link = link
+        super().__init__(server, client, link)
         self._records: list[StoredMessage] = []
 
-    async def make_stream(self, **config: object) -> None:
-        """Make FLEET."""
-        body = {"name": FLEET, "subjects": ["fleet.>"], "duplicate_window": 120_000_000_000, **config}
-        await self._api(f"STREAM.CREATE.{FLEET}", body)
+    def stream_config(self, **config: object) -> dict[str, object]:
+        """Say what the stream is to be."""
+        return super().stream_config(**{"duplicate_window": 120_000_000_000, **config})
 
     async def listen_on(self, subject: str) -> None:
         """Let FLEET store what is published there, and nothing else."""
-        config = (await self._api(f"STREAM.INFO.{FLEET}", None))["config"]
-        await self._api(f"STREAM.UPDATE.{FLEET}", {**config, "subjects": [subject]})
+        await self.update_stream(subjects=[subject])
 
     async def records(self, part: str = "") -> list[StoredMessage]:
         """Give everything that FLEET holds on subjects with ``part`` in them, in order."""
-        last = (await self._api(f"STREAM.INFO.{FLEET}", None))["state"]["last_seq"]
+        last = (await self.api(f"STREAM.INFO.{FLEET}"))["state"]["last_seq"]
         for sequence in range(len(self._records) + 1, last + 1):
-            reply = await self._api(f"STREAM.MSG.GET.{FLEET}", {"seq": sequence})
+            reply = await self.api(f"STREAM.MSG.GET.{FLEET}", {"seq": sequence})
             self._records.append(msgspec.convert(reply["message"], StoredMessage))
         return [record for record in self._records if part in record.subject]
 
@@ -66,9 +62,6 @@ class Region:
     async def observed_through(self) -> int:
         """Give the instant up to which the agent has vouched for the site, 0 where it never has."""
         return max((watermark.observed_through_us for watermark in await self.watermarks()), default=0)
-
-    async def _api(self, subject: str, body: object) -> dict[str, Any]:
-        return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=DEADLINE)
 
 
 class Stage:

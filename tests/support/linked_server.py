@@ -1,12 +1,13 @@
 """A server with one stream, a client beside it, and a link over which the agent comes to it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from nats.aio.client import Client
 
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats
-from shared.nats.jetstream_api import request_json
+from shared.nats.jetstream_api import create_stream, request_json
 
 DEADLINE = 90.0
 
@@ -28,7 +29,11 @@ class LinkedServer:
 
     async def make_stream(self, **config: object) -> None:
         """Make the stream."""
-        await self.api(f"STREAM.CREATE.{self.stream}", self.stream_config(**config))
+        await self.create_stream(self.stream_config(**config))
+
+    async def create_stream(self, config: Mapping[str, object]) -> None:
+        """Make any stream."""
+        await create_stream(self.client, "$JS.API", config, dict[str, Any], deadline=DEADLINE)
 
     def stream_config(self, **config: object) -> dict[str, object]:
         """Say what the stream is to be."""

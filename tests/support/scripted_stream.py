@@ -22,6 +22,8 @@ class ScriptedStream:
     def __init__(self, clock: int) -> None:
         self.clock = clock
         self.ahead = 0
+        self.next_ahead: int | None = None
+        """What ``ahead`` becomes between the two questions of the next check."""
         self._created_at = clock
         self._first_sequence = 1
         self._messages: list[SourceMessage] = []
@@ -140,6 +142,8 @@ class ScriptedStream:
     async def check(self, _blind_after: int) -> Checked:
         self._fail_if_broken()
         facts = self._facts()
+        if self.next_ahead is not None:
+            self.ahead, self.next_ahead = self.next_ahead, None
         if self._read_through < facts.last_sequence:
             return Checked(facts, refusal=self.refusal)
         through = 0 if self.refusal else self.shown_clock - SETTLE

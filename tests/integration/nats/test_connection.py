@@ -23,6 +23,7 @@ from shared.nats.connection import (
     connect,
     request_json,
 )
+from shared.nats.jetstream_api import create_stream
 from shared.settings import FilePath
 from tests.support.certificates import Authority
 from tests.support.one_server import server_in, settings_for, written
@@ -319,3 +320,15 @@ async def test_a_request_answers_refuses_or_fails_in_one_line(tmp_path: Path) ->
         jwt_like = base64.b64encode(b"{}")
         with pytest.raises(ApiError, match="10025"):
             await request_json(client, "$JS.API.STREAM.CREATE.U", jwt_like, dict[str, object], deadline=5)
+
+
+async def test_a_stream_is_made_though_its_store_cannot_be_at_first(tmp_path: Path) -> None:
+    """As behind the end of an account's last stream, whose directories go a moment later."""
+    async with server_in(tmp_path) as server, await connect(settings_for(server), name="test", deadline=5) as client:
+        in_the_way = server.settings.store_dir / "jetstream" / "jetstream" / "$G"
+        in_the_way.parent.mkdir(exist_ok=True, parents=True)
+        # The server removes it, as it would an empty directory, when it has failed.
+        in_the_way.write_text("")
+        made = await create_stream(client, "$JS.API", {"name": "S"}, dict[str, Any], deadline=60)
+        assert made["did_create"] is True
+        assert "Stream create failed" in server.log_path.read_text()

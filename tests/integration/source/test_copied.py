@@ -15,8 +15,9 @@ from shared.identifiers import AdvisoryKind
 from shared.instants import parse_instant
 from shared.nats import client as nats_client
 from shared.nats.connection import ConnectionSettings, connect
-from tests.support.agent_stage import DEADLINE, Stage, agent_stage, registering
+from tests.support.agent_stage import Stage, agent_stage, registering
 from tests.support.agent_within import agent_within
+from tests.support.linked_server import DEADLINE
 from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Site, reading, running_site
 from tests.support.waiting import until
 
@@ -52,7 +53,7 @@ async def test_a_cut_between_a_copy_and_its_origin_accuses_nobody(
     leaf = LeafRemote(f"nats-leaf://127.0.0.1:{hub.link.port}")
     async with agent_stage(tmp_path, leaf) as stage, registering(hub, "a", "b") as nodes:
         await stage.site.delete_stream()
-        await stage.site.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, **copies})
+        await stage.site.create_stream({"name": STREAM, **copies})
         async with agent_within(stage.config_path):
             await until(lambda: are_new(stage, {"a", "b"}), "both are known")
             await until(lambda: vouches(stage, 0), "the site is vouched for")
@@ -89,14 +90,14 @@ async def test_a_mirror_that_is_made_anew_is_read_on_behind_what_was_read(tmp_pa
     async with running_site(tmp_path) as site:
         await site.api("STREAM.CREATE.ORIGIN", ORIGIN)
         mirror = {"name": STREAM, "mirror": {"name": "ORIGIN"}}
-        await site.api(f"STREAM.CREATE.{STREAM}", mirror)
+        await site.create_stream(mirror)
         await site.publish(*(b"%d" % number for number in range(20)))
         async with reading(site) as reader:
             await reader.read_on(20)
             await site.delete_stream()
             with pytest.raises(SourceUnavailable):
                 await reader.source.read(5)
-            await site.api(f"STREAM.CREATE.{STREAM}", mirror)
+            await site.create_stream(mirror)
             await until(lambda: holds(site, 20), "the mirror is whole again")
             opened = await reader.open_again()
             assert (opened.change, opened.sequence) == (PastChange.RECREATED, 20)

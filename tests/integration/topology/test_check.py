@@ -23,6 +23,7 @@ from aggregator.topology.settings import TopologySettings
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.instants import HOUR, MINUTE, SECOND, parse_instant
 from shared.nats.connection import request_json
+from shared.nats.jetstream_api import create_stream
 from shared.settings import load_settings
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.archiving import acknowledged, archived_sequences, holds_sequence
@@ -247,7 +248,7 @@ async def test_a_mirror_whose_origin_was_made_anew_is_critical_until_it_is_made_
             await until(partial(holds, hub, "COPY", 5), "the mirror has everything")
             config = (await stream(hub, "ORIGIN"))["config"]
             await request_json(hub, "$JS.API.STREAM.DELETE.ORIGIN", None, dict[str, Any], deadline=5)
-            await request_json(hub, "$JS.API.STREAM.CREATE.ORIGIN", config, dict[str, Any], deadline=5)
+            await create_stream(hub, "$JS.API", config, dict[str, Any], deadline=5)
             for _ in range(3):
                 await hub.jetstream().publish("o", b"after")
 

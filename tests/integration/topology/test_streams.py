@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.nats.connection import request_json
+from shared.nats.jetstream_api import create_stream
 from tests.support.aggregator_command import muster, ran, refused
 from tests.support.regions import client_of, federation, holds, stream
 from tests.support.waiting import until
@@ -140,7 +141,7 @@ async def test_a_durable_source_is_noticed_and_healed_when_its_origin_or_its_con
 
         old = (await stream(client, "ORDERS"))["config"]
         await request_json(client, "$JS.API.STREAM.DELETE.ORDERS", None, dict[str, Any], deadline=5)
-        await request_json(client, "$JS.API.STREAM.CREATE.ORDERS", old, dict[str, Any], deadline=5)
+        await create_stream(client, "$JS.API", old, dict[str, Any], deadline=5)
         for subject in ("ORDERS.new", "ORDERS.new", "ORDERS.old"):
             await jetstream.publish(subject, b"after")
         checked = await muster("check", *config)
