@@ -30,10 +30,10 @@ class BlockState(msgspec.Struct, frozen=True):
     ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``standing`` is what was taken of
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
     its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
-    take less, None where nobody is missed because of that; ``seen`` is what was
-    seen of it last. ``clock_ahead`` holds while the stream's clock is not followed, since it is ahead of the others: no
-    time passes. ``rejections`` are those of a mode that watches senders, and ``largest_size`` that of the largest
-    message that one has read, in bytes. ``mark`` stands in what a member of a
+    take less, None where nobody is missed because of that: through ``unheard_until`` it is who was retired because
+    nobody could hear it. ``seen`` is what was seen of the stream last. ``clock_ahead`` holds while its clock is not
+    followed, since it is ahead of the others: no time passes. ``rejections`` are those of a mode that watches senders,
+    and ``largest_size`` that of the largest message that one has read, in bytes. ``mark`` stands in what a member of a
     redundant pair commits, and nowhere else.
     """
 
@@ -57,6 +57,7 @@ class BlockState(msgspec.Struct, frozen=True):
     counters: Counters = {}
     takes: StreamTakes | None = None
     took: StreamTakes | None = None
+    unheard_until: int = 0
     seen: StreamSeen = StreamSeen(0, 0)
     clock_ahead: bool = False
     rejections: Rejections = {}

@@ -82,6 +82,8 @@ class StreamFacts(msgspec.Struct, frozen=True):
     leader: str = ""
     shows_holes: bool = False
     """Whether a sequence that is missing is that of a message that was let go."""
+    subject_count: int = 0
+    """How many subjects its messages have, where one message may take the place of another; else 0."""
 
     @property
     def is_empty(self) -> bool:

@@ -89,7 +89,7 @@ class Draft:
         self._pending_blind = state.pending_blind
         self._settling_at = state.settling_at
         self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
-        self._takes, self._took = state.takes, state.took
+        self._takes, self._took, self._unheard_until = state.takes, state.took, state.unheard_until
         self._seen, self.clock_ahead = state.seen, state.clock_ahead
         self._largest = state.largest_size
         self._quiet_until = self._next_deadline = self._valid = 0
@@ -203,7 +203,12 @@ class Draft:
         earliest_seen_at = self._heard.first_instant()
         # What nobody was heard on is not missed.
         used = takes if took is None else took if takes is None or now.awaits_word else took.joined(takes)
+        # Whoever was retired unheard is missed for as long as it would have been known: people are told, no more.
+        is_waited_for = now.awaits_word or earliest_seen_at < now.narrowed_at
+        is_missed = is_waited_for or self.observed_through < self._unheard_until
         if took is not None and used is not None and not used.lost_in(facts.takes):
+            if not is_waited_for:
+                return now, None
             return StreamSeen(now.at, now.sequence, now.refuses, by_subject=now.by_subject, thinned=now.thinned), None
         is_anybody_tracked = min(earliest_seen_at, self._stale.first_instant()) < NEVER
         if takes is not None and takes.lost_in(facts.takes) and is_anybody_tracked:
@@ -211,7 +216,7 @@ class Draft:
             at = self.observed_through + 1 if self.clock_ahead else facts.server_at
             narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=at)
             return narrowed.unheard_from_here(self._blind_total), used
-        return now, None if earliest_seen_at >= now.narrowed_at else took
+        return now, took if is_missed else None
 
     def see_stream(self, seen: StreamSeen) -> bool:
         """Let time pass without being covered, or be covered again, as rule 7 of the tracker has it."""
@@ -337,6 +342,7 @@ class Draft:
             rebuilt_at=self._rebuilt_at,
             takes=self._takes,
             took=self._took,
+            unheard_until=self._unheard_until,
             seen=self._seen,
             largest_size=self._largest,
             clock_ahead=self.clock_ahead,
@@ -499,6 +505,7 @@ class Draft:
         state = self._touch(sender_id)
         assert state is not None, f"{sender_id} is queued but not tracked"
         state.retired = True
+        self._unheard_until = max(self._unheard_until, unheard_until)
         self._sender_count -= 1
         self._heard.discard(sender_id)
         self._stale.discard(sender_id)

@@ -14,6 +14,8 @@ from edge_agent.doctor.visit import Visit
 from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability.conditions import UNIDENTIFIED_REGISTRATIONS
 from edge_agent.store.read_only import StoreUnreadable, reading
+from shared.instants import format_duration
+from shared.tables import visible
 
 HEARD = "SELECT last_seen_at FROM sender WHERE row_id BETWEEN ? AND ? AND phase = 0 ORDER BY last_seen_at"
 MOST_SENDERS = 100_000
@@ -34,6 +36,7 @@ async def check_registrations(
         sample = await newest_messages(visit, block, info.state.last_seq, mean_size)
     if sample is not None:
         findings += _identification(name, sample, policy.stale_after)
+        findings += _repeated_ids(name, sample, info.config.duplicate_window)
         cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
         if cadence.interval and block.mode == "sample":
             return [*findings, *judge(name, cadence, policy)]
@@ -65,6 +68,18 @@ def _identification(name: str, sample: Sample, stale_after: int) -> Iterator[Fin
             "[stream.sender] names messages, or senders register more rarely than the stream keeps what they say"
         )
         yield bad(name, text, "correct [stream.sender]: each message is a new sender now, and soon a stale one")
+
+
+def _repeated_ids(name: str, sample: Sample, duplicate_window: int) -> Iterator[Finding]:
+    if sample.repeated:
+        sender_id, message_id = next(iter(sample.repeated.items()))
+        window = format_duration(duplicate_window // 1_000)
+        text = (
+            f"senders that repeat a Nats-Msg-Id: {len(sample.repeated):,}, for example {visible(sender_id)} with "
+            f"{visible(message_id)}: of those the server stores one in {window} (duplicate_window), and who sends it "
+            "is not heard in between"
+        )
+        yield doubtful(name, text, "let them send a new id each time, or none")
 
 
 def _cadence_of_store(path: Path, stream: str) -> Cadence | None:

@@ -5,6 +5,7 @@ from collections import Counter
 
 import msgspec
 import nats.errors
+from nats.js.api import Header
 from nats.js.errors import Error as JetStreamError
 
 from edge_agent.config.stream import StreamSettings
@@ -28,12 +29,15 @@ FORGOTTEN_AFTER = 5_000_000_000
 class Sample(msgspec.Struct, frozen=True):
     """What the newest messages say: who registered when (microseconds), and why others could not be told whose.
 
-    ``examples`` shows the last message of each of those reasons.
+    ``examples`` shows the last message of each of those reasons, ``repeated`` a Nats-Msg-Id of each sender that was
+    stored with one more than once; ``message_ids`` are all that were seen.
     """
 
     sightings: list[tuple[str, int]]
     rejected: Counter[str]
     examples: dict[str, str]
+    message_ids: set[str]
+    repeated: dict[str, str]
 
     @property
     def message_count(self) -> int:
@@ -54,7 +58,7 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
         "mem_storage": True,
         **({"filter_subject": block.filter_subject} if block.filter_subject else {}),
     }
-    sample = Sample([], Counter(), {})
+    sample = Sample([], Counter(), {}, set(), {})
     try:
         body = {"stream_name": stream, "config": config}
         info = await visit.ask(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", body, ConsumerInfo)
@@ -80,6 +84,10 @@ async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, 
             )
             if isinstance(taken, Observation):
                 sample.sightings.append((taken.sender_id, delivery.stored_at))
+                if message_id := (message.headers or {}).get(Header.MSG_ID):
+                    if message_id in sample.message_ids:
+                        sample.repeated[taken.sender_id] = message_id
+                    sample.message_ids.add(message_id)
             elif isinstance(taken, Rejected):
                 sample.rejected[taken.reason] += 1
                 shown = excerpt(message.data) or "empty"

@@ -66,7 +66,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
             is_asked = bool(facts.leader and address.filter_subject)
             async for finding in _consumer(visit, name, address, info.config.retention, is_asked=is_asked):
                 yield finding
-            for finding in await _own_messages(visit, name, settings, block, facts):
+            for finding in await _own_messages(visit, name, settings, block, info, facts):
                 yield finding
             for finding in await check_registrations(visit, settings, block, info):
                 yield finding
@@ -177,7 +177,7 @@ def _as_it_is(name: str, address: SourceAddress, info: ConsumerInfo) -> Iterator
 
 
 async def _own_messages(
-    visit: Visit, name: str, settings: AgentSettings, block: StreamSettings, facts: StreamFacts
+    visit: Visit, name: str, settings: AgentSettings, block: StreamSettings, info: StreamInfo, facts: StreamFacts
 ) -> Sequence[Finding]:
     """See whether what the agent itself would store, probes and heartbeats, gets into the stream that it reads."""
     wanted = {"source.probe_subject": block.source.probe_subject, "heartbeat.subject": block.heartbeat.subject}
@@ -199,6 +199,9 @@ async def _own_messages(
         if heard.is_denied:
             mistyped, otherwise = ("region or site", "") if key == _PROBE else (key, ", or take it out")
             findings.append(visit.refused(name, f"{subject} ({key})", mistyped, kind, otherwise=otherwise))
+        elif not heard.is_answered and info.takes_unanswered(subject):
+            said = "publishing is permitted, and what is stored is read back (no_ack: it is not acknowledged)"
+            findings.append(good(name, f"stream {stream} listens on {subject} ({key}), {said}"))
         elif not heard.is_answered:
             text = f"what listens on {subject} ({key}) acknowledges nothing: a stream with no_ack, or no stream at all"
             findings.append(bad(name, text, f"take no_ack from {stream}, or correct {key}", kind))

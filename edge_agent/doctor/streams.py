@@ -2,6 +2,8 @@
 
 import msgspec
 
+from shared.subjects import covers
+
 NEARLY_FULL = 0.9
 
 
@@ -19,6 +21,9 @@ class _Config(msgspec.Struct):
     max_bytes: int = -1
     max_age: int = 0
     max_msg_size: int = -1
+    subjects: tuple[str, ...] = ()
+    no_ack: bool = False
+    duplicate_window: int = 0
 
 
 class StreamInfo(msgspec.Struct):
@@ -27,6 +32,10 @@ class StreamInfo(msgspec.Struct):
     config: _Config
     state: _State
     ts: str
+
+    def takes_unanswered(self, subject: str) -> bool:
+        """Tell whether the stream stores what is published on a subject, and acknowledges nothing."""
+        return self.config.no_ack and any(covers(each, subject) for each in self.config.subjects)
 
     @property
     def fullness(self) -> float:

@@ -288,7 +288,8 @@ class Ingest:
             if (shows_holes and message.sequence != expected) or thinning.is_thinned:
                 if last is not None:
                     thinning.pass_on(last)
-                thinned = thinning.take(message, self.decider.state, self._server_at)
+                sender_count = sum(self.decider.sender_counts().values())
+                thinned = thinning.take(message, self.decider.state, self._server_at, sender_count)
                 while not draft.find_thinned(thinned=thinned):
                     draft = await self._next_after(draft)
             last, expected = message, message.sequence + 1
@@ -312,9 +313,9 @@ class Ingest:
         if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
             await self._note_gap()
         await self._look_at(facts, checked.refusal)
-        self._thinning.look_at(facts, checked.examined_sequence)
+        self._thinning.look_at(facts, self.decider.state, checked.examined_sequence)
         if checked.examined_sequence:
-            await self._apply(lambda draft: draft.find_thinned(thinned=False))
+            await self._apply(lambda draft: draft.find_thinned(thinned=self._thinning.is_thinned))
         if not checked.caught_up_through:
             if checked.examined_sequence:
                 await self._apply(lambda draft: draft.examine(checked.examined_sequence))

@@ -69,7 +69,7 @@ class SourceApi:
         if not self._address.filter_subject:
             return info.facts
         # What the filter passes over is missing, too.
-        return msgspec.structs.replace(info.facts, shows_holes=info.config.lets_go_singly)
+        return msgspec.structs.replace(info.facts, shows_holes=info.config.lets_go_singly, subject_count=0)
 
     async def consumer_info(self) -> ConsumerInfo:
         """Ask for the consumer's progress; raise SourceUnavailable where somebody has changed what it delivers."""

@@ -7,6 +7,7 @@ stream's own limits, the account's, the server's, a full disk, no quorum. A prob
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -116,20 +117,41 @@ class Probe:
         self._subscription: Subscription | None = None
         self._sent_at = 0.0
         self._largest = 0
+        self._asked_at = 0.0
         self._is_unanswered = False
         self._is_off = False
 
-    async def open(self, facts: StreamFacts, largest_size: int = 0) -> None:
-        """Try anew what was in vain before; ``largest_size``: of the messages that were read before."""
+    def note_size(self, largest_size: int) -> None:
+        """Know the size of the largest message that was read before."""
         self._largest = max(self._largest, largest_size)
+
+    async def open(self, facts: StreamFacts) -> None:
+        """Try anew what was in vain before."""
         self.refusal = None
-        self._sent_at, self._is_unanswered = asyncio.get_running_loop().time(), False
+        self._sent_at = self._asked_at = asyncio.get_running_loop().time()
+        self._is_unanswered = False
         self._subject, why_not = self._rule.choose(facts)
         self._is_off = False
         if why_not:
             self._turn_off(why_not)
         elif self._subscription is None:
             self._subscription = await self._client.subscribe(self._client.new_inbox(), cb=self._take_answer)
+
+    def with_limit(self, facts: StreamFacts) -> StreamFacts:
+        """Count what the server takes no more as what the stream does not, where no probe is large enough."""
+        limit, takes = self._client.max_payload, facts.takes
+        if self._largest <= max(LARGEST, limit) or 0 < takes.max_message_size <= limit:
+            return facts
+        return msgspec.structs.replace(facts, takes=msgspec.structs.replace(takes, max_message_size=limit))
+
+    async def look_at_limit(self, blind_after: int) -> None:
+        """Ask the server for its limit, once in ``blind_after``, where no probe shows it."""
+        now = asyncio.get_running_loop().time()
+        if self._largest > LARGEST and now - self._asked_at >= blind_after / SECOND:
+            self._asked_at = now
+            # What cannot be asked is asked again.
+            with contextlib.suppress(nats.errors.Error, ConnectFailed, OSError):
+                self._client.learn_max_payload(await self._ask_max_payload())
 
     async def send_if_due(self, facts: StreamFacts, newest_stored_at: int, blind_after: int) -> None:
         """Send one where nothing was stored for a while, and now and then where something was.

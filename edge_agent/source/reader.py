@@ -190,13 +190,15 @@ class JetStreamSource:
         pulls = self._pulls = Pulls(self._client, self._api, self._requests)
         self._completeness = Completeness(self._api)
         self._newest_stored_at, self._read_through = position.stored_at, read_through
-        facts = await self._api.facts()
-        await self._open_probe(facts, state.largest_size)
+        if self._probe is not None:
+            self._probe.note_size(state.largest_size)
+        facts = await self._facts()
+        await self._open_probe(facts)
         change = past_change(position, facts)
         if change is PastChange.SHORTENED:
             # A server that has just come to lead a replicated stream may not have applied the last messages yet.
             await asyncio.sleep(SECOND_LOOK)
-            facts = await self._api.facts()
+            facts = await self._facts()
             change = past_change(position, facts)
         if change is None:
             consumer = await self._api.ensure_consumer()
@@ -208,7 +210,7 @@ class JetStreamSource:
             verifies = position.sequence > 0 and last_stored_at > 0
             first = position.sequence if verifies else position.next_sequence
             pending = await self._api.reset(_beginning(facts, consumer, first))
-            facts = await self._api.facts()
+            facts = await self._facts()
             continuous_through = 0 if is_gap(read_through, facts) else read_through
             each, latest = consumer.acknowledges_each, state.latest_stored_at
             await pulls.begin(first, continuous_through, acknowledges_each=each, committed_at=latest)
@@ -287,10 +289,14 @@ class JetStreamSource:
             return unless_known
         return found if found is not None and found < hole.before else None
 
-    async def _open_probe(self, facts: StreamFacts, largest_size: int = 0) -> None:
+    async def _facts(self) -> StreamFacts:
+        facts = await self._api.facts()
+        return facts if self._probe is None else self._probe.with_limit(facts)
+
+    async def _open_probe(self, facts: StreamFacts) -> None:
         self._probed = facts.takes.subjects, facts.copies, facts.refuses_by_subject
         if self._probe is not None:
-            await self._probe.open(facts, largest_size)
+            await self._probe.open(facts)
 
     async def _is_rewritten(self, position: SourcePosition, pending: int, last_stored_at: int) -> bool:
         """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
@@ -382,7 +388,9 @@ class JetStreamSource:
 
     async def check(self, blind_after: int) -> Checked:
         """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
-        facts = await self._api.facts()
+        if self._probe is not None:
+            await self._probe.look_at_limit(blind_after)
+        facts = await self._facts()
         refusal = await self._refusal(facts, blind_after)
         consumer = await self._look_for_others()
         _refuse_paused(consumer)

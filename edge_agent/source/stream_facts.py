@@ -9,6 +9,7 @@ from shared.instants import parse_instant
 
 LARGE_REGISTRATION = 256 << 10
 INTEREST = "interest"
+LIMITS = "limits"
 HEARD_WITHIN = 15_000_000_000
 """Nanoseconds: a server hears a stream that it copies from every second or so, also where nothing is new."""
 
@@ -19,6 +20,7 @@ class _State(msgspec.Struct):
     first_seq: int
     last_seq: int
     first_ts: str
+    num_subjects: int = 0
 
 
 class _Config(msgspec.Struct):
@@ -121,7 +123,13 @@ class StreamInfo(msgspec.Struct):
             leader=self.cluster.leader if self.cluster.replicas else "",
             # A mirror keeps the sequences of what it copies, perhaps a part.
             shows_holes=self.config.lets_go_singly or self.mirror is None,
+            subject_count=self.state.num_subjects if self._replaces else 0,
         )
+
+    @property
+    def _replaces(self) -> bool:
+        """Tell whether one message may take another's place; what is read and goes leaves no subject behind."""
+        return self.config.lets_go_singly and self.config.retention == LIMITS and self.mirror is None
 
     @property
     def origins(self) -> tuple[CopiedStream, ...]:

@@ -121,3 +121,42 @@ async def test_a_living_node_whose_messages_went_unread_while_others_stayed_is_n
             assert mark.observed_since_us > away_through - 2 * STALE_AFTER, "what is missing may be anybody's"
         told = [(each.value, each.kind) for each in (await deployment.advisories())[3:]]
         assert told == [("dies", AdvisoryKind.STALE)]
+
+
+async def test_a_living_node_whose_messages_others_replace_as_they_come_is_not_accused(tmp_path: Path) -> None:
+    async with deployed(tmp_path) as deployment:
+        site, agent = deployment.site, deployment.agent
+        agent.start()
+        await site.publish(b'{"sender":"first"}')
+        await until(lambda: are_told(deployment, 1), "the first is known")
+        await site.update_stream(max_msgs_per_subject=1)
+        replacing = [b'{"sender":"first"}'] + [b'{"sender":"last"}'] * 50
+
+        async def register() -> None:
+            while True:
+                for body in replacing:
+                    await site.client.publish("registration.nodes", body)
+                await asyncio.sleep(0.25)
+
+        task = asyncio.create_task(register())
+        try:
+            since = await deployment.site_time()
+
+            async def is_told() -> bool:
+                found = (await agent.status_json())["conditions"]
+                return any("the stream let go of messages before they were read" in each["what"] for each in found)
+
+            await until(is_told, "status says why nothing is known")
+
+            async def has_passed() -> bool:
+                return await deployment.site_time() > since + 2 * STALE_AFTER
+
+            await until(has_passed, "the first was not read for long")
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        assert {each.kind for each in await deployment.advisories()} == {AdvisoryKind.NEW}
+
+
+async def are_told(deployment: Deployment, count: int) -> bool:
+    return len(await deployment.advisories()) >= count

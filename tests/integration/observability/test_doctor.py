@@ -299,6 +299,36 @@ subject = "registration.heartbeat"
     assert (await stage.site.api(f"STREAM.INFO.{STREAM}"))["state"]["messages"] == 2, "nothing was stored by looking"
 
 
+async def test_what_is_stored_unanswered_is_well(stage: Stage) -> None:
+    await stage.site.delete_stream()
+    await stage.site.make_stream(no_ack=True)
+    await stage.site.publish(b'{"sender": "a"}')
+    beating = '[stream.heartbeat]\ninterval = "5s"\nsubject = "registration.heartbeat"\n'
+    stage.config_path.write_text(stage.config_path.read_text() + beating)
+    _, page, _ = await OperatedAgent(stage.config_path).command("doctor")
+    page = " ".join(page.split())
+    for key in ("registration.muster-probe (the probe)", "registration.heartbeat (heartbeat.subject)"):
+        assert f"stream {STREAM} listens on {key}, publishing is permitted, and what is stored is read back" in page
+
+
+async def test_senders_that_repeat_an_id_are_said(stage: Stage) -> None:
+    await stage.site.delete_stream()
+    await stage.site.make_stream(duplicate_window=100_000_000)
+    for count in (1, 2):
+
+        async def is_stored(count: int = count) -> bool:
+            await stage.site.client.request("registration.nodes", b'{"sender": "a"}', headers={"Nats-Msg-Id": "boot"})
+            return await stage.site.last_sequence() >= count
+
+        await until(is_stored, "the server has forgotten the id")
+    _, wrong = await examined(stage.config_path)
+    said = (
+        "senders that repeat a Nats-Msg-Id: 1, for example a with boot: of those the server stores one in 100ms "
+        "(duplicate_window), and who sends it is not heard in between"
+    )
+    assert ("WARN", said, "let them send a new id each time, or none") in wrong
+
+
 async def test_a_consumer_that_cannot_serve_is_found(stage: Stage) -> None:
     text = stage.config_path.read_text()
     told = 'settle = "300ms"\ncreate_consumer = false\nfilter_subject = "registration.*"'

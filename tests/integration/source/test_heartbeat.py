@@ -4,9 +4,12 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
+from nats.aio.msg import Msg
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.observability.health import PartStatus
+from edge_agent.source import heartbeat as heartbeat_module
 from edge_agent.source.heartbeat import Heartbeat
 from edge_agent.source.own_messages import OwnMessagePhase
 from tests.support.agent_process import Deployment, deployed
@@ -66,6 +69,32 @@ async def test_a_heartbeat_that_no_stream_stores_is_said(tmp_path: Path) -> None
         deployment.agent.start()
         said = PartStatus("not stored", "nowhere: no stream listens there")
         await until_part(deployment, "heartbeat of all", said)
+
+
+@pytest.mark.parametrize("is_read_back", [True, False])
+async def test_a_heartbeat_that_is_not_answered_is_known_by_being_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read_back: bool
+) -> None:
+    monkeypatch.setattr(heartbeat_module, "ANSWER_DEADLINE", 0.5)
+    loop, told = asyncio.get_running_loop(), list[tuple[OwnMessagePhase, str]]()
+    read = 0.0
+
+    async def note_read(_message: Msg) -> None:
+        nonlocal read
+        read = loop.time() if is_read_back else 0.0
+
+    async with running_site(tmp_path) as site:
+        await site.make_stream(no_ack=True)
+        await site.client.subscribe("registration.beat", cb=note_read)
+        heartbeat = Heartbeat(
+            site.client, "registration.beat", 1_000, "dub1-a", lambda phase, reason: told.append((phase, reason))
+        )
+        beating = asyncio.create_task(heartbeat.run(lambda: read))
+        await until(lambda: told, "it is told what has become of it")
+        beating.cancel()
+        await asyncio.wait({beating})
+    said = (OwnMessagePhase.NOT_STORED, "registration.beat: no answer within 0.5 s")
+    assert told[0] == ((OwnMessagePhase.STORED, "") if is_read_back else said)
 
 
 async def test_a_busy_stream_gets_no_heartbeat(tmp_path: Path) -> None:

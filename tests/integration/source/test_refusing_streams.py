@@ -12,7 +12,7 @@ import pytest
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from tests.support.agent_process import BLIND_AFTER, SETTINGS, STALE_AFTER, Deployment, deployed
-from tests.support.source_site import CONSUMER, STREAM, exhaust
+from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Site, exhaust
 from tests.support.waiting import until
 
 NAMES = ["a.example.net", "b.example.net"]
@@ -188,21 +188,56 @@ async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
         assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
 
 
+class Narrowing(ABC):
+    """What a stream, or its server, takes no more that it took, and who publishes such."""
+
+    said = ""
+    subject = SUBJECT
+    size = 0
+    site_config = ""
+
+    @abstractmethod
+    async def begins(self, site: Site) -> None: ...
+
+
+class OfSubjects(Narrowing):
+    said = "the stream no longer listens on rack.*: who is"
+    subject = "rack.a"
+
+    async def begins(self, site: Site) -> None:
+        await site.update_stream(subjects=["registration.>"])
+
+
+class OfPayload(Narrowing):
+    """No probe is as large as the messages of this sender."""
+
+    said = "the stream no longer takes messages of more than 100000 bytes: who is"
+    size = 200_000
+    site_config = "max_payload: 1MB"
+
+    async def begins(self, site: Site) -> None:
+        site.server.reload("max_payload: 100000")
+
+
 @pytest.mark.provokes("narrowed")
-async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_beside_is_stale(tmp_path: Path) -> None:
-    async with deployed(tmp_path) as deployment:
+@pytest.mark.parametrize("narrowing", [OfSubjects(), OfPayload()], ids=["subjects", "max_payload"])
+async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_beside_is_stale(
+    tmp_path: Path, narrowing: Narrowing
+) -> None:
+    async with deployed(tmp_path, site_config=narrowing.site_config) as deployment:
         await deployment.site.update_stream(subjects=["registration.>", "rack.*"])
         deployment.agent.start()
+        moved = deployment.senders(["moved"], subject=narrowing.subject, size=narrowing.size)
         async with deployment.senders(["lives"]):
-            async with deployment.senders(["dies"]), deployment.senders(["moved"], subject="rack.a"):
+            async with deployment.senders(["dies"]), moved:
                 await until(partial(have_said, deployment, 3), "all are new")
-                await deployment.site.update_stream(subjects=["registration.>"])
+                await narrowing.begins(deployment.site)
                 narrowed_at = await deployment.site_time()
 
                 async def is_told() -> bool:
                     found = (await deployment.agent.status_json())["conditions"]
                     said = {each["name"]: each["what"] for each in found}.get("narrowed", "")
-                    return "the stream no longer listens on rack.*: who is" in said
+                    return narrowing.said in said
 
                 await until(is_told, "status says it")
                 await deployment.until_observed(narrowed_at + SECOND)
@@ -221,4 +256,4 @@ async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_besi
             assert code == 0
             assert "the stream may not take what it sends; whether it lives is not known" in " ".join(page.split())
             mark = await deployment.until_observed(unheard.at_us)
-            assert mark.observed_since_us < narrowed_at + BLIND_AFTER, "of the others the time is known"
+            assert mark.observed_since_us < narrowed_at + STALE_AFTER, "of the others the time is known"

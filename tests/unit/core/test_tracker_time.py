@@ -241,8 +241,34 @@ def test_who_was_heard_before_the_stream_took_less_is_retired_unheard_and_who_wa
     assert unheard.unheard_until == instant(50)
     assert (stale.kind, stale.sender_id, stale.unheard_until) == (AdvisoryKind.STALE, "b", 0)
     assert not site.looks(26, A_PART)
-    assert site.state.loss == "", "nobody is missed any more"
+    assert site.state.loss == "no longer listens on registration.>", "a is missed"
     assert told(site.hears("a", 27)) == [("new", "a", 27)]
+
+
+def test_a_stream_that_took_less_is_told_of_until_whoever_is_unheard_would_be_forgotten() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, A_PART)
+    for at in range(3, 49):
+        site.hears("b", at)
+    site.looks(49, A_PART)
+    assert site.state.loss == "no longer listens on registration.>"
+    site.hears("b", 50)
+    site.looks(51, A_PART)
+    assert site.state.loss == ""
+
+
+def test_subjects_that_come_back_after_all_were_retired_unheard_leave_no_blind_span() -> None:
+    site = WatchedSite()
+    site.hears("a", 0)
+    site.looks(1, EVERYTHING)
+    site.looks(2, A_PART)
+    for at in range(3, 30):
+        site.hears("b", at)
+    site.looks(30, EVERYTHING)
+    site.hears("b", 31)
+    assert (site.state.loss, site.state.observed_since) == ("", instant(3))
 
 
 def test_a_stream_that_takes_again_what_it_took_gives_everybody_the_full_time() -> None:
