@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import sqlite3
 import time
@@ -16,9 +17,6 @@ import pytest
 from edge_agent.observability import health
 from edge_agent.source import pulls
 from edge_agent.source.api import SourceApi
-from edge_agent.store import sqlite_store
-from edge_agent.store.housekeeping import DiskSpace
-from edge_agent.store.port import StoreFailing
 from edge_agent.store.site_key import site_key
 from shared.instants import HOUR, SECOND, format_instant
 from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address
@@ -26,11 +24,12 @@ from tests.support.agent_within import agent_within
 from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.one_server import written
 from tests.support.pair_stage import pair_stage
-from tests.support.six_places import lines_of, logging_to, over, places, shown
+from tests.support.six_places import logging_to, over, places, shown
 from tests.support.source_site import CONSUMER, STREAM
 from tests.support.told_agent import BODIES, until_running
 from tests.support.waiting import until
 
+BOUND = 256 << 10
 Act = Callable[[Deployment], Awaitable[None]]
 
 SETTINGS = ABOVE_BLOCKS + block("nodes", "sample", SAMPLING)
@@ -221,50 +220,29 @@ async def test_a_heartbeat_that_no_stream_takes_is_said_until_one_does(tmp_path:
 
 
 @pytest.mark.provokes("store_locked")
-async def test_a_store_that_is_locked_is_said_where_the_store_is_not_asked(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 0.1)
-    agent = deployment.agent
-    with logging_to(agent.log_path):
-        async with agent_within(agent.config):
-            await deployment.site.publish(*BODIES)
-            await until(deployment.advisories, "the agent works")
-            with closing(sqlite3.connect(agent.store, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                await deployment.site.publish(b'{"sender":"newcomer"}')
-                await until(lambda: holds(deployment, "store_locked"), "pages and log say it")
-            await over(agent, "store_locked")
+async def test_a_store_that_is_locked_is_said_though_it_can_take_no_status(deployment: Deployment) -> None:
+    await until_running(deployment)
+    with closing(sqlite3.connect(deployment.agent.store, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await deployment.site.publish(b'{"sender":"newcomer"}')
+        await shown(deployment.agent, "store_locked")
+    await over(deployment.agent, "store_locked")
 
 
 @pytest.mark.provokes("disk_failing")
-async def test_a_disk_that_fails_is_said_until_it_can_be_written(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+async def test_a_disk_that_takes_no_more_though_it_has_room_is_said_until_it_can_be_written(
+    deployment: Deployment,
 ) -> None:
-    agent, check_reserve, fails = deployment.agent, DiskSpace.check_reserve, asyncio.Event()
-
-    async def check(space: DiskSpace) -> None:
-        # Where a commit meets a disk that fails depends on what SQLite has in memory.
-        if fails.is_set():
-            raise StoreFailing("disk I/O error (SQLITE_IOERR_WRITE): the kernel's log says more")
-        await check_reserve(space)
-
-    monkeypatch.setattr(DiskSpace, "check_reserve", check)
-    with logging_to(agent.log_path):
-        async with agent_within(agent.config):
-            await deployment.site.publish(*BODIES)
-            await until(deployment.advisories, "the agent works")
-            fails.set()
-            await deployment.site.publish(b'{"sender":"newcomer"}')
-            await shown(agent, "disk_failing")
-            fails.clear()
-            await over(agent, "disk_failing")
-
-
-async def holds(deployment: Deployment, name: str) -> bool:
-    found = await places(deployment.agent)
-    begins = [text for level, text in lines_of(deployment.agent, name) if level == "WARNING"]
-    return name in found["readyz"] and name in found["metrics"] and len(begins) == 1
+    """A bound of the kernel's (RLIMIT_FSIZE), as a quota is: the log is smaller, and the store larger than it."""
+    await until_running(deployment)
+    agent, boundless = deployment.agent, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    names = [f"node{number}" for number in range(40)]
+    async with deployment.senders(names, size=8 << 10):
+        await until(lambda: agent.store.with_name("agent.db-wal").stat().st_size > BOUND, "the store has grown")
+        resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (BOUND, resource.RLIM_INFINITY))
+        await shown(agent, "disk_failing")
+        resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, boundless)
+        await over(agent, "disk_failing")
 
 
 # Senders
