@@ -114,6 +114,7 @@ class Ingest:
             idle_for=int((now - self._moved_at) * SECOND) if consumer.pending else 0,
             expires_after=consumer.expires_after,
             contradiction=self._rules.contradiction(state, checked.facts.server_at + ago),
+            unacknowledged=consumer.unacknowledged,
         )
 
     @property

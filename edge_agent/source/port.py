@@ -38,11 +38,13 @@ class Opened(msgspec.Struct, frozen=True):
 class ConsumerState(msgspec.Struct, frozen=True):
     """What a consumer shows of itself: ``pending`` messages of its stream wait to be read, delivered or not.
 
-    The server removes it when it has not been used for ``expires_after`` microseconds; 0: never.
+    The server removes it when it has not been used for ``expires_after`` microseconds; 0: never. It delivers nothing
+    more while so many ``unacknowledged`` messages are as it lets wait; 0 where fewer are.
     """
 
     pending: int = 0
     expires_after: int = 0
+    unacknowledged: int = 0
 
 
 class Checked(msgspec.Struct, frozen=True):

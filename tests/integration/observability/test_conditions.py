@@ -10,13 +10,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edge_agent.observability import health
-from edge_agent.source import pulls
-from edge_agent.source.api import SourceApi
 from edge_agent.store.site_key import site_key
 from shared.instants import HOUR, SECOND, format_instant
 from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address
@@ -39,6 +36,18 @@ authorization {{ users: [
   {{ user: admin, password: secret }}
   {{ user: agent, password: secret, permissions: {{ publish: {{ deny: [{denied}] }} }} }}
 ] }}
+no_auth_user: admin
+"""
+TWO_ACCOUNTS = """
+accounts {
+  STREAMS { jetstream: enabled, users: [{ user: admin, password: secret }]
+    exports: [{ service: "$JS.API.>", response_type: stream }]
+  }
+  EDGE {
+    users: [{ user: agent, password: secret }]
+    imports: [{ service: { account: STREAMS, subject: "$JS.API.>" } }]
+  }
+}
 no_auth_user: admin
 """
 
@@ -154,27 +163,19 @@ async def test_a_consumer_that_is_paused_when_the_agent_starts_is_said_and_nothi
 
 
 @pytest.mark.provokes("not_moving")
-async def test_a_stream_that_is_behind_and_does_not_move_is_told_from_one_that_catches_up(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "MOVING_WITHIN", 2 * SECOND)
-    monkeypatch.setattr(pulls, "SILENCE_LIMIT", 1e6)
-    agent, pull, is_heard = deployment.agent, SourceApi.pull, asyncio.Event()
-
-    async def pull_where_heard(api: SourceApi, *request: Any) -> None:
-        if is_heard.is_set():
-            await pull(api, *request)
-
-    monkeypatch.setattr(SourceApi, "pull", pull_where_heard)
-    with logging_to(agent.log_path):
-        async with agent_within(agent.config):
-            await deployment.site.publish(*BODIES)
-            await shown(agent, "not_moving")
-            is_heard.set()
-            # The pulls that nobody heard are made good by those after a reset.
-            await deployment.site.link.cut()
-            await deployment.site.link.restore()
-            await over(agent, "not_moving")
+async def test_a_stream_that_is_behind_and_does_not_move_is_told_from_one_that_catches_up(tmp_path: Path) -> None:
+    """The agent's account imports the API and not $JS.ACK.>, so that its acknowledgements go nowhere."""
+    written(tmp_path / "password", "secret")
+    settings = SETTINGS.replace("[stream.sender]", AUTH)
+    async with deployed(tmp_path, settings, free_address(), site_config=TWO_ACCOUNTS) as deployment:
+        config = {"durable_name": CONSUMER, "ack_policy": "all", "max_ack_pending": 100}
+        await deployment.site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config})
+        await deployment.site.publish(*BODIES * 100)
+        deployment.agent.start()
+        await shown(deployment.agent, "not_moving")
+        assert "the server misses the acknowledgements of 100, and lets no more wait" in deployment.agent.log
+        await change_consumer(deployment, max_ack_pending=-1)
+        await over(deployment.agent, "not_moving")
 
 
 @pytest.mark.provokes("starting")
