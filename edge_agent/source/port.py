@@ -93,8 +93,8 @@ class Source(Protocol):
     async def check(self, blind_after: int) -> Checked:
         """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
 
-    async def consumer(self) -> ConsumerState:
-        """Ask for what the consumer shows, whatever keeps reading from going on."""
+    async def look(self) -> Checked:
+        """Ask for what waits, whatever keeps reading from going on; nothing is proved by that."""
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""

@@ -406,10 +406,10 @@ class JetStreamSource:
         heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
         return Checked(facts, heard_through - self._settle, facts.last_sequence, consumer=state)
 
-    async def consumer(self) -> ConsumerState:
-        """Ask for what the consumer shows, whatever keeps reading from going on."""
-        consumer = await self._api.consumer_info()
-        return self._state_of(consumer, await self._api.facts())
+    async def look(self) -> Checked:
+        """Ask for what waits, whatever keeps reading from going on; nothing is proved by that."""
+        consumer, facts = await self._api.consumer_info(), await self._api.facts()
+        return Checked(facts, consumer=self._state_of(consumer, facts))
 
     def _state_of(self, consumer: ConsumerInfo, facts: StreamFacts) -> ConsumerState:
         """Count what the stream holds and was not read: what waits, what is under way, what is here."""

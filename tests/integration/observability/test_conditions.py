@@ -158,6 +158,12 @@ async def test_a_consumer_that_is_paused_when_the_agent_starts_is_said_and_nothi
     deployment.agent.start()
     await shown(deployment.agent, "consumer_paused")
     assert (await places(deployment.agent))["json"] == {"consumer_paused"}
+
+    async def is_counted() -> bool:
+        (known,) = (await deployment.agent.status_json())["blocks"]
+        return bool(known["progress"] and known["progress"]["pending"] == 1)
+
+    await until(is_counted, "what waits is counted though this run has read nothing")
     await resume(deployment)
     await over(deployment.agent, "consumer_paused")
 
