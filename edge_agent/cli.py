@@ -117,17 +117,18 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
     from edge_agent.runtime.terminal import width
     from edge_agent.store.read_only import StoreUnreadable
 
-    path = Path(agent.load(config_path).store.path)
+    settings = agent.load(config_path)
+    path, listen = Path(settings.store.path), settings.monitor.listen
     if check:
         try:
-            report = read_status(path)
+            report = read_status(path, listen)
         except StoreUnreadable as error:
             click.echo(str(error))
             sys.exit(2)
         wrong = report.conditions
         click.echo("\n".join(condition.line(now()) for condition in wrong) or "useful")
         sys.exit(0 if not wrong else 1 if report.has_process else 2)
-    report = read_status(path)
+    report = read_status(path, listen)
     click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width()))
 
 

@@ -24,6 +24,7 @@ from edge_agent.core.records import Lane, OutboxRow, SizeLimit
 from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.flow_control import FlightLimit
 from edge_agent.delivery.lane import BATCH_ROWS, UploadLane
+from edge_agent.delivery.region_protocol import least_size
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
 from edge_agent.runtime.backoff import jitter, loop_time
 from edge_agent.runtime.tally import Tally
@@ -100,13 +101,19 @@ STRIDE = 4
 
 
 class KnownPrefix:
-    """The search among ``count`` rows; ``known`` of them are known for certain."""
+    """The search among rows of some ``sizes``; the first ``known`` of them are known for certain.
 
-    def __init__(self, count: int) -> None:
+    A row that is known proves those before it that are no larger. Of one that is larger it proves nothing: what was too
+    large was set apart, and those behind it went on. Each such row is asked for by itself.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
         self.known = 0
-        self._unknown_from = count
+        self._sizes = sizes
+        self._unknown_from = len(sizes)
         self._is_bounded = False
         self._step = 1
+        self._largest_known = 0
 
     @property
     def question(self) -> int | None:
@@ -114,13 +121,19 @@ class KnownPrefix:
         if self.known == self._unknown_from:
             return None
         if self._is_bounded:
-            return (self.known + self._unknown_from) // 2
-        return min(self.known + self._step, self._unknown_from) - 1
+            place = (self.known + self._unknown_from) // 2
+        else:
+            place = min(self.known + self._step, self._unknown_from) - 1
+        largest = max(self._sizes[self.known : place + 1])
+        while self._sizes[place] < largest > self._largest_known:
+            place -= 1
+        return place
 
     def learn(self, place: int, *, is_known: bool) -> None:
         """Take an answer."""
         if is_known:
             self.known = max(self.known, place + 1)
+            self._largest_known = max(self._largest_known, self._sizes[place])
             self._step *= STRIDE
         else:
             self._unknown_from, self._is_bounded = place, True
@@ -185,7 +198,8 @@ class CopyLane(UploadLane):
         if (self._is_doubtful or takes_batches is None) and not goes_one_by_one:
             return self._question()
         # Where rows go one by one, each answer says whether its row was known.
-        self._is_doubtful = False
+        # And a search that is not gone on with is of rows that are about to leave.
+        self._is_doubtful, self._search = False, None
         if not self._in_flight:
             return self._leader(goes_one_by_one=goes_one_by_one)
         may_follow = not goes_one_by_one and self._end and not self._turns and len(self._in_flight) == 1
@@ -320,15 +334,11 @@ class CopyLane(UploadLane):
         if self._in_flight:
             return None
         if self._search is None:
-            # The region knows a block's rows without a hole; how they lay among another's says nothing, after a loss.
-            # But what is too large was set apart, and those behind it went on: such a row is asked for by itself.
+            # The region knows a block's rows without a hole, but for what was too large; how they lay among another's
+            # says nothing, after a loss.
             block = self._ready[0].block
-            alone_from = self._terms.alone_from(block)
-            if self._ready[0].size >= alone_from:
-                self._end = None
-                return self._shipped([self._ready[0]], Form.SINGLE)
-            fitting = takewhile(lambda row: row.block == block and row.size < alone_from, self._ready)
-            self._search = KnownPrefix(sum(1 for _ in fitting))
+            ours = takewhile(lambda row: row.block == block, self._ready)
+            self._search = KnownPrefix([least_size(row) for row in ours])
         place = self._search.question
         assert place is not None
         return self._shipment((self._ready[place],), Form.QUESTION)

@@ -23,7 +23,7 @@ def check_agent(settings: AgentSettings, above: Sequence[Finding] = ()) -> Itera
     """Read the status that the agent writes every two seconds; ``above`` is what was found before."""
     path = Path(settings.store.path)
     try:
-        report = read_status(path)
+        report = read_status(path, settings.monitor.listen)
     except StoreUnreadable as error:
         yield _unshown(error)
         return

@@ -114,6 +114,7 @@ class Ingest:
             idle_for=int((now - self._moved_at) * SECOND) if consumer.pending else 0,
             expires_after=consumer.expires_after,
             contradiction=self._rules.contradiction(state, checked.facts.server_at + ago),
+            unacknowledged=consumer.unacknowledged,
         )
 
     @property
@@ -137,7 +138,11 @@ class Ingest:
             await asyncio.sleep(LOOK_EVERY)
             if asyncio.get_running_loop().time() - self._consumer_at > LOOK_EVERY:
                 with contextlib.suppress(SourceUnavailable):
-                    self._note_consumer(await self._source.consumer())
+                    looked = await self._source.look()
+                    self._note_consumer(looked.consumer)
+                    if self._checked is None and looked.consumer.pending:
+                        # What the agent starts on is not read, and waits all the same.
+                        self._checked, self._checked_at = looked, self._consumer_at
 
     def _note_consumer(self, consumer: ConsumerState) -> None:
         self._consumer, self._consumer_at = consumer, asyncio.get_running_loop().time()

@@ -35,8 +35,8 @@ class Progress(msgspec.Struct, frozen=True):
     has come for ``idle_for``. The stream was last looked at ``checked_ago`` before; ``server_at`` is the server's clock
     now, counted on from there. ``doubt`` says why the stream proves nothing, ``loss`` what it takes no more, where
     somebody may be missed because of that; no time ``is_covered`` while it is known not to take what is sent.
-    ``expires_after`` is the consumer's. ``contradiction`` says how the server's clock stands to others, where it is too
-    far ahead of them to be followed.
+    ``expires_after`` and ``unacknowledged`` are the consumer's. ``contradiction`` says how the server's clock stands to
+    others, where it is too far ahead of them to be followed.
     """
 
     pending: int
@@ -53,6 +53,7 @@ class Progress(msgspec.Struct, frozen=True):
     idle_for: int = 0
     expires_after: int = 0
     contradiction: str = ""
+    unacknowledged: int = 0
 
     @property
     def behind(self) -> int:

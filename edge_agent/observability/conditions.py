@@ -177,7 +177,7 @@ NOT_MOVING = Kind(
     "not_moving",
     _E,
     "Messages wait to be read, and none has come for some time: the agent is behind and does not catch up.",
-    "look who else reads through its consumer, and at the site's server; muster-agent doctor looks at both",
+    "look who else reads through its consumer, and at the log of the site's server",
 )
 STREAM_NOT_STORING = Kind(
     "stream_not_storing",

@@ -151,8 +151,11 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
         what = f"standing still: its server's clock is {ahead} behind what it had shown before"
         yield kinds.STANDING_STILL.of(subject, what, stream=block)
     if is_not_moving(reached) and is_reading:
-        what = f"{reached.pending:,} messages wait to be read, and nothing comes"
-        yield kinds.NOT_MOVING.of(subject, what, stream=block, since=at - reached.idle_for)
+        what, remedy = f"{reached.pending:,} messages wait to be read, and nothing comes", ""
+        if reached.unacknowledged:
+            what += f": the server misses the acknowledgements of {reached.unacknowledged:,}, and lets no more wait"
+            remedy = "let what the agent publishes on $JS.ACK.> reach the stream's account, or max_ack_pending be -1"
+        yield kinds.NOT_MOVING.of(subject, what, stream=block, since=at - reached.idle_for, remedy=remedy)
     if reached.expires_after:
         after = format_duration(reached.expires_after)
         what = f"the server removes its consumer when it has not been used for {after}"

@@ -9,6 +9,7 @@ agent's address (DNS rebinding), and the browser then names that name as the hos
 
 import asyncio
 import contextlib
+import http.client
 import ipaddress
 import os
 import re
@@ -45,6 +46,24 @@ class Health(msgspec.Struct, frozen=True):
     alive: bool
     useful: bool
     conditions: list[Condition]
+    boot_id: str
+
+
+ASKED_FOR = 2.0
+"""How long the pages of an agent of the same host are waited for, in seconds."""
+
+
+def ask_health(listen: str) -> Health | None:
+    """Ask the agent that listens there; None where nobody does, or does not answer as one. Blocks for a while."""
+    host_name, _, port = listen.rpartition(":")
+    asking = http.client.HTTPConnection(host_name.strip("[]"), int(port or 0), timeout=ASKED_FOR)
+    try:
+        asking.request("GET", "/healthz")
+        return msgspec.json.decode(asking.getresponse().read(), type=Health)
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
+        return None
+    finally:
+        asking.close()
 
 
 async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: SqliteStore, path: Path) -> None:
@@ -114,9 +133,8 @@ async def _answer(method: str, target: str, board: StatusBoard, store: SqliteSto
     match target.partition("?")[0]:
         case "/healthz" | "/readyz" as page:
             conditions = board.conditions()
-            is_useful = not errors(conditions)
-            status = "200 OK" if page == "/healthz" or is_useful else "503 Service Unavailable"
-            return status, _JSON, msgspec.json.encode(Health(True, is_useful, conditions)).decode() + "\n"
+            status = "200 OK" if page == "/healthz" or not errors(conditions) else "503 Service Unavailable"
+            return status, _JSON, _health_page(board, conditions)
         case "/metrics":
             lanes = await asyncio.to_thread(_oldest, path)
             agent = board.agent
@@ -124,6 +142,11 @@ async def _answer(method: str, target: str, board: StatusBoard, store: SqliteSto
             return "200 OK", CONTENT_TYPE, expose(metrics_of(numbers), {"region": agent.region, "site": agent.site})
         case _:
             return "404 Not Found", _TEXT, "known here: /healthz, /readyz, /metrics\n"
+
+
+def _health_page(board: StatusBoard, conditions: list[Condition]) -> str:
+    health = Health(True, not errors(conditions), conditions, board.agent.boot_id)
+    return msgspec.json.encode(health).decode() + "\n"
 
 
 def _written(method: str, answer: Answer) -> bytes:

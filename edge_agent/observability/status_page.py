@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator
 
 from edge_agent.core.block_state import BlockState
+from edge_agent.observability.conditions import AGENT_SILENT
 from edge_agent.observability.health import (
     LOOKED_LATELY,
     PartStatus,
@@ -109,7 +110,7 @@ def _life(report: StatusReport) -> str:
             return f"running for {_rough(now() - agent.started_at)}, pid {agent.pid}"
         case Life.SILENT:
             return f"SILENT for {_rough(now() - agent.written_at)}: process {agent.pid} is there, but " + (
-                _full(report) or "it hangs, is suspended, or cannot write its store"
+                _unwritable(report) or "it hangs, is suspended, or cannot write its store"
             )
         case Life.STOPPED:
             return f"NOT RUNNING, stopped {_ago(agent.stopped_at)} as it was told"
@@ -117,9 +118,11 @@ def _life(report: StatusReport) -> str:
             return f"NOT RUNNING, last sign of life {_ago(agent.written_at)}: killed or crashed"
 
 
-def _full(report: StatusReport) -> str:
-    is_full = 0 <= report.disk_free < LEAST_FREE
-    return f"cannot write: its disk is full ({format_size(report.disk_free)} left)" if is_full else ""
+def _unwritable(report: StatusReport) -> str:
+    if 0 <= report.disk_free < LEAST_FREE:
+        return f"cannot write: its disk is full ({format_size(report.disk_free)} left)"
+    is_asked = all(each.name != AGENT_SILENT.name for each in report.conditions)
+    return "cannot write its store" if is_asked and report.conditions else ""
 
 
 def _part(part: PartStatus) -> str:

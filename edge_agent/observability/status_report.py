@@ -17,6 +17,7 @@ from edge_agent.ingest.port import Progress
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Condition
 from edge_agent.observability.health import PartStatus, in_order, of_outbox
+from edge_agent.observability.http import ask_health
 from edge_agent.observability.pair_status import PairStatus
 from edge_agent.observability.status_board import AgentStatus, now
 from edge_agent.store import schema
@@ -30,6 +31,7 @@ from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
 LEAST_FREE = 1 << 20
+_CANNOT_WRITE = {kinds.DISK_FULL.name, kinds.DISK_FAILING.name, kinds.STORE_LOCKED.name}
 STARTS = "starting: a process has the store and has not written yet"
 
 
@@ -99,18 +101,27 @@ class StatusReport(msgspec.Struct, frozen=True):
         return self.life in (Life.STARTING, Life.RUNNING, Life.SILENT)
 
 
-def read_status(path: Path) -> StatusReport:
-    """Read the store without disturbing the agent; raise StoreUnreadable."""
+def read_status(path: Path, listen: str = "") -> StatusReport:
+    """Read the store without disturbing the agent; raise StoreUnreadable.
+
+    An agent that has not written for a while, and has pages at ``listen``, is asked there why.
+    """
     with reading(path) as database:
         database.execute("BEGIN")
         report = read_report(database, is_held=is_held(path))
     free = shutil.disk_usage(path.parent).free
-    if report.life is Life.SILENT and free < LEAST_FREE:
+    report = msgspec.structs.replace(report, disk_free=free)
+    if report.life is not Life.SILENT:
+        return report
+    health = ask_health(listen) if listen else None
+    if health and health.boot_id == report.agent.boot_id and _CANNOT_WRITE & {each.name for each in health.conditions}:
+        return msgspec.structs.replace(report, conditions=health.conditions)
+    if free < LEAST_FREE:
         what = f"disk full: {format_size(free)} left at {path.parent}; it cannot even write its status"
         full = kinds.DISK_FULL.of("agent", what, since=report.agent.written_at)
         others = [each for each in report.conditions if each.name != kinds.AGENT_SILENT.name]
-        return msgspec.structs.replace(report, disk_free=free, conditions=[full, *others])
-    return msgspec.structs.replace(report, disk_free=free)
+        return msgspec.structs.replace(report, conditions=[full, *others])
+    return report
 
 
 def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) -> StatusReport:

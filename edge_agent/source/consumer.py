@@ -8,6 +8,9 @@ import msgspec
 from shared.instants import SECOND, format_instant, parse_instant
 
 ACK_WAIT = 3_600 * 1_000_000_000
+PULL_MESSAGES = 1_000
+PULL_BYTES = 4 << 20
+PULL_EXPIRES = 30.0
 WORK_QUEUE = "workqueue"
 
 
@@ -43,7 +46,13 @@ class _ConsumerConfig(msgspec.Struct):
     deliver_subject: str = ""
     inactive_threshold: int = 0
     pause_until: str = ""
+    max_ack_pending: int = -1
     headers_only: bool = False
+    replay_policy: str = "instant"
+    priority_groups: tuple[str, ...] | None = None
+    max_batch: int = 0
+    max_bytes: int = 0
+    max_expires: int = 0
 
     @property
     def filters(self) -> tuple[str, ...]:
@@ -64,6 +73,7 @@ class ConsumerInfo(msgspec.Struct):
     ts: str
     ack_floor: _Progress = _Progress()
     num_waiting: int = 0
+    num_ack_pending: int = 0
     cluster: _Cluster = _Cluster()
     paused: bool = False
 
@@ -76,6 +86,11 @@ class ConsumerInfo(msgspec.Struct):
     def expires_after(self) -> int:
         """Give after how many microseconds without use the server removes it; 0: never."""
         return self.config.inactive_threshold // 1_000
+
+    @property
+    def unacknowledged(self) -> int:
+        """Count what was delivered and not acknowledged, where nothing more is delivered for that; else 0."""
+        return self.num_ack_pending if 0 < self.config.max_ack_pending <= self.num_ack_pending else 0
 
     @property
     def server(self) -> str:
@@ -135,6 +150,18 @@ def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
             f"{name} filters {', '.join(map(repr, config.filters)) or repr('')}, the settings say "
             f"{address.filter_subject!r}: delete it, or name another consumer"
         )
+    return (why := _hindrance(config)) and f"{name} {why}, or name another consumer"
+
+
+def _hindrance(config: _ConsumerConfig) -> str:
     if config.headers_only:
-        return f"{name} delivers headers only: delete it, or name another consumer"
+        return "delivers headers only: delete it"
+    if config.replay_policy != "instant":
+        return "replays what waits as slowly as it once came: delete it"
+    if config.priority_groups:
+        return "delivers to priority groups, and the agent is in none: delete it"
+    wanted = {"max_batch": PULL_MESSAGES, "max_bytes": PULL_BYTES, "max_expires": int(PULL_EXPIRES * 1e9)}
+    for limit, asked in wanted.items():
+        if 0 < (most := getattr(config, limit)) < asked:
+            return f"takes requests with {limit} of up to {most}, and the agent's have {asked}: take that limit from it"
     return ""

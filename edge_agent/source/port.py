@@ -38,11 +38,13 @@ class Opened(msgspec.Struct, frozen=True):
 class ConsumerState(msgspec.Struct, frozen=True):
     """What a consumer shows of itself: ``pending`` messages of its stream wait to be read, delivered or not.
 
-    The server removes it when it has not been used for ``expires_after`` microseconds; 0: never.
+    The server removes it when it has not been used for ``expires_after`` microseconds; 0: never. It delivers nothing
+    more while so many ``unacknowledged`` messages are as it lets wait; 0 where fewer are.
     """
 
     pending: int = 0
     expires_after: int = 0
+    unacknowledged: int = 0
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -91,8 +93,8 @@ class Source(Protocol):
     async def check(self, blind_after: int) -> Checked:
         """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
 
-    async def consumer(self) -> ConsumerState:
-        """Ask for what the consumer shows, whatever keeps reading from going on."""
+    async def look(self) -> Checked:
+        """Ask for what waits, whatever keeps reading from going on; nothing is proved by that."""
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""

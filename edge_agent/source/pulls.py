@@ -15,15 +15,13 @@ from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import SourceMessage
 from edge_agent.source.api import SourceApi
+from edge_agent.source.consumer import PULL_BYTES, PULL_EXPIRES, PULL_MESSAGES
 from edge_agent.source.holes import Elsewhere, Hole, Holes, Requests
 from edge_agent.source.port import SourceUnavailable
 from edge_agent.source.replies import delivery_numbers, pull_status
 from shared.nats.client import EdgeClient
 
-PULL_MESSAGES = 1_000
 PULLS = 4
-PULL_BYTES = 4 << 20
-PULL_EXPIRES = 30.0
 LONG_UNASKED = PULL_EXPIRES + 10.0
 HEARTBEAT = 2.0
 SILENCE_LIMIT = 5.0
@@ -194,7 +192,8 @@ class Pulls:
         """Count the first message as taken: it was committed before the reset."""
         message, reply = self._buffer.popleft()
         self._buffered_bytes -= len(message.payload)
-        self._unacknowledged.append((message.sequence, reply))
+        # At once: a consumer that lets few wait for their acknowledgement (max_ack_pending) would deliver no other.
+        self._committed.append(reply)
 
     def note_examined(self, through: int) -> None:
         """Look for holes behind ``through`` only: up to there, nothing is left to be read."""

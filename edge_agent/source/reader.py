@@ -16,12 +16,12 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.stream_past import PastChange, StreamFacts, is_gap, is_unread, past_change
 from edge_agent.source.api import SourceApi
-from edge_agent.source.consumer import ConsumerInfo, pause_of, read_by_others
+from edge_agent.source.consumer import PULL_EXPIRES, ConsumerInfo, pause_of, read_by_others
 from edge_agent.source.holes import Elsewhere, Hole, Requests
 from edge_agent.source.own_messages import is_denied
 from edge_agent.source.port import Checked, ConsumerPaused, ConsumerShared, ConsumerState, Opened, SourceUnavailable
 from edge_agent.source.probe import Probe
-from edge_agent.source.pulls import PULL_EXPIRES, Pulls
+from edge_agent.source.pulls import Pulls
 from shared.identifiers import SourcePosition
 from shared.nats.client import EdgeClient
 
@@ -416,10 +416,10 @@ class JetStreamSource:
         proven = min(heard_through - self._settle, facts.server_at)
         return Checked(facts, proven, facts.last_sequence, consumer=state)
 
-    async def consumer(self) -> ConsumerState:
-        """Ask for what the consumer shows, whatever keeps reading from going on."""
-        consumer = await self._api.consumer_info()
-        return self._state_of(consumer, await self._api.facts())
+    async def look(self) -> Checked:
+        """Ask for what waits, whatever keeps reading from going on; nothing is proved by that."""
+        consumer, facts = await self._api.consumer_info(), await self._api.facts()
+        return Checked(facts, consumer=self._state_of(consumer, facts))
 
     def _state_of(self, consumer: ConsumerInfo, facts: StreamFacts) -> ConsumerState:
         """Count what the stream holds and was not read: what waits, what is under way, what is here."""
@@ -431,7 +431,7 @@ class JetStreamSource:
             # What it delivered after another reset than ours did not come to us: it is counted by the stream's numbers.
             under_way = max(delivered.stream_seq - reached, 0)
         pending = min(consumer.num_pending + under_way, max(facts.last_sequence - reached, 0)) + pulls.buffered_count
-        return ConsumerState(pending, consumer.expires_after)
+        return ConsumerState(pending, consumer.expires_after, consumer.unacknowledged)
 
     async def _refusal(self, facts: StreamFacts, blind_after: int) -> str | None:
         """Probe the stream where that is due, and say why it refuses what is sent to it; as in Checked."""

@@ -139,7 +139,6 @@ class History:
         self._sent.clear()
         self._answers.clear()
         self._terms.forget()
-        self._terms.max_payload = NEVER_TAKEN
         self._lane = CopyLane(self.waiting, self._terms, FlightLimit(), Tally(), lambda: None)
 
     def _lose_the_link(self) -> None:

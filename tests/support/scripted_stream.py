@@ -149,8 +149,9 @@ class ScriptedStream:
         through = 0 if self.refusal else self.shown_clock - SETTLE
         return Checked(facts, through, facts.last_sequence, refusal=self.refusal)
 
-    async def consumer(self) -> ConsumerState:
-        return ConsumerState(self._facts().last_sequence - self._read_through)
+    async def look(self) -> Checked:
+        facts = self._facts()
+        return Checked(facts, consumer=ConsumerState(facts.last_sequence - self._read_through))
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Nothing depends on what the server believes was read."""

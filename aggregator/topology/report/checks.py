@@ -243,6 +243,12 @@ def _ordinals(topology: TopologySettings, evidence: Evidence) -> Iterator[Findin
 def _rivals(evidence: Evidence) -> Iterator[Finding]:
     for block in evidence.blocks:
         if block.rivals is None:
+            if block.twice:
+                what = (
+                    f"two advisories of {block.name} have the ordinal {block.twice:,}, so that nothing is known of it"
+                )
+                helps = "an older copy of the agent's store was put back; begin its store anew"
+                yield findings.PUT_BACK.of(block.region, f"{what}: {helps}")
             continue
         one, other, is_copy = block.rivals
         if is_copy:

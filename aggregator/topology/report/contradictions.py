@@ -1,6 +1,7 @@
 """Find the blocks for which two agents speak that know nothing of each other, in what the archive took last.
 
-Only the last minute is looked at: a watermark comes every 10 s. What came before is the tables' to know.
+Only the last minute is looked at: a watermark comes every 10 s. What came before shows in ordinals that two advisories
+have (missing_advisories.py), for as long as these are read; behind that, it is the tables' to know.
 """
 
 from collections.abc import Sequence

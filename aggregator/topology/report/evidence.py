@@ -14,7 +14,7 @@ from aggregator.topology.observed.connections import REQUEST_DEADLINE, Connectio
 from aggregator.topology.observed.messages import get_message, read_messages, see_message
 from aggregator.topology.observed.state import Found, FoundStream, StreamKey
 from aggregator.topology.report.contradictions import EVERY_WATERMARK, Rivals, read_voices, rivals
-from aggregator.topology.report.missing_advisories import holes
+from aggregator.topology.report.missing_advisories import OrdinalFaults, ordinal_faults
 from aggregator.topology.report.tables import CopyKey, ReplicationRow, Report
 from aggregator.topology.settings import TopologySettings
 from shared import wire
@@ -45,7 +45,7 @@ class Block(msgspec.Struct, frozen=True):
     """What the last watermark of a stream block says, and which advisories that it counts are not in the archive.
 
     ``policy_waits_since`` is when the first revision that it has not taken was given, 0 where it has all. ``rivals``
-    are those who speak for it against each other.
+    are those who speak for it against each other; ``twice`` is an ordinal that two different advisories have.
     """
 
     region: str
@@ -55,6 +55,7 @@ class Block(msgspec.Struct, frozen=True):
     missing: tuple[tuple[int, int], ...] = ()
     policy_waits_since: int = 0
     rivals: Rivals | None = None
+    twice: int = 0
 
     @property
     def name(self) -> str:
@@ -101,14 +102,15 @@ async def gather(
         return Evidence(waiting)
     now, words = await last_watermarks(client, archive)
     voices = await read_voices(client, archive, now - _LATELY)
-    missing = await holes(client, archive, found.streams[archive], words, now - recently)
+    faults = await ordinal_faults(client, archive, found.streams[archive], words, now - recently)
     said = await _said(client, archive[0], found) if topology.policy is not None else []
     blocks = []
     for block, watermark_of in sorted(words.items()):
         through, waits_since = watermark_of.observed_through_us, _policy_waits_since(said, block, watermark_of)
         contradicting = rivals(voices.get(block, ()))
-        ranges = missing.get(block, ())
-        blocks.append(Block(block.region, block.site, block.block, through, ranges, waits_since, contradicting))
+        missing, twice = faults.get(block, OrdinalFaults())
+        name = block.region, block.site, block.block
+        blocks.append(Block(*name, through, missing, waits_since, contradicting, twice))
     return Evidence(waiting, tuple(blocks), now, archive_read=True)
 
 

@@ -1,6 +1,10 @@
-"""List for each block the advisories that its last watermark counts and the archive lacks, with little reading."""
+"""List for each block the advisories that its last watermark counts and the archive lacks, with little reading.
+
+And those that contradict each other, of what is read: two of one life under one ordinal.
+"""
 
 import asyncio
+from typing import NamedTuple
 
 from nats.aio.client import Client
 
@@ -28,15 +32,22 @@ _READ_WHOLE = 5_000
 _AT_ONCE = 16
 
 
-async def holes(
+class OrdinalFaults(NamedTuple):
+    """The ranges of ordinals that are missing, and the first one that two different advisories have; 0: none has."""
+
+    missing: Ranges = ()
+    twice: int = 0
+
+
+async def ordinal_faults(
     client: Client,
     archive: StreamKey,
     stream: FoundStream,
     words: dict[BlockId, wire.Watermark],
     since: int,
     read_whole: int = _READ_WHOLE,
-) -> dict[BlockId, Ranges]:
-    """Give the ranges of each block. Raise RequestFailed, ApiError.
+) -> dict[BlockId, OrdinalFaults]:
+    """Give those of each block. Raise RequestFailed, ApiError.
 
     Where the archive holds more advisories than ``read_whole``, only what came since an instant is read. What the
     archive let go of itself is not missing, nor is anything of a life before the last watermark's.
@@ -51,12 +62,13 @@ async def holes(
     held = {} if is_all_read else await count_advisories(client, archive)
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def missing(block: BlockId, watermark: wire.Watermark) -> Ranges:
+    async def faults(block: BlockId, watermark: wire.Watermark) -> OrdinalFaults:
         older = held.get(block, 0) - lately.counts.get(block, 0)
         async with turns:
-            return await _missing(client, archive, stream, (block, watermark), older, lately)
+            missing = await _missing(client, archive, stream, (block, watermark), older, lately)
+        return OrdinalFaults(missing, lately.twice.get((block, watermark.incarnation), 0))
 
-    found = await asyncio.gather(*(missing(*each) for each in counting.items()))
+    found = await asyncio.gather(*(faults(*each) for each in counting.items()))
     return dict(zip(counting, found, strict=True))
 
 

@@ -22,10 +22,14 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class RecentOrdinals(msgspec.Struct, frozen=True):
-    """What came lately: each life's ordinals, and how many messages each block has there, whatever they say."""
+    """What came lately: each life's ordinals, and how many messages each block has there, whatever they say.
+
+    ``twice`` gives the first ordinal that two different advisories of a life have.
+    """
 
     ordinals: dict[Life, set[int]] = {}
     counts: dict[BlockId, int] = {}
+    twice: dict[Life, int] = {}
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -66,12 +70,16 @@ async def count_advisories(client: Client, archive: StreamKey) -> dict[BlockId, 
 async def read_lately(client: Client, archive: StreamKey, since: int | None) -> RecentOrdinals:
     """Read the advisories of all blocks since an instant, None: all; raise RequestFailed, ApiError."""
     lately = RecentOrdinals()
+    events: dict[tuple[Life, int], str] = {}
     async for message in read_messages(client, archive, EVERY_ADVISORY, since):
         said, advisory = parse_subject(message.subject), advisory_in(message.body)
         if said is not None:
             lately.counts[said.block_id] = lately.counts.get(said.block_id, 0) + 1
         if said is not None and advisory is not None:
-            lately.ordinals.setdefault((said.block_id, advisory.incarnation), set()).add(advisory.ordinal)
+            life = said.block_id, advisory.incarnation
+            lately.ordinals.setdefault(life, set()).add(advisory.ordinal)
+            if events.setdefault((life, advisory.ordinal), advisory.event_id) != advisory.event_id:
+                lately.twice[life] = min(advisory.ordinal, lately.twice.get(life, advisory.ordinal))
     return lately
 
 

@@ -5,6 +5,7 @@ import base64
 import json
 import random
 import re
+import shutil
 import sqlite3
 import sys
 from contextlib import closing
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from shared.wire import ORIGIN_HEADER, REASON_HEADER, SOURCE_HEADER
 from tests.support.agent_process import AgentProcess, deployed
+from tests.support.fleet_region import Region
 from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.waiting import until
 
@@ -63,6 +65,48 @@ async def test_an_agent_copies_on_behind_a_message_of_exactly_the_limit_and_deli
             agent.end()
         assert [record.payload for record in stored] == [b"first", *bodies, b"later", largest, b"last"]
         assert stored[1_429].headers[ORIGIN_HEADER].endswith(".2")
+
+
+async def test_a_copy_that_the_stream_does_not_take_is_not_lost_when_an_older_store_sends_all_once_more(
+    tmp_path: Path,
+) -> None:
+    """The region knows those before and behind it, and the agent learns the stream's limit by a refusal alone."""
+    async with deployed(tmp_path, ABOVE_BLOCKS + block("all", "copy")) as deployment:
+        agent, region, older = deployment.agent, deployment.region, tmp_path / "older"
+        await region.update_stream(max_msg_size=50_000, allow_atomic=True)
+        agent.start()
+        small = [b"%d" % number for number in range(8)]
+        await deployment.site.publish(b"first")
+        await until(lambda: _holds(region, [b"first"]), "copying begins")
+        await region.link.cut()
+        await deployment.site.publish(small[0], b"x" * 60_000, *small[1:])
+        await until(lambda: _wait(agent, len(small) + 1), "all wait in the outbox")
+        await agent.stopped()
+        older.mkdir()
+        for path in agent.store.parent.glob("agent.db*"):
+            shutil.copy(path, older)
+        await region.link.restore()
+        agent.start()
+        await until(lambda: _holds(region, [b"first", *small]), "those that fit arrive")
+        await until(partial(_is_told, agent), "the other is set apart")
+        await agent.stopped()
+        for path in agent.store.parent.glob("agent.db*"):
+            path.unlink()
+        for path in older.iterdir():
+            shutil.copy(path, agent.store.parent)
+        agent.start()
+        await until(lambda: _wait(agent, 0), "nothing waits any more")
+        await until(partial(_is_told, agent), "the other is set apart again")
+        assert await _holds(region, [b"first", *small])
+
+
+async def _holds(region: Region, payloads: list[bytes]) -> bool:
+    return [record.payload for record in await region.stored()] == payloads
+
+
+async def _wait(agent: AgentProcess, count: int) -> bool:
+    outbox = (await agent.status_json()).get("outbox") or {}
+    return bool(outbox) and outbox["copies"]["rows"] == count
 
 
 async def _is_told(agent: AgentProcess) -> bool:

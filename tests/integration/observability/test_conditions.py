@@ -3,22 +3,17 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from edge_agent.observability import health
-from edge_agent.source import pulls
-from edge_agent.source.api import SourceApi
-from edge_agent.store import sqlite_store
-from edge_agent.store.housekeeping import DiskSpace
-from edge_agent.store.port import StoreFailing
 from edge_agent.store.site_key import site_key
 from shared.instants import HOUR, SECOND, format_instant
 from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address
@@ -26,11 +21,12 @@ from tests.support.agent_within import agent_within
 from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.one_server import written
 from tests.support.pair_stage import pair_stage
-from tests.support.six_places import lines_of, logging_to, over, places, shown
+from tests.support.six_places import logging_to, over, places, shown
 from tests.support.source_site import CONSUMER, STREAM
 from tests.support.told_agent import BODIES, until_running
 from tests.support.waiting import until
 
+BOUND = 256 << 10
 Act = Callable[[Deployment], Awaitable[None]]
 
 SETTINGS = ABOVE_BLOCKS + block("nodes", "sample", SAMPLING)
@@ -40,6 +36,18 @@ authorization {{ users: [
   {{ user: admin, password: secret }}
   {{ user: agent, password: secret, permissions: {{ publish: {{ deny: [{denied}] }} }} }}
 ] }}
+no_auth_user: admin
+"""
+TWO_ACCOUNTS = """
+accounts {
+  STREAMS { jetstream: enabled, users: [{ user: admin, password: secret }]
+    exports: [{ service: "$JS.API.>", response_type: stream }]
+  }
+  EDGE {
+    users: [{ user: agent, password: secret }]
+    imports: [{ service: { account: STREAMS, subject: "$JS.API.>" } }]
+  }
+}
 no_auth_user: admin
 """
 
@@ -150,32 +158,30 @@ async def test_a_consumer_that_is_paused_when_the_agent_starts_is_said_and_nothi
     deployment.agent.start()
     await shown(deployment.agent, "consumer_paused")
     assert (await places(deployment.agent))["json"] == {"consumer_paused"}
+
+    async def is_counted() -> bool:
+        (known,) = (await deployment.agent.status_json())["blocks"]
+        return bool(known["progress"] and known["progress"]["pending"] == 1)
+
+    await until(is_counted, "what waits is counted though this run has read nothing")
     await resume(deployment)
     await over(deployment.agent, "consumer_paused")
 
 
 @pytest.mark.provokes("not_moving")
-async def test_a_stream_that_is_behind_and_does_not_move_is_told_from_one_that_catches_up(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "MOVING_WITHIN", 2 * SECOND)
-    monkeypatch.setattr(pulls, "SILENCE_LIMIT", 1e6)
-    agent, pull, is_heard = deployment.agent, SourceApi.pull, asyncio.Event()
-
-    async def pull_where_heard(api: SourceApi, *request: Any) -> None:
-        if is_heard.is_set():
-            await pull(api, *request)
-
-    monkeypatch.setattr(SourceApi, "pull", pull_where_heard)
-    with logging_to(agent.log_path):
-        async with agent_within(agent.config):
-            await deployment.site.publish(*BODIES)
-            await shown(agent, "not_moving")
-            is_heard.set()
-            # The pulls that nobody heard are made good by those after a reset.
-            await deployment.site.link.cut()
-            await deployment.site.link.restore()
-            await over(agent, "not_moving")
+async def test_a_stream_that_is_behind_and_does_not_move_is_told_from_one_that_catches_up(tmp_path: Path) -> None:
+    """The agent's account imports the API and not $JS.ACK.>, so that its acknowledgements go nowhere."""
+    written(tmp_path / "password", "secret")
+    settings = SETTINGS.replace("[stream.sender]", AUTH)
+    async with deployed(tmp_path, settings, free_address(), site_config=TWO_ACCOUNTS) as deployment:
+        config = {"durable_name": CONSUMER, "ack_policy": "all", "max_ack_pending": 100}
+        await deployment.site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config})
+        await deployment.site.publish(*BODIES * 100)
+        deployment.agent.start()
+        await shown(deployment.agent, "not_moving")
+        assert "the server misses the acknowledgements of 100, and lets no more wait" in deployment.agent.log
+        await change_consumer(deployment, max_ack_pending=-1)
+        await over(deployment.agent, "not_moving")
 
 
 @pytest.mark.provokes("starting")
@@ -221,50 +227,29 @@ async def test_a_heartbeat_that_no_stream_takes_is_said_until_one_does(tmp_path:
 
 
 @pytest.mark.provokes("store_locked")
-async def test_a_store_that_is_locked_is_said_where_the_store_is_not_asked(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 0.1)
-    agent = deployment.agent
-    with logging_to(agent.log_path):
-        async with agent_within(agent.config):
-            await deployment.site.publish(*BODIES)
-            await until(deployment.advisories, "the agent works")
-            with closing(sqlite3.connect(agent.store, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                await deployment.site.publish(b'{"sender":"newcomer"}')
-                await until(lambda: holds(deployment, "store_locked"), "pages and log say it")
-            await over(agent, "store_locked")
+async def test_a_store_that_is_locked_is_said_though_it_can_take_no_status(deployment: Deployment) -> None:
+    await until_running(deployment)
+    with closing(sqlite3.connect(deployment.agent.store, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await deployment.site.publish(b'{"sender":"newcomer"}')
+        await shown(deployment.agent, "store_locked")
+    await over(deployment.agent, "store_locked")
 
 
 @pytest.mark.provokes("disk_failing")
-async def test_a_disk_that_fails_is_said_until_it_can_be_written(
-    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+async def test_a_disk_that_takes_no_more_though_it_has_room_is_said_until_it_can_be_written(
+    deployment: Deployment,
 ) -> None:
-    agent, check_reserve, fails = deployment.agent, DiskSpace.check_reserve, asyncio.Event()
-
-    async def check(space: DiskSpace) -> None:
-        # Where a commit meets a disk that fails depends on what SQLite has in memory.
-        if fails.is_set():
-            raise StoreFailing("disk I/O error (SQLITE_IOERR_WRITE): the kernel's log says more")
-        await check_reserve(space)
-
-    monkeypatch.setattr(DiskSpace, "check_reserve", check)
-    with logging_to(agent.log_path):
-        async with agent_within(agent.config):
-            await deployment.site.publish(*BODIES)
-            await until(deployment.advisories, "the agent works")
-            fails.set()
-            await deployment.site.publish(b'{"sender":"newcomer"}')
-            await shown(agent, "disk_failing")
-            fails.clear()
-            await over(agent, "disk_failing")
-
-
-async def holds(deployment: Deployment, name: str) -> bool:
-    found = await places(deployment.agent)
-    begins = [text for level, text in lines_of(deployment.agent, name) if level == "WARNING"]
-    return name in found["readyz"] and name in found["metrics"] and len(begins) == 1
+    """A bound of the kernel's (RLIMIT_FSIZE), as a quota is: the log is smaller, and the store larger than it."""
+    await until_running(deployment)
+    agent, boundless = deployment.agent, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    names = [f"node{number}" for number in range(40)]
+    async with deployment.senders(names, size=8 << 10):
+        await until(lambda: agent.store.with_name("agent.db-wal").stat().st_size > BOUND, "the store has grown")
+        resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (BOUND, resource.RLIM_INFINITY))
+        await shown(agent, "disk_failing")
+        resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, boundless)
+        await over(agent, "disk_failing")
 
 
 # Senders

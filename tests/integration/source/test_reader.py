@@ -148,11 +148,11 @@ async def test_what_another_reader_of_the_same_consumer_took_is_counted_as_waiti
             return bool(info["num_pending"] == 0 and info["delivered"]["stream_seq"] == last)
 
         await until(is_all_taken, "all is delivered, here or there")
-        assert (await reader.source.consumer()).pending == 1_369
+        assert (await reader.source.look()).consumer.pending == 1_369
         await reader.read_on(last)
 
         async def is_zero() -> bool:
-            return (await reader.source.consumer()).pending == 0
+            return (await reader.source.look()).consumer.pending == 0
 
         await until(is_zero, "what was read does not wait")
 
@@ -227,10 +227,21 @@ async def test_a_first_sequence_that_does_not_exist_yet_is_waited_for(site: Site
         ),
         ({"ack_policy": "all", "deliver_subject": "push"}, "with ack policy all or explicit, and is a push consumer"),
         ({"ack_policy": "all", "filter_subject": SUBJECT}, f"filters '{SUBJECT}', the settings say ''"),
+        ({"ack_policy": "all", "replay_policy": "original"}, "replays what waits as slowly as it once came: delete"),
+        (
+            {"ack_policy": "all", "priority_groups": ["a"], "priority_policy": "overflow"},
+            "delivers to priority groups, and the agent is in none: delete it",
+        ),
+        (
+            {"ack_policy": "all", "max_batch": 100},
+            "takes requests with max_batch of up to 100, and the agent's have 1000: take that limit from it",
+        ),
+        ({"ack_policy": "all", "max_expires": 1_000_000_000}, "takes requests with max_expires of up to 1000000000"),
+        ({"ack_policy": "all", "max_bytes": 1_024}, "takes requests with max_bytes of up to 1024"),
     ],
 )
 async def test_a_consumer_that_cannot_serve_is_refused_in_one_clear_line(
-    site: Site, config: dict[str, str], reason: str
+    site: Site, config: dict[str, object], reason: str
 ) -> None:
     await site.make_stream()
     body = {"stream_name": STREAM, "config": {"durable_name": CONSUMER, **config}}
@@ -240,6 +251,21 @@ async def test_a_consumer_that_cannot_serve_is_refused_in_one_clear_line(
             pass
     assert str(refusal.value).startswith(f"consumer {CONSUMER} of stream {STREAM} ")
     assert "\n" not in str(refusal.value)
+
+
+async def test_a_consumer_that_lets_one_message_wait_for_its_acknowledgement_delivers_behind_a_reset(
+    site: Site,
+) -> None:
+    await site.make_stream()
+    config = {"durable_name": CONSUMER, "ack_policy": "all", "max_ack_pending": 1}
+    await site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", {"stream_name": STREAM, "config": config})
+    await site.publish(*bodies(3))
+    async with reading(site) as reader:
+        await reader.read_on(3)
+        await site.publish(*bodies(3))
+        await reader.open()
+        await reader.read_on(6)
+        assert reader.sequences == [1, 2, 3, 4, 5, 6]
 
 
 async def test_a_consumer_that_may_not_be_created_is_asked_for(site: Site) -> None:

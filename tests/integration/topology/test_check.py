@@ -141,6 +141,25 @@ async def test_two_agents_that_are_no_pair_are_both_named(tmp_path: Path) -> Non
         ]
 
 
+async def test_an_older_copy_of_a_store_is_told_of_by_what_it_has_said_until_it_is_begun_anew(tmp_path: Path) -> None:
+    """Also when both runs have counted on to the same number, and none of their watermarks contradicts another."""
+    async with watched(tmp_path) as stage:
+        copy = Block(REGION, "dub1")
+        await stage.publish(stage.site.new("a", SECOND), stage.site.new("b", 2 * SECOND), stage.word())
+        await stage.publish(copy.new("a", SECOND), copy.new("c", 3 * SECOND), stage.word())
+        await stage.archived(6)
+        assert await stage.comes_to(2) == (
+            f"CRITICAL - {REGION}: two advisories of dub1, block nodes have the ordinal 2, so that nothing is known of "
+            "it: an older copy of the agent's store was put back; begin its store anew"
+        )
+        _, shown = await muster_json(stage)
+        assert [each["name"] for each in shown] == ["put_back"]
+        now = time.time_ns() // 1000
+        await stage.publish(Block(REGION, "dub1", epoch=2).watermark(now - SECOND, now))
+        await stage.archived(7)
+        await stage.comes_to(0)
+
+
 async def test_a_hole_in_the_ordinals_is_named_until_it_is_filled(tmp_path: Path) -> None:
     async with watched(tmp_path) as stage:
         early, late, later = (stage.site.new(name, SECOND) for name in "abc")

@@ -13,7 +13,7 @@ from aggregator.topology.model import HUB, Place
 from aggregator.topology.observed.state import FoundStream
 from aggregator.topology.report.evidence import last_watermarks
 from aggregator.topology.report.held_ordinals import held_ordinals
-from aggregator.topology.report.missing_advisories import holes
+from aggregator.topology.report.missing_advisories import ordinal_faults
 from aggregator.topology.report.ordinals import Ranges
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
@@ -64,10 +64,10 @@ class Stage(NamedTuple):
         """Look for what is missing; ``lately``: of how many microseconds the archive is read, as of one with many."""
         archive = msgspec.convert(await stream(self.hub, "ARCHIVE"), FoundStream)
         now, words = await last_watermarks(self.hub, ARCHIVE)
-        (counted,) = (await holes(self.hub, ARCHIVE, archive, words, now - lately, read_whole=0)).values()
-        (read,) = (await holes(self.hub, ARCHIVE, archive, words, now - lately)).values()
-        assert counted == read
-        return counted
+        (counted,) = (await ordinal_faults(self.hub, ARCHIVE, archive, words, now - lately, read_whole=0)).values()
+        (read,) = (await ordinal_faults(self.hub, ARCHIVE, archive, words, now - lately)).values()
+        assert counted.missing == read.missing
+        return counted.missing
 
 
 @pytest.fixture
