@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.archive.mirror import in_one_piece
 from aggregator.lakehouse.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
-from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, plan_reading, reached
+from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, check_mirror, plan_reading, reached
 from aggregator.lakehouse.archive.restored import check_past
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze import writer
@@ -247,6 +247,7 @@ async def _look_at(
         # The mirror first: what it holds, the archive has held before.
         report = await reader.state(settings.lakehouse.report_stream, pauses)
         archive = await reader.state(settings.lakehouse.archive_stream, pauses)
+        check_mirror(report, archive)
         for pause in pauses:
             if report.last_sequence <= archive.last_sequence:
                 break
