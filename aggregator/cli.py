@@ -33,6 +33,11 @@ COMMANDS = {
     "policy": LazyCommand("aggregator.policy.commands", "policy", "Tell sites how to watch, and what was planned."),
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
     "maintain": LazyCommand(_LAKEHOUSE, "maintain", "Keep the tables small: compact them, let go of what is too old."),
+    "rebuild-catalog": LazyCommand(
+        "aggregator.lakehouse.commands.rebuild_catalog",
+        "rebuild_catalog",
+        "Make the file that names the tables anew, where it was lost.",
+    ),
     "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
     "serve-sql": LazyCommand(

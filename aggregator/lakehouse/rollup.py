@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.archive.mirror import in_one_piece
 from aggregator.lakehouse.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
-from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, plan_reading, reached
+from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, check_mirror, plan_reading, reached
 from aggregator.lakehouse.archive.restored import check_past
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze import writer
 from aggregator.lakehouse.bronze.chunks import read_chunks
 from aggregator.lakehouse.bronze.staged_files import place_of
 from aggregator.lakehouse.bronze.writer import Counts
-from aggregator.lakehouse.derive import contest_report, losses
+from aggregator.lakehouse.derive import contest_report, losses, time_report
 from aggregator.lakehouse.derive.accounting import AccountingError
 from aggregator.lakehouse.derive.checkpoint import ground_of, recipe_of
 from aggregator.lakehouse.derive.derivation import Derivation, derive_from_imports, take_back
@@ -59,7 +59,7 @@ class RollupRequest(msgspec.Struct, frozen=True):
 class RollupResult(msgspec.Struct, frozen=True):
     """What a rollup did; ``upkeep`` where it was due. ``seconds`` are those of the whole, Spark's start included.
 
-    ``contested``: what agents say against each other, one line for each block.
+    ``contested``: what agents say against each other, one line for each block; ``astray``: of times that they claim.
     """
 
     counts: Counts
@@ -67,6 +67,7 @@ class RollupResult(msgspec.Struct, frozen=True):
     seconds: float
     upkeep: Upkeep | None = None
     contested: tuple[str, ...] = ()
+    astray: tuple[str, ...] = ()
 
 
 class Hub(msgspec.Struct, frozen=True):
@@ -117,9 +118,11 @@ def roll_up_in(
         known_before = min((each.known_through for each in stands.values()), default=0)
         bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
         contested = tuple(contest_report.lines(spark, known_before))
+        is_astray = counts.ahead or counts.backdated
+        astray = tuple(time_report.lines(spark, plan.wanted.first - 1)) if is_astray else ()
         if is_due(spark, settings.lakehouse):
             upkeep = _keep_up(spark, settings, progress, sweep=False)
-    return RollupResult(counts, position, time.monotonic() - began, upkeep, contested)
+    return RollupResult(counts, position, time.monotonic() - began, upkeep, contested, astray)
 
 
 def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -> RollupResult | None:
@@ -247,6 +250,7 @@ async def _look_at(
         # The mirror first: what it holds, the archive has held before.
         report = await reader.state(settings.lakehouse.report_stream, pauses)
         archive = await reader.state(settings.lakehouse.archive_stream, pauses)
+        check_mirror(report, archive)
         for pause in pauses:
             if report.last_sequence <= archive.last_sequence:
                 break

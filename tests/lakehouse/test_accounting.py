@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive import availability, contests, coverage, watermark_coverage
 from aggregator.lakehouse.derive.accounting import AccountingError, check
+from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.incremental import said_beside
 from aggregator.lakehouse.derive.intervals import sender_intervals, words
@@ -62,6 +63,7 @@ class Derived:
         interval = BOUND // 2
         begins = dict.fromkeys(range(SITE_BUCKETS), 0)
         nothing = advisories.sparkSession.createDataFrame([], CONTINUATION_TYPES)
+        advisories, watermarks = believed_advisories(advisories), believed_watermarks(watermarks)
         pages = watermark_coverage.ledger(advisories)
         doubts = watermark_coverage.doubts(watermarks, advisories, pages, nothing)
         after = watermark_coverage.continuations(watermarks, pages, nothing, doubts, through).persist()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from aggregator.lakehouse.query.engine import Tables, open_tables
+from aggregator.lakehouse.query.packed_content import LIMIT
 from aggregator.lakehouse.tables.schemas import REGISTRATIONS, SENDER_DAY_EXCEPTIONS, SENDER_MAINTENANCE_DAYS
 from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
 from tests.support.histories import month, observed
@@ -75,6 +76,52 @@ REGISTRATION_ROWS = [
     registration("half", 4, enveloped({"zcontent": "H4sIAAAAAAAA"})),
     registration("torn", 5, '{"sender": "torn", "fac'),
 ]
+
+
+FILE_CONTENT, INVENTORY_CONTENT = "choria:registration:filecontent:1", "choria:registration:inventorycontent:1"
+FACTS = b'{"facts": {"os": "sles"}, "sender": "n1"}'
+
+
+def base64_of(content: bytes, *, broken: bool = False) -> str:
+    return (base64.encodebytes if broken else base64.b64encode)(content).decode()
+
+
+FORMS: dict[str, tuple[dict[str, object], str | None, str | None]] = {
+    "a file": ({"protocol": FILE_CONTENT, "content": base64_of(FACTS)}, "sles", None),
+    "a file in lines": ({"protocol": FILE_CONTENT, "content": base64_of(FACTS + b" " * 99, broken=True)}, "sles", None),
+    "a file zipped": ({"protocol": FILE_CONTENT, "zcontent": base64_of(gzip.compress(FACTS))}, "sles", None),
+    "zipped in lines": (
+        {"protocol": FILE_CONTENT, "zcontent": base64_of(gzip.compress(FACTS, 0), broken=True)}, "sles", None
+    ),
+    "an inventory": ({"protocol": INVENTORY_CONTENT, "content": json.loads(FACTS)}, "sles", None),
+    "no base64": ({"protocol": FILE_CONTENT, "content": "{}"}, None, "not_base64"),
+    "no text": ({"protocol": FILE_CONTENT, "content": base64_of(b"\xff\xfe")}, None, "not_text"),
+    "no JSON": ({"protocol": FILE_CONTENT, "content": base64_of(b"os: sles")}, None, "not_json"),
+    "nothing": ({"protocol": FILE_CONTENT, "mtime": 1}, None, "no_content"),
+    "not zipped": ({"protocol": FILE_CONTENT, "zcontent": base64_of(FACTS)}, None, "not_zipped"),
+    "half": ({"protocol": FILE_CONTENT, "zcontent": base64_of(gzip.compress(FACTS)[:20])}, None, "not_whole"),
+    "too much": ({"protocol": FILE_CONTENT, "zcontent": base64_of(gzip.compress(bytes(LIMIT + 1)))}, None, "too_large"),
+    "own data": ({"facts": {"os": "sles"}, "data": {"disk": 1}}, "sles", None),
+    "own content": ({"facts": {"os": "sles"}, "content": "rack 7"}, "sles", None),
+    "own zcontent": ({"facts": {"os": "sles"}, "zcontent": "x"}, "sles", None),
+}  # fmt: skip
+
+
+def test_what_nodes_register_is_read_as_its_protocol_says_or_says_why_not(tmp_path: Path) -> None:
+    lakehouse = SmallLakehouse(tmp_path)
+    rows = [registration(name, number, json.dumps(body)) for number, (name, (body, *_)) in enumerate(FORMS.items())]
+    rows += [
+        registration(f"{name}, enveloped", number, enveloped(body))
+        for number, (name, (body, *_)) in enumerate(FORMS.items())
+    ]
+    lakehouse.append(REGISTRATIONS, rows)
+    with open_tables(tmp_path) as tables:
+        found = tables.rows(
+            "SELECT sender_id, json_extract_string(facts, '$.os'), unopened FROM inventory ORDER BY ALL"
+        )
+    assert found == sorted(
+        (name + suffix, *said) for name, (_, *said) in FORMS.items() for suffix in ("", ", enveloped")
+    )
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ from time import tzset
 
 import pytest
 
-from aggregator.lakehouse.imports.mapping import Unit
-from aggregator.lakehouse.imports.times import length_reader, time_reader
+from aggregator.lakehouse.imports.mapping import Ambiguous, ImportRefused, Mapping, Unit
+from aggregator.lakehouse.imports.rows import ImportReason, Interval, RowReader, Unreadable
+from aggregator.lakehouse.imports.times import length_reader, time_reader, told_instant
 from shared.instants import SECOND, parse_instant
 
 
@@ -62,6 +63,63 @@ def test_times_are_read_as_other_systems_write_them(time: str, zone: str, text: 
 def test_a_time_that_may_mean_two_things_is_not_read(time: str, text: str) -> None:
     with pytest.raises(ValueError, match=r"nine digits or more|does not match format"):
         time_reader(time, "America/New_York")(text)
+
+
+TWICE = ("2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z")
+"""Which instants 01:30 is in Dublin on the night on which summer ends; there is no 01:30 on that of its beginning."""
+
+
+@pytest.mark.parametrize(
+    ("ambiguous", "begin", "end", "interval"),
+    [
+        ("earlier", "2026-10-25 01:30", "2026-10-25 03:00", (TWICE[0], "2026-10-25T03:00:00Z")),
+        ("later", "2026-10-25 01:30", "2026-10-25 03:00", (TWICE[1], "2026-10-25T03:00:00Z")),
+        ("order", "2026-10-25 01:50", "2026-10-25 01:10", ("2026-10-25T00:50:00Z", "2026-10-25T01:10:00Z")),
+        ("earlier", "2026-03-29 01:30", "2026-03-29 03:00", ("2026-03-29T00:30:00Z", "2026-03-29T02:00:00Z")),
+        ("later", "2026-03-29 01:30", "2026-03-29 03:00", ("2026-03-29T01:30:00Z", "2026-03-29T02:00:00Z")),
+        ("quarantine", "2026-10-25 01:30", "2026-10-25 03:00", None),
+        ("quarantine", "2026-10-25 00:30", "2026-10-25 01:30", None),
+        ("quarantine", "2026-03-29 01:30", "2026-03-29 03:00", None),
+    ],
+)
+def test_a_local_time_that_names_two_instants_or_none_is_taken_as_was_said(
+    ambiguous: Ambiguous, begin: str, end: str, interval: tuple[str, str] | None
+) -> None:
+    reader = outages(ambiguous)
+    found = reader.read(("n1", begin, end))
+    if interval is None:
+        assert isinstance(found, Unreadable)
+        assert found.reason is ImportReason.AMBIGUOUS_TIME
+    else:
+        assert isinstance(found, Interval)
+        assert found[2:] == tuple(map(parse_instant, interval))
+    assert reader.ambiguous_count >= 1
+
+
+def test_the_order_of_a_senders_rows_tells_the_second_half_of_the_night_from_the_first() -> None:
+    reader = outages("order")
+    rows = [("n1", "01:30", "01:40"), ("n2", "01:35", "01:45"), ("n1", "01:35", "02:30"), ("n1", "02:45", "02:50")]
+    found = [reader.read((sender, *(f"2026-10-25 {at}" for at in times))) for sender, *times in rows]
+    begins = ["00:30", "00:35", "01:35", "02:45"]
+    assert [each.started_at for each in found if isinstance(each, Interval)] == [
+        parse_instant(f"2026-10-25T{at}:00Z") for at in begins
+    ]
+    assert reader.ambiguous_count == 5
+
+
+def test_when_the_source_watched_is_not_guessed() -> None:
+    with pytest.raises(
+        ImportRefused, match=r"it is 2026-10-25T00:30:00.*Z or 2026-10-25T01:30:00.*Z; write its offset"
+    ):
+        told_instant("since", "2026-10-25 01:30", "Europe/Dublin")
+
+
+def outages(ambiguous: Ambiguous) -> RowReader:
+    mapping = Mapping(
+        source="nagios", sender=("host",), start="begin", stop="end", always="down", zone="Europe/Dublin",
+        ambiguous=ambiguous,
+    )  # fmt: skip
+    return RowReader(mapping, ("host", "begin", "end"), parse_instant("2027-01-01T00:00:00Z"))
 
 
 @pytest.mark.parametrize(("time", "text"), [("auto", "90"), ("auto", "90.0"), ("us", "90000000")])

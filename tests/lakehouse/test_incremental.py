@@ -60,7 +60,7 @@ BY_DAY = (
     SITE_AVAILABILITY_HOURLY,
     SITE_AVAILABILITY_DAILY,
 )
-ARRIVED = {"archived_at": START, "agent": "a", "boot_id": "b"}
+ARRIVED = {"archived_at": START + 365 * DAY, "agent": "a", "boot_id": "b"}
 IMPORTED = "\n".join(
     (
         "host,state,begin,end",

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from aggregator.lakehouse import rollup as job
 from aggregator.lakehouse.archive.mirror import in_one_piece
 from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse.archive.reading_plan import Refused, Span
@@ -22,8 +23,9 @@ from aggregator.lakehouse.commands.failures import explained
 from aggregator.lakehouse.commands.rollup import rollup
 from aggregator.lakehouse.rollup import RollupRequest
 from shared.instants import DAY, HOUR, SECOND
-from tests.lakehouse.conftest import Lakehouse
+from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
+from tests.support.waiting import until
 
 LOST = "SELECT first_sequence, last_sequence FROM losses"
 FIRST = int(time.time()) * SECOND // DAY * DAY - DAY
@@ -79,10 +81,17 @@ def test_a_loss_is_kept_where_the_report_has_not_come_further(
     hub, dub1 = lakehouse.hub, Block("eu-west", "dub1")
     before = hub.publish([dub1.new("n1", FIRST), dub1.watermark(FIRST, FIRST + HOUR)])
     now = lakehouse.roll_up().position.known_through
-    last = hub.publish(dub1.watermark(FIRST, FIRST + hour * HOUR) for hour in range(2, 5))
+    stalled_at = hub.publish([dub1.watermark(FIRST, FIRST + 2 * HOUR)])
+    of_dub1 = {"name": ARCHIVE, "filter_subject": "fleet.eu-west.dub1.>"}
+    hub.request("STREAM.CREATE.STALLED", {"name": "STALLED", "mirror": of_dub1, "allow_direct": True})
+    asyncio.run(
+        until(lambda: hub.request("STREAM.INFO.STALLED")["state"]["last_seq"] == stalled_at, "it holds what there is")
+    )
+    ams1 = Block("eu-west", "ams1")
+    last = hub.publish(ams1.watermark(FIRST, FIRST + hour * HOUR) for hour in range(3, 5))
     hub.request(f"STREAM.PURGE.{ARCHIVE}", {"seq": last})
     # As a report that lost all it had, and its way to the archive.
-    hub.request("STREAM.CREATE.STALLED", {"name": "STALLED", "subjects": ["none"], "first_seq": before + 2})
+    hub.request("STREAM.PURGE.STALLED")
     stalled = msgspec.structs.replace(lakehouse.settings.lakehouse, report_stream="STALLED")
     lakehouse.settings = msgspec.structs.replace(lakehouse.settings, lakehouse=stalled)
     lost = Span(before + 1, before + 1)
@@ -94,6 +103,18 @@ def test_a_loss_is_kept_where_the_report_has_not_come_further(
     assert lakehouse.rows(LOST) == [(lost.first, lost.last)]
     ((from_here,),) = lakehouse.rows("SELECT epoch_us(lost_from) FROM losses WHERE lost_to > lost_from")
     assert from_here == now
+
+
+def test_a_report_that_is_no_mirror_of_the_archive_is_refused_before_spark_starts(hub: Hub, tmp_path: Path) -> None:
+    hub.request("STREAM.CREATE.OWN", {"name": "OWN", "subjects": ["own.>"], "allow_direct": True})
+    hub.request("STREAM.CREATE.FURTHER", {"name": "FURTHER", "mirror": {"name": "OWN"}, "allow_direct": True})
+    settings = settings_for(hub.connection, tmp_path)
+    # No Spark would start with these.
+    lakehouse = msgspec.structs.replace(settings.lakehouse, spark_master="nonsense")
+    for name, what in (("OWN", "is a stream of its own"), ("FURTHER", "mirrors OWN")):
+        named = msgspec.structs.replace(lakehouse, report_stream=name)
+        with pytest.raises(Refused, match=f"{name} is no mirror of ARCHIVE, but {what}: name a mirror"):
+            job.roll_up(msgspec.structs.replace(settings, lakehouse=named), RollupRequest(), say)
 
 
 def test_a_hole_in_the_report_is_lost_once_what_lies_before_it_was_read(lakehouse: Lakehouse) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive import contests, coverage, watermark_coverage
+from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, WATERMARKS
@@ -81,8 +82,8 @@ class Runs:
         rows = [row for story in stories for row in story.rows()]
         self._spark, self._known = spark, [START + hour * HOUR for hour in known]
         self._records = Records(
-            frame(spark, ADVISORIES, [row for is_mark, row in rows if not is_mark]).persist(),
-            frame(spark, WATERMARKS, [row for is_mark, row in rows if is_mark]).persist(),
+            believed_advisories(frame(spark, ADVISORIES, [row for is_mark, row in rows if not is_mark])).persist(),
+            believed_watermarks(frame(spark, WATERMARKS, [row for is_mark, row in rows if is_mark])).persist(),
         )
 
     def in_full(self, run: int) -> Found:

@@ -200,7 +200,7 @@ def _turn(draw: random.Random, state: str, at: int, seen_at: int) -> tuple[Advis
         return RETIRED, at - draw.randrange(0, STALE_AFTER), "absent", None
     if draw.random() < 0.1:
         return RETIRED, seen_at, "unheard", at + draw.randrange(0, 60 * HOUR)
-    return (RECOVERED, at, "up", None) if draw.random() < 0.8 else (RETIRED, seen_at, "absent", None)
+    return (RECOVERED, seen_at, "up", None) if draw.random() < 0.8 else (RETIRED, seen_at, "absent", None)
 
 
 def _said(sender_id: str, kind: AdvisoryKind, at: int, seen_at: int, *, rebuilt: bool = False) -> Said:
@@ -244,6 +244,7 @@ def advisory_rows(history: BlockHistory) -> Iterator[Row]:
             else (each.at if each.kind in (NEW, RECOVERED) else each.last_seen_at),
             "opening_sequence": None if each.ordinal is None else each.opened_at,
             "assumed": each.ordinal is None,
+            "archived_at": each.at,
         }
 
 
@@ -358,11 +359,16 @@ def account(
 def _strokes(said: list[Said], lost: list[int]) -> Iterator[tuple[int, str]]:
     """Paint a life: each stroke holds from its instant on, over everything painted before."""
     said = sorted(said, key=lambda each: (each.at, _rank(each), each.event_id))
-    begun, before = 0, ""
+    begun, before, before_at = 0, "", 0
     for each, following in zip(said, [*said[1:], None], strict=True):
         word = "unheard" if each.unheard_until is not None else str(each.kind)
         is_late = word in (RETIRED, "unheard") and before in (STALE, "unheard") and not each.by_operator
         dates_back = word in (STALE, RETIRED, "unheard") and not is_late
+        is_silence_told = word in (RECOVERED, RETIRED) and before in (NEW, RECOVERED) and not each.by_operator
+        if is_silence_told and before_at <= each.last_seen_at < each.at:
+            begun = max(begun, each.last_seen_at)
+            yield begun, "down"
+            dates_back = False
         begun = max(begun, each.last_seen_at if dates_back else each.at)
         if each.unheard_until is not None:
             yield begun, "unknown"
@@ -376,7 +382,7 @@ def _strokes(said: list[Said], lost: list[int]) -> Iterator[tuple[int, str]]:
                 if at > each.at and (following is None or at < following.at):
                     yield at, "unknown"
                     break
-        before = word
+        before, before_at = word, each.at
 
 
 def _rank(said: Said) -> int:

@@ -39,6 +39,7 @@ class StreamState(msgspec.Struct, frozen=True):
     """What a stream holds. ``created_at`` in microseconds tells one past of the stream from another.
 
     ``first_at`` is when the first message that is left was stored, at its origin where this is a mirror; 0 for none.
+    ``mirror_of`` names that origin, "" for a stream of its own.
     """
 
     name: str
@@ -48,6 +49,7 @@ class StreamState(msgspec.Struct, frozen=True):
     message_count: int
     byte_count: int
     first_at: int
+    mirror_of: str = ""
 
     @property
     def message_size(self) -> int:
@@ -73,8 +75,13 @@ class _State(msgspec.Struct):
     first_ts: str = ""
 
 
+class _Origin(msgspec.Struct):
+    name: str
+
+
 class _Config(msgspec.Struct):
     name: str
+    mirror: _Origin | None = None
 
 
 class _Info(msgspec.Struct):
@@ -128,6 +135,7 @@ class StreamReader:
             message_count=state.messages,
             byte_count=state.bytes,
             first_at=parse_instant(state.first_ts) if state.messages else 0,
+            mirror_of=info.config.mirror.name if info.config.mirror else "",
         )
 
     async def read(self, stream: str, first: int, last: int) -> AsyncGenerator[Messages, None]:

@@ -56,6 +56,16 @@ class ReadingPlan(msgspec.Struct, frozen=True):
     lost: Span | None = None
 
 
+def check_mirror(report: StreamState, archive: StreamState) -> None:
+    """Raise Refused where the stream that is read is neither the archive nor a mirror of it: its numbers are others."""
+    if archive.name not in (report.name, report.mirror_of):
+        what = f"mirrors {report.mirror_of}" if report.mirror_of else "is a stream of its own"
+        raise Refused(
+            f"[lakehouse] report_stream: {report.name} is no mirror of {archive.name}, but {what}: name a mirror of it,"
+            f" which muster-aggregator apply makes, or {archive.name} itself"
+        )
+
+
 def plan_reading(
     stands: Collection[HubPosition], archive: StreamState, report: StreamState, accepted: Span | None = None
 ) -> ReadingPlan:

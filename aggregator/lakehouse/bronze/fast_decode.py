@@ -16,6 +16,7 @@ from pyarrow import csv, json
 
 from aggregator.lakehouse.archive.consumer import Messages
 from aggregator.lakehouse.bronze.quarantine import CHORIA_FIELDS, OWN_FIELDS
+from aggregator.lakehouse.tables.reach import REACH
 from shared.identifiers import AdvisoryKind
 from shared.instants import EARLIEST, LATEST
 from shared.subjects import ROOT, RecordType
@@ -176,6 +177,7 @@ def _is_whole(bodies: pa.Table, messages: Messages) -> pa.ChunkedArray:
         pc.equal(bodies["protocol"], ADVISORY_PROTOCOL),
         pc.greater(pc.binary_length(bodies["value"]), 0),
         pc.and_(pc.greater_equal(bodies["at_us"], EARLIEST), pc.less_equal(bodies["at_us"], LATEST)),
+        pc.greater_equal(bodies["at_us"], pa.array(messages.archived_at - REACH)),
         pc.greater_equal(bodies["last_seen_us"], 0),
         pc.less_equal(bodies["last_seen_us"], bodies["at_us"]),
         pc.fill_null(

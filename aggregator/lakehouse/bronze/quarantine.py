@@ -10,6 +10,7 @@ from operator import and_
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse.tables.reach import REACH
 from shared.instants import EARLIEST, LATEST
 from shared.subjects import RecordType
 from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS, WATERMARK_PROTOCOL
@@ -109,6 +110,7 @@ def _advisory_reason() -> Column:
     ).otherwise(_same(body, "kind", "region", "site", "block"))
     # A sender that was never seen has no time of it: Choria writes what it has.
     plausible = f.col("at_us").between(EARLIEST, LATEST) & f.col("last_seen_us").between(0, f.col("at_us"))
+    plausible &= f.col("at_us") >= _reach()
     plausible &= f.coalesce(f.col(body + "unheard_until_us").between(-LATEST, LATEST), f.lit(True))
     return (
         f.when(~sure(whole), QuarantineReason.NOT_DECODABLE)
@@ -121,7 +123,7 @@ def _watermark_reason() -> Column:
     body = "watermark."
     whole = _present(body, *WATERMARK_FIELDS) & (f.col(body + "protocol") == WATERMARK_PROTOCOL)
     since, through = f.col(body + "observed_since_us"), f.col(body + "observed_through_us")
-    plausible = since.between(EARLIEST, through) & (through <= LATEST)
+    plausible = since.between(EARLIEST, through) & (through <= LATEST) & (through >= _reach())
     return (
         f.when(~sure(whole), QuarantineReason.NOT_DECODABLE)
         .when(~sure(_same(body, "region", "site", "block")), QuarantineReason.CONTRADICTS_SUBJECT)
@@ -145,6 +147,11 @@ def _registration_reason() -> Column:
         .when(~sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)
         .when(~sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
     )
+
+
+def _reach() -> Column:
+    """Give the earliest instant (microseconds) of which the hub takes a word now."""
+    return f.unix_micros("archived_at") - REACH
 
 
 def origin(index: int) -> Column:

@@ -23,8 +23,11 @@ from pyarrow import parquet
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.archive.spark_source import ARROW_SCHEMA, rows_of
 from aggregator.lakehouse.bronze.fast_decode import take
+from aggregator.lakehouse.tables.reach import LOOK_BACK
 from aggregator.lakehouse.warehouse.local_paths import local_path, remove
 
+_MOST_DIGITS = 18
+"""Of what fits into a BIGINT whatever the digits are."""
 Fingerprints: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
@@ -65,12 +68,15 @@ class StagedSlice(msgspec.Struct, frozen=True):
 
     ``last_archived`` is the hub's time (microseconds) of the last of those rows, and of others that the table has
     already; 0 where there were none. ``others`` names the file of the messages that others are to judge, "" for none.
+    ``ahead_count`` and ``backdated_count`` as in ``writer.Counts``.
     """
 
     files: Sequence[StagedFile] = ()
     fingerprints: bytes = b""
     last_archived: int = 0
     others: str = ""
+    ahead_count: int = 0
+    backdated_count: int = 0
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -133,7 +139,26 @@ def stage_slice(source: StreamSlices, place: Place, sequences: tuple[int, int]) 
     rows = pa.Table.from_batches(batches)
     last_archived = pc.max(rows["archived_at"]).cast(pa.int64()).as_py()
     new = rows.filter(pc.greater(rows["hub_sequence"], place.after)) if place.after else rows
-    return StagedSlice(_stage(new, place), fingerprints(new["event_id"]).tobytes(), last_archived, others.name)
+    prints = fingerprints(new["event_id"]).tobytes()
+    return StagedSlice(_stage(new, place), prints, last_archived, others.name, *_astray(new))
+
+
+def _astray(rows: pa.Table) -> tuple[int, int]:
+    """Count the advisories that claim a time after the hub stored them, and those that look back too far."""
+    occurred, seen, stored = (
+        rows[name].cast(pa.int64()).to_numpy() for name in ("occurred_at", "last_seen_at", "archived_at")
+    )
+    lives = rows["incarnation"].combine_chunks().dictionary_encode()
+    created = np.array([_created(life) for life in lives.dictionary.to_pylist()], np.int64)
+    of_stream = created[lives.indices.to_numpy()] if len(rows) else created
+    is_backdated = (seen < occurred - LOOK_BACK) | ((seen < of_stream) & (of_stream <= occurred))
+    return int(np.count_nonzero(occurred > stored)), int(np.count_nonzero(is_backdated))
+
+
+def _created(life: str) -> int:
+    """Read when its stream was created (microseconds) out of an incarnation; 0 where it does not say so."""
+    created = life.partition("-")[0]
+    return int(created) if created.isascii() and created.isdigit() and len(created) <= _MOST_DIGITS else 0
 
 
 class _OthersFile:

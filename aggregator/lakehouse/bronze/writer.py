@@ -25,6 +25,7 @@ from aggregator.lakehouse.bronze.decode import decode, quarantined, registered_a
 from aggregator.lakehouse.bronze.policy_rows import given_at
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.tables.position import HubPosition
+from aggregator.lakehouse.tables.reach import LOOK_BACK
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.windows import within
@@ -35,7 +36,8 @@ _DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffi
 class Counts(msgspec.Struct, frozen=True):
     """What became of the messages read: ``read`` = ``written`` + ``duplicates`` + ``quarantined``, always.
 
-    ``ahead`` counts the watermarks among them that claim time after the hub stored them: a clock ahead of the hub's.
+    ``ahead`` counts the advisories and watermarks among them that claim a time after the hub stored them: a clock ahead
+    of the hub's. ``backdated`` counts those that look back behind their stream's creation, or for years.
     """
 
     read: int = 0
@@ -43,6 +45,7 @@ class Counts(msgspec.Struct, frozen=True):
     duplicates: int = 0
     quarantined: int = 0
     ahead: int = 0
+    backdated: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         """Add up field by field."""
@@ -83,7 +86,9 @@ def take(
         archived = [row.last_archived for row in found.values()]
         known_through = max([*archived, chunk.staged.last_archived if chunk.staged else 0, range_end.known_through])
         position = msgspec.structs.replace(range_end, known_through=known_through)
-        total = Counts(ahead=sum(row.ahead_count for row in found.values()))
+        astray = [(row.ahead_count, row.backdated_count) for row in found.values()]
+        astray += [(each.ahead_count, each.backdated_count) for each in (chunk.staged.slices if chunk.staged else ())]
+        total = Counts(ahead=sum(ahead for ahead, _ in astray), backdated=sum(backdated for _, backdated in astray))
         for table in BRONZE:
             if done[table.name] < position.sequence:
                 new = Arrivals(staged=chunk.staged if table is ADVISORIES else None)
@@ -133,7 +138,13 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
         .otherwise(f.col("archived_at"))
     )
     is_new = f.col("hub_sequence") > done_there
-    ahead = f.col("watermark.observed_through_us") > f.unix_micros("archived_at")
+    of_watermark, stored_at = f.col("target") == WATERMARKS.name, f.unix_micros("archived_at")
+    of_advisory = f.col("target") == ADVISORIES.name
+    claimed_at = f.when(of_watermark, f.col("watermark.observed_through_us")).when(of_advisory, f.col("at_us"))
+    since = f.when(of_watermark, f.col("watermark.observed_since_us")).when(of_advisory, f.col("last_seen_us"))
+    life = f.coalesce("watermark.incarnation", "advisory.incarnation")
+    created_at = f.split_part(life, f.lit("-"), f.lit(1)).try_cast("bigint")
+    is_backdated = (since < claimed_at - LOOK_BACK) | ((since < created_at) & (created_at <= claimed_at))
     return (
         decoded.withColumn("target", target)
         .groupBy("target")
@@ -141,7 +152,8 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
             f.count_if(is_new).alias("new_count"),
             f.collect_set(f.when(is_new, f.to_date(happened_at))).alias("days"),
             f.max(f.unix_micros("archived_at")).alias("last_archived"),
-            f.count_if(is_new & ahead).alias("ahead_count"),
+            f.count_if(is_new & (claimed_at > stored_at)).alias("ahead_count"),
+            f.count_if(is_new & is_backdated).alias("backdated_count"),
         )
     )
 

@@ -20,6 +20,7 @@ from aggregator.lakehouse.spark.master import MasterUnreachable
 from aggregator.lakehouse.spark.process import GONE, did_not_start, how_it_ended
 from aggregator.lakehouse.spark.sql_server import ServingFailed
 from aggregator.lakehouse.spark.stopping import Stopped
+from aggregator.lakehouse.warehouse.catalog_file import REMEDY
 from aggregator.lakehouse.warehouse.catalog_settings import SecretUnreadable
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning
@@ -46,6 +47,7 @@ _OF_A_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Input/output error"
     r"|SQLITE_(?:FULL|IOERR|READONLY|CANTOPEN)\w*"
 )
+_OF_A_FILE = re.compile(r"SQLITE_(?:CORRUPT|NOTADB)\w*")
 _NOT_OURS = re.compile(
     r"(?:Permission denied|Operation not permitted): '(.+?)'|FileNotFoundException: (.+) \(Permission denied\)"
     r"|AccessDeniedException: (\S+)|Mkdirs failed to create (?:file:)?(\S+)"
@@ -124,6 +126,8 @@ def in_one_line(log: Path | None = None) -> Iterator[None]:
 
 
 def _of_files(pages: str) -> str | None:
+    if _OF_A_FILE.search(pages):
+        return f"catalog.db in the tables' directory ([lakehouse] path) is damaged: {REMEDY}"
     of_a_disk = _OF_A_DISK.search(pages)
     if of_a_disk is not None:
         return (

@@ -9,7 +9,7 @@ import msgspec
 
 from aggregator import config
 from aggregator.config import AggregatorSettings
-from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
+from aggregator.lakehouse.imports.mapping import Ambiguous, ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.source_file import SEPARATORS
 from aggregator.lakehouse.imports.times import said_of_watch, told_epoch, watch
 from shared.command_group import CommandGroup
@@ -99,6 +99,14 @@ def import_() -> None:
     "--epoch", metavar="INSTANT", help="Numbers count from then, however small; 0 for 1970.  [default: 1970-01-01]"
 )
 @click.option("--zone", default="UTC", show_default=True, help="Time zone of times that do not say theirs.")
+@click.option(
+    "--ambiguous",
+    type=click.Choice(get_args(Ambiguous)),
+    default="quarantine",
+    show_default=True,
+    help="Of a local time that names two instants, or none, for clocks were changed: order takes the earlier, unless"
+    " the sender's row before, or the row's own start, lies behind it.",
+)
 @click.option("--groups", "shape", default="", metavar="SHAPE", help="What the parts of a key are: {site}/{rack}/{}.")
 @click.option("--joined-by", default="/", show_default=True, help="Stands between the columns of a key.")
 @click.option("--region", default="imported", show_default=True, help="Of senders whose key does not tell.")
@@ -213,6 +221,7 @@ def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
             f" {first.state} from {format_instant(first.started_at)} {end}"
         )
         _tell_reasons(staged)
+        _tell_ambiguous(staged, mapping)
 
 
 def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
@@ -232,6 +241,7 @@ def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapp
     for staged in result.files:
         click.echo(f"{staged.file}: {_range(staged)}")
         _tell_reasons(staged)
+        _tell_ambiguous(staged, mapping)
     if result.waiting_from is not None:
         click.echo(
             f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it"
@@ -248,6 +258,15 @@ def _tell_reasons(staged: "Staged") -> None:
 
     for reason, count in staged.reasons.items():
         click.echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}")
+
+
+def _tell_ambiguous(staged: "Staged", mapping: Mapping) -> None:
+    if staged.ambiguous_count:
+        taken = "quarantined" if mapping.ambiguous == "quarantine" else f"taken as --ambiguous {mapping.ambiguous} says"
+        click.echo(
+            f"  {staged.file}: {staged.ambiguous_count:,} local times name two instants in {mapping.zone}, or none:"
+            f" {taken}"
+        )
 
 
 def _say(line: str) -> None:

@@ -58,11 +58,9 @@ def rollup(
         raise click.BadParameter(str(error), param_hint="--accept-loss") from error
     with in_one_line(), StopSignal() as stop:
         result = job.roll_up(settings, request, stop.telling(_progress), stop.check)
-    counts, position = result.counts, result.position
+    position = result.position
     click.echo(_counted(result))
-    if counts.ahead:
-        click.echo(f"{counts.ahead:,} watermarks come from clocks ahead of the hub's: they count up to its time only")
-    for line in result.contested:
+    for line in (*result.astray, *result.contested):
         click.echo(line)
     click.echo(f"tables stand at {position.stream} {position.sequence:,}, known through {_known(result)}")
     if result.upkeep is not None:
@@ -88,7 +86,7 @@ def maintain(settings: AggregatorSettings) -> None:
 
 def _tell(result: "RollupResult") -> None:
     click.echo(_in_one_line(result))
-    for line in result.contested:
+    for line in (*result.astray, *result.contested):
         click.echo(f"muster-aggregator: {line}", err=True)
 
 

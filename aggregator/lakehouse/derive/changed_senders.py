@@ -2,8 +2,8 @@
 
 Rules. A sender whose new advisories all come after the one that its going-on interval rests on is continued from that
 interval. A sender without one, of whom the first new advisory opens an episode, is born, unless an older advisory was
-said to come after, or it was to be unheard for longer. All others (late history, stores that were lost) are read anew
-from their first advisory on.
+said to come after, or it was to be unheard for longer. All others (late history, stores that were lost, claims of times
+to come) are read anew from their first advisory on.
 """
 
 from collections import defaultdict
@@ -16,8 +16,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive import contests, watermark_coverage
+from aggregator.lakehouse.derive.believed_times import in_site_order
 from aggregator.lakehouse.derive.contests import Contest
 from aggregator.lakehouse.derive.intervals import (
+    AHEAD,
     SENDER,
     UNKNOWN,
     last_words,
@@ -63,13 +65,18 @@ def turns(advisories: DataFrame, going_on: DataFrame) -> DataFrame:
     """
     said = place()
     begins = (f.col("kind") == AdvisoryKind.NEW) & ~f.col("rebuilt")
-    first = advisories.groupBy(*SENDER).agg(f.min(said).alias("first"), f.min_by(begins, said).alias("begins"))
-    turn = f.when(f.col("rests_on").isNull(), f.when(f.col("begins"), Turn.BORN)).when(
-        (f.col("state") != UNKNOWN) & (f.col("rests_on") < f.col("first")), Turn.CONTINUED
+    first = advisories.groupBy(*SENDER).agg(
+        f.min(said).alias("first"), f.min_by(begins, said).alias("begins"), f.max("is_ahead").alias("is_ahead")
     )
-    return first.join(going_on.select(*SENDER, "state", resting_place().alias("rests_on")), [*SENDER], "left").select(
-        *SENDER, "first", f.coalesce(turn, f.lit(Turn.ANEW)).alias("turn")
+    # What is ahead has its place among all that was said of its sender.
+    turn = (
+        f.when(f.col("is_ahead") | (f.col("basis") == AHEAD), Turn.ANEW)
+        .when(f.col("rests_on").isNull(), f.when(f.col("begins"), Turn.BORN))
+        .when((f.col("state") != UNKNOWN) & (f.col("rests_on") < f.col("first")), Turn.CONTINUED)
     )
+    return first.join(
+        going_on.select(*SENDER, "state", "basis", resting_place().alias("rests_on")), [*SENDER], "left"
+    ).select(*SENDER, "first", f.coalesce(turn, f.lit(Turn.ANEW)).alias("turn"))
 
 
 def lost_stores(continuations: DataFrame, found: Collection[Contest] = ()) -> DataFrame | None:
@@ -128,7 +135,7 @@ def partly_anew(
     records = (
         last_words(going_on.join(in_order, [*SENDER], "left_semi"))
         .unionAll(words(new_advisories.join(anew, [*SENDER], "left_anti")))
-        .unionAll(words(all_advisories.join(anew, [*SENDER], "left_semi")))
+        .unionAll(words(in_site_order(all_advisories.join(anew, [*SENDER], "left_semi"))))
     )
     new = sender_intervals(records, rebuilds, known_through).persist()
     ended, new_ended = intervals.where(~goes_on()), new.where(~goes_on())

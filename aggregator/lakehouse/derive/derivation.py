@@ -11,6 +11,11 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive import availability, contests, coverage, losses, watermark_coverage
 from aggregator.lakehouse.derive.accounting import check
+from aggregator.lakehouse.derive.believed_times import (
+    believed_advisories,
+    believed_watermarks,
+    in_site_order_where_ahead,
+)
 from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.changed_windows import windows_begin
 from aggregator.lakehouse.derive.checkpoint import Checkpoint
@@ -73,7 +78,8 @@ class Derivation:
         self.written: list[Table] = []
         self._known_through = position.known_through or (imported.known_through if imported is not None else 0)
         through = f.col("hub_sequence") <= position.sequence
-        self._records = Records(*(spark.table(table.identifier).where(through) for table in (ADVISORIES, WATERMARKS)))
+        advisories, watermarks = (spark.table(table.identifier).where(through) for table in (ADVISORIES, WATERMARKS))
+        self._records = Records(believed_advisories(advisories), believed_watermarks(watermarks))
 
     def run(self, ground: Checkpoint | None) -> None:
         """Compute what has changed since ``ground``, where all tables stand, or everything where there is none.
@@ -98,7 +104,7 @@ class Derivation:
         )
         after = self._read(CONTINUATIONS)
         found = contests.found_in(after)
-        heard = contests.heard(records.advisories, found)
+        heard = in_site_order_where_ahead(contests.heard(records.advisories, found))
         lives = sender_intervals(words(heard), lost_stores(after, found), known_through)
         spans = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts).unionByName(
             said_beside(after, found)

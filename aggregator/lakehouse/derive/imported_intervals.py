@@ -101,6 +101,7 @@ def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
         f.timestamp_micros("started_at").alias("advisory_at"),
         f.lit(None).cast("string").alias("advisory_kind"),
         f.lit(None).cast("string").alias("advisory_id"),
+        f.lit(None).cast("string").alias("basis"),
     )
     return with_whole_days(lives.where(f.unix_micros("started_at") < known_through), known_through)
 

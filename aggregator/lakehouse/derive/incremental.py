@@ -154,7 +154,7 @@ class IncrementalUpdate:
             found.append(self._touched.where(f.col("turn") == Turn.ANEW).select(*SENDER))
         if self._survey.born:
             born = self._touched.where(f.col("turn") == Turn.BORN)
-            begun = f.col("occurred_at") >= f.timestamp_micros(f.lit(self._survey.born_from))
+            begun = f.col("claimed_at") >= f.timestamp_micros(f.lit(self._survey.born_from))
             is_old = f.col("hub_sequence") <= self._before.sequence
             after = changed_senders.said_after(born, self._all.advisories.where(begun & is_old))
             # What ended before any of them was born is left unread.

@@ -7,9 +7,11 @@ before what begins; but a ``retired`` at the very sighting that opened its episo
 - A ``retired`` with ``unheard_until`` is of a sender that its stream had ceased to listen to: it is unknown from its
   last sighting (after ``stale`` from when that became true) until then, or until its next advisory, and absent
   afterwards.
-- ``stale`` starts down at the last sighting; ``recovered`` and ``new`` start up when they became true.
-- Any other ``retired`` ends the episode: after ``stale`` when it became true; an operator's at the last sighting,
-  whatever came before it.
+- ``stale`` starts down at the last sighting, but nobody's first word further back than ``UNSUPPORTED``;
+  ``recovered`` and ``new`` start up when they became true.
+- Any other ``retired`` ends the episode when it became true; an operator's at the last sighting.
+- ``recovered`` and ``retired`` say when the sender was seen before. Where no ``stale`` has said it (plain Choria's need
+  not come, others may be missing), a sender that was up is down from then on: inferred, not told.
 - Where a store was lost, or one that does not know it took its place (``contests.py``), whoever had an open episode is
   unknown from then on, until its next advisory.
 """
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse.tables.reach import UNSUPPORTED
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from aggregator.lakehouse.warehouse.windows import DAY_US, floor_to
 from shared.identifiers import AdvisoryKind
@@ -28,12 +31,17 @@ SENDER = (*BLOCK, "sender_id")
 
 UP, DOWN, UNKNOWN, MAINTENANCE = "up", "down", "unknown", "maintenance"
 REBUILT, UNHEARD, LOST_STORE = "rebuilt", "unheard", "lost_store"
+INFERRED, AHEAD = "inferred", "ahead"
+"""What a state rests on where no advisory says it as it is: see the column ``basis``."""
 
 _AT_ONCE = len(AdvisoryKind)
 """The rank of a ``retired`` at the instant at which its episode began."""
 _KINDS = {kind.rank: str(kind) for kind in AdvisoryKind} | {_AT_ONCE: str(AdvisoryKind.RETIRED)}
 _REBUILT_WORD, _UNHEARD_WORD = len(_KINDS), len(_KINDS) + 1
 _WORDS = {**_KINDS, _REBUILT_WORD: REBUILT, _UNHEARD_WORD: UNHEARD}
+_UP_WORDS = (AdvisoryKind.NEW.rank, AdvisoryKind.RECOVERED.rank, _REBUILT_WORD)
+_RANKS = len(_WORDS)
+"""So much lower is the rank of what is ahead (``believed_times.py``), for each that follows it and is ahead too."""
 _DATED_BACK = (AdvisoryKind.STALE.rank, _UNHEARD_WORD)
 """What starts its state at the last sighting, so that a ``retired`` behind it ends that state when it became true."""
 
@@ -42,7 +50,8 @@ def words(advisories: DataFrame) -> DataFrame:
     """Give what lives are made of, out of advisories."""
     opened = [f.lit(None).cast("string").alias("opened_by"), f.lit(None).cast("timestamp").alias("opened_at")]
     told = ("kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", "by_operator", "unheard_until")
-    return advisories.select(*SENDER, *told, *opened, said_rank().alias("rank"))
+    rank = (said_rank() + f.col("ahead_place") * _RANKS).alias("rank")
+    return advisories.select(*SENDER, *told, *opened, rank, f.when(f.col("is_ahead"), AHEAD).alias("basis"))
 
 
 def last_words(going_on: DataFrame) -> DataFrame:
@@ -62,6 +71,7 @@ def last_words(going_on: DataFrame) -> DataFrame:
         f.col("episode").alias("opened_by"),
         f.col("episode_started_at").alias("opened_at"),
         _rank(f.col("advisory_kind")).alias("rank"),
+        "basis",
     )
 
 
@@ -91,18 +101,20 @@ def sender_intervals(words: DataFrame, rebuilds: DataFrame | None, known_through
     only.
     """
     following = _following(words)
-    cut = following.withColumn("state", _state()) if rebuilds is None else _split_at_lost_stores(following, rebuilds)
+    cut = following if rebuilds is None else _split_at_lost_stores(following, rebuilds)
     return with_whole_days(cut.where("ended_at IS NULL OR started_at < ended_at"), known_through)
 
 
 def _following(words: DataFrame) -> DataFrame:
-    """Give each advisory that starts a state, with when that starts and ends, and which episode it is part of."""
+    """Give each state with when it starts and ends, the advisory that it rests on, and which episode it is part of."""
     # The hash settles nearly every comparison of the sort, of which the names, long and alike, would settle few. All of
     # them are columns: where the order has an expression in it, Spark sorts anew for each window.
     ordered = Window.partitionBy("sender_hash", *SENDER).orderBy("occurred_at", "rank", "event_id")
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     word, before, after = f.col("word"), f.col("word_before"), f.col("word_after")
     starts_at = f.when(before.isin(*_DATED_BACK), f.col("after_stale_at")).otherwise(f.col("after_other_at"))
+    is_first = before.isNull() & f.col("opened_by").isNull()
+    starts_at = f.when(is_first, supported(f.col("after_other_at"), f.col("occurred_at"))).otherwise(starts_at)
     ends_at = f.when(word.isin(*_DATED_BACK), f.col("next_after_stale_at")).otherwise(f.col("next_after_other_at"))
     starts_a_state = word != AdvisoryKind.RETIRED.rank
     nothing_open = before.isNull() | before.isin(AdvisoryKind.RETIRED.rank, _UNHEARD_WORD)
@@ -111,7 +123,10 @@ def _following(words: DataFrame) -> DataFrame:
     ended_at = f.least(f.when(after.isNotNull(), f.greatest("started_at", ends_at)), "unheard_until")
     episode = f.coalesce("opened_by", f.when(opens, f.col("event_id")))
     opened_at = f.coalesce("opened_at", f.when(opens, f.col("started_at")))
-    return (
+    # What was seen before the state began is what the advisory before told of.
+    silence_told = word.isin(*_UP_WORDS) & (f.col("next_silent_since") >= f.col("occurred_at"))
+    silent_since = f.when(silence_told, f.greatest("started_at", "next_silent_since"))
+    following = (
         _narrow(words)
         .withColumns(
             {
@@ -120,6 +135,9 @@ def _following(words: DataFrame) -> DataFrame:
                 "heard_again_at": f.lead("occurred_at").over(ordered),
                 "next_after_stale_at": f.lead("after_stale_at").over(ordered),
                 "next_after_other_at": f.lead("after_other_at").over(ordered),
+                "next_silent_since": f.lead("silent_since").over(ordered),
+                "next_rank": f.lead("rank").over(ordered),
+                "next_event_id": f.lead("event_id").over(ordered),
             }
         )
         .withColumns(
@@ -131,34 +149,47 @@ def _following(words: DataFrame) -> DataFrame:
         )
         .withColumn("episode_started_at", f.last(opened_at, ignorenulls=True).over(so_far))
         .where(starts_a_state)
-        .select(
-            *SENDER,
-            "episode",
-            "episode_started_at",
-            "started_at",
-            ended_at.alias("ended_at"),
-            f.when(ended_at == f.col("unheard_until"), AdvisoryKind.RETIRED)
-            .otherwise(_named(after, _WORDS))
-            .alias("ended_by"),
-            "heard_again_at",
-            f.col("occurred_at").alias("advisory_at"),
-            _named(f.col("rank"), _KINDS).alias("advisory_kind"),
-            f.col("event_id").alias("advisory_id"),
-        )
+        .withColumn("told_silent_since", silent_since)
     )
+    ended_by = f.when(ended_at == f.col("unheard_until"), AdvisoryKind.RETIRED).otherwise(_named(after, _WORDS))
+
+    def part(state: Column, started_at: Column, ended_at: Column, ended_by: Column, rests_on: list[Column]) -> Column:
+        named = (state, started_at, ended_at, ended_by), ("state", "started_at", "ended_at", "ended_by")
+        return f.struct(*(column.alias(name) for column, name in zip(*named, strict=True)), *rests_on)
+
+    def advisory(at: str, rank: str, event_id: str, basis: Column) -> list[Column]:
+        kind = _named(f.pmod(f.col(rank), f.lit(_RANKS)), _KINDS).alias("advisory_kind")
+        id_ = f.col(event_id).alias("advisory_id")
+        return [f.col(at).alias("advisory_at"), kind, id_, basis.alias("basis")]
+
+    own = advisory("occurred_at", "rank", "event_id", f.col("basis"))
+    theirs = advisory("heard_again_at", "next_rank", "next_event_id", f.lit(INFERRED))
+    started_at, silent_since, heard_at = f.col("started_at"), f.col("told_silent_since"), f.col("heard_again_at")
+    whole = part(_state(word), started_at, ended_at, ended_by, own)
+    heard = part(f.lit(UP), started_at, silent_since, f.lit(str(AdvisoryKind.STALE)), own)
+    silent = part(f.lit(DOWN), silent_since, heard_at, ended_by, theirs)
+    parts = f.when(silent_since.isNull(), f.array(whole)).otherwise(f.array(heard, silent))
+    return following.select(*SENDER, "episode", "episode_started_at", "heard_again_at", f.inline(parts))
+
+
+def supported(last_seen_at: Column, occurred_at: Column) -> Column:
+    """Say from when on a sender's first word may tell of it: nothing else tells that it lived before."""
+    return f.greatest(last_seen_at, f.timestamp_micros(f.unix_micros(occurred_at) - UNSUPPORTED))
 
 
 def _narrow(words: DataFrame) -> DataFrame:
     """Give of each word what is sorted and looked at from row to row: kinds are numbers.
 
     ``after_stale_at`` and ``after_other_at`` say when it ends the state before it and starts its own, where that was
-    stale or unheard, and where not. ``unheard_until`` is null where the sender was heard to the end.
+    stale or unheard, and where not. ``silent_since`` is the last sighting before it where that shows a silence.
+    ``unheard_until`` is null where the sender was heard to the end.
     """
     kind, last_seen_at, occurred_at = f.col("kind"), f.col("last_seen_at"), f.col("occurred_at")
     is_stale, is_retired = kind == AdvisoryKind.STALE, kind == AdvisoryKind.RETIRED
     by_operator = is_retired & f.coalesce("by_operator", f.lit(False))
     is_unheard = is_retired & ~by_operator & f.col("unheard_until").isNotNull()
     is_rebuilt = (kind == AdvisoryKind.NEW) & f.col("rebuilt")
+    ends_a_silence = (kind == AdvisoryKind.RECOVERED) | (is_retired & ~by_operator & ~is_unheard)
     return words.select(
         f.xxhash64(*SENDER).alias("sender_hash"),
         *SENDER,
@@ -167,7 +198,9 @@ def _narrow(words: DataFrame) -> DataFrame:
         "opened_by",
         "opened_at",
         "rank",
+        "basis",
         f.when(is_rebuilt, _REBUILT_WORD).when(is_unheard, _UNHEARD_WORD).otherwise(_rank(kind)).alias("word"),
+        f.when(ends_a_silence & (last_seen_at < occurred_at), last_seen_at).alias("silent_since"),
         f.when(is_unheard, f.col("unheard_until")).alias("unheard_until"),
         f.when(is_stale | by_operator, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
         f.when(is_stale | is_retired, last_seen_at).otherwise(occurred_at).alias("after_other_at"),
@@ -193,6 +226,7 @@ def with_whole_days(intervals: DataFrame, known_through: int) -> DataFrame:
         "advisory_id",
         f.when(first <= last, _day(first)).alias("first_whole_day"),
         f.when(first <= last, _day(last)).alias("last_whole_day"),
+        "basis",
         site_bucket().alias("site_bucket"),
     )
 
@@ -217,9 +251,8 @@ def _named(number: Column, names: Mapping[int, str]) -> Column:
     return named
 
 
-def _state() -> Column:
-    kind = f.col("advisory_kind")
-    return f.when(kind == AdvisoryKind.STALE, DOWN).when(kind == AdvisoryKind.RETIRED, UNKNOWN).otherwise(UP)
+def _state(word: Column) -> Column:
+    return f.when(word == AdvisoryKind.STALE.rank, DOWN).when(word == _UNHEARD_WORD, UNKNOWN).otherwise(UP)
 
 
 def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFrame:
@@ -230,7 +263,7 @@ def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFram
         lambda at: (
             (at > f.col("advisory_at"))
             # Who is unknown already stays so for the reason that came first.
-            & (f.col("advisory_kind") != AdvisoryKind.RETIRED)
+            & (f.col("state") != UNKNOWN)
             & (f.col("heard_again_at").isNull() | (at < f.col("heard_again_at")))
             & (f.col("ended_at").isNull() | (at < f.col("ended_at")))
         ),
@@ -245,9 +278,9 @@ def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFram
             ended_by.alias("ended_by"),
         )
 
-    started_at, ended_at, ended_by = f.col("started_at"), f.col("ended_at"), f.col("ended_by")
-    whole = f.array(part(_state(), started_at, ended_at, ended_by))
-    parts = f.array(part(_state(), started_at, cut, f.lit(LOST_STORE)), part(f.lit(UNKNOWN), cut, ended_at, ended_by))
+    state, started_at, ended_at, ended_by = (f.col(name) for name in ("state", "started_at", "ended_at", "ended_by"))
+    whole = f.array(part(state, started_at, ended_at, ended_by))
+    parts = f.array(part(state, started_at, cut, f.lit(LOST_STORE)), part(f.lit(UNKNOWN), cut, ended_at, ended_by))
     return (
         following.join(f.broadcast(lost), [*BLOCK], "left")
         .withColumn("unheard", unheard)
@@ -258,6 +291,7 @@ def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFram
             "advisory_at",
             "advisory_kind",
             "advisory_id",
+            "basis",
             f.inline(f.when(cut.isNull(), whole).otherwise(parts)),
         )
     )

@@ -22,7 +22,7 @@ of a hole that is filled is among them.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.intervals import BLOCK
+from aggregator.lakehouse.derive.intervals import BLOCK, supported
 from aggregator.lakehouse.tables.causes import Cause
 from shared.identifiers import AdvisoryKind
 
@@ -43,7 +43,7 @@ def ledger(advisories: DataFrame) -> DataFrame:
     shuffled.
     """
     assumed_at = f.when(f.col("assumed"), f.col("occurred_at"))
-    stale = f.col("kind") == AdvisoryKind.STALE
+    stale, seen = f.col("kind") == AdvisoryKind.STALE, supported(f.col("last_seen_at"), f.col("occurred_at"))
     return (
         advisories.groupBy(*LIFE, _page(f.col("ordinal")).alias("page"))
         .agg(
@@ -52,7 +52,7 @@ def ledger(advisories: DataFrame) -> DataFrame:
             f.min("ordinal").alias("first_held"),
             f.min(assumed_at).alias("assumed_from"),
             f.max(assumed_at).alias("assumed_to"),
-            f.min(f.when(stale, f.col("last_seen_at")).otherwise(f.col("occurred_at"))).alias("first_word_at"),
+            f.min(f.when(stale, seen).otherwise(f.col("occurred_at"))).alias("first_word_at"),
         )
         .persist()
     )

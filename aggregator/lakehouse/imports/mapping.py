@@ -9,6 +9,7 @@ from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 Known = Literal["up", "down"]
 Unit = Literal["us", "ms", "s", "m", "h", "d", "ns"]
 State = Literal["up", "down", "unknown"]
+Ambiguous = Literal["quarantine", "earlier", "later", "order"]
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -24,8 +25,10 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     (microseconds) say when the source began and ceased to watch. A row without an end, or with one that is still to
     come, lasts until ``until``. ``time`` is auto, s, ms, us, ns or a pattern of strptime; numbers count from ``epoch``
     (microseconds), and where it is None from 1970: then auto takes no small ones. ``zone`` holds where a time does not
-    say its own. ``region`` and ``site`` are those of senders whose key does not tell. ``overlaps`` says what happens
-    where intervals of one sender overlap: nothing is imported, or those of the same state count as one.
+    say its own; ``ambiguous`` says what to take there of a local time that names two instants, or none: by the
+    ``order`` of a sender's rows the earlier, unless what was before lies behind it. ``region`` and ``site`` are those
+    of senders whose key does not tell. ``overlaps`` says what happens where intervals of one sender overlap: nothing is
+    imported, or those of the same state count as one.
     """
 
     source: Annotated[str, msgspec.Meta(min_length=1)]
@@ -51,6 +54,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
     time: str = "auto"
     epoch: int | None = None
     zone: str = "UTC"
+    ambiguous: Ambiguous = "quarantine"
     separator: str = "auto"
     columns: tuple[str, ...] = ()
 

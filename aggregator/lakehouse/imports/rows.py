@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
-from aggregator.lakehouse.imports.times import EARLIEST, NOTHING, NOTHING_BUT_ZERO, latest, length_reader, time_reader
+from aggregator.lakehouse.imports.times import (
+    EARLIEST,
+    NOTHING,
+    NOTHING_BUT_ZERO,
+    AmbiguousTime,
+    latest,
+    length_reader,
+    time_reader,
+)
 from aggregator.lakehouse.tables.imports import ABSENT
 
 _REMEMBERED = 1 << 17
@@ -27,6 +35,7 @@ class ImportReason(StrEnum):
     UNREADABLE_START = "unreadable_start"
     UNREADABLE_STOP = "unreadable_stop"
     UNREADABLE_DURATION = "unreadable_duration"
+    AMBIGUOUS_TIME = "ambiguous_time"
     NO_STOP = "no_stop"
     IMPLAUSIBLE_INSTANT = "implausible_instant"
     STOPS_BEFORE_START = "stops_before_start"
@@ -96,6 +105,9 @@ class RowReader:
         # An outage may well have lasted for 0 seconds, and a trace that counts from its own epoch has an instant 0.
         self._no_end = NOTHING_BUT_ZERO if mapping.duration is not None or mapping.epoch else NOTHING
         self._names: dict[str, SenderName | Unreadable] = {}
+        # Through when each sender's rows have told so far: of interest to the order of ambiguous times alone.
+        self._told_through: dict[tuple[str, str, str], int] = {}
+        self.ambiguous_count = 0
 
     def read(self, fields: Sequence[str]) -> Interval | Unreadable:
         """Say what a row is."""
@@ -121,29 +133,45 @@ class RowReader:
         """Tell whether an instant stands where a row starts, be it a plausible one or not."""
         try:
             self._read_time(self._start(fields))
+        except AmbiguousTime:
+            return True
         except (ValueError, OverflowError):
             return False
         return True
 
     def _timed(self, fields: Sequence[str], sender: SenderName, state: str) -> Interval | Unreadable:
-        text = self._start(fields)
+        text, key = self._start(fields), (sender.region, sender.site, sender.sender_id)
         try:
-            started_at = self._read_time(text)
-        except (ValueError, OverflowError):
-            return Unreadable(ImportReason.UNREADABLE_START, text.strip())
+            started_at = self._instant(text, self._told_through.get(key, EARLIEST))
+        except (ValueError, OverflowError) as error:
+            return _unreadable(error, ImportReason.UNREADABLE_START, text)
         text = self._end(fields)
         try:
             ended_at = self._ended_at(text, started_at)
-        except (ValueError, OverflowError):
-            if text.strip().lower() in self._no_end:
-                return Unreadable(ImportReason.NO_STOP, text.strip())
-            unreadable = ImportReason.UNREADABLE_DURATION if self._mapping.duration else ImportReason.UNREADABLE_STOP
-            return Unreadable(unreadable, text.strip())
+        except (ValueError, OverflowError) as error:
+            of_end = ImportReason.UNREADABLE_DURATION if self._mapping.duration else ImportReason.UNREADABLE_STOP
+            return _unreadable(error, ImportReason.NO_STOP if text.strip().lower() in self._no_end else of_end, text)
         if not EARLIEST <= started_at <= self._latest or ended_at > self._latest:
             return Unreadable(ImportReason.IMPLAUSIBLE_INSTANT, f"{self._start(fields)} to {text}".strip())
         if ended_at < started_at:
             return Unreadable(ImportReason.STOPS_BEFORE_START, f"{self._start(fields)} to {text}".strip())
+        if self._mapping.ambiguous == "order":
+            if len(self._told_through) >= _REMEMBERED:
+                self._told_through.clear()
+            self._told_through[key] = ended_at
         return Interval(sender, state, started_at, ended_at)
+
+    def _instant(self, text: str, not_before: int) -> int:
+        """Read an instant as ``ambiguous`` says; raise ValueError, AmbiguousTime where that is to be quarantined."""
+        try:
+            return self._read_time(text)
+        except AmbiguousTime as found:
+            self.ambiguous_count += 1
+            wanted = self._mapping.ambiguous
+            if wanted == "quarantine":
+                raise
+            is_later = wanted == "later" or (wanted == "order" and found.earlier < not_before)
+            return found.later if is_later else found.earlier
 
     def _ended_at(self, text: str, started_at: int) -> int:
         """Say when an interval ends of whose end ``text`` stands there; raise ValueError."""
@@ -155,7 +183,7 @@ class RowReader:
             return self._mapping.until
         if self._mapping.duration is not None:
             return started_at + self._read_length(text)
-        ended_at = self._read_time(text)
+        ended_at = self._instant(text, started_at)
         # An end that is still to come is none yet; a length that reaches there is a mistake of units.
         if ended_at > self._latest and self._mapping.until is not None:
             return self._mapping.until
@@ -189,6 +217,12 @@ class RowReader:
         groups = dict(found)
         region, site = groups.pop("region", self._mapping.region), groups.pop("site", self._mapping.site)
         return SenderName(region, site, groups.pop("sender", name), groups)
+
+
+def _unreadable(error: Exception, reason: ImportReason, text: str) -> Unreadable:
+    if isinstance(error, AmbiguousTime):
+        return Unreadable(ImportReason.AMBIGUOUS_TIME, str(error))
+    return Unreadable(reason, text.strip())
 
 
 def _position(name: str, columns: Sequence[str]) -> int:

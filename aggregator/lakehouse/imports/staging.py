@@ -48,6 +48,7 @@ _REMEDIES = {
     ImportReason.UNREADABLE_START: " (how times are written: --time; from when numbers count: --epoch)",
     ImportReason.UNREADABLE_STOP: " (how times are written: --time; if that is how long it lasted: --duration)",
     ImportReason.UNREADABLE_DURATION: " (a number, --duration-unit says of what, or hours:minutes:seconds)",
+    ImportReason.AMBIGUOUS_TIME: " (which of two instants a local time is on a night of changed clocks: --ambiguous)",
     ImportReason.STOPS_BEFORE_START: " (if that is how long it lasted: --duration)",
     ImportReason.NO_STOP: " (when such a row ends: --until)",
     ImportReason.IMPLAUSIBLE_INSTANT: " (in which unit times are: --time ms, us or ns; from when they count: --epoch;"
@@ -59,7 +60,8 @@ _REMEDIES = {
 class Staged(msgspec.Struct, frozen=True):
     """One file, read whole. ``reasons`` counts what is quarantined, ``examples`` has the first row of each reason.
 
-    Its first start and its last stop are in microseconds.
+    ``ambiguous_count`` counts the local times that named two instants, or none. Its first start and its last stop
+    are in microseconds.
     """
 
     file: str
@@ -71,6 +73,7 @@ class Staged(msgspec.Struct, frozen=True):
     first: Interval | None
     started_at: int
     ended_at: int
+    ambiguous_count: int
 
     @property
     def quarantined_count(self) -> int:
@@ -156,7 +159,8 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, now: int, progre
         why = "; ".join(f"{reason}, {examples[reason]}{remedy(reason)}" for reason in reasons)
         why = why or "it has no rows"
         raise ImportRefused(f"{path}: not one of {count:,} rows can be read as an interval: {why}")
-    return Staged(path.name, source.import_id, directory, count, dict(reasons), examples, first, started_at, ended_at)
+    told = count, dict(reasons), examples, first, started_at, ended_at, reader.ambiguous_count
+    return Staged(path.name, source.import_id, directory, *told)
 
 
 def remedy(reason: ImportReason) -> str:

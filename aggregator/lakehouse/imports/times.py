@@ -18,6 +18,22 @@ NOTHING = NOTHING_BUT_ZERO | {"0"}
 """The same of instants that count from 1970."""
 
 ReadTime = Callable[[str], int]
+
+
+class AmbiguousTime(ValueError):
+    """A local time that names two instants, for clocks went back, or none: what it is with the offset of each side.
+
+    Both in microseconds.
+    """
+
+    def __init__(self, moment: datetime, earlier: int, later: int) -> None:
+        self.earlier, self.later = earlier, later
+        super().__init__(
+            f"clocks were changed at {moment}: it is {format_instant(earlier)} or {format_instant(later)}; write its"
+            " offset"
+        )
+
+
 _PER_UNIT: dict[str, Decimal] = {
     "ns": Decimal("0.001"),
     "us": Decimal(1),
@@ -124,8 +140,12 @@ def _number(text: str, factor: Decimal) -> int:
 
 
 def _microseconds(moment: datetime, where: ZoneInfo) -> int:
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=where)
-    return (aware - _EPOCH) // timedelta(microseconds=1)
+    if moment.tzinfo:
+        return (moment - _EPOCH) // timedelta(microseconds=1)
+    first, second = ((moment.replace(tzinfo=where, fold=fold) - _EPOCH) // timedelta(microseconds=1) for fold in (0, 1))
+    if first != second:
+        raise AmbiguousTime(moment, min(first, second), max(first, second))
+    return first
 
 
 def told_instant(name: str, text: str | None, zone: str) -> int | None:

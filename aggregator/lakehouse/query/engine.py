@@ -6,15 +6,13 @@ snapshots that the last whole run recorded: what a run is writing meanwhile, or 
 ever written.
 """
 
-import base64
 import re
 import weakref
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import duckdb
 from duckdb.func import FunctionNullHandling
@@ -27,7 +25,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
-from aggregator.lakehouse.archive.json_repair import repaired
+from aggregator.lakehouse.query.packed_content import FUNCTIONS
 from aggregator.lakehouse.query.table_scan import create_table_view
 from aggregator.lakehouse.tables.schemas import NAMESPACE, POSITIONS, TABLES, VIEWS
 from aggregator.lakehouse.tables.view_sql import duckdb_statements
@@ -123,30 +121,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-LIMIT: Final = 16 << 20
-"""Bytes of one inventory: what would become more is no inventory, but somebody's attempt at our memory."""
-
-_EITHER = zlib.MAX_WBITS | 32
-"""Gzip or zlib, whichever it is: schemas say one, programs send the other."""
-
-
-def unzipped(text: str | None) -> str | None:
-    """Give the text that was zipped, None where ``text`` is none, not whole or more than ``LIMIT``.
-
-    Where it is nearly JSON it is made JSON, as payloads are.
-
-    >>> unzipped("H4sIAAAAAAAA")
-    >>> unzipped(base64.b64encode(zlib.compress(b'{"facts": {}}')).decode())
-    '{"facts": {}}'
-    """
-    stream = zlib.decompressobj(_EITHER)
-    try:
-        content = stream.decompress(base64.b64decode(text or "", validate=True), LIMIT)
-        return (repaired(content) or content.decode()) if stream.eof else None
-    except (ValueError, zlib.error):
-        return None
-
-
 _BATCH = 1000
 _KNOWN = tuple(table.name for table in (*TABLES, *VIEWS))
 _SETTINGS = (
@@ -181,9 +155,10 @@ class Tables:
         self._connection = duckdb.connect()
         for setting in _SETTINGS:
             self._connection.execute(setting)
-        self._connection.create_function(
-            "unzipped", unzipped, ["VARCHAR"], "VARCHAR", null_handling=FunctionNullHandling.SPECIAL
-        )
+        for name, function in FUNCTIONS.items():
+            self._connection.create_function(
+                name, function, ["VARCHAR"], "VARCHAR", null_handling=FunctionNullHandling.SPECIAL
+            )
         # Whoever forgets to close would be told of DuckDB's leaks when Python ends: a page of them.
         weakref.finalize(self, self._connection.close)
         self._snapshots: Mapping[str, int] = {}

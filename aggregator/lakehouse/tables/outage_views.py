@@ -10,7 +10,8 @@ FEWEST_TOGETHER = 4
 
 COVERED = """
 downs AS (
-  SELECT *, {micros}(started_at) AS started_us, {micros}(advisory_at) AS noticed_us
+  SELECT *, {micros}(started_at) AS started_us,
+    {micros}(CASE WHEN basis = 'inferred' THEN started_at ELSE advisory_at END) AS noticed_us
   FROM {prefix}sender_intervals
   WHERE state = 'down'
 ),
@@ -96,7 +97,7 @@ OUTAGES = Table(
             "recovered | retired | unheard | new | rebuilt | lost_store | stale, or import_gap | import_end; null:"
             " still down",
         ),
-        Column("noticed_at", "TIMESTAMP", "when it became stale"),
+        Column("noticed_at", "TIMESTAMP", "when it became stale; of an inferred one when it was over"),
         Column("duration_us", "BIGINT", "microseconds from started_at to ended_at, seen or not; null: still down"),
         Column(
             "down_us",
@@ -105,6 +106,7 @@ OUTAGES = Table(
         ),
         Column("episode", "STRING", "which life of the sender"),
         Column("planned", "BOOLEAN", "true: it lies wholly in declared maintenance, and counts nowhere as an outage"),
+        Column("basis", "STRING", "inferred | ahead: what it rests on, see sender_intervals; null: told as it is"),
         Column(
             "incident_started_at",
             "TIMESTAMP",
@@ -189,7 +191,7 @@ together AS (
 )
 SELECT region, site, block, sender_id, started_at, ended_at, ended_by, advisory_at AS noticed_at,
   {micros}(ended_at) - started_us AS duration_us, CAST(down_us AS BIGINT) AS down_us, episode, planned,
-  CASE WHEN is_crowded AND size >= enough THEN began_at END AS incident_started_at
+  basis, CASE WHEN is_crowded AND size >= enough THEN began_at END AS incident_started_at
 FROM together
 """.replace("{covered}", COVERED.strip()).replace("{uncounted}", _UNCOUNTED.strip())
 

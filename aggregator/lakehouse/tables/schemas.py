@@ -50,7 +50,7 @@ ADVISORIES = Table(
         *_BLOCK,
         Column("sender_id", "STRING", "who it is about; the identity of a sender is (site, sender_id)"),
         Column("kind", "STRING", "new | stale | recovered | retired"),
-        Column("occurred_at", "TIMESTAMP", "when it became true, in the time of the site's stream"),
+        Column("occurred_at", "TIMESTAMP", "when it became true, in the time of the site's stream, as said"),
         Column("last_seen_at", "TIMESTAMP", "the last sighting; of new and recovered the one before, as Choria has it"),
         Column(
             "event_id", "STRING", "what it says: the same, whichever of a pair, and under whichever number, says it"
@@ -177,6 +177,13 @@ SENDER_INTERVALS = Table(
         Column("advisory_id", "STRING", "its event_id; null: imported"),
         Column("first_whole_day", "DATE", "first UTC day wholly inside; null: none"),
         Column("last_whole_day", "DATE", "last such day; of an interval that goes on the day in which known time ends"),
+        Column(
+            "basis",
+            "STRING",
+            "inferred: down by what recovered or retired says of the time before, for no stale came; ahead: its"
+            " advisory claims a time later than the hub stored it, and counts from when it was stored or before; null:"
+            " told so",
+        ),
         _BUCKET,
     ),
     identity=("region", "site", "block", "sender_id", "started_at"),

@@ -50,6 +50,9 @@ _SPARK = {
     "end": "",
     # Spark has no function that unzips, and a view in a catalog can bring none along.
     "unzipped": "CAST(NULL AS STRING)",
+    "not_unzipped": "'zipped'",
+    "decoded": "CAST(try_to_binary(regexp_replace(packed, '[ \\\\n\\\\r\\\\t]', ''), 'base64') AS STRING)",
+    "not_decoded": "'not_base64'",
 }
 _DUCKDB = {
     "micros": "epoch_us",
@@ -60,7 +63,10 @@ _DUCKDB = {
     # What is no JSON has no fields, as in Spark, and is no error.
     "parsed": "TRY_CAST(",
     "end": " AS JSON)",
-    "unzipped": "unzipped(json_extract_string(TRY_CAST(body AS JSON), '$.zcontent'))",
+    "unzipped": "unzipped(zipped)",
+    "not_unzipped": "not_unzipped(zipped)",
+    "decoded": "decoded(packed)",
+    "not_decoded": "not_decoded(packed)",
 }
 
 

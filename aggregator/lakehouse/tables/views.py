@@ -91,7 +91,13 @@ _INVENTORY_COLUMNS = (
     *SENDER_COLUMNS,
     Column("stored_at", "TIMESTAMP", "when the site's stream stored it"),
     Column("reason", "STRING", "why it was forwarded, see registrations"),
-    Column("content", "STRING", "JSON: the inventory, out of Choria's envelope, unzipped; null: zipped, in Spark"),
+    Column("content", "STRING", "JSON: the inventory, out of Choria's envelopes, unzipped; null: see unopened"),
+    Column(
+        "unopened",
+        "STRING",
+        "why there is no inventory: no_content | not_base64 | not_zipped | not_whole | too_large | not_text (content is"
+        " null) | not_json (content has it) | zipped (Spark unzips nothing); null: there is one",
+    ),
     Column("facts", "STRING", "JSON: its facts, $.facts of content"),
     Column("classes", "STRING", "JSON: its classes, $.classes of content"),
     Column("agents", "STRING", "JSON: its agents with their versions, $.agents of content"),
@@ -103,24 +109,51 @@ INVENTORY_HISTORY = Table(
     (*_INVENTORY_COLUMNS, Column("replaced_at", "TIMESTAMP", "when the next one was stored; null: the latest")),
     identity=("region", "site", "block", "sender_id", "stored_at"),
 )
+# Choria's adapters put what they take into an envelope, and its registration plugins a file or an inventory into
+# another. Each is told by its protocol: a node may well call a key of its own data, content or zcontent. Where an
+# adapter's body says none, and has no facts either, zcontent is a plugin's, and so is a content with fields.
 INVENTORY_HISTORY_QUERY = """
 WITH told AS (
-  SELECT region, site, block, sender_id, stored_at, reason, payload, coalesce(
-      {json}({parsed}coalesce(repaired, payload){end}, '$.data'), repaired, payload) AS body,
+  SELECT region, site, block, sender_id, stored_at, reason, payload, coalesce(repaired, payload) AS said,
+    coalesce({json}({parsed}coalesce(repaired, payload){end}, '$.protocol') LIKE 'choria:adapters:%:output:%', FALSE)
+      AS is_enveloped,
     lead(stored_at) OVER (
       PARTITION BY region, site, block, sender_id ORDER BY stored_at, incarnation, sequence) AS replaced_at
   FROM {prefix}registrations
   WHERE sender_id IS NOT NULL
 ),
-bodies AS (
-  SELECT *, CASE WHEN {json}({parsed}body{end}, '$.zcontent') IS NULL
-    THEN coalesce({json}({parsed}body{end}, '$.content'), body) ELSE {unzipped} END AS content
+unwrapped AS (
+  SELECT *, CASE WHEN is_enveloped THEN {json}({parsed}said{end}, '$.data') ELSE said END AS body
   FROM told
+),
+bodies AS (
+  SELECT *, coalesce({json}({parsed}body{end}, '$.protocol'), '') AS protocol,
+    {json}({parsed}body{end}, '$.content') AS packed, {json}({parsed}body{end}, '$.zcontent') AS zipped
+  FROM unwrapped
+),
+forms AS (
+  SELECT *, CASE
+      WHEN body IS NULL THEN 'nothing'
+      WHEN protocol LIKE 'choria:registration:%content:%' OR (
+          is_enveloped AND protocol = '' AND {json}({parsed}body{end}, '$.facts') IS NULL
+          AND (zipped IS NOT NULL OR packed LIKE '{{%'))
+        THEN CASE WHEN zipped IS NOT NULL THEN 'zipped' WHEN packed IS NULL THEN 'nothing'
+          WHEN protocol LIKE 'choria:registration:filecontent:%' THEN 'base64' ELSE 'packed' END
+      ELSE 'plain' END AS form
+  FROM bodies
+),
+opened AS (
+  SELECT *, CASE form WHEN 'plain' THEN body WHEN 'packed' THEN packed WHEN 'base64' THEN {decoded}
+    WHEN 'zipped' THEN {unzipped} END AS content
+  FROM forms
 )
 SELECT region, site, block, sender_id, stored_at, reason, content,
+  CASE WHEN content IS NOT NULL AND {json}({parsed}content{end}, '$') IS NULL THEN 'not_json'
+    WHEN content IS NOT NULL THEN NULL
+    WHEN form = 'nothing' THEN 'no_content' WHEN form = 'base64' THEN {not_decoded} ELSE {not_unzipped} END AS unopened,
   {json}({parsed}content{end}, '$.facts') AS facts, {json}({parsed}content{end}, '$.classes') AS classes,
   {json}({parsed}content{end}, '$.agents') AS agents, payload, replaced_at
-FROM bodies
+FROM opened
 """
 
 INVENTORY = Table(
@@ -130,7 +163,7 @@ INVENTORY = Table(
     identity=("region", "site", "block", "sender_id"),
 )
 INVENTORY_QUERY = """
-SELECT region, site, block, sender_id, stored_at, reason, content, facts, classes, agents, payload
+SELECT region, site, block, sender_id, stored_at, reason, content, unopened, facts, classes, agents, payload
 FROM {prefix}inventory_history
 WHERE replaced_at IS NULL
 """

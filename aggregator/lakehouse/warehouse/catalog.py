@@ -14,6 +14,7 @@ from sqlalchemy.exc import DatabaseError, ProgrammingError, SQLAlchemyError
 
 from aggregator.catalog_settings import ON_S3, CatalogSettings
 from aggregator.lakehouse.tables.definition import NAMESPACE
+from aggregator.lakehouse.warehouse.catalog_file import check_catalog_file
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, SecretUnreadable, catalog_file, python_catalog
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
@@ -25,11 +26,14 @@ _MAY_NOT_LIST = "ACCESS_DENIED"
 
 
 def check_reachable(warehouse: Path, settings: CatalogSettings, *, read_only: bool = False) -> None:
-    """Raise TablesUnreadable where a catalog or a store on a server cannot be had: one line, before Spark's pages.
+    """Raise TablesUnreadable where a catalog or a store cannot be had, or a catalog's file is damaged: one line, before
+    Spark's pages.
 
     ``read_only``: a store may refuse to list what it has. Who writes the tables needs that, to remove files.
     """
-    if settings.type != "sqlite":
+    if settings.type == "sqlite":
+        check_catalog_file(warehouse)
+    else:
         with _errors_in_words(f"the catalog at {settings.uri}"):
             properties = python_catalog(warehouse, settings)
             if settings.type == "postgresql":
@@ -54,8 +58,10 @@ def open_catalog(warehouse: Path, settings: CatalogSettings) -> tuple[Catalog, l
     else:
         place = what = f"the catalog at {settings.uri}"
     none_yet = TablesUnreadable(f"there are no tables in {place} yet: run muster-aggregator rollup first")
-    if settings.type == "sqlite" and not file.exists():
-        raise none_yet
+    if settings.type == "sqlite":
+        check_catalog_file(warehouse)
+        if not file.exists() or not file.stat().st_size:
+            raise none_yet
     with _errors_in_words(what):
         catalog = load_catalog(CATALOG, **python_catalog(warehouse, settings))
         try:

@@ -23,7 +23,7 @@ from aggregator.catalog_settings import CatalogSettings
 from aggregator.lakehouse.warehouse.catalog_settings import jdbc_access
 from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
 
-_FILE = "rollup.lock"
+LOCK_FILE = "rollup.lock"
 _POLL_SECONDS = 0.2
 _LEFT: list[JavaObject] = []
 """Files and connections that the JVM shall not close before it ends: it closes what nobody knows any more."""
@@ -59,7 +59,7 @@ def alone(
     Who leaves while the JVM may still be at work, and commit, leaves the locks to it: they end with the process.
     """
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the process that commits
-    path = warehouse / _FILE
+    path = warehouse / LOCK_FILE
     file = jvm.java.io.RandomAccessFile(str(path), "rw")
     held, connection, is_at_work = [file], None, False
     try:
@@ -89,7 +89,7 @@ def wait_until_free(warehouse: Path, deadline: float, progress: Progress, check:
 
     This takes no lock: another job may still be faster.
     """
-    path = warehouse / _FILE
+    path = warehouse / LOCK_FILE
     _wait(lambda: _is_free(path), str(path), deadline, progress, check)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.lakehouse.archive import json_repair
 from aggregator.lakehouse.archive.json_repair import repaired
-from aggregator.lakehouse.query.engine import unzipped
+from aggregator.lakehouse.query.packed_content import unzip
 from shared import wire
 
 
@@ -65,7 +65,7 @@ def test_body_within_an_envelope_is_repaired_where_it_stands() -> None:
 
 def test_what_was_zipped_is_repaired_too() -> None:
     zipped = base64.b64encode(gzip.compress(b'{"facts": {"town": "Orl\xe9ans", "load": NaN}}'))
-    assert unzipped(zipped.decode()) == '{"facts":{"town":"Orléans","load":"NaN"}}'
+    assert unzip(zipped.decode()).content == '{"facts":{"town":"Orléans","load":"NaN"}}'
 
 
 @pytest.mark.parametrize("module", [json_repair, wire])

@@ -1,0 +1,92 @@
+"""Say which instants of a record count, where it claims what nothing supports that the hub knows by itself.
+
+Rules. Nothing happened after the hub stored the record that tells of it: such an instant counts as that of storing. Of
+a sender's advisories, one that claims more than ``SKEW`` beyond has no place in time of its own: it comes before all
+that its site observed later and that claims no such thing, in the site's order (incarnations as they reached the hub,
+ordinals within).
+
+Nobody looks back further than ``LOOK_BACK`` from the instant of a record, and none of a stream's later records looks
+back behind the creation of that stream: a last sighting, or a time observed since, that lies before counts from there.
+The tables of records keep what was said.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.derive.intervals import SENDER
+from aggregator.lakehouse.tables.reach import LOOK_BACK, SKEW
+from shared.identifiers import AdvisoryKind
+
+
+def believed_advisories(advisories: DataFrame) -> DataFrame:
+    """Put what counts in the place of what rows of ``advisories`` claim; ``claimed_at`` keeps the latter.
+
+    ``is_ahead`` tells of whom ``in_site_order`` is to decide; until then ``ahead_place`` is 0.
+    """
+    claimed, stored = f.col("occurred_at"), f.col("archived_at")
+    occurred = f.least(claimed, stored)
+    last_seen = f.least(f.greatest("last_seen_at", _earliest(claimed, occurred)), occurred)
+    return advisories.withColumns(
+        {
+            "claimed_at": claimed,
+            "is_ahead": f.coalesce(f.unix_micros(claimed) > f.unix_micros(stored) + SKEW, f.lit(False)),
+            "occurred_at": occurred,
+            "last_seen_at": last_seen,
+            "ahead_place": f.lit(0),
+        }
+    )
+
+
+def believed_watermarks(watermarks: DataFrame) -> DataFrame:
+    """Put what counts in the place of what rows of ``watermarks`` claim."""
+    claimed = f.col("observed_through")
+    through = f.least(claimed, "archived_at")
+    since = f.least(f.greatest("observed_since", _earliest(claimed, through)), through)
+    return watermarks.withColumns({"observed_through": through, "observed_since": since})
+
+
+def in_site_order(advisories: DataFrame) -> DataFrame:
+    """Give advisories that are ahead, of ``believed_advisories``, their place among all others of their senders."""
+    of_incarnation = Window.partitionBy(*SENDER, "incarnation")
+    onward = Window.partitionBy(*SENDER).orderBy("incarnation_place", "ordinal", "hub_sequence")
+    from_here, later = (onward.rowsBetween(first, Window.unboundedFollowing) for first in (0, 1))
+    earlier = onward.rowsBetween(Window.unboundedPreceding, -1)
+    occurred = f.when(~f.col("is_ahead"), f.col("occurred_at"))
+    dates_back = f.col("kind").isin(AdvisoryKind.STALE, AdvisoryKind.RETIRED)
+    # A last sighting lies behind what was observed before it.
+    seen = f.greatest("last_seen_at", "observed_before")
+    observed = f.when(~f.col("is_ahead"), f.when(dates_back, seen).otherwise(f.col("occurred_at")))
+    placed = (
+        advisories.withColumn("incarnation_place", f.min("hub_sequence").over(of_incarnation))
+        .withColumn("observed_before", f.max(occurred).over(earlier))
+        .withColumn("observed", observed)
+        .withColumn("observed_later", f.min("observed").over(later))
+        .withColumn("ahead_place", f.when(f.col("is_ahead"), -f.count_if("is_ahead").over(from_here)).otherwise(0))
+    )
+    moved = f.when(f.col("is_ahead"), f.least("occurred_at", "observed_later")).otherwise(f.col("occurred_at"))
+    return (
+        placed.withColumn("occurred_at", moved)
+        .withColumn("last_seen_at", f.least("last_seen_at", "occurred_at"))
+        .withColumn("ahead_place", f.col("ahead_place").cast("int"))
+        .drop("incarnation_place", "observed_before", "observed", "observed_later")
+    )
+
+
+def in_site_order_where_ahead(advisories: DataFrame) -> DataFrame:
+    """Do so of all senders of whom anything is ahead: nearly always there is none, and one look is all it takes."""
+    senders = advisories.where("is_ahead").select(*SENDER).distinct().localCheckpoint()
+    if senders.isEmpty():
+        return advisories
+    others, own = (advisories.join(senders, [*SENDER], how) for how in ("left_anti", "left_semi"))
+    return others.unionByName(in_site_order(own).select(*others.columns))
+
+
+def _earliest(claimed: Column, counted: Column) -> Column:
+    """Give the earliest instant that a record can tell of, which counts from ``counted``."""
+    created = f.timestamp_micros(f.split_part("incarnation", f.lit("-"), f.lit(1)).try_cast("bigint"))
+    return f.greatest(earlier(counted, LOOK_BACK), f.when(created <= claimed, created))
+
+
+def earlier(instant: Column, microseconds: int) -> Column:
+    """Give a TIMESTAMP before another."""
+    return f.timestamp_micros(f.unix_micros(instant) - microseconds)

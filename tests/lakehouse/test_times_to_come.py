@@ -1,0 +1,116 @@
+"""What a record claims that nothing supports costs its own site, and never the tables their shape."""
+
+import time
+from datetime import UTC, datetime
+
+import msgspec
+
+from aggregator.lakehouse.rollup import RollupRequest
+from shared.identifiers import AdvisoryKind
+from shared.instants import DAY, HOUR, MINUTE, SECOND
+from tests.lakehouse.conftest import Lakehouse
+from tests.support.hub import Block, Message
+
+NOW = int(time.time()) * SECOND
+TODAY = NOW - NOW % DAY
+YEAR = 365 * DAY
+LIVES = (
+    "SELECT state, epoch_us(started_at), epoch_us(ended_at), basis FROM sender_intervals WHERE sender_id = '{0}'"
+    " ORDER BY 2"
+)
+
+
+def hour(number: int) -> int:
+    return TODAY - 2 * DAY + number * HOUR
+
+
+def test_what_a_clock_ahead_said_loses_to_what_was_observed_after_it(lakehouse: Lakehouse) -> None:
+    hub = lakehouse.hub
+    before, after = Block("eu-west", "dub1"), Block("eu-west", "dub1", epoch=2)
+    hub.publish([before.new("back", hour(0)), before.new("away", hour(0)), before.watermark(hour(0), hour(2))])
+    lakehouse.roll_up()
+    for sender_id in ("back", "away"):
+        stale = before.advisory(AdvisoryKind.STALE, sender_id, NOW + YEAR, hour(1))
+        hub.publish([stale])
+    hub.publish([before.watermark(hour(2), NOW + YEAR)])
+    first = lakehouse.roll_up()
+    assert first.counts.ahead == 3
+    assert first.astray == (
+        (
+            "eu-west.dub1, block nodes: 3 of its records claim a time later than the hub stored them, and count from"
+            " then; keep the site's servers on NTP, and look at its agent"
+        ),
+    )
+    # The clock is right again, and the store was begun anew.
+    hub.publish([after.new("back", hour(3), rebuilt=True), after.watermark(hour(3), hour(30), rebuilt_at=hour(3))])
+    second = lakehouse.roll_up()
+    assert second.counts.ahead == 0
+    found = lakehouse.rows(LIVES.format("back"))
+    assert found == [
+        ("up", hour(0), hour(1), None),
+        ("down", hour(1), hour(3), "ahead"),
+        ("up", hour(3), None, None),
+    ]
+    # Of whom nothing was heard since nobody knows anything, from the store's loss on.
+    assert [row[0] for row in lakehouse.rows(LIVES.format("away"))] == ["up", "down", "unknown"]
+    # A watermark vouches for nothing after the hub stored it: nobody watches on.
+    known_through = second.position.known_through
+    beyond = f"SELECT * FROM site_coverage WHERE known AND epoch_us(ended_at) > {known_through}"
+    assert lakehouse.rows(beyond) == []
+    everything = lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
+    lakehouse.roll_up(RollupRequest(full=True))
+    assert everything == lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
+
+
+def test_no_body_makes_the_tables_as_long_as_its_claim(lakehouse: Lakehouse) -> None:
+    hub, dub1, ams1 = lakehouse.hub, Block("eu-west", "dub1"), Block("eu-west", "ams1")
+    dawn = int(datetime(2000, 1, 2, tzinfo=UTC).timestamp()) * SECOND
+    hub.publish(
+        [
+            dub1.new("n1", hour(0)), dub1.watermark(hour(0), hour(9)),
+            ams1.advisory(AdvisoryKind.STALE, "n1", hour(2), 1),
+            ams1.advisory(AdvisoryKind.STALE, "n2", dawn, dawn),
+            ams1.watermark(dawn, hour(9)),
+        ]
+    )  # fmt: skip
+    result = lakehouse.roll_up()
+    assert (result.counts.backdated, result.counts.quarantined) == (2, 1)
+    assert result.astray[0].startswith("eu-west.ams1, block nodes: 2 look back behind the creation of their stream")
+    assert lakehouse.rows(LIVES.format("n1") + ", 1") == [
+        ("down", hour(2) - 30 * DAY, None, None), ("up", hour(0), None, None),
+    ]  # fmt: skip
+    ((first,),) = lakehouse.rows("SELECT epoch_us(min(started_at)) FROM site_coverage")
+    assert first == hour(9) - 400 * DAY
+    of_dub1 = "SELECT count(*) < 5 FROM site_coverage_daily WHERE site = 'dub1'"
+    assert lakehouse.rows(of_dub1) == [(True,)]
+
+
+def test_plain_advisories_tell_of_an_outage_whose_timeout_never_came(lakehouse: Lakehouse) -> None:
+    said = [("new", 0, 0), ("recover", 60, 20), ("timeout", 120, 90), ("recover", 130, 90), ("expire", 600, 200)]
+
+    def plain(event: str, at: int, seen: int) -> Message:
+        body = {
+            "protocol": "io.choria.sr.v2.age_advisory", "event_id": f"{event}{at}", "inspect_field": "sender",
+            "value": "n1", "age": at - seen, "seen": (hour(0) + seen * MINUTE) // SECOND, "replicator": "dub1",
+            "timestamp": (hour(0) + at * MINUTE) // SECOND, "event": event,
+        }  # fmt: skip
+        return Message("choria.node_metadata_advisories", msgspec.json.encode(body))
+
+    changed = msgspec.structs.replace(lakehouse.settings.lakehouse, choria_region="eu-west")
+    lakehouse.settings = msgspec.structs.replace(lakehouse.settings, lakehouse=changed)
+    for each in said:
+        # Each in a run of its own: what goes on is gone on from.
+        lakehouse.hub.publish([plain(*each)])
+        lakehouse.roll_up()
+    times = "(epoch_us(started_at) - {0}) // {1}, (epoch_us(ended_at) - {0}) // {1}".format(hour(0), MINUTE)
+    assert lakehouse.rows(f"SELECT state, {times}, basis FROM sender_intervals ORDER BY started_at") == [
+        ("up", 0, 20, None),
+        ("down", 20, 60, "inferred"),
+        ("up", 60, 90, None),
+        ("down", 90, 130, None),
+        ("up", 130, 200, None),
+        ("down", 200, 600, "inferred"),
+    ]
+    assert lakehouse.rows("SELECT basis, count(*) FROM outages GROUP BY 1 ORDER BY 1 NULLS FIRST") == [
+        (None, 1), ("inferred", 2)
+    ]  # fmt: skip
