@@ -109,8 +109,7 @@ async def gather(
         through, waits_since = watermark_of.observed_through_us, _policy_waits_since(said, block, watermark_of)
         contradicting = rivals(voices.get(block, ()))
         missing, twice = faults.get(block, OrdinalFaults())
-        name = block.region, block.site, block.block
-        blocks.append(Block(*name, through, missing, waits_since, contradicting, twice))
+        blocks.append(Block(block.region, block.site, block.block, through, missing, waits_since, contradicting, twice))
     return Evidence(waiting, tuple(blocks), now, archive_read=True)
 
 

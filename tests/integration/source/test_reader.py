@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.stream_past import PastChange
-from edge_agent.source import pulls
+from edge_agent.source import consumer, pulls
 from edge_agent.source.consumer import SourceAddress, StartRule
 from edge_agent.source.port import SourceUnavailable
 from shared.identifiers import SourcePosition
@@ -392,7 +392,7 @@ async def test_a_large_message_with_headers_arrives_as_it_was_stored(site: Site)
 async def test_a_message_larger_than_a_pull_does_not_stop_the_reader(tmp_path: Path) -> None:
     async with running_site(tmp_path, "max_payload: 8MB") as site:
         await site.make_stream()
-        large = random.randbytes(pulls.PULL_BYTES + 1_000)
+        large = random.randbytes(consumer.PULL_BYTES + 1_000)
         await site.publish(b"before", large, b"after")
         async with reading(site) as reader:
             await reader.read_on(3)

@@ -9,10 +9,10 @@ import pytest
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.stream_past import PastChange
-from edge_agent.source.consumer import SourceAddress
+from edge_agent.source.consumer import PULL_EXPIRES, SourceAddress
 from edge_agent.source.holes import Requests
 from edge_agent.source.port import SourceUnavailable
-from edge_agent.source.pulls import PULL_EXPIRES, Pulls
+from edge_agent.source.pulls import Pulls
 from shared.nats import client
 from shared.nats.connection import AuthSettings
 from tests.support.one_server import written
