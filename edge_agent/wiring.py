@@ -168,9 +168,9 @@ class BlockWiring:
     async def ingest(self, seat: BlockParts, decider: Decider | None, journal: Journal | None = None) -> None:
         """Read the block until cancelled; ``decider`` is None where the store does not know it."""
         block = seat.block
-        passing = BlockFastPath(self._parts.passage, block.name) if seat.mode.passes else None
+        fast_path = BlockFastPath(self._parts.passage, block.name) if seat.mode.passes else None
         rules = msgspec.structs.replace(self.rules(seat), journal=journal)
-        ingest = Ingest(rules, seat.source, self._parts.store, decider, seat.report, passing)
+        ingest = Ingest(rules, seat.source, self._parts.store, decider, seat.report, fast_path)
         self._board.watch(block.name, ingest)
         heartbeat = self._heartbeat(block, seat.client)
         if heartbeat is None:

@@ -1,4 +1,4 @@
-"""Take copies to the region in the source's order, also when publishes fail.
+"""Choose in which form, and when, copies leave: in the source's order, also when publishes fail.
 
 A batch leaves when the one before it is acknowledged; or before that, on the condition, which the server checks, that
 it comes to stand directly behind it: then a batch that is refused has all that follow it refused. The condition says
@@ -10,25 +10,21 @@ stand directly behind the one before. Of a chain that breaks, the first part may
 was answered, or behind another chain: where a batch will end is a guess that others' messages before it make wrong, and
 then a row in the midst of the chain may find just what it expects, and be stored without those before it.
 
-A server keeps some batches open, for everybody together; who holds them all, holds up nobody for long: after some
-seconds rows go one by one, as where there are no batches, and a batch is tried now and then.
+A server keeps a limited number of batches open, for all its clients together. Where there was no room for some seconds,
+rows go one by one, as where the stream takes no batches, and a batch is tried now and then.
 
 What an earlier connection, or an earlier run of the agent, has delivered without hearing of it is asked for before
 anything is sent: the rows that the region knows are the first ones of their block that wait.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
-from edge_agent.core.records import Lane, OutboxRow, SizeLimit
-from edge_agent.delivery.fast_path import FastPath
-from edge_agent.delivery.flow_control import FlightLimit
-from edge_agent.delivery.lane import BATCH_ROWS, UploadLane
+from edge_agent.core.records import OutboxRow
+from edge_agent.delivery.lane import BATCH_ROWS, LaneFlight, Verdict
 from edge_agent.delivery.region_protocol import least_size
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.runtime.backoff import jitter, loop_time
-from edge_agent.runtime.tally import Tally
-from edge_agent.store.port import LaneRows
 from shared.subjects import RecordType, parse_subject
 
 LARGE_ROW = 4 << 10
@@ -151,8 +147,8 @@ WORTH_A_CHAIN = 16
 LONGEST_TURN = 64
 
 
-class CopyLane(UploadLane):
-    """The lane whose rows never pass each other.
+class CopyScheduler:
+    """Sends copies, which never pass each other.
 
     ``_end`` is where the last shipment, which was of ``_end_block``, ends, if nobody else writes in between.
     ``_returned`` were refused in a batch, and go again, in their order, when nothing is in flight; the first ``_alone``
@@ -161,21 +157,21 @@ class CopyLane(UploadLane):
     last one was not refused for that.
     """
 
-    def __init__(
-        self, store: LaneRows, terms: Terms, flight_limit: FlightLimit, publishes: Tally, wake: Callable[[], None]
-    ) -> None:
-        super().__init__(Lane.COPIES, store, terms, flight_limit, publishes, wake)
+    def __init__(self, flight: LaneFlight) -> None:
+        self.paused_until = 0.0
+        self._flight = flight
+        self._ready = flight.ready
+        self._window = flight.window
+        self._in_flight = flight.shipments
+        self._terms = flight.terms
         self._longest_turn = 1
         self._turns = 0
         self._busy_since = 0.0
-        self._forget_what_is_under_way()
+        self._batches_from = 0.0
+        self.restart()
 
-    def rewind(self) -> None:
-        """Begin again behind the acknowledged prefix, by asking what is known of it."""
-        super().rewind()
-        self._forget_what_is_under_way()
-
-    def _forget_what_is_under_way(self) -> None:
+    def restart(self) -> None:
+        """Forget what was in flight: the lane starts again by asking what the region knows of it."""
         self._end: Place | None = None
         self._end_block = ""
         self._returned: list[OutboxRow] = []
@@ -185,9 +181,10 @@ class CopyLane(UploadLane):
         self._not_known = 0
         self._choice = FormChoice()
         self._has_followed = False
-        self._left_at = self._stored_at = 0.0
+        self._stored_at = 0.0
 
-    def _chosen(self) -> Shipment | None:
+    def next_shipment(self) -> Shipment | None:
+        """Give what may leave now; None where nothing may."""
         if self._returned and not self._in_flight:
             self._ready.extendleft(sorted(self._returned, key=lambda row: row.row_id, reverse=True))
             self._returned = []
@@ -212,7 +209,7 @@ class CopyLane(UploadLane):
             # Nothing follows it: that would be those that are to go alone, too.
             self._end = None
         elif not goes_one_by_one:
-            rows, _ = self._batch()
+            rows, _ = self._flight.batch()
             if rows[0].size >= self._terms.alone_from(rows[0].block):
                 # What followed a row that may be refused would be refused, too.
                 self._end = None
@@ -222,8 +219,8 @@ class CopyLane(UploadLane):
         self._end = Place(rows[-1].subject, behind.sequence + len(rows)) if behind else None
         self._end_block = rows[0].block
         if behind and self._form_of(rows) is Form.CHAIN:
-            return self._shipped(rows, Form.CHAIN, behind)
-        return self._shipped(rows, Form.BATCH if len(rows) > 1 else Form.SINGLE)
+            return self._flight.ship(rows, Form.CHAIN, behind)
+        return self._flight.ship(rows, Form.BATCH if len(rows) > 1 else Form.SINGLE)
 
     def _form_of(self, rows: Sequence[OutboxRow]) -> Form:
         if len(rows) < WORTH_A_CHAIN or not self._has_followed or not _is_written_by_nobody_else(rows[0]):
@@ -234,10 +231,10 @@ class CopyLane(UploadLane):
         if self._ready[0].block != self._end_block:
             # It may go into another stream, where the one in flight stands nowhere.
             return None
-        rows, _ = self._batch()
+        rows, _ = self._flight.batch()
         if rows and rows[0].size >= self._terms.alone_from(self._end_block):
             return None
-        if len(rows) < BATCH_ROWS // 2 and sum(row.size for row in rows) < self._flight_limit.limit // 4:
+        if len(rows) < BATCH_ROWS // 2 and sum(row.size for row in rows) < self._window.byte_limit // 4:
             # What has come by the time the one in flight is answered makes a fuller batch.
             return None
         assert self._end is not None
@@ -245,22 +242,18 @@ class CopyLane(UploadLane):
         if form is Form.CHAIN and any(shipment.form is not Form.CHAIN for shipment, _ in self._in_flight.values()):
             return None
         behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
-        return self._shipped(rows, form, behind)
+        return self._flight.ship(rows, form, behind)
 
-    def take_answer(self, answer: Answer) -> None:
-        """Take an answer to a shipment; one that is no longer in flight means nothing."""
-        _, self._left_at = self._in_flight.get(answer.number, (None, 0.0))
-        super().take_answer(answer)
-
-    def _answered(self, shipment: Shipment, answer: Answer) -> None:
+    def take_answer(self, shipment: Shipment, answer: Answer, sent_at: float) -> Verdict | None:
+        """Take the answer to a shipment that left at ``sent_at``; give what is to be done about its first row."""
         rows = shipment.rows
         if shipment.form in (Form.BATCH, Form.QUESTION) and answer.outcome is not Outcome.BUSY:
             self._busy_since = 0.0
         if shipment.form is Form.QUESTION:
-            self._take_word(rows[0], answer)
-        elif answer.outcome is Outcome.STORED and _is_whole(shipment, answer):
-            self._acknowledge(rows)
-            self._note_speed(shipment)
+            return self._take_answer_to_question(answer)
+        if answer.outcome is Outcome.STORED and _is_whole(shipment, answer):
+            self._flight.acknowledge(rows)
+            self._note_speed(shipment, sent_at)
             if shipment.behind:
                 self._has_followed = True
                 self._longest_turn = max(self._longest_turn // 2, 1)
@@ -268,23 +261,22 @@ class CopyLane(UploadLane):
                 self._turns -= 1
             self._note_end(Place(rows[-1].subject, answer.sequence) if answer.sequence else None)
         elif shipment.form is Form.SINGLE and answer.outcome is Outcome.TOO_LARGE:
-            self._leave_behind(rows[0], answer.limit)
+            # It is what its batch was refused for: the others go together.
+            self._end, self._alone = None, 0
+            return Verdict.TOO_LARGE
         elif shipment.form is Form.SINGLE:
-            self._refuse(rows[0], answer)
+            return Verdict.REFUSED
         elif shipment.form is Form.CHAIN:
             self._take_back_chain(rows)
         else:
             self._take_back(rows, answer)
+        return None
 
-    def _send_again(self, row: OutboxRow) -> None:
+    def send_again(self, row: OutboxRow) -> None:
+        """Send a row once more in place of the one with its id, which was refused."""
         self._window.take_back((row.row_id,))
         self._returned.append(row)
         self._alone += 1
-
-    def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
-        # It is what its batch was refused for: the others go together.
-        self._end, self._alone = None, 0
-        super()._leave_behind(row, limit)
 
     def _note_end(self, end: Place | None) -> None:
         """Know where the last answered shipment ends.
@@ -297,10 +289,10 @@ class CopyLane(UploadLane):
         elif any(shipment.behind != end for shipment, _ in self._in_flight.values()):
             self._end = None
 
-    def _note_speed(self, shipment: Shipment) -> None:
+    def _note_speed(self, shipment: Shipment, sent_at: float) -> None:
         now = loop_time()
         if len(shipment.rows) >= WORTH_A_CHAIN:
-            self._choice.stored(shipment.form, shipment.size, now - max(self._left_at, self._stored_at))
+            self._choice.stored(shipment.form, shipment.size, now - max(sent_at, self._stored_at))
         self._stored_at = now
 
     def _take_back_chain(self, rows: Sequence[OutboxRow]) -> None:
@@ -322,7 +314,7 @@ class CopyLane(UploadLane):
             case Outcome.DUPLICATE if rows[0].row_id != self._not_known:
                 self._is_doubtful = True
             case Outcome.BUSY:
-                self._rest_while_busy()
+                self._pause_while_busy()
             case Outcome.NO_BATCHES:
                 pass
             case _:
@@ -341,9 +333,9 @@ class CopyLane(UploadLane):
             self._search = KnownPrefix([least_size(row) for row in ours])
         place = self._search.question
         assert place is not None
-        return self._shipment((self._ready[place],), Form.QUESTION)
+        return self._flight.shipment((self._ready[place],), Form.QUESTION)
 
-    def _take_word(self, row: OutboxRow, answer: Answer) -> None:
+    def _take_answer_to_question(self, answer: Answer) -> Verdict | None:
         search = self._search
         assert search is not None
         match answer.outcome:
@@ -352,30 +344,31 @@ class CopyLane(UploadLane):
                 assert place is not None
                 search.learn(place, is_known=answer.outcome is not Outcome.MISPLACED)
                 if search.question is None:
-                    self._leave_out(search)
+                    self._skip_known(search)
             case Outcome.BUSY:
                 self._search = None
-                self._rest_while_busy()
+                self._pause_while_busy()
             case Outcome.NO_BATCHES | Outcome.TOO_LARGE:
                 self._search = None
             case _:
-                self._refuse(row, answer)
+                return Verdict.REFUSED
+        return None
 
-    def _rest_while_busy(self) -> None:
+    def _pause_while_busy(self) -> None:
         """Wait a moment for room; where there was none for long, go one by one for a while."""
         now = loop_time()
         self._busy_since = self._busy_since or now
         if now - self._busy_since >= BUSY_PATIENCE:
             self._batches_from = now + ONE_BY_ONE_FOR * jitter()
         else:
-            self._rests_until = now + BUSY_PAUSE * jitter()
+            self.paused_until = now + BUSY_PAUSE * jitter()
 
-    def _leave_out(self, search: KnownPrefix) -> None:
+    def _skip_known(self, search: KnownPrefix) -> None:
         """Count what is known as acknowledged."""
         known = [self._ready.popleft() for _ in range(search.known)]
         for row in known:
             self._window.sent(row.row_id, row.size)
-        self._acknowledge(known)
+        self._flight.acknowledge(known)
         self._search = None
         if search.has_met_unknown:
             self._is_doubtful, self._not_known = False, self._ready[0].row_id
@@ -395,27 +388,3 @@ def _is_whole(shipment: Shipment, answer: Answer) -> bool:
         return True
     assert shipment.behind is not None
     return answer.sequence == shipment.behind.sequence + len(shipment.rows)
-
-
-class FastPathLane(CopyLane):
-    """The lane whose rows are in the passage, for as long as that is open."""
-
-    def __init__(
-        self, passage: FastPath, terms: Terms, flight_limit: FlightLimit, publishes: Tally, wake: Callable[[], None]
-    ) -> None:
-        super().__init__(passage, terms, flight_limit, publishes, wake)
-        self._passage = passage
-        self._closed_count = passage.closed_count
-
-    def next_shipment(self, _appends: int) -> Shipment | None:
-        """Give what may leave now; what was read of a passage that has closed since no longer may."""
-        if self._closed_count != self._passage.closed_count:
-            self._closed_count = self._passage.closed_count
-            self.rewind()
-        return super().next_shipment(self._passage.handed_count)
-
-    def _leave_behind(self, _row: OutboxRow, _limit: SizeLimit) -> None:
-        self._passage.close()
-
-    def _refuse(self, _row: OutboxRow, _answer: Answer) -> None:
-        self._passage.close()

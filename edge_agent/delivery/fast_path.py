@@ -45,7 +45,7 @@ class FastPath:
         self._is_open = self._is_barred = False
         self._changed, self._emptied = asyncio.Event(), asyncio.Event()
         self.acknowledged_through = 0
-        self.handed_count = 0
+        self.append_count = 0
         self.closed_count = 0
 
     # For who hands over
@@ -78,7 +78,7 @@ class FastPath:
             self._size += row.size
         self._last_row_id += len(rows)
         self._rows.extend(rows)
-        self.handed_count += 1
+        self.append_count += 1
         self._wake()
         return self._last_row_id
 
@@ -176,7 +176,7 @@ PATIENCE = 2.0
 
 
 class DeliveredCopies(msgspec.Struct, frozen=True):
-    """A state to be committed, with rows that have to be stored with it."""
+    """A state to be committed, with the rows that were not delivered and have to be stored with it."""
 
     state: BlockState
     rows: Sequence[OutboxRow] = ()

@@ -1,21 +1,21 @@
-"""Take one lane's rows to the region: read ahead, ship, take the answers, and let the acknowledged prefix go.
+"""Take one lane's rows to the region: read ahead, ship, take the answers, and delete the acknowledged prefix.
 
-Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by row,
-which tells what is wrong with which. A lane whose row is refused rests a while and begins again; others go on. A row
-that is too large is refused for good, and holds up nobody: the store sets it apart, and the lane goes on. Until that is
-durable nothing more leaves in the lane; what it was refused for meanwhile goes into the next transaction, together.
+A lane is an UploadLane, which times what leaves and deals with refusals, over a LaneFlight, which holds the rows that
+were read and those in flight. A Scheduler chooses what leaves next: ParallelScheduler here, CopyScheduler in
+copy_lane.py. A lane whose row is refused pauses and starts again; other lanes go on. A row that is too large is refused
+for good and does not hold up the others: the store sets it apart, and the lane goes on. Until that is durable nothing
+more leaves in the lane; rows that are refused for their size meanwhile go into the next transaction, together.
 
-While a backlog brings records by the hundred, they let reading go first: a batch of registrations leaves each second,
-and five of advisories, of which there are as many only when everybody is new. Whoever knows the present sooner says
+While a backlog brings records by the hundred, uploads give way to reading: a batch of registrations leaves each second,
+and five of advisories, of which there are as many only when every sender is new. An agent that catches up sooner says
 sooner who is silent now.
-
-Rows may pass each other when a publish fails. A watermark may not: it leaves only when everything before it in its
-lane is acknowledged, or stands before it in the same batch, which is stored in its order or not at all.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from typing import Protocol
 
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.delivery.flow_control import FlightLimit, UploadWindow
@@ -30,7 +30,10 @@ READ_BYTES = 4 << 20
 
 
 class LaneReader:
-    """``ready`` holds what was read and has not been taken. ``wake`` is called when a reading of the file has ended."""
+    """Reads a lane's rows ahead. ``ready`` holds what was read and has not been taken.
+
+    ``wake`` is called when reading from the file has ended.
+    """
 
     def __init__(self, lane: Lane, store: LaneRows, wake: Callable[[], None]) -> None:
         self.ready: deque[OutboxRow] = deque()
@@ -46,11 +49,12 @@ class LaneReader:
         """Tell whether the file is being read."""
         return self._reading is not None and not self._reading.done()
 
-    def read_on(self, appends: int) -> bool:
-        """Read on where that is of use; tell whether there was nothing more as of ``appends``.
+    def read_on(self) -> bool:
+        """Read on if fewer rows are ready than can be used; tell whether the lane had no more rows.
 
         Raise what reading the file raised.
         """
+        appends = self._store.append_count
         if self._reading is not None:
             if not self._reading.done():
                 return False
@@ -69,7 +73,7 @@ class LaneReader:
         return False
 
     def rewind(self, through: int) -> None:
-        """Begin again behind a row."""
+        """Read again from behind row ``through``."""
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -78,7 +82,7 @@ class LaneReader:
 
     def _has_read(self, reading: asyncio.Task[list[OutboxRow]]) -> None:
         if not reading.cancelled():
-            # Who asks for the result hears of it; one that nobody wants any more is no news.
+            # Mark the error as seen: read_on() raises it, and after a rewind nobody needs it.
             reading.exception()
         self._wake()
 
@@ -86,7 +90,7 @@ class LaneReader:
         if not rows:
             self._appends_read = appends
             return
-        # As many as are of use, and no more than memory should hold: what waits may be large.
+        # As many as can be used, within a bound on memory: rows may be large.
         usual_size = sum([row.size for row in rows]) // len(rows)
         self._most_rows = max(min(READ_BYTES // usual_size, READ_ROWS), 2)
         self.through = rows[-1].row_id
@@ -103,16 +107,17 @@ WORTH_A_BATCH = 100
 
 BUSY_PAUSE = 2.0
 YIELDING_ROWS = {Lane.ADVISORIES: 5 * BATCH_ROWS, Lane.REGISTRATIONS: BATCH_ROWS, Lane.COPIES: 0}
-"""How many leave each second while reading goes first; 0: copies go as ever."""
+"""How many leave each second while uploads give way to reading; 0: copies never give way."""
 
 LOOK_AGAIN_AFTER = 0.1
 
 
-class UploadLane:
-    """One lane, whose rows may pass each other when a publish fails. ``wake`` is called when more of them were read.
+class LaneFlight:
+    """One lane's rows on their way: ``ready`` to leave, in ``shipments`` that wait for their answer, or acknowledged.
 
-    ``problem`` says why its rows do not leave, until one was acknowledged or none waits. ``is_empty`` tells that none
-    waited when it was last asked for a shipment. ``has_too_large`` asks for set_apart().
+    ``wake`` is called when more rows were read. ``publishes`` counts them.
+    ``shipments`` holds, by number, each shipment and when it left. ``window`` holds the rows that were sent.
+    ``problem`` says why the lane's rows do not leave, until one was acknowledged or none waits.
     """
 
     def __init__(
@@ -120,25 +125,186 @@ class UploadLane:
         lane: Lane,
         store: LaneRows,
         terms: Terms,
-        flight_limit: FlightLimit,
+        limit: FlightLimit,
         publishes: Tally,
         wake: Callable[[], None],
     ) -> None:
         self.lane = lane
+        self.store = store
+        self.terms = terms
+        self.limit = limit
+        self.publishes = publishes
         self.problem = ""
-        self.is_empty = False
-        self._store = store
-        self._terms = terms
-        self._flight_limit = flight_limit
-        self._publishes = publishes
-        self._window = UploadWindow(WINDOW_MESSAGES, flight_limit.limit)
-        self._reader = LaneReader(lane, store, wake)
-        self._ready = self._reader.ready
+        self.window = UploadWindow(WINDOW_MESSAGES, limit.limit)
+        self.reader = LaneReader(lane, store, wake)
+        self.ready = self.reader.ready
+        self.shipments: dict[int, tuple[Shipment, float]] = {}
+        self.acknowledged_through = 0
+
+    def batch(self) -> tuple[list[OutboxRow], bool]:
+        """Choose rows for a batch; tell whether there will be more of them when the window is empty.
+
+        All are of one block: another block's may go into another stream. A row that may be too large goes alone.
+        """
+        rows: list[OutboxRow] = []
+        size, block = 0, self.ready[0].block
+        alone_from = self.terms.alone_from(block)
+        admits, is_idle = self.window.admits, not len(self.window)
+        for row in self.ready:
+            row_size = row.size
+            size += row_size
+            if row.block != block or len(rows) == BATCH_ROWS or (size > self.window.byte_limit // 2 and rows):
+                break
+            if row_size >= alone_from:
+                return rows or [row], False
+            if not (is_idle or admits(size)) or (row.is_watermark and not is_idle):
+                return rows, True
+            rows.append(row)
+        return rows, False
+
+    def ship(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
+        """Move the first of the ready rows into the window; give them as a shipment."""
+        for row in rows:
+            self.ready.popleft()
+            self.window.sent(row.row_id, row.size)
+        return self.shipment(rows, form, behind)
+
+    def shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
+        """Give rows as a shipment with a number of its own."""
+        return Shipment(self.terms.next_number(), self.lane, rows, form, behind)
+
+    def acknowledge(self, rows: Iterable[OutboxRow], done: int | None = None) -> None:
+        """Note that rows are acknowledged; the store deletes the prefix that is. ``done`` of them were published."""
+        through = count = 0
+        for row in rows:
+            through = self.window.acknowledge(row.row_id) or through
+            count += 1
+        self.publishes.done += count if done is None else done
+        if count:
+            self.problem = ""
+        if through:
+            self.acknowledged_through = through
+            self.store.delete_through(self.lane, through)
+
+    def rewind(self) -> None:
+        """Forget everything behind the acknowledged prefix: it will be read and sent again."""
+        self.limit.restart(is_lost=bool(self.shipments))
+        self.window.rewind()
+        self.window.byte_limit = self.limit.limit
+        self.reader.rewind(self.acknowledged_through)
+        for shipment, _ in self.shipments.values():
+            if shipment.form is Form.QUESTION:
+                self.terms.unanswered(shipment.rows[0].block)
+        self.shipments.clear()
+        self.store.release(self.lane)
+
+
+class Verdict(Enum):
+    """What the lane has to do about a row that the region did not take."""
+
+    REFUSED = auto()
+    TOO_LARGE = auto()
+
+
+class Scheduler(Protocol):
+    """Chooses what leaves one lane next. ``paused_until``, on the loop's clock: nothing leaves before."""
+
+    paused_until: float
+
+    def next_shipment(self) -> Shipment | None:
+        """Give what may leave now; None where nothing may."""
+
+    def take_answer(self, shipment: Shipment, answer: Answer, sent_at: float) -> Verdict | None:
+        """Take the answer to a shipment that left at ``sent_at``; give what is to be done about its first row."""
+
+    def send_again(self, row: OutboxRow) -> None:
+        """Send a row once more in place of the one with its id, which was refused."""
+
+    def restart(self) -> None:
+        """Forget what was in flight: the lane starts again behind the acknowledged prefix."""
+
+
+class ParallelScheduler:
+    """Sends rows that may pass each other when a publish fails: those of advisories and registrations.
+
+    Where the stream takes atomic batches, many waiting rows go as one. A batch that is refused is sent again row by
+    row, which tells which of them the region does not take, and why. A watermark never passes another row: it leaves
+    only when everything before it in its lane is acknowledged, or goes before it in the same batch, which is stored in
+    its order or not at all.
+    """
+
+    paused_until = 0.0
+
+    def __init__(self, flight: LaneFlight) -> None:
+        self._flight = flight
         self._again: deque[OutboxRow] = deque()
-        self._in_flight: dict[int, tuple[Shipment, float]] = {}
-        self._acknowledged_through = 0
-        self._rests_until = 0.0
         self._batches_from = 0.0
+
+    def next_shipment(self) -> Shipment | None:
+        """Give what may leave now: rows to be sent again first, then a batch, then a single row."""
+        flight, ready = self._flight, self._flight.ready
+        if self._again:
+            return self._next_again()
+        if len(ready) >= WORTH_A_BATCH:
+            block = ready[0].block
+            if not flight.terms.is_asked(block):
+                flight.terms.ask(block)
+                return flight.shipment((ready[0],), Form.QUESTION)
+            if flight.terms.takes_batches(block) and loop_time() >= self._batches_from:
+                rows, waits = flight.batch()
+                if len(rows) >= WORTH_A_BATCH or (len(rows) > 1 and not len(flight.window)):
+                    return flight.ship(rows, Form.BATCH)
+                if waits:
+                    return None
+        if ready and flight.window.admits(ready[0].size, is_barrier=ready[0].is_watermark):
+            return flight.ship((ready[0],))
+        return None
+
+    def take_answer(self, shipment: Shipment, answer: Answer, _sent_at: float) -> Verdict | None:
+        """Take the answer to a shipment; give what is to be done about its first row."""
+        rows = shipment.rows
+        if shipment.form is Form.QUESTION:
+            return None
+        if answer.outcome is Outcome.STORED:
+            self._flight.acknowledge(rows)
+            return None
+        if shipment.form is Form.BATCH:
+            if answer.outcome is Outcome.BUSY:
+                self._batches_from = loop_time() + BUSY_PAUSE * jitter()
+            self._again.extend(rows)
+            return None
+        return Verdict.TOO_LARGE if answer.outcome is Outcome.TOO_LARGE else Verdict.REFUSED
+
+    def send_again(self, row: OutboxRow) -> None:
+        """Send a row once more in place of the one with its id, which was refused."""
+        self._again.append(row)
+
+    def restart(self) -> None:
+        """Forget what was in flight."""
+        self._again.clear()
+
+    def _next_again(self) -> Shipment | None:
+        row = self._again[0]
+        if row.is_watermark and not self._flight.window.is_first(row.row_id):
+            return None
+        return self._flight.shipment((self._again.popleft(),))
+
+
+class UploadLane:
+    """One lane: when it may send, and what becomes of rows that the region does not take.
+
+    ``is_empty`` tells that no row waited when it was last asked for a shipment. ``has_too_large`` asks for set_apart().
+    ``on_refusal``, where there is one, is called in place of all that a lane does about such rows.
+    """
+
+    def __init__(self, flight: LaneFlight, scheduler: Scheduler, on_refusal: Callable[[], None] | None = None) -> None:
+        self.lane = flight.lane
+        self.is_empty = False
+        self._flight = flight
+        self._shipments = flight.shipments
+        self._scheduler = scheduler
+        self._on_refusal = on_refusal
+        self._paused_until = 0.0
         self._retry_after = FIRST_RETRY
         self._waits_since = 0.0
         self._left_since = 0
@@ -148,6 +314,15 @@ class UploadLane:
         self._rewind_count = 0
 
     @property
+    def problem(self) -> str:
+        """Say why the lane's rows do not leave, until one was acknowledged or none waits; "" where they do."""
+        return self._flight.problem
+
+    @problem.setter
+    def problem(self, text: str) -> None:
+        self._flight.problem = text
+
+    @property
     def has_too_large(self) -> bool:
         """Tell whether rows were refused for their size and are still in the lane."""
         return bool(self._too_large)
@@ -155,223 +330,130 @@ class UploadLane:
     @property
     def in_flight(self) -> int:
         """Count the shipments that wait for their answer."""
-        return len(self._in_flight)
+        return len(self._shipments)
 
     @property
     def is_reading(self) -> bool:
         """Tell whether more rows are being read from the file."""
-        return self._reader.is_reading
+        return self._flight.reader.is_reading
 
     @property
-    def rests_until(self) -> float:
-        """Give the instant of the loop's clock until which nothing leaves: it was refused, or lets reading go first."""
-        return max(self._rests_until, self._yields_until)
+    def paused_until(self) -> float:
+        """Give until when, on the loop's clock, nothing leaves: after a refusal, or to give way to reading."""
+        return max(self._paused_until, self._yields_until, self._scheduler.paused_until)
 
     @property
     def waits_since(self) -> float:
-        """Give when the last answer came, or the first shipment behind it left."""
+        """Give when the last answer came, or the first shipment after it left."""
         return self._waits_since
 
-    def next_shipment(self, appends: int) -> Shipment | None:
-        """Give what may leave now, noted as sent; ``appends`` tells whether reading again is worth it.
-
-        Where it is kept back a while before it leaves, left() has to follow.
-        """
+    def next_shipment(self) -> Shipment | None:
+        """Give what may leave now, noted as sent; where it is delayed before it leaves, note_sent() has to follow."""
         now = loop_time()
-        if self._too_large or self._is_setting_apart or now < self._rests_until or self._yields(now):
+        is_paused = now < self._paused_until or now < self._scheduler.paused_until
+        if self._too_large or self._is_setting_apart or is_paused or self._yields(now):
             return None
-        has_read_all = self._reader.read_on(appends)
-        self.is_empty = has_read_all and self._reader.through == self._acknowledged_through
+        flight = self._flight
+        has_read_all = flight.reader.read_on()
+        self.is_empty = has_read_all and flight.reader.through == flight.acknowledged_through
         if self.is_empty:
             self.problem = ""
-        shipment = self._chosen()
+        shipment = self._scheduler.next_shipment()
         if shipment is not None:
-            if not self._in_flight:
+            if not self._shipments:
                 self._waits_since = now
-            self._in_flight[shipment.number] = (shipment, now)
+            self._shipments[shipment.number] = (shipment, now)
             self._left_since += len(shipment.rows)
         return shipment
 
     def _yields(self, now: float) -> bool:
-        """Tell whether reading goes first: for the rest of a second in which enough have left."""
+        """Tell whether to give way to reading: for the rest of a second in which enough rows have left."""
         if now - self._left_from >= 1:
             self._left_from, self._left_since = now, 0
         most = YIELDING_ROWS[self.lane]
-        yields = 0 < most <= self._left_since and self._store.is_filling()
+        yields = 0 < most <= self._left_since and self._flight.store.is_filling()
         self._yields_until = now + LOOK_AGAIN_AFTER if yields else 0.0
         return yields
 
-    def left(self, shipment: Shipment) -> None:
-        """Note that a shipment leaves only now: its answer is waited for from now on."""
+    def note_sent(self, shipment: Shipment) -> None:
+        """Note that a shipment leaves only now: the wait for its answer begins."""
         now = loop_time()
-        if len(self._in_flight) == 1:
+        if len(self._shipments) == 1:
             self._waits_since = now
-        self._in_flight[shipment.number] = (shipment, now)
+        self._shipments[shipment.number] = (shipment, now)
 
     def take_answer(self, answer: Answer) -> None:
-        """Take an answer to a shipment; one that is no longer in flight means nothing."""
-        shipment, sent_at = self._in_flight.pop(answer.number, (None, 0.0))
+        """Take an answer to a shipment; one to a shipment that is no longer in flight means nothing."""
+        shipment, sent_at = self._shipments.pop(answer.number, (None, 0.0))
         if shipment is None:
             return
         self._waits_since = loop_time()
-        self._flight_limit.answered(shipment.size, loop_time() - sent_at)
-        self._window.byte_limit = self._flight_limit.limit
+        self._flight.limit.answered(shipment.size, loop_time() - sent_at)
+        self._flight.window.byte_limit = self._flight.limit.limit
+        row = shipment.rows[0]
         if answer.outcome is Outcome.STORED:
             self._retry_after = FIRST_RETRY
         if shipment.form is not Form.SINGLE:
-            self._terms.learn(shipment.rows[0].block, shipment.form, answer.outcome)
+            self._flight.terms.learn(row.block, shipment.form, answer.outcome)
         elif answer.outcome is Outcome.STORED:
-            row = shipment.rows[0]
-            self._terms.was_taken(row.block, row.size)
-            if row.block in self._terms.dropped:
-                self._terms.covers(row.block, least_size(row))
-        self._answered(shipment, answer)
+            self._flight.terms.was_taken(row.block, row.size)
+            if row.block in self._flight.terms.dropped:
+                self._flight.terms.covers(row.block, least_size(row))
+        verdict = self._scheduler.take_answer(shipment, answer, sent_at)
+        if verdict is not None and self._on_refusal is not None:
+            self._on_refusal()
+        elif verdict is Verdict.TOO_LARGE:
+            self._shorten_or_set_apart(row, answer.limit)
+        elif verdict is Verdict.REFUSED:
+            # A row that may not be dropped waits until somebody has helped.
+            self._flight.publishes.failed += 1
+            self._pause(f"block {row.block}: {row.subject}: {answer.reason}")
+
+    def _shorten_or_set_apart(self, row: OutboxRow, limit: SizeLimit) -> None:
+        """Send a row once more without the headers that can be spared; if it has none, go on without it."""
+        self._flight.publishes.failed += 1
+        # For the servers' limit they were left out already.
+        shorter = without_spared(row) if limit is SizeLimit.MAX_MSG_SIZE else row
+        if shorter is not row:
+            self._scheduler.send_again(shorter)
+            return
+        self._flight.terms.was_too_large(row.block, row.size)
+        self._too_large.append((row, TooLarge(limit, least_size(row))))
 
     async def set_apart(self) -> None:
-        """Have the store set apart what was too large; where it cannot, the lane rests, and begins again."""
+        """Have the store set apart the rows that were too large; where it cannot, the lane pauses and starts again."""
         rows, self._too_large = self._too_large, []
         if not rows:
             return
         rewind_count, self._is_setting_apart = self._rewind_count, True
         try:
-            await self._store.set_apart(rows)
+            await self._flight.store.set_apart(rows)
         except StoreUnwritable as error:
-            self._rest(f"{error.cause}: {error}")
+            self._pause(f"{error.cause}: {error}")
             return
         finally:
             self._is_setting_apart = False
         self._retry_after = FIRST_RETRY
         if rewind_count == self._rewind_count:
-            self._acknowledge([row for row, _ in rows], done=0)
+            self._flight.acknowledge([row for row, _ in rows], done=0)
 
     def give_back(self) -> int:
         """Forget what was read and has not left; give the last row that may have."""
-        through = max(self._window.last_row_id, self._acknowledged_through)
-        self._reader.rewind(through)
+        through = max(self._flight.window.last_row_id, self._flight.acknowledged_through)
+        self._flight.reader.rewind(through)
         return through
 
     def rewind(self) -> None:
-        """Begin again behind the acknowledged prefix: what is in flight is lost, or known when it comes again."""
-        self._flight_limit.restart(is_lost=bool(self._in_flight))
-        self._window.rewind()
-        self._window.byte_limit = self._flight_limit.limit
-        self._reader.rewind(self._acknowledged_through)
+        """Start again behind the acknowledged prefix: what is in flight is lost, or known when it comes again."""
+        self._flight.rewind()
+        self._scheduler.restart()
         self.is_empty = False
-        for shipment, _ in self._in_flight.values():
-            if shipment.form is Form.QUESTION:
-                self._terms.unanswered(shipment.rows[0].block)
-        self._again.clear()
-        self._in_flight.clear()
         self._too_large.clear()
         self._rewind_count += 1
-        self._store.release(self.lane)
 
-    # For lanes of other rules
-
-    def _chosen(self) -> Shipment | None:
-        if self._again:
-            return self._chosen_again()
-        if len(self._ready) >= WORTH_A_BATCH:
-            block = self._ready[0].block
-            if not self._terms.is_asked(block):
-                self._terms.ask(block)
-                return self._shipment((self._ready[0],), Form.QUESTION)
-            if self._terms.takes_batches(block) and loop_time() >= self._batches_from:
-                rows, waits = self._batch()
-                if len(rows) >= WORTH_A_BATCH or (len(rows) > 1 and not len(self._window)):
-                    return self._shipped(rows, Form.BATCH)
-                if waits:
-                    return None
-        if self._ready and self._window.admits(self._ready[0].size, is_barrier=self._ready[0].is_watermark):
-            return self._shipped((self._ready[0],))
-        return None
-
-    def _chosen_again(self) -> Shipment | None:
-        row = self._again[0]
-        if row.is_watermark and not self._window.is_first(row.row_id):
-            return None
-        return self._shipment((self._again.popleft(),))
-
-    def _answered(self, shipment: Shipment, answer: Answer) -> None:
-        rows = shipment.rows
-        if shipment.form is Form.QUESTION:
-            return
-        if answer.outcome is Outcome.STORED:
-            self._acknowledge(rows)
-        elif shipment.form is Form.BATCH:
-            if answer.outcome is Outcome.BUSY:
-                self._batches_from = loop_time() + BUSY_PAUSE * jitter()
-            self._again.extend(rows)
-        elif answer.outcome is Outcome.TOO_LARGE:
-            self._leave_behind(rows[0], answer.limit)
-        else:
-            self._refuse(rows[0], answer)
-
-    def _leave_behind(self, row: OutboxRow, limit: SizeLimit) -> None:
-        """Send a row once more without the headers that can be spared; if it had none, go on without it."""
-        self._publishes.failed += 1
-        # For the servers' limit they were left out already.
-        shorter = without_spared(row) if limit is SizeLimit.MAX_MSG_SIZE else row
-        if shorter is not row:
-            self._send_again(shorter)
-            return
-        self._terms.was_too_large(row.block, row.size)
-        self._too_large.append((row, TooLarge(limit, least_size(row))))
-
-    def _send_again(self, row: OutboxRow) -> None:
-        self._again.append(row)
-
-    def _refuse(self, row: OutboxRow, answer: Answer) -> None:
-        """Let a row that may not be dropped wait until somebody has helped."""
-        self._publishes.failed += 1
-        self._rest(f"block {row.block}: {row.subject}: {answer.reason}")
-
-    def _rest(self, problem: str) -> None:
-        """Let the lane rest, and begin again."""
+    def _pause(self, problem: str) -> None:
+        """Pause the lane, then start again."""
         self.problem = problem
-        self._rests_until = loop_time() + self._retry_after * jitter()
+        self._paused_until = loop_time() + self._retry_after * jitter()
         self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
         self.rewind()
-
-    def _acknowledge(self, rows: Iterable[OutboxRow], done: int | None = None) -> None:
-        through = count = 0
-        for row in rows:
-            through = self._window.acknowledge(row.row_id) or through
-            count += 1
-        self._publishes.done += count if done is None else done
-        if count:
-            self.problem = ""
-        if through:
-            self._acknowledged_through = through
-            self._store.delete_through(self.lane, through)
-
-    def _batch(self) -> tuple[list[OutboxRow], bool]:
-        """Choose rows for a batch; tell whether there will be more of them when the window is empty.
-
-        All are of one block: another's may go into another stream. One that may be too large is left alone.
-        """
-        rows: list[OutboxRow] = []
-        size, block = 0, self._ready[0].block
-        alone_from = self._terms.alone_from(block)
-        admits, is_idle = self._window.admits, not len(self._window)
-        for row in self._ready:
-            row_size = row.size
-            size += row_size
-            if row.block != block or len(rows) == BATCH_ROWS or (size > self._flight_limit.limit // 2 and rows):
-                break
-            if row_size >= alone_from:
-                return rows or [row], False
-            if not (is_idle or admits(size)) or (row.is_watermark and not is_idle):
-                return rows, True
-            rows.append(row)
-        return rows, False
-
-    def _shipped(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
-        """Move the first of the ready rows into the window."""
-        for row in rows:
-            self._ready.popleft()
-            self._window.sent(row.row_id, row.size)
-        return self._shipment(rows, form, behind)
-
-    def _shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
-        return Shipment(self._terms.next_number(), self.lane, rows, form, behind)

@@ -8,17 +8,17 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from edge_agent.core.records import Lane
-from edge_agent.delivery.copy_lane import CopyLane, FastPathLane
+from edge_agent.delivery.copy_lane import CopyScheduler
 from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.flow_control import MOST, FlightLimit
-from edge_agent.delivery.lane import UploadLane
+from edge_agent.delivery.lane import LaneFlight, ParallelScheduler, UploadLane
 from edge_agent.delivery.oversized import OversizedRetry
 from edge_agent.delivery.port import Upstream, UpstreamUnavailable
 from edge_agent.delivery.shipment import Answer, Terms
 from edge_agent.runtime.backoff import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
 from edge_agent.runtime.tally import Tally
 from edge_agent.runtime.tasks import is_cancelled
-from edge_agent.store.port import OutboxStore
+from edge_agent.store.port import LaneRows, OutboxStore
 
 SEND_ROWS = 256
 ACKNOWLEDGEMENT_PATIENCE = 10.0
@@ -51,20 +51,27 @@ class Uploader:
         self._oversized = OversizedRetry(store, upstream, passage, self._terms)
         self.publishes = Tally()
 
-        def limit() -> FlightLimit:
-            return FlightLimit(bytes_per_second or MOST)
+        def flight(lane: Lane, rows: LaneRows) -> LaneFlight:
+            limit = FlightLimit(bytes_per_second or MOST)
+            return LaneFlight(lane, rows, self._terms, limit, self.publishes, upstream.poke)
 
-        registrations = UploadLane(Lane.REGISTRATIONS, store, self._terms, limit(), self.publishes, upstream.poke)
+        def parallel(lane: Lane) -> UploadLane:
+            rows = flight(lane, store)
+            return UploadLane(rows, ParallelScheduler(rows))
+
+        registrations = parallel(Lane.REGISTRATIONS)
         store.reads_ahead(registrations.lane, registrations.give_back)
+        copies, fast = flight(Lane.COPIES, store), flight(Lane.COPIES, passage)
+        self._fast_lane = UploadLane(fast, CopyScheduler(fast), on_refusal=passage.close)
+        self._fast_path_closed_count = passage.closed_count
         self._lanes = (
-            UploadLane(Lane.ADVISORIES, store, self._terms, limit(), self.publishes, upstream.poke),
+            parallel(Lane.ADVISORIES),
             registrations,
-            CopyLane(store, self._terms, limit(), self.publishes, upstream.poke),
-            FastPathLane(passage, self._terms, limit(), self.publishes, upstream.poke),
+            UploadLane(copies, CopyScheduler(copies)),
+            self._fast_lane,
         )
         self._lane_of: dict[int, UploadLane] = {}
         self._found_too_large = asyncio.Event()
-        self._appends = 0
         self._retry_after = FIRST_RETRY
         self._looked_at = self._taken_at = 0.0
         self._is_in_trouble = False
@@ -93,8 +100,9 @@ class Uploader:
             self._upstream.poke()
 
     async def _watch_appends(self) -> None:
+        seen = 0
         while True:
-            self._appends = await self._store.wait_for_rows(self._appends)
+            seen = await self._store.wait_for_rows(seen)
             self._upstream.poke()
 
     async def _retry_for_ever(self) -> None:
@@ -167,7 +175,7 @@ class Uploader:
             left = progressed_at + ACKNOWLEDGEMENT_PATIENCE - now
             # None is left where a thin link still takes what was sent: it is looked at now and then, and waited for.
             patience = min(left, LOOK_AT_LINK_EVERY) if left > 0 else LOOK_AT_LINK_EVERY
-        resting = [lane.rests_until - now for lane in self._lanes if lane.rests_until > now]
+        resting = [lane.paused_until - now for lane in self._lanes if lane.paused_until > now]
         return max(min([patience, *resting]), 0.0)
 
     def _tell_of_trouble(self, text: str) -> None:
@@ -182,12 +190,16 @@ class Uploader:
         """Send what may leave, advisories first; tell whether more may follow at once."""
         sent = 0
         while sent < SEND_ROWS:
+            if self._fast_path_closed_count != self._passage.closed_count:
+                # What was read of it is being stored: it may not leave from there any more.
+                self._fast_path_closed_count = self._passage.closed_count
+                self._fast_lane.rewind()
             for lane in self._lanes:
-                shipment = lane.next_shipment(self._appends)
+                shipment = lane.next_shipment()
                 if shipment is not None:
                     self._lane_of[shipment.number] = lane
                     await self._pace.wait(shipment.size)
-                    lane.left(shipment)
+                    lane.note_sent(shipment)
                     await self._upstream.send(shipment)
                     sent += len(shipment.rows)
                     break

@@ -8,9 +8,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from edge_agent.core.observation import SourceMessage
+from edge_agent.core.senders import NO_CHANGES
+from edge_agent.delivery.fast_path import BlockFastPath
 from edge_agent.ingest.port import Journal
 from edge_agent.source.port import Source
 from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
+from shared.identifiers import BlockId
 
 RETRY_AFTER = 0.5
 WORTH_A_COMMIT = 500
@@ -66,6 +69,25 @@ class CommitQueue:
         """Tell whether the next batch would have to wait."""
         return self._under_way is not None and not self._under_way.done()
 
+    @property
+    def has_undelivered(self) -> bool:
+        """Tell whether rows that were handed over are neither delivered nor stored; see FastPathCommits."""
+        return False
+
+    def read_patience(self, patience: float) -> float:
+        """Give for how long, in seconds, the loop may wait for messages before it calls keep_up()."""
+        return patience
+
+    async def hand_over(self, batch: BatchCommit) -> None:
+        """Commit what was read and decided."""
+        await self.begin(batch)
+
+    async def keep_up(self, *, has_read: bool) -> None:
+        """Commit what was delivered; called behind each reading, which may have found messages (``has_read``)."""
+
+    async def settle(self) -> None:
+        """Wait until the state in memory is the one that the last commit that was begun makes durable."""
+
     async def begin(self, batch: BatchCommit) -> None:
         """Commit a batch behind the one under way, which is waited for."""
         await self.finish()
@@ -103,6 +125,69 @@ class CommitQueue:
         if self._journal is not None:
             self._journal.committed(batch)
         await self._source.acknowledge(batch.state.position.sequence)
+
+
+LOOK_EVERY = 0.05
+"""How often, in seconds, the fast path is looked at while nothing is read."""
+
+
+class FastPathCommits(CommitQueue):
+    """The commits of a block that copies: its rows need not be stored while the region takes them at once.
+
+    Then only the state is committed, when they are acknowledged. Where the fast path is closed, or takes too long, rows
+    are stored as any others.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        source: Source,
+        pauses: Callable[[StoreUnwritable | None], None],
+        block_id: BlockId,
+        fast_path: BlockFastPath,
+    ) -> None:
+        super().__init__(store, source, pauses)
+        self._block_id = block_id
+        self._fast_path = fast_path
+
+    @property
+    def has_undelivered(self) -> bool:
+        """Tell whether rows that were handed over are neither delivered nor stored; see FastPathCommits."""
+        return False
+
+    def read_patience(self, patience: float) -> float:
+        """Give less while rows are on the fast path."""
+        return min(patience, LOOK_EVERY) if self._fast_path.is_under_way else patience
+
+    async def hand_over(self, batch: BatchCommit) -> None:
+        """Give a batch's rows to the fast path, or commit them."""
+        # Rows that are still being stored must not be overtaken.
+        await self.finish()
+        if batch.recorded or not self._fast_path.hand_over(batch.state, batch.rows):
+            await self.settle()
+            await self.begin(batch)
+
+    async def keep_up(self, *, has_read: bool) -> None:
+        """Commit what was delivered, and store what was not in time; wait while the fast path is full."""
+        if has_read and not self._fast_path.is_under_way:
+            await self._store.let_uploads_follow()
+        await self._conclude()
+        while not self._fast_path.has_room:
+            await self._fast_path.change(LOOK_EVERY)
+            await self._conclude()
+
+    async def settle(self) -> None:
+        """Wait until nothing is on the fast path."""
+        await self._conclude()
+        while self._fast_path.is_under_way:
+            await self._fast_path.change(LOOK_EVERY)
+            await self._conclude()
+
+    async def _conclude(self) -> None:
+        concluded = self._fast_path.conclude()
+        if concluded is not None:
+            await self.begin(BatchCommit(self._block_id, concluded.state, NO_CHANGES, concluded.rows))
+            await self.finish()
 
 
 FIRST_RETRY = 0.1

@@ -20,9 +20,9 @@ from edge_agent.core.records import OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
 from edge_agent.core.thinning import Thinning
-from edge_agent.delivery.fast_path import BlockFastPath, FastPath
+from edge_agent.delivery.fast_path import BlockFastPath
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
-from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, ReopenBackoff
+from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, FastPathCommits, ReopenBackoff
 from edge_agent.ingest.port import Progress
 from edge_agent.ingest.watermarks import Watermarks, watermark_context
 from edge_agent.runtime.backoff import Stretch
@@ -34,9 +34,6 @@ from shared.identifiers import SourcePosition
 from shared.instants import SECOND, format_instant
 
 log = logging.getLogger("muster.agent")
-
-PASSING = 0.05
-"""How often, in seconds, what passes the store by is looked at while nothing is read."""
 
 LONGEST_CHECK_INTERVAL = 1 * SECOND
 LOOK_EVERY = 2.0
@@ -62,16 +59,18 @@ class Ingest:
         store: BatchStore,
         decider: Decider | None,
         report: Callable[[IngestPhase, str], None],
-        passing: BlockFastPath | None = None,
+        fast_path: BlockFastPath | None = None,
     ) -> None:
         self._rules = rules
         self._intake = rules.intake
         self._emitter = rules.emitter
         self._source = source
         self._store = store
-        self._commits = CommitQueue(store, source, self._tell_pause, rules.journal)
+        if fast_path is None:
+            self._commits = CommitQueue(store, source, self._tell_pause, rules.journal)
+        else:
+            self._commits = FastPathCommits(store, source, self._tell_pause, rules.emitter.block_id, fast_path)
         self._decider = decider
-        self._passing = passing or BlockFastPath(FastPath(copies_wait=lambda: True), rules.emitter.block_id.block)
         self._journal = rules.journal
         self._oldest_forwarded = 0
         self._watermarks = Watermarks(rules.watermark_interval)
@@ -168,7 +167,7 @@ class Ingest:
             except SourceUnavailable as error:
                 await self._commits.finish()
                 self._report(phase_of(error), str(error))
-                await self._finish_passing()
+                await self._commits.settle()
                 await reopening.wait()
 
     async def _open(self) -> None:
@@ -234,7 +233,7 @@ class Ingest:
             await self._wait_for_room()
             await self._obey()
             patience = max(check_at - loop.time(), 0.0)
-            messages = await self._source.read(min(patience, PASSING) if self._passing.is_under_way else patience)
+            messages = await self._source.read(self._commits.read_patience(patience))
             if messages:
                 self.read_at = self._moved_at = loop.time()
                 if self.read_at - check_at > LOOK_ANEW_AFTER:
@@ -243,12 +242,7 @@ class Ingest:
                     await self._look_at(checked.facts, checked.refusal)
                     self._note_server(checked.facts)
                 await self._take(messages)
-                if not self._passing.is_under_way:
-                    await self._store.let_uploads_follow()
-            await self._conclude_passing()
-            while not self._passing.has_room:
-                await self._passing.change(PASSING)
-                await self._conclude_passing()
+            await self._commits.keep_up(has_read=bool(messages))
             if loop.time() >= check_at:
                 await self._commits.finish()
                 check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 4)
@@ -391,50 +385,30 @@ class Ingest:
         return following
 
     async def _adopt(self, draft: BlockDraft) -> None:
-        """Make a draft the state, and begin to commit it. What only advanced time needs none: a crash proves it again.
-
-        Copies that may pass the store by become the state at once, and are committed when they are delivered.
-        """
+        """Make a draft the state, and begin to commit it; not one that only advanced time: a crash proves it again."""
         if not draft.changes_nothing:
             state = draft.state()
             rows = self._emitter.rows(draft.decisions, state, self._watermark_context())
-            # What is still being stored may not be passed.
-            await self._commits.finish()
-            if draft.recorded or not self._passing.hand_over(state, rows):
-                await self._finish_passing()
-                await self._commits.begin(
-                    BatchCommit(
-                        self._emitter.block_id,
-                        state,
-                        draft.changes(),
-                        rows,
-                        draft.recorded,
-                        draft.decisions,
-                        self._oldest_forwarded,
-                        self._source.is_behind,
-                    )
+            await self._commits.hand_over(
+                BatchCommit(
+                    self._emitter.block_id,
+                    state,
+                    draft.changes(),
+                    rows,
+                    draft.recorded,
+                    draft.decisions,
+                    self._oldest_forwarded,
+                    self._source.is_behind,
                 )
+            )
         elif self._journal is not None:
             await self._commits.finish()
             await self._journal.prove(self._emitter.block_id, draft.state())
         self.decider.adopt(draft)
 
-    async def _conclude_passing(self) -> None:
-        """Commit what passed the store by and was delivered; store what was not, where it takes too long."""
-        concluded = self._passing.conclude()
-        if concluded is not None:
-            await self._commit(concluded.state, concluded.rows)
-
-    async def _finish_passing(self) -> None:
-        """Let nothing be under way past the store: the state in memory is the committed one then."""
-        await self._conclude_passing()
-        while self._passing.is_under_way:
-            await self._passing.change(PASSING)
-            await self._conclude_passing()
-
     async def _emit_watermark(self) -> None:
         state = self.decider.state
-        if not self._watermarks.may_vouch_for(state) or self._passing.is_under_way:
+        if not self._watermarks.may_vouch_for(state) or self._commits.has_undelivered:
             return
         row = self._emitter.watermark(state, self._watermark_context())
         # Also without one: with a filter, only what was examined tells a gap from what others' messages left behind.
@@ -457,7 +431,7 @@ class Ingest:
 
     async def _wait_for_room(self) -> None:
         if self._store.is_paused():
-            await self._finish_passing()
+            await self._commits.settle()
             self._report(IngestPhase.OUTBOX_FULL, "what may not be dropped has reached store.max_outbox")
             await self._store.wait_for_room()
             self._report(IngestPhase.READING, "")

@@ -218,7 +218,7 @@ class OutboxBooks:
         self._copies_moved = asyncio.Event()
         self.deleted_through = dict.fromkeys(Lane, 0)
         self.is_full = self._unloseable >= max_outbox
-        self._appends = 0
+        self.append_count = 0
         self._appended = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -358,9 +358,9 @@ class OutboxBooks:
 
     async def wait_for_rows(self, seen: int) -> int:
         """Wait until the count of appends differs from ``seen``; give the new count."""
-        while self._appends == seen:
+        while self.append_count == seen:
             await self._appended.wait()
-        return self._appends
+        return self.append_count
 
     def adopt(
         self,
@@ -393,6 +393,6 @@ class OutboxBooks:
 
     def announce_rows(self) -> None:
         """Wake whoever waits for rows."""
-        self._appends += 1
+        self.append_count += 1
         self._appended.set()
         self._appended = asyncio.Event()

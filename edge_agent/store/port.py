@@ -70,6 +70,10 @@ class LaneDepth(msgspec.Struct, frozen=True):
 class LaneRows(Protocol):
     """What a lane needs of where its rows are."""
 
+    @property
+    def append_count(self) -> int:
+        """Count how often rows were appended: while it stays the same there is nothing more to read."""
+
     def at_hand(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow] | None:
         """Give what ``pending`` does where that takes no time; None where it may take some."""
 
@@ -182,7 +186,7 @@ class OutboxStore(LaneRows, Protocol):
         """Name by lane the row up to which none waits any more."""
 
     async def wait_for_rows(self, seen: int) -> int:
-        """Wait until the count of appends differs from ``seen``; give the new count."""
+        """Wait until ``append_count`` differs from ``seen``; give it."""
 
     def reads_ahead(self, lane: Lane, give_back: Callable[[], int]) -> None:
         """Let ``give_back`` be called before an operator drops a lane's rows: what was read and has not left.

@@ -194,6 +194,11 @@ class SqliteStore:
         """Name the last row that each lane ever had."""
         return dict(self._books.last_row_ids)
 
+    @property
+    def append_count(self) -> int:
+        """Count how often rows were appended."""
+        return self._books.append_count
+
     def acknowledged_through(self) -> dict[Lane, int]:
         """Name by lane the row up to which none waits any more."""
         return self._books.acknowledged_through()

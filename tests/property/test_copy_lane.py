@@ -12,11 +12,9 @@ import pytest
 
 from edge_agent.core.records import Lane, OutboxRow, TooLarge
 from edge_agent.delivery import copy_lane, lane
-from edge_agent.delivery.copy_lane import CopyLane
-from edge_agent.delivery.flow_control import FlightLimit
 from edge_agent.delivery.shipment import Answer, Form, Shipment, Terms
-from edge_agent.runtime.tally import Tally
 from edge_agent.store.port import EVERYTHING, StoreFull
+from tests.support.asked_lane import copies_lane
 from tests.support.region_model import NEVER_TAKEN, RegionModel, drawn_copies
 
 HISTORIES = 1_500
@@ -29,7 +27,7 @@ class Waiting:
 
     def __init__(self, rows: Sequence[OutboxRow]) -> None:
         self.rows = rows
-        self.come = self.acknowledged_through = 0
+        self.come = self.acknowledged_through = self.append_count = 0
         self.set_apart_ids: list[int] = []
         self.is_unwritable: Callable[[], bool] = lambda: False
 
@@ -98,9 +96,8 @@ class History:
         self._terms = Terms()
         # What the servers refuse is known beforehand, what a stream refuses is not.
         self._terms.max_payload = draw.choice((EVERYTHING, NEVER_TAKEN))
-        self._lane = CopyLane(self.waiting, self._terms, FlightLimit(), Tally(), lambda: None)
+        self._lane = copies_lane(self.waiting, self._terms)
         self.waiting.is_unwritable = lambda: draw.random() < 0.2
-        self._appends = 0
         self._sent: deque[Shipment] = deque()
         self._answers: deque[Answer] = deque()
         self.forms: set[Form] = set()
@@ -111,8 +108,8 @@ class History:
         chance = draw.random()
         if chance < 0.25 and self.waiting.come < len(self.waiting.rows):
             self.waiting.come = min(len(self.waiting.rows), self.waiting.come + draw.choice((1, 5, 30)))
-            self._appends += 1
-        if chance < 0.6 and (shipment := self._lane.next_shipment(self._appends)) is not None:
+            self.waiting.append_count += 1
+        if chance < 0.6 and (shipment := self._lane.next_shipment()) is not None:
             self._sent.append(shipment)
             self.forms.add(shipment.form)
         if self._sent and draw.random() < 0.5:
@@ -124,7 +121,7 @@ class History:
             await asyncio.sleep(0)
             if draw.random() < 0.1:
                 self._lose_the_link()
-            assert self._lane.next_shipment(self._appends) is None
+            assert self._lane.next_shipment() is None
             await setting_apart
         if draw.random() < 0.01:
             self._lose_the_link()
@@ -139,7 +136,7 @@ class History:
         self._sent.clear()
         self._answers.clear()
         self._terms.forget()
-        self._lane = CopyLane(self.waiting, self._terms, FlightLimit(), Tally(), lambda: None)
+        self._lane = copies_lane(self.waiting, self._terms)
 
     def _lose_the_link(self) -> None:
         """What is on its way may arrive still, in part; what was answered is not heard."""

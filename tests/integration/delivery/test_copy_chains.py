@@ -15,7 +15,7 @@ from nats.js.errors import ServiceUnavailableError
 
 from aggregator.scenarios.stage import insist
 from edge_agent.delivery import copy_lane, lane, uploader
-from edge_agent.delivery.copy_lane import WORTH_A_CHAIN, CopyLane, FormChoice
+from edge_agent.delivery.copy_lane import WORTH_A_CHAIN, CopyScheduler, FormChoice
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.shipment import Form, Shipment
 from edge_agent.store.sqlite_store import SqliteStore
@@ -271,7 +271,9 @@ async def test_chains_that_break_on_a_replicated_stream_lose_double_and_reorder_
     tmp_path: Path, store: SqliteStore, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They break there whenever a row comes before the one before it is applied: nearly always."""
-    monkeypatch.setattr(CopyLane, "_form_of", lambda _, rows: Form.CHAIN if len(rows) >= WORTH_A_CHAIN else Form.BATCH)
+    monkeypatch.setattr(
+        CopyScheduler, "_form_of", lambda _, rows: Form.CHAIN if len(rows) >= WORTH_A_CHAIN else Form.BATCH
+    )
     bodies = await large_copies(store, 2_000)
     async with replicated_region(tmp_path) as region:
         writing = asyncio.create_task(write_under_chains(region, forms))

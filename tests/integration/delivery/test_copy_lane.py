@@ -7,31 +7,25 @@ import pytest
 
 from edge_agent.core.records import OutboxRow
 from edge_agent.delivery import copy_lane
-from edge_agent.delivery.copy_lane import CopyLane
-from edge_agent.delivery.flow_control import FlightLimit
-from edge_agent.delivery.lane import READ_BYTES, READ_ROWS
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
-from edge_agent.runtime.tally import Tally
+from edge_agent.delivery.copy_lane import CopyScheduler
+from edge_agent.delivery.lane import READ_BYTES, READ_ROWS, UploadLane
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.asked_lane import next_of, woken
+from tests.support.asked_lane import copies_lane, next_of
 from tests.support.fleet_region import EMPTY, running_region, uploading
 from tests.support.store_batches import batch, copy, opened
 from tests.support.waiting import until
 
 
-def lane_of(store: SqliteStore) -> CopyLane:
-    return CopyLane(store, Terms(), FlightLimit(), Tally(), woken)
-
-
-async def sent(lane: CopyLane) -> Shipment:
+async def sent(lane: UploadLane) -> Shipment:
     """Give the next shipment; a lane that was refused something rests before."""
-    await until(lambda: asyncio.get_running_loop().time() >= lane.rests_until, "the lane has rested")
+    await until(lambda: asyncio.get_running_loop().time() >= lane.paused_until, "the lane has rested")
     shipment = await next_of(lane)
     assert shipment is not None
     return shipment
 
 
-async def answer(lane: CopyLane, shipment: Shipment, outcome: Outcome, sequence: int = 0, reason: str = "") -> None:
+async def answer(lane: UploadLane, shipment: Shipment, outcome: Outcome, sequence: int = 0, reason: str = "") -> None:
     lane.take_answer(Answer(shipment.number, outcome, sequence, reason))
 
 
@@ -59,7 +53,7 @@ async def test_a_batch_follows_one_in_flight_of_its_own_block_alone(store: Sqlit
     """Another's may go into another stream, where the condition means nothing."""
     for number, block in enumerate("aba"):
         await store.commit(batch(number + 1, [copy(f"{block}{number}.{part}", block) for part in range(3_000)]))
-    lane = lane_of(store)
+    lane = copies_lane(store)
     in_flight: list[Shipment] = []
     sequence = followers = 0
     while True:
@@ -87,7 +81,7 @@ async def test_nothing_follows_a_batch_that_will_be_refused_since_others_wrote_b
 ) -> None:
     """As many as it has rows: then what follows would find the subject's end where it expects it."""
     await store.commit(batch(1, [copy(f"c{number}") for number in range(9_000)]))
-    lane = lane_of(store)
+    lane = copies_lane(store)
     await answer(lane, await sent(lane), Outcome.MISPLACED)
     first = await sent(lane)
     end = len(first.rows)
@@ -103,7 +97,7 @@ async def test_nothing_follows_a_batch_that_will_be_refused_since_others_wrote_b
 
 async def test_rows_of_a_refused_batch_go_alone_with_nothing_behind_them(store: SqliteStore) -> None:
     await store.commit(batch(1, [copy(f"c{number}") for number in range(4_000)]))
-    lane = lane_of(store)
+    lane = copies_lane(store)
     await answer(lane, await sent(lane), Outcome.MISPLACED)
     shipment = await sent(lane)
     assert shipment.form is Form.BATCH
@@ -123,16 +117,16 @@ async def test_a_lane_of_small_rows_and_then_large_ones_is_not_read_into_memory_
     async with opened(tmp_path / "agent.db") as store:
         await store.commit(batch(1, [copy(f"c{number}", size=size) for number, size in enumerate(sizes)]))
     async with opened(tmp_path / "agent.db") as store:
-        lane = lane_of(store)
+        lane = copies_lane(store)
         await answer(lane, await sent(lane), Outcome.NO_BATCHES)
         for _ in range(60):
             await answer(lane, await sent(lane), Outcome.STORED, 1)
-        assert sum(row.size for row in lane._ready) < 2 * READ_BYTES
+        assert sum(row.size for row in lane._flight.ready) < 2 * READ_BYTES
 
 
 async def test_a_refusal_is_no_longer_told_when_the_region_knows_what_was_refused(store: SqliteStore) -> None:
     await store.commit(batch(1, [copy("c")]))
-    lane = lane_of(store)
+    lane = copies_lane(store)
     await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
     assert lane.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
     await answer(lane, await sent(lane), Outcome.DUPLICATE)
@@ -143,7 +137,7 @@ async def test_a_refusal_is_still_told_while_a_question_says_that_the_region_doe
     store: SqliteStore,
 ) -> None:
     await store.commit(batch(1, [copy("c")]))
-    lane = lane_of(store)
+    lane = copies_lane(store)
     await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
     await answer(lane, await sent(lane), Outcome.MISPLACED)
     assert lane.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
@@ -156,7 +150,7 @@ async def test_a_region_that_stays_busy_gets_rows_one_by_one_and_batches_again_w
     monkeypatch.setattr(copy_lane, "BUSY_PATIENCE", 0.1)
     monkeypatch.setattr(copy_lane, "ONE_BY_ONE_FOR", 0.4)
     await store.commit(batch(1, [copy(f"c{number}") for number in range(20)]))
-    lane = lane_of(store)
+    lane = copies_lane(store)
     if batches_were_taken:
         await answer(lane, await sent(lane), Outcome.MISPLACED)
     gathered = Form.BATCH if batches_were_taken else Form.QUESTION
@@ -168,7 +162,9 @@ async def test_a_region_that_stays_busy_gets_rows_one_by_one_and_batches_again_w
         shipment = await sent(lane)
         assert (shipment.form, shipment.rows[0].payload.decode()) == (Form.SINGLE, f"c{number}")
         await answer(lane, shipment, Outcome.STORED, number + 1)
-    await until(lambda: asyncio.get_running_loop().time() >= lane._batches_from, "it is time for another batch")
+    scheduler = lane._scheduler
+    assert isinstance(scheduler, CopyScheduler)
+    await until(lambda: asyncio.get_running_loop().time() >= scheduler._batches_from, "it is time for another batch")
     shipment = await sent(lane)
     assert (shipment.form, shipment.rows[0].payload.decode()) == (gathered, "c2")
     await answer(lane, shipment, Outcome.BUSY, reason="too many batches")
@@ -181,7 +177,7 @@ async def test_a_block_whose_stream_takes_no_batches_takes_them_from_no_other(st
     await store.commit(batch(1, [copy(f"a{number}", "a") for number in range(2)]))
     await store.commit(batch(2, [copy(f"b{number}", "b") for number in range(20)]))
     await store.commit(batch(3, [copy("a2", "a")]))
-    lane = lane_of(store)
+    lane = copies_lane(store)
     await answer(lane, await sent(lane), Outcome.NO_BATCHES)
     for number in range(2):
         shipment = await sent(lane)

@@ -9,11 +9,10 @@ import pytest
 from edge_agent.core.records import Lane
 from edge_agent.delivery.flow_control import MOST, FlightLimit
 from edge_agent.delivery.lane import YIELDING_ROWS, UploadLane
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Terms
-from edge_agent.runtime.tally import Tally
+from edge_agent.delivery.shipment import Answer, Form, Outcome
 from edge_agent.store import outbox_index
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.asked_lane import next_of, woken
+from tests.support.asked_lane import next_of, parallel_lane
 from tests.support.store_batches import advisory, batch, opened, registration, watermark
 from tests.support.waiting import until
 
@@ -33,20 +32,20 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def lane_of(store: SqliteStore, lane: Lane) -> UploadLane:
     limit = FlightLimit()
     limit.limit = MOST
-    return UploadLane(lane, store, Terms(), limit, Tally(), woken)
+    return parallel_lane(lane, store, limit)
 
 
-async def leaves(lane: UploadLane, appends: int = 1) -> int:
+async def leaves(lane: UploadLane) -> int:
     """Let leave what may leave now, all of it stored at once; give how many rows, one that leaves twice once."""
     row_ids: set[int] = set()
-    while (shipment := await next_of(lane, appends)) is not None:
+    while (shipment := await next_of(lane)) is not None:
         row_ids.update(row.row_id for row in shipment.rows)
         lane.take_answer(Answer(shipment.number, Outcome.STORED))
     return len(row_ids)
 
 
 def has_rested(lane: UploadLane) -> bool:
-    return asyncio.get_running_loop().time() >= lane.rests_until
+    return asyncio.get_running_loop().time() >= lane.paused_until
 
 
 async def test_what_comes_by_the_thousand_lets_reading_go_first(tmp_path: Path, behind: pytest.MonkeyPatch) -> None:
@@ -70,7 +69,7 @@ async def test_advisories_leave_while_a_transaction_is_under_way(tmp_path: Path)
         lane = lane_of(store, Lane.ADVISORIES)
         async with store._lock:
             left = 0
-            while (shipment := lane.next_shipment(1)) is not None:
+            while (shipment := lane.next_shipment()) is not None:
                 left += len(shipment.rows)
                 lane.take_answer(Answer(shipment.number, Outcome.STORED))
             # The watermark at the end may be replaced by what is being committed.
@@ -101,7 +100,7 @@ async def test_registrations_that_come_by_the_hundred_at_the_streams_end_leave_a
         lane, left = lane_of(store, Lane.REGISTRATIONS), 0
         for number in range(1, 7):
             await store.commit(batch(number, [registration(f"node{number}.{place}", "text") for place in range(500)]))
-            left += await leaves(lane, number)
+            left += await leaves(lane)
         assert left == 3_000
 
 

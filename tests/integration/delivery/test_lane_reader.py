@@ -8,12 +8,8 @@ import pytest
 
 from edge_agent.core.records import Lane
 from edge_agent.delivery import uploader
-from edge_agent.delivery.flow_control import FlightLimit
-from edge_agent.delivery.lane import UploadLane
-from edge_agent.delivery.shipment import Terms
-from edge_agent.runtime.tally import Tally
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.asked_lane import next_of, woken
+from tests.support.asked_lane import next_of, parallel_lane
 from tests.support.fleet_region import Region, uploading
 from tests.support.store_batches import advisory, batch, registration
 from tests.support.waiting import until
@@ -50,15 +46,15 @@ async def test_what_was_committed_while_a_reading_ended_empty_needs_no_other_com
     await store.commit(batch(1, [registration("node1", "gone")]))
     store.delete_through(Lane.REGISTRATIONS, store.last_row_ids()[Lane.REGISTRATIONS])
     await store.commit(batch(2))
-    lane = UploadLane(Lane.REGISTRATIONS, store, Terms(), FlightLimit(), Tally(), woken)
+    lane = parallel_lane(Lane.REGISTRATIONS, store)
     async with store._lock:
-        assert lane.next_shipment(1) is None
+        assert lane.next_shipment() is None
         await until(lambda: waiting_for(store) == 1, "the lane waits to read")
         committing = asyncio.create_task(store.commit(batch(3, [registration("node2", "late")])))
         await until(lambda: waiting_for(store) == 2, "a registration waits to be committed")
     await committing
     await until(lambda: not lane.is_reading, "the lane has read, and found nothing")
-    assert await next_of(lane, 2) is not None
+    assert await next_of(lane) is not None
 
 
 async def test_what_was_being_read_for_an_uploader_that_ended_is_not_in_flight(
