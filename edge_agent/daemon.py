@@ -204,7 +204,7 @@ class Agent:
             Clocks(),
             replaces_lost,
         )
-        self._seats, self._uploading = BlockWiring(self._parts), UploadPath(self._parts)
+        self._blocks, self._uploading = BlockWiring(self._parts), UploadPath(self._parts)
 
     async def run_until(self, stopping: asyncio.Event) -> None:
         """Run every part; end when told to, raise what a part raised."""
@@ -238,7 +238,7 @@ class Agent:
             yield "names", self._wait_for_names(self._namesake)
             return
         if self._settings.pair.members:
-            yield "pair", serve_pair(self._parts, self._seats, self._uploading)
+            yield "pair", serve_pair(self._parts, self._blocks, self._uploading)
             return
         yield "upstream", self._upload()
         for block in self._settings.stream:
@@ -260,8 +260,7 @@ class Agent:
 
     async def _read(self, block: StreamSettings) -> None:
         known = await self._store.load_block(block.name)
-        seat = await self._seats.seat(block)
-        await self._seats.ingest(seat, seat.mode.decides(*known) if known else None)
+        await self._blocks.read(await self._blocks.connect(block), known)
 
 
 def _first_of(errors: BaseExceptionGroup[E]) -> E:

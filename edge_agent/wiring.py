@@ -1,24 +1,24 @@
-"""Put together what a stream block is read with: a link, a source, its mode, and the loop."""
+"""Build the parts of an agent: a stream block's link, source, mode and loop, and the way to the region."""
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import msgspec
 from nats.aio.client import Client
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.block_mode import Decider, MessageIntake, RecordWriter
+from edge_agent.core.block_mode import D, Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.copy_mode import Copier, CopyEmitter, CopyIntake
+from edge_agent.core.copy_mode import Copier, CopyDraft, CopyEmitter, CopyIntake
 from edge_agent.core.intake import Intake
 from edge_agent.core.policy_revisions import PolicyRevisions
 from edge_agent.core.records import Emitter, Lane
-from edge_agent.core.relay_mode import Relay, RelayEmitter, RelayIntake
+from edge_agent.core.relay_mode import Relay, RelayDraft, RelayEmitter, RelayIntake
 from edge_agent.core.senders import SenderTable
-from edge_agent.core.tracker import Tracker
+from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.delivery.fast_path import BlockFastPath, FastPath
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.uploader import Uploader
@@ -58,45 +58,46 @@ class AgentIdentity(msgspec.Struct, frozen=True):
     key: bytes
 
 
-class Mode(msgspec.Struct, frozen=True):
+class Mode(msgspec.Struct, Generic[D], frozen=True):
     """What a block does with its messages. ``decides`` goes on from a state and its senders.
 
-    ``passes`` where rows may go to the region without having been stored.
+    ``uses_fast_path`` where rows may go to the region without having been stored.
     """
 
-    intake: MessageIntake
+    intake: MessageIntake[D]
     emitter: RecordWriter
-    decides: Callable[[BlockState, SenderTable], Decider]
-    passes: bool = False
+    decides: Callable[[BlockState, SenderTable], Decider[D]]
+    uses_fast_path: bool = False
 
 
-def mode_of(settings: AgentSettings, block: StreamSettings, identity: AgentIdentity) -> Mode:
-    """Give what a block's settings ask for."""
+def sample_mode(settings: AgentSettings, block: StreamSettings, identity: AgentIdentity) -> Mode[Draft]:
+    """Watch a block's senders."""
+    block_id, rule = settings.block_id(block), block.sender_rule()
+    emitter = Emitter(
+        block_id=block_id,
+        agent=settings.agent_name,
+        boot_id=identity.boot_id,
+        version=identity.version,
+        inspect_field=rule.inspect_field,
+        key=identity.key,
+        prefix=block.target.prefix,
+    )
+    intake = Intake(rule, block.policy.force_path, block.policy.digest_rule(), str(block_id))
+    return Mode(intake, emitter, Tracker)
+
+
+def copy_mode(settings: AgentSettings, block: StreamSettings, identity: AgentIdentity) -> Mode[CopyDraft]:
+    """Copy a block's messages."""
     block_id = settings.block_id(block)
-    match block.mode:
-        case "copy":
-            return Mode(
-                CopyIntake(block.copy_subject(copy_prefix(block_id))),
-                CopyEmitter(block_id, identity.key),
-                lambda state, _senders: Copier(state),
-                passes=True,
-            )
-        case "relay":
-            intake = Intake(block.sender_rule())
-            return Mode(RelayIntake(intake), RelayEmitter(block_id, identity.key), Relay)
-        case _:
-            rule = block.sender_rule()
-            emitter = Emitter(
-                block_id=block_id,
-                agent=settings.agent_name,
-                boot_id=identity.boot_id,
-                version=identity.version,
-                inspect_field=rule.inspect_field,
-                key=identity.key,
-                prefix=block.target.prefix,
-            )
-            intake = Intake(rule, block.policy.force_path, block.policy.digest_rule(), str(block_id))
-            return Mode(intake, emitter, Tracker)
+    intake = CopyIntake(block.copy_subject(copy_prefix(block_id)))
+    emitter = CopyEmitter(block_id, identity.key)
+    return Mode(intake, emitter, lambda state, _senders: Copier(state), uses_fast_path=True)
+
+
+def relay_mode(settings: AgentSettings, block: StreamSettings, identity: AgentIdentity) -> Mode[RelayDraft]:
+    """Sample once more the registrations that sites have forwarded."""
+    intake = RelayIntake(Intake(block.sender_rule()))
+    return Mode(intake, RelayEmitter(settings.block_id(block), identity.key), Relay)
 
 
 class AgentParts(NamedTuple):
@@ -113,26 +114,25 @@ class AgentParts(NamedTuple):
     replaces_lost: bool
 
 
-class BlockParts(NamedTuple):
-    """What a block is read with; ``adapters`` hear of its link."""
+class BlockLink(NamedTuple):
+    """An open connection to a block's stream; ``adapters`` hear of its ups and downs, ``report`` of reading."""
 
     block: StreamSettings
     client: EdgeClient
     source: JetStreamSource
-    mode: Mode
     adapters: list[Adapter]
     report: Callable[[IngestPhase, str], None]
 
 
 class BlockWiring:
-    """Makes them for the blocks of one agent."""
+    """Connects the blocks of one agent with their streams, and reads them."""
 
     def __init__(self, parts: AgentParts) -> None:
         self._parts = parts
         self._settings = parts.settings
         self._board = parts.board
 
-    async def seat(self, block: StreamSettings) -> BlockParts:
+    async def connect(self, block: StreamSettings) -> BlockLink:
         """Connect a block with its stream, however long that takes."""
         settings, source_settings = self._settings, block.source
         adapters: list[Adapter] = []
@@ -161,32 +161,46 @@ class BlockWiring:
                 # Whatever was denied on the link is permitted again, or reading does without.
                 link_report("connected", "")
 
-        return BlockParts(
-            block, client, source, mode_of(settings, block, self._parts.identity), adapters, report_reading
-        )
+        return BlockLink(block, client, source, adapters, report_reading)
 
-    async def ingest(self, seat: BlockParts, decider: Decider | None, journal: Journal | None = None) -> None:
-        """Read the block until cancelled; ``decider`` is None where the store does not know it."""
-        block = seat.block
-        fast_path = BlockFastPath(self._parts.passage, block.name) if seat.mode.passes else None
-        rules = msgspec.structs.replace(self.rules(seat), journal=journal)
-        ingest = Ingest(rules, seat.source, self._parts.store, decider, seat.report, fast_path)
+    async def read(self, link: BlockLink, known: tuple[BlockState, SenderTable] | None) -> None:
+        """Read a block in its mode until cancelled, from where the store knows it, if it does."""
+        which = self._settings, link.block, self._parts.identity
+        match link.block.mode:
+            case "copy":
+                await self._read(link, copy_mode(*which), known)
+            case "relay":
+                await self._read(link, relay_mode(*which), known)
+            case _:
+                await self._read(link, sample_mode(*which), known)
+
+    async def _read(self, link: BlockLink, mode: Mode[D], known: tuple[BlockState, SenderTable] | None) -> None:
+        await self.ingest(link, mode, mode.decides(*known) if known else None)
+
+    async def ingest(
+        self, link: BlockLink, mode: Mode[D], decider: Decider[D] | None, journal: Journal | None = None
+    ) -> None:
+        """Read a block until cancelled; ``decider`` is None where the store does not know it."""
+        block = link.block
+        fast_path = BlockFastPath(self._parts.passage, block.name) if mode.uses_fast_path else None
+        rules = msgspec.structs.replace(self.rules(link, mode), journal=journal)
+        ingest = Ingest(rules, link.source, self._parts.store, decider, link.report, fast_path)
         self._board.watch(block.name, ingest)
-        heartbeat = self._heartbeat(block, seat.client)
+        heartbeat = self._heartbeat(block, link.client)
         if heartbeat is None:
             await ingest.run()
             return
-        seat.adapters.append(heartbeat)
+        link.adapters.append(heartbeat)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(ingest.run(), name=f"stream {block.name}")
                 tasks.create_task(heartbeat.run(lambda: ingest.read_at), name=f"heartbeat of {block.name}")
         finally:
-            seat.adapters.remove(heartbeat)
+            link.adapters.remove(heartbeat)
 
-    def rules(self, seat: BlockParts) -> BlockRules:
+    def rules(self, link: BlockLink, mode: Mode[D]) -> BlockRules[D]:
         """Say what a block's loop goes by."""
-        block, mode = seat.block, seat.mode
+        block = link.block
         return BlockRules(
             stream=block.source.stream,
             policy=block.policy.policy(),

@@ -6,7 +6,7 @@ until it can; any other failure ends the loop, and what is in memory with it.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause, Decision, RecordedInput
@@ -80,29 +80,33 @@ class BlockDraft(Protocol):
         """Give the senders that were touched."""
 
 
-class Decider(Protocol):
-    """A block as of the last draft that was adopted."""
+D = TypeVar("D", bound=BlockDraft)
+D_contra = TypeVar("D_contra", bound=BlockDraft, contravariant=True)
+
+
+class Decider(Protocol[D]):
+    """A block as of the last draft that was adopted; ``D`` is the mode's kind of draft, which its intake fills."""
 
     state: BlockState
 
-    def draft(self) -> Any:
-        """Begin to apply inputs to copies: a BlockDraft that this block's intake knows how to fill."""
+    def draft(self) -> D:
+        """Begin to apply inputs to copies."""
 
-    def adopt(self, draft: Any) -> None:
+    def adopt(self, draft: D) -> None:
         """Make a draft the state, its commit having begun."""
 
     def sender_counts(self) -> dict[str, int]:
         """Count the senders by phase, as watermarks and people are told."""
 
 
-class MessageIntake(Protocol):
+class MessageIntake(Protocol[D_contra]):
     """Reads messages as the block's mode sees them."""
 
     @property
     def slow_count(self) -> int:
         """Count the messages that may have taken long to read: behind each, others on the loop may wait."""
 
-    def give(self, draft: Any, message: SourceMessage, *, too_old: bool) -> bool:
+    def give(self, draft: D_contra, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft; False where that is full. One that is ``too_old`` is read, but goes no further."""
 
 

@@ -135,7 +135,7 @@ class OtherCommit(msgspec.Struct, frozen=True):
 class CommitReplay:
     """One commit, decided once more: let it take the commit's messages in order, then finish it."""
 
-    def __init__(self, tracker: Tracker, intake: MessageIntake, commit: OtherCommit) -> None:
+    def __init__(self, tracker: Tracker, intake: MessageIntake[Draft], commit: OtherCommit) -> None:
         self._draft = tracker.draft(decision_limit=NO_LIMIT, detect_blind_spans=False)
         self._intake = intake
         self._commit = commit

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Generic
 
 import msgspec
 
-from edge_agent.core.block_mode import Decider, MessageIntake, RecordWriter
+from edge_agent.core.block_mode import D, Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_revisions import PolicyRevisions
-from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.port import ClockBound, Journal, Orders
 from edge_agent.source.port import ConsumerPaused, ConsumerShared, SourceUnavailable
 from edge_agent.store.port import EVERYTHING
@@ -38,7 +38,7 @@ def phase_of(error: SourceUnavailable) -> IngestPhase:
     return IngestPhase.CONSUMER_PAUSED if isinstance(error, ConsumerPaused) else IngestPhase.UNAVAILABLE
 
 
-class BlockRules(msgspec.Struct, frozen=True):
+class BlockRules(msgspec.Struct, Generic[D], frozen=True):
     """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
 
     ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy
@@ -48,12 +48,12 @@ class BlockRules(msgspec.Struct, frozen=True):
 
     stream: str
     policy: Policy
-    intake: MessageIntake
+    intake: MessageIntake[D]
     emitter: RecordWriter
+    decides: Callable[[BlockState], Decider[D]]
     watermark_interval: int
     rebuilding: bool = False
     mode: str = "sample"
-    decides: Callable[[BlockState], Decider] = Tracker
     orders: Orders | None = None
     journal: Journal | None = None
     clock: ClockBound | None = None

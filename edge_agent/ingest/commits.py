@@ -152,8 +152,8 @@ class FastPathCommits(CommitQueue):
 
     @property
     def has_undelivered(self) -> bool:
-        """Tell whether rows that were handed over are neither delivered nor stored; see FastPathCommits."""
-        return False
+        """Tell whether rows are on the fast path."""
+        return self._fast_path.is_under_way
 
     def read_patience(self, patience: float) -> float:
         """Give less while rows are on the fast path."""

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from typing import Generic
 
 import msgspec
 
-from edge_agent.core.block_mode import BlockDraft, Decider
+from edge_agent.core.block_mode import D, Decider
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause
 from edge_agent.core.observation import SourceMessage
@@ -45,7 +46,7 @@ LOOK_ANEW_AFTER = 0.5
 FOREVER = (1 << 63) - 1
 
 
-class Ingest:
+class Ingest(Generic[D]):
     """One stream block's loop.
 
     ``decider`` is None where the store does not know the block yet. ``report`` hears of every change of phase, with the
@@ -54,10 +55,10 @@ class Ingest:
 
     def __init__(
         self,
-        rules: BlockRules,
+        rules: BlockRules[D],
         source: Source,
         store: BatchStore,
-        decider: Decider | None,
+        decider: Decider[D] | None,
         report: Callable[[IngestPhase, str], None],
         fast_path: BlockFastPath | None = None,
     ) -> None:
@@ -85,7 +86,7 @@ class Ingest:
         self._moved_at = 0.0
 
     @property
-    def decider(self) -> Decider:
+    def decider(self) -> Decider[D]:
         """Give what decides; there is one from the first open on."""
         assert self._decider is not None
         return self._decider
@@ -265,7 +266,7 @@ class Ingest:
             messages = await self._source.read_on() if takes_more else ()
         await self._adopt(draft)
 
-    async def _give(self, draft: BlockDraft, messages: Sequence[SourceMessage]) -> BlockDraft:
+    async def _give(self, draft: D, messages: Sequence[SourceMessage]) -> D:
         """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
         max_age = self._rules.policy.max_age
         self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
@@ -336,7 +337,7 @@ class Ingest:
         if not is_ahead:
             clock.follow(site_at)
 
-    async def _see_clock(self, draft: BlockDraft, *, is_ahead: bool) -> BlockDraft:
+    async def _see_clock(self, draft: D, *, is_ahead: bool) -> D:
         reference = self._rules.clock.reference() if self._rules.clock is not None else 0
         return await self._fill(draft, lambda each: each.see_clock(is_ahead=is_ahead, reference=reference))
 
@@ -369,22 +370,21 @@ class Ingest:
         draft.lose(BlindCause.GAP)
         await self._adopt(draft)
 
-    async def _apply(self, give: Callable[[BlockDraft], bool]) -> None:
+    async def _apply(self, give: Callable[[D], bool]) -> None:
         await self._adopt(await self._fill(self.decider.draft(), give))
 
-    async def _fill(self, draft: BlockDraft, give: Callable[[BlockDraft], bool]) -> BlockDraft:
+    async def _fill(self, draft: D, give: Callable[[D], bool]) -> D:
         """Give one input to as many drafts as it takes, and give the last one, not yet adopted."""
         while not give(draft):
             draft = await self._next_after(draft)
         return draft
 
-    async def _next_after(self, draft: BlockDraft) -> BlockDraft:
+    async def _next_after(self, draft: D) -> D:
         """Adopt a draft that is full, and begin the next one."""
         await self._adopt(draft)
-        following: BlockDraft = self.decider.draft()
-        return following
+        return self.decider.draft()
 
-    async def _adopt(self, draft: BlockDraft) -> None:
+    async def _adopt(self, draft: D) -> None:
         """Make a draft the state, and begin to commit it; not one that only advanced time: a crash proves it again."""
         if not draft.changes_nothing:
             state = draft.state()
@@ -416,7 +416,7 @@ class Ingest:
         self._watermarks.made(state, asyncio.get_running_loop().time())
 
     def _watermark_context(self) -> WatermarkContext:
-        return watermark_context(self.decider, self._store, self._emitter.block_id.block)
+        return watermark_context(self.decider.sender_counts(), self._store, self._emitter.block_id.block)
 
     async def _commit(self, state: BlockState, rows: Sequence[OutboxRow] = ()) -> None:
         """Commit a state that touches no sender, and wait until that is done."""

@@ -1,6 +1,5 @@
 """Say when a block's next watermark is due, which state it may vouch for, and what it tells beside that."""
 
-from edge_agent.core.block_mode import Decider
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.records import Lane, WatermarkContext
 from edge_agent.store.port import BatchStore
@@ -36,11 +35,11 @@ class Watermarks:
         self._due_at = at + self._interval
 
 
-def watermark_context(decider: Decider, store: BatchStore, block: str) -> WatermarkContext:
+def watermark_context(senders: dict[str, int], store: BatchStore, block: str) -> WatermarkContext:
     """Look up what a watermark of a block tells beside the block's state."""
     depths = store.depths()
     return WatermarkContext(
-        senders=decider.sender_counts(),
+        senders=senders,
         outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
         outbox_counters=store.outbox_counters(block),
     )

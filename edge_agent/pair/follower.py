@@ -15,7 +15,7 @@ from edge_agent.core.decisions import EpochBegun
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.replay import CommitReplay, OtherCommit, OutOfStep
 from edge_agent.core.senders import NO_CHANGES
-from edge_agent.core.tracker import Tracker
+from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
 from edge_agent.ingest.commits import RETRY_AFTER, ReopenBackoff
 from edge_agent.ingest.port import Progress
@@ -41,7 +41,7 @@ class Follower:
 
     def __init__(
         self,
-        rules: BlockRules,
+        rules: BlockRules[Draft],
         source: Source,
         store: SqliteStore,
         decider: Tracker | None,
@@ -151,7 +151,7 @@ class Follower:
         draft = following.finish()
         if entry.kind is not EntryKind.PROVED:
             emitter = self._rules.emitter
-            watermark = watermark_context(self.decider, self._store, emitter.block_id.block)
+            watermark = watermark_context(self.decider.sender_counts(), self._store, emitter.block_id.block)
             rows = emitter.rows(draft.decisions, state, watermark)
             await self._commit(
                 logged,

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from edge_agent.core.tracker import Tracker
+import msgspec
+
+from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.ingest.port import Journal
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import MemberHealth
@@ -12,22 +14,23 @@ from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.member import Member
 from edge_agent.pair.peer_check import log_address, writer_of
 from edge_agent.store.sqlite_store import SqliteStore
-from edge_agent.wiring import AgentParts, BlockParts, BlockWiring, RegionLink, UploadPath
+from edge_agent.wiring import AgentParts, BlockLink, BlockWiring, Mode, RegionLink, UploadPath, sample_mode
 from shared.subjects import watermark_subject
 
 
-async def serve_pair(parts: AgentParts, seats: BlockWiring, uploading: UploadPath) -> None:
+async def serve_pair(parts: AgentParts, blocks: BlockWiring, uploading: UploadPath) -> None:
     """Be a member until cancelled; the log is kept where the first block's stream is."""
     settings, identity, first = parts.settings, parts.identity, parts.settings.stream[0]
     async with asyncio.TaskGroup() as tasks:
         link = tasks.create_task(uploading.open(), name="upstream")
-        found = {block.name: tasks.create_task(seats.seat(block), name=block.name) for block in settings.stream}
+        found = {block.name: tasks.create_task(blocks.connect(block), name=block.name) for block in settings.stream}
         address = log_address(settings, identity.key)
         writer = writer_of(settings, identity.key, identity.boot_id)
         client = (await asyncio.shield(found[first.name])).client
         subject = watermark_subject(settings.block_id(first), first.target.prefix)
+        modes = {block.name: sample_mode(settings, block, identity) for block in settings.stream}
         fitness = MemberHealth(parts.board, list(found), Path(settings.store.path), subject)
-        hands = _Hands(parts.store, fitness, seats, uploading, found, link)
+        hands = _Hands(parts.store, fitness, blocks, modes, found, uploading, link)
         member = Member(client, address, writer, settings, hands, parts.board)
         parts.board.pair = member.status
         tasks.create_task(_watch_region(fitness, link), name="reach of the region")
@@ -49,42 +52,33 @@ async def _hear_clock(link: asyncio.Task[RegionLink]) -> None:
     await (await asyncio.shield(link)).clock.run()
 
 
-class _Hands:
+class _Hands(msgspec.Struct):
     """What a member works with; see ``Hands``."""
 
-    def __init__(
-        self,
-        store: SqliteStore,
-        fitness: MemberHealth,
-        seats: BlockWiring,
-        uploading: UploadPath,
-        found: Mapping[str, asyncio.Task[BlockParts]],
-        link: asyncio.Task[RegionLink],
-    ) -> None:
-        self.store = store
-        self.fitness = fitness
-        self._seats = seats
-        self._uploading = uploading
-        self._found = found
-        self._link = link
+    store: SqliteStore
+    fitness: MemberHealth
+    blocks: BlockWiring
+    modes: Mapping[str, Mode[Draft]]
+    links: Mapping[str, asyncio.Task[BlockLink]]
+    uploading: UploadPath
+    region: asyncio.Task[RegionLink]
 
     async def follower(self, block: str, deliveries: Deliveries) -> Follower:
-        seat = await asyncio.shield(self._found[block])
-        return Follower(
-            self._seats.rules(seat), seat.source, self.store, await self._tracker(block), deliveries, seat.report
-        )
+        link = await asyncio.shield(self.links[block])
+        rules = self.blocks.rules(link, self.modes[block])
+        return Follower(rules, link.source, self.store, await self._tracker(block), deliveries, link.report)
 
     async def lead(self, block: str, followed: Follower | None, journal: Journal) -> None:
-        seat = await asyncio.shield(self._found[block])
+        link = await asyncio.shield(self.links[block])
         tracker = followed.decider if followed is not None else await self._tracker(block)
-        await self._seats.ingest(seat, tracker, journal)
+        await self.blocks.ingest(link, self.modes[block], tracker, journal)
 
     async def upload(self) -> None:
-        await self._uploading.run(await asyncio.shield(self._link))
+        await self.uploading.run(await asyncio.shield(self.region))
 
     def leave_uploading(self) -> None:
-        if self._link.done():
-            self._uploading.leave_it_to_another(self._link.result())
+        if self.region.done():
+            self.uploading.leave_it_to_another(self.region.result())
 
     async def _tracker(self, block: str) -> Tracker | None:
         known = await self.store.load_block(block)

@@ -92,7 +92,7 @@ class MortalAgent:
         self._taken: list[SourceMessage] = []
         self._shadow: ShadowFollower
         self.store: MortalStore
-        self.ingest: Ingest
+        self.ingest: Ingest[Draft]
 
     @property
     def life(self) -> StoreLife:
@@ -120,7 +120,14 @@ class MortalAgent:
         tracker = HastyTracker(*known) if known else None
         clock = TrueClock(self.stream, MAX_AHEAD)
         rules = BlockRules(
-            "REGISTRATION", self.policy, self._intake, self.emitter(), SECOND, rebuilding=rebuilding, clock=clock
+            "REGISTRATION",
+            self.policy,
+            self._intake,
+            self.emitter(),
+            Tracker,
+            SECOND,
+            rebuilding=rebuilding,
+            clock=clock,
         )
         self.ingest = Ingest(rules, self.stream, self.store, tracker, lambda _phase, _reason: None)
         self._taken = []

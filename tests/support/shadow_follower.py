@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from edge_agent.core.block_mode import MessageIntake
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.replay import CommitReplay, OtherCommit
-from edge_agent.core.tracker import Tracker
+from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.store.port import BatchCommit
 
 
 class ShadowFollower:
     """A tracker that began as the agent's did, and has known since then what the pair's log says, and the messages."""
 
-    def __init__(self, tracker: Tracker, intake: MessageIntake) -> None:
+    def __init__(self, tracker: Tracker, intake: MessageIntake[Draft]) -> None:
         self.tracker = tracker
         self._intake = intake
 
