@@ -109,7 +109,7 @@ class AgentParts(NamedTuple):
     links: Links
     board: StatusBoard
     policy_feed: PolicyFeed
-    passage: FastPath
+    fast_path: FastPath
     clocks: Clocks
     replaces_lost: bool
 
@@ -182,7 +182,7 @@ class BlockWiring:
     ) -> None:
         """Read a block until cancelled; ``decider`` is None where the store does not know it."""
         block = link.block
-        fast_path = BlockFastPath(self._parts.passage, block.name) if mode.uses_fast_path else None
+        fast_path = BlockFastPath(self._parts.fast_path, block.name) if mode.uses_fast_path else None
         rules = msgspec.structs.replace(self.rules(link, mode), journal=journal)
         ingest = Ingest(rules, link.source, self._parts.store, decider, link.report, fast_path)
         self._board.watch(block.name, ingest)
@@ -210,12 +210,14 @@ class BlockWiring:
             rebuilding=self._parts.replaces_lost,
             mode=block.mode,
             decides=lambda state: mode.decides(state, SenderTable()),
-            orders=PolicyOrders(self._settings.block_id(block), block, self._parts.policy_feed, self._refusals(block)),
+            orders=PolicyOrders(
+                self._settings.block_id(block), block, self._parts.policy_feed, self._policy_reporter(block)
+            ),
             # Copies go on whatever the clock shows.
             clock=None if block.mode == "copy" else SiteClock(self._parts.clocks, int(block.source.max_clock_ahead)),
         )
 
-    def _refusals(self, block: StreamSettings) -> Callable[[str], None]:
+    def _policy_reporter(self, block: StreamSettings) -> Callable[[str], None]:
         part = f"policy of {block.name}"
 
         def report(reason: str) -> None:
@@ -277,7 +279,7 @@ class UploadPath:
     async def run(self, link: RegionLink) -> None:
         """Upload, and hear what the hub says, until cancelled; it may run again then."""
         report = self._parts.board.reporter(UPSTREAM)
-        known = {block_id.block: state.standing for block_id, state in await self._parts.store.known_blocks()}
+        known = {block_id.block: state.revisions for block_id, state in await self._parts.store.known_blocks()}
         taken = [known.get(block.name, PolicyRevisions()) for block in self._parts.settings.stream]
 
         def report_upload(problem: str) -> None:
@@ -293,7 +295,7 @@ class UploadPath:
             link.upstream,
             bytes_per_second=bandwidth,
             report=report_upload,
-            passage=self._parts.passage,
+            fast_path=self._parts.fast_path,
         )
         self._parts.board.publishes = uploader.publishes
         try:

@@ -21,9 +21,9 @@ async def cancelled(parts: Iterable[asyncio.Task[Any]]) -> None:
 def cancellation_kept() -> Iterator[None]:
     """Raise what came meanwhile and was lost, around code of others that waits: see cancelled() for how."""
     task = asyncio.current_task()
-    told = task.cancelling() if task else 0
+    cancel_count = task.cancelling() if task else 0
     try:
         yield
     finally:
-        if task and task.cancelling() > told:
+        if task and task.cancelling() > cancel_count:
             raise asyncio.CancelledError

@@ -145,21 +145,21 @@ def decode_revision(body: bytes) -> Revision:
     return revision
 
 
-class Said(NamedTuple):
+class ScopedRevision(NamedTuple):
     """One revision, and whom it is for."""
 
     scope: Scope
     revision: Revision
 
 
-def read_said(subject: str, body: bytes, sequence: int) -> Said | None:
+def read_scoped_revision(subject: str, body: bytes, sequence: int) -> ScopedRevision | None:
     """Read a message of the stream; None where it is no revision that this version understands."""
     scope = parse_policy_subject(subject)
     try:
         revision = decode_revision(body)
     except WireError:
         return None
-    return Said(scope, revision) if scope is not None and revision.revision == sequence else None
+    return ScopedRevision(scope, revision) if scope is not None and revision.revision == sequence else None
 
 
 def consumer_name(site: str) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def refusal(error: OSError, named: Path | None = None) -> str:
+def reason_of(error: OSError, named: Path | None = None) -> str:
     """Give the reason, behind the file's name unless the reader has just been told of ``named``.
 
     >>> refusal(PermissionError(13, "Permission denied", "/var/lib/muster/agent.db.lock"))

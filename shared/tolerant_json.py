@@ -45,7 +45,7 @@ class Deviation(StrEnum):
     TOO_DEEP = "too_deep"
 
 
-class Tolerated(msgspec.Struct, frozen=True):
+class TolerantResult(msgspec.Struct, frozen=True):
     """What could be read, and the first deviation that was met (``encoding`` before all others); None: it is JSON."""
 
     value: Any
@@ -71,7 +71,7 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 # Whether each escape must be looked at: also where a backslash that is escaped itself makes it seem so.
-_DOUBTFUL_ESCAPE = re.compile(r'\\(?:u[dD][89a-fA-F]|u(?![0-9a-fA-F]{4})|[^"\\/bfnrtu])')
+_AMBIGUOUS_ESCAPE = re.compile(r'\\(?:u[dD][89a-fA-F]|u(?![0-9a-fA-F]{4})|[^"\\/bfnrtu])')
 _MEANT = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _CONTROL = re.compile(r"[\0-\x1f]")
 _LITERALS = {"true": True, "false": False, "null": None}
@@ -97,7 +97,7 @@ _WIDE = {
 _Container = dict[str, Any] | list[Any]
 
 
-def decode(body: bytes | str, limit: int | None = None) -> Tolerated:
+def decode(body: bytes | str, limit: int | None = None) -> TolerantResult:
     r"""Read what can be read; raise msgspec.DecodeError where there is neither an object nor an array.
 
     ``limit`` is that of rule 7, in characters; None: there is none.
@@ -107,7 +107,7 @@ def decode(body: bytes | str, limit: int | None = None) -> Tolerated:
     """
     reader = _Reader(limit)
     value = reader.document(reader.decoded(body) if isinstance(body, bytes) else body)
-    return Tolerated(value, reader.deviation)
+    return TolerantResult(value, reader.deviation)
 
 
 def _kept(escape: "re.Match[str]") -> str:
@@ -166,7 +166,7 @@ class _Reader:
 
     def _quickly(self, body: str) -> dict[str, Any] | None:
         """Let the standard library, which is twenty times as fast, read an object whose structure is whole."""
-        if _DOUBTFUL_ESCAPE.search(body):
+        if _AMBIGUOUS_ESCAPE.search(body):
             mended, count = _ESCAPE.subn(_kept, body, MENDED_LIMIT)
             if count == MENDED_LIMIT:
                 return None

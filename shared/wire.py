@@ -172,7 +172,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     """Vouch that everything the source stored in ``[observed_since_us, observed_through_us]`` was read and decided.
 
     ``stale_after``, ``retire_after`` and ``blind_after`` are in microseconds. ``rebuilt_at_us`` is 0, or the instant
-    since which this store, after one was lost, has been learning its senders anew: whoever it has not announced since
+    since which this store, after one was lost, has been learning its senders again: whoever it has not announced since
     then is unknown to it. ``counters`` maps what happened (rejected, dropped, compacted, clamped, ...) to cause to
     count.
     """

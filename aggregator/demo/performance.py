@@ -23,7 +23,7 @@ from aggregator.demo.watch import watching
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.embedded.server import ServerFailed
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
-from shared.system_errors import refusal
+from shared.system_errors import reason_of
 from shared.truth import Truth, TruthError, read_truth
 
 _EXPECTED = (
@@ -68,7 +68,7 @@ async def perform(played: Scenario, root: Path) -> int:
         return 128 + signal.SIGPIPE
     except _EXPECTED as error:
         story.text()
-        story.raw(f"FAILED: {refusal(error) if isinstance(error, OSError) else error}", Tone.BAD)
+        story.raw(f"FAILED: {reason_of(error) if isinstance(error, OSError) else error}", Tone.BAD)
         return 1
 
 

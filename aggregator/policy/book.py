@@ -11,8 +11,8 @@ from shared.policy import (
     DeclareMaintenance,
     Order,
     Revision,
-    Said,
     Scope,
+    ScopedRevision,
     SetThresholds,
     scopes_of,
 )
@@ -36,7 +36,7 @@ class Window(msgspec.Struct, frozen=True):
 class Book:
     """Everything that was said, in its order."""
 
-    def __init__(self, said: Iterable[Said]) -> None:
+    def __init__(self, said: Iterable[ScopedRevision]) -> None:
         self.said = tuple(said)
         self.thresholds: dict[Scope, Thresholds] = {}
         self.set_by: dict[Scope, Revision] = {}
@@ -115,7 +115,7 @@ def cancelled_maintenance(book: Book, number: int) -> tuple[Scope, Order]:
     return window.scope, CancelMaintenance(number)
 
 
-def told(said: Said) -> str:
+def told(said: ScopedRevision) -> str:
     """Say in a few words what a revision says."""
     return " ".join(_told(said.revision.order))
 

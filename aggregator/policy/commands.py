@@ -26,7 +26,7 @@ from shared.command_group import CommandGroup
 from shared.instants import InvalidInstant, parse_duration, parse_instant
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import ApiError, RequestFailed
-from shared.policy import ForwardSender, Order, RetireSender, Said, Scope
+from shared.policy import ForwardSender, Order, RetireSender, Scope, ScopedRevision
 from shared.thresholds import Thresholds
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ def _say_to(voice: _Voice, make: Callable[[Scope, Book], Order]) -> None:
 
 
 def _say(voice: _Voice, make: Callable[[Book], tuple[Scope, Order]]) -> None:
-    async def said(client: Client, hub: Place) -> Said:
+    async def said(client: Client, hub: Place) -> ScopedRevision:
         return await say(client, hub, voice.author, make)
 
     one = _at_hub(_with_policy(voice.config_path), said)

@@ -8,7 +8,7 @@ import msgspec
 from aggregator.policy.book import Book, Window, told
 from aggregator.policy.runs import Run
 from shared.instants import SECOND, format_duration, format_instant
-from shared.policy import Said
+from shared.policy import ScopedRevision
 from shared.tables import Column, format_table
 from shared.thresholds import Thresholds
 
@@ -44,11 +44,11 @@ def history(book: Book) -> str:
     if not book.said:
         return "nothing was said yet"
     columns = (
-        Column[Said]("revision", lambda each: str(each.revision.revision), right=True),
-        Column[Said]("given", lambda each: _moment(each.revision.given_at_us)),
-        Column[Said]("by", lambda each: each.revision.author),
-        Column[Said]("for", lambda each: str(each.scope)),
-        Column[Said]("says", told),
+        Column[ScopedRevision]("revision", lambda each: str(each.revision.revision), right=True),
+        Column[ScopedRevision]("given", lambda each: _moment(each.revision.given_at_us)),
+        Column[ScopedRevision]("by", lambda each: each.revision.author),
+        Column[ScopedRevision]("for", lambda each: str(each.scope)),
+        Column[ScopedRevision]("says", told),
     )
     return format_table(columns, book.said)
 

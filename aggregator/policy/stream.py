@@ -22,10 +22,10 @@ from shared.policy import (
     STREAM,
     Order,
     Revision,
-    Said,
     Scope,
+    ScopedRevision,
     encode_revision,
-    read_said,
+    read_scoped_revision,
 )
 
 WRONG_LAST_SEQUENCE = 10071
@@ -67,12 +67,12 @@ async def read_policy(client: Client, hub: Place) -> Held:
         raise PolicyUnavailable(f"{STREAM}: {error}") from error
     except RequestFailed as error:
         raise PolicyUnavailable(str(error)) from error
-    said = [one for each in read if (one := read_said(*each)) is not None]
+    said = [one for each in read if (one := read_scoped_revision(*each)) is not None]
     last = max([info.state.last_seq, *(each.sequence for each in read)])
     return Held(Book(said), parse_instant(info.created), last, parse_instant(info.ts), unread=len(read) - len(said))
 
 
-async def say(client: Client, hub: Place, author: str, make: Callable[[Book], tuple[Scope, Order]]) -> Said:
+async def say(client: Client, hub: Place, author: str, make: Callable[[Book], tuple[Scope, Order]]) -> ScopedRevision:
     """Add what ``make`` gives for the policy as it is; it is asked again where another revision came in between.
 
     Raise PolicyUnavailable, and what ``make`` raises.
@@ -88,7 +88,7 @@ async def say(client: Client, hub: Place, author: str, make: Callable[[Book], tu
             order=order,
         )
         if await _is_added(client, scope, revision):
-            return Said(scope, revision)
+            return ScopedRevision(scope, revision)
     raise PolicyUnavailable("others go on adding revisions; nothing was said, try again")
 
 

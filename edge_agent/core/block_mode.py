@@ -63,7 +63,7 @@ class BlockDraft(Protocol):
     def change_policy(self, policy: Policy) -> bool:
         """Let other thresholds hold from now on."""
 
-    def stand(self, standing: PolicyRevisions, what: str) -> None:
+    def note_revisions(self, revisions: PolicyRevisions, what: str) -> None:
         """Note how far the hub's policy has been taken, and count what was done."""
 
     def steps_back(self, at: int) -> bool:

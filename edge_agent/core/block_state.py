@@ -17,7 +17,7 @@ class PairMark(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class BlockState(msgspec.Struct, frozen=True):
+class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     """One block's position, coverage and counters. Instants are microseconds; 0 means that there was none yet.
 
     ``past_stored_at`` is the stream's own time of the last message that was read before its past changed.
@@ -27,7 +27,7 @@ class BlockState(msgspec.Struct, frozen=True):
     spans: the observed clock is the stream's time less that. ``pending_blind`` makes the next proof close a blind
     span, however short. ``settling_at`` is an instant whose deadlines a commit of limited size left half settled: they
     are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
-    ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``standing`` is what was taken of
+    ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``revisions`` is what was taken of
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
     its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
     take less, None where nobody is missed because of that: through ``unheard_until`` it is who was retired because
@@ -40,7 +40,7 @@ class BlockState(msgspec.Struct, frozen=True):
     position: SourcePosition
     policy: Policy
     policy_at: int = 0
-    standing: PolicyRevisions = PolicyRevisions()
+    revisions: PolicyRevisions = PolicyRevisions()
     asked_for: tuple[str, ...] = ()
     observed_since: int = 0
     observed_through: int = 0

@@ -47,7 +47,7 @@ class Forward(msgspec.Struct, frozen=True, gc=False):
 class CloseCoverage(msgspec.Struct, frozen=True):
     """Vouch for ``[observed_since, observed_through]`` a last time: a blind span starts at its end.
 
-    ``position`` and ``ordinal`` are those that the coverage ends with: an epoch that begins there counts anew.
+    ``position`` and ``ordinal`` are those that the coverage ends with: an epoch that begins there counts again.
     """
 
     observed_since: int

@@ -19,15 +19,23 @@ from edge_agent.core.observation import (
     MARKER_HEADER,
     OPERATION_HEADER,
     PROBE_HEADER,
+    IntakeResult,
     Observation,
     ProbeSighting,
     ProofCause,
     Rejected,
     RejectReason,
     SourceMessage,
-    Taken,
 )
-from edge_agent.core.payload import UNREADABLE, DigestRule, Met, content_digest, keys_of, tolerated, value_at
+from edge_agent.core.payload import (
+    UNREADABLE,
+    Deviations,
+    DigestRule,
+    content_digest,
+    decode_tolerantly,
+    keys_of,
+    value_at,
+)
 from edge_agent.core.tracker import Draft
 from shared.deep_json import decoded
 
@@ -117,21 +125,21 @@ class Intake:
         self._digest = digest if digest and digest.paths else None
         self.slow_count = 0
 
-    def read(self, message: SourceMessage, met: Met | None = None) -> Taken:
+    def read(self, message: SourceMessage, deviations: Deviations | None = None) -> IntakeResult:
         """Identify the sender and what else decides about forwarding; the payload itself is left as it is.
 
-        ``met`` is given what is met on the way.
+        ``deviations`` is given what is met on the way.
         """
         if message.headers and (cause := self.what_else(message.headers)):
             return ProbeSighting(message, cause)
-        met = [] if met is None else met
+        deviations = [] if deviations is None else deviations
         body: Any = None
         if self._reads_body:
             try:
                 body = decoded(self._decoder.decode, message.payload)
             except UNREADABLE:
-                body = self._tolerated(message.payload, met)
-        sender_id = self._sender_of(message, body, met)
+                body = self._decode_tolerantly(message.payload, deviations)
+        sender_id = self._sender_of(message, body, deviations)
         if not isinstance(sender_id, str):
             sender_id = _written(sender_id)
             if sender_id is None:
@@ -139,22 +147,24 @@ class Intake:
         if self._normalizes:
             sender_id = self._sender.normalize.of(sender_id)
         if not sender_id:
-            return Rejected(message, self._why_none(body, met))
+            return Rejected(message, self._why_none(body, deviations))
         if not is_usable(sender_id):
             return Rejected(message, RejectReason.SENDER_NOT_USABLE)
-        forced = self._force_field is not None and self._force_field.of(body, met) is True
-        digest = content_digest(message.payload, self._digest, met) if self._digest else 0
-        return Observation(sender_id, message, digest, forced, next(filter(None, met), None) if met else None)
+        forced = self._force_field is not None and self._force_field.of(body, deviations) is True
+        digest = content_digest(message.payload, self._digest, deviations) if self._digest else 0
+        return Observation(
+            sender_id, message, digest, forced, next(filter(None, deviations), None) if deviations else None
+        )
 
     def give(self, draft: Draft, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft; False where that is full. One that is ``too_old`` is seen, but not forwarded."""
-        met: Met = []
-        taken = self.read(message, met)
-        if met:
+        deviations: Deviations = []
+        result = self.read(message, deviations)
+        if deviations:
             self.slow_count += 1
-        if isinstance(taken, Observation):
-            return draft.observe(taken, too_old=too_old)
-        return draft.reject(taken, too_old=too_old) if isinstance(taken, Rejected) else draft.pass_over(taken)
+        if isinstance(result, Observation):
+            return draft.observe(result, too_old=too_old)
+        return draft.reject(result, too_old=too_old) if isinstance(result, Rejected) else draft.pass_over(result)
 
     def what_else(self, headers: Mapping[str, str]) -> ProofCause | None:
         """Tell what a message is that nobody has registered with; None where somebody has."""
@@ -165,25 +175,25 @@ class Intake:
         is_deleted = MARKER_HEADER in headers or headers.get(OPERATION_HEADER, "").strip().upper() in DELETE_OPERATIONS
         return ProofCause.DELETE_MARKER if is_deleted else None
 
-    def _tolerated(self, payload: bytes, met: Met) -> Any:
+    def _decode_tolerantly(self, payload: bytes, deviations: Deviations) -> Any:
         """Read what the one pass refuses; None where there is no object to be read."""
         try:
-            body = tolerated(payload, met)
+            body = decode_tolerantly(payload, deviations)
         except msgspec.DecodeError:
             return None
         if isinstance(body, dict):
             return msgspec.convert(body, self._shape)
-        met[:] = [None]
+        deviations[:] = [None]
         return None
 
-    def _why_none(self, body: Any, met: Met) -> RejectReason:
+    def _why_none(self, body: Any, deviations: Deviations) -> RejectReason:
         """Say why there is no sender: it may stand in what could not be read."""
-        is_broken = self._sender_field is not None and (body is None or any(met))
+        is_broken = self._sender_field is not None and (body is None or any(deviations))
         return RejectReason.NOT_AN_OBJECT if is_broken else RejectReason.NO_SENDER
 
-    def _sender_of(self, message: SourceMessage, body: Any, met: Met) -> Any:
+    def _sender_of(self, message: SourceMessage, body: Any, deviations: Deviations) -> Any:
         if self._sender_field is not None:
-            return self._sender_field.of(body, met)
+            return self._sender_field.of(body, deviations)
         match self._sender:
             case SenderByHeader(header):
                 return (message.headers or {}).get(header)
@@ -232,9 +242,9 @@ class _Field(msgspec.Struct, frozen=True):
     attribute: str
     keys: tuple[str, ...]
 
-    def of(self, body: Any, met: Met) -> Any:
+    def of(self, body: Any, deviations: Deviations) -> Any:
         value = getattr(body, self.attribute, None)
-        return value_at(value, self.keys, met) if self.keys else value
+        return value_at(value, self.keys, deviations) if self.keys else value
 
 
 def _shape(*paths: tuple[str, ...]) -> tuple[Any, list[_Field | None]]:

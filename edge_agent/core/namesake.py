@@ -109,7 +109,7 @@ class Sightings:
         elif through > seen.through:
             seen.through, seen.grown, seen.at = through, seen.grown + 1, at
 
-    def in_doubt(self) -> list[Namesake]:
+    def undecided(self) -> list[Namesake]:
         """Give those of whom it is not known yet whether they live."""
         return [seen.namesake for seen in self._seen.values() if seen.grown < GROWN]
 

@@ -80,4 +80,4 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
     reason: RejectReason
 
 
-Taken = Observation | Rejected | ProbeSighting
+IntakeResult = Observation | Rejected | ProbeSighting

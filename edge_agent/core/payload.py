@@ -2,8 +2,8 @@
 
 Adapters carry a registration as JSON text inside JSON, and nodes zip it: a path goes on into either. Nothing that
 anybody registers is an error here, whatever it opens to. What is not quite JSON is read as far as that goes
-(``shared.tolerant_json``), and how it deviates is added to ``met``; so is None where something was read in vain, or
-unzipped: whoever finds anything there knows that reading took long.
+(``shared.tolerant_json``), and how it deviates is added to ``deviations``; so is None where something was read in vain,
+or unzipped: whoever finds anything there knows that reading took long.
 """
 
 import base64
@@ -19,7 +19,7 @@ from shared import tolerant_json
 from shared.deep_json import decoded, encoded
 from shared.tolerant_json import Deviation
 
-Met = list[Deviation | None]
+Deviations = list[Deviation | None]
 
 TOLERATED_LIMIT = 256 << 10
 """Characters that are read of what is broken in its structure: a fraction of a second's work."""
@@ -39,31 +39,31 @@ def keys_of(path: str) -> tuple[str, ...]:
     return tuple(path.split(".")) if path else ()
 
 
-def read_json(body: bytes, met: Met) -> Any:
+def read_json(body: bytes, deviations: Deviations) -> Any:
     """Decode a whole body; raise one of UNREADABLE where there is nothing to be read."""
     try:
         return decoded(msgspec.json.decode, body)
     except UNREADABLE:
-        return tolerated(body, met)
+        return decode_tolerantly(body, deviations)
 
 
-def tolerated(body: bytes | str, met: Met) -> Any:
+def decode_tolerantly(body: bytes | str, deviations: Deviations) -> Any:
     """Decode what the strict decoder has refused; raise msgspec.DecodeError where there is nothing to be read."""
     found = tolerant_json.decode(body, TOLERATED_LIMIT)
     # Without a deviation it is JSON with a number that is too large.
-    met.append(found.deviation or Deviation.VALUE)
+    deviations.append(found.deviation or Deviation.VALUE)
     return found.value
 
 
-def value_at(value: Any, keys: tuple[str, ...], met: Met) -> Any:
+def value_at(value: Any, keys: tuple[str, ...], deviations: Deviations) -> Any:
     """Give what stands at a path, None where nothing does."""
     for key in keys:
-        value = opened(value, met)
+        value = opened(value, deviations)
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def opened(value: Any, met: Met) -> Any:
+def opened(value: Any, deviations: Deviations) -> Any:
     """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not.
 
     What is not quite JSON counts as JSON where at least one key of an object can be read: else it is a mere text.
@@ -74,26 +74,26 @@ def opened(value: Any, met: Met) -> Any:
     if value[:1] in ("{", "["):
         body = value
     elif value[:2] in _ZIPPED:
-        met.append(None)
+        deviations.append(None)
         body = _unzipped(value)
     if not body:
         return value
     try:
         return decoded(msgspec.json.decode, body)
     except UNREADABLE:
-        return _opened_with_tolerance(body, met) or value
+        return _opened_with_tolerance(body, deviations) or value
 
 
-def _opened_with_tolerance(body: str | bytes, met: Met) -> dict[str, Any] | None:
-    deviations: Met = []
+def _opened_with_tolerance(body: str | bytes, deviations: Deviations) -> dict[str, Any] | None:
+    inner: Deviations = []
     try:
-        found = tolerated(body, deviations)
+        found = decode_tolerantly(body, inner)
     except msgspec.DecodeError:
         return None
     if not (isinstance(found, dict) and found):
-        met.append(None)
+        deviations.append(None)
         return None
-    met += deviations
+    deviations += inner
     return found
 
 
@@ -116,20 +116,22 @@ class DigestRule(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
 
 
-def content_digest(payload: bytes, rule: DigestRule, met: Met | None = None) -> int:
+def content_digest(payload: bytes, rule: DigestRule, deviations: Deviations | None = None) -> int:
     """Give a 64-bit BLAKE2b of the chosen content, whatever the order of its keys; 0 where there is nothing to be read.
 
     Paths go on into JSON that stands as text inside JSON, and what is not quite JSON is read as far as that goes, as
     ``edge_agent.core.payload`` says.
     """
-    met = [] if met is None else met
+    deviations = [] if deviations is None else deviations
     try:
-        body, without = read_json(payload, met), partial(_without, met=met)
+        body, without = read_json(payload, deviations), partial(_without, deviations=deviations)
         if EVERY_PATH in rule.paths:
             chosen: Any = reduce(without, (keys_of(path) for path in rule.ignored), body)
         else:
             chosen = [
-                reduce(without, _below(path, rule.ignored), opened(value_at(body, keys_of(path), met), met))
+                reduce(
+                    without, _below(path, rule.ignored), opened(value_at(body, keys_of(path), deviations), deviations)
+                )
                 for path in rule.paths
             ]
         canonical = encoded(chosen)
@@ -142,9 +144,9 @@ def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:
     return [keys_of(inner.removeprefix(f"{path}.")) for inner in ignored if inner.startswith(f"{path}.")]
 
 
-def _without(value: Any, keys: tuple[str, ...], met: Met) -> Any:
+def _without(value: Any, keys: tuple[str, ...], deviations: Deviations) -> Any:
     """Copy a JSON value, less what stands at a path."""
-    inside = opened(value, met)
+    inside = opened(value, deviations)
     if not keys or not isinstance(inside, dict):
         return value
     if keys[0] not in inside:
@@ -152,5 +154,5 @@ def _without(value: Any, keys: tuple[str, ...], met: Met) -> Any:
         return inside
     kept = {key: inner for key, inner in inside.items() if key != keys[0]}
     if len(keys) > 1:
-        kept[keys[0]] = _without(inside[keys[0]], keys[1:], met)
+        kept[keys[0]] = _without(inside[keys[0]], keys[1:], deviations)
     return kept

@@ -1,7 +1,7 @@
 """Hold what a block has taken of the hub's policy.
 
 What is said for a smaller scope (a block, a site, a region) outranks what is said for a larger one. A stream that was
-made anew is another past: its thresholds stand in the place of all that were said before, and of its orders about
+recreated is another past: its thresholds stand in the place of all that were said before, and of its orders about
 senders only those count that were given since.
 """
 
@@ -50,7 +50,7 @@ class PolicyRevisions(msgspec.Struct, frozen=True):
             thresholds = {**thresholds, str(scope): revision.order.thresholds}
         return msgspec.structs.replace(before, revision=revision.revision, given_at=given_at, thresholds=thresholds)
 
-    def said_of(self, block_id: BlockId) -> list[tuple[Scope, Thresholds]]:
+    def thresholds_of(self, block_id: BlockId) -> list[tuple[Scope, Thresholds]]:
         """List the thresholds that are said for a block, those of the larger scope first."""
         scopes = scopes_of(block_id)
         return [(scope, self.thresholds[str(scope)]) for scope in scopes if str(scope) in self.thresholds]

@@ -23,7 +23,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Decision, Forward
 from edge_agent.core.intake import Intake, is_usable
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
-from edge_agent.core.payload import Met
+from edge_agent.core.payload import Deviations
 from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
 from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
 from edge_agent.core.untracked_draft import PositionDraft
@@ -167,14 +167,14 @@ class RelayIntake:
         if too_old:
             return draft.skip(message, "withheld", "max_age")
         named = "" if self._intake.what_else(headers) else _named_by_site(headers)
-        met: Met = []
+        deviations: Deviations = []
         # Older agents do not say whom they heard.
-        taken = Observation(named, message) if named else self._intake.read(message, met)
-        self.slow_count += bool(met)
-        if isinstance(taken, Observation):
+        result = Observation(named, message) if named else self._intake.read(message, deviations)
+        self.slow_count += bool(deviations)
+        if isinstance(result, Observation):
             # None of the first three parts holds a full stop: two origins never share a name.
-            return draft.relay(f"{block_id}.{taken.sender_id}", incarnation, sequence, taken)
-        return draft.pass_on(taken) if isinstance(taken, Rejected) else draft.skip(message, "probes", taken.cause)
+            return draft.relay(f"{block_id}.{result.sender_id}", incarnation, sequence, result)
+        return draft.pass_on(result) if isinstance(result, Rejected) else draft.skip(message, "probes", result.cause)
 
 
 def _named_by_site(headers: Mapping[str, str]) -> str:

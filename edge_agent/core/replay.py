@@ -24,7 +24,7 @@ from edge_agent.core.decisions import (
     SenderRetired,
     StreamSeen,
 )
-from edge_agent.core.observation import Observation, Rejected, SourceMessage, Taken
+from edge_agent.core.observation import IntakeResult, Observation, Rejected, SourceMessage
 from edge_agent.core.tracker import Draft, Tracker
 from shared.identifiers import Incarnation, SourcePosition
 
@@ -33,7 +33,7 @@ NO_LIMIT = 1 << 62
 
 def replay(
     began_as: BlockState,
-    read: Iterable[tuple[Incarnation, Taken]],
+    read: Iterable[tuple[Incarnation, IntakeResult]],
     recorded: Iterable[RecordedInput],
     observed_through: int,
 ) -> list[Decision]:
@@ -44,15 +44,15 @@ def replay(
     """
     draft = Tracker(began_as).draft(decision_limit=NO_LIMIT, detect_blind_spans=False)
     waiting = deque(recorded)
-    for incarnation, taken in read:
-        while waiting and (draft.incarnation != incarnation or holds_before(waiting[0], taken.message.sequence)):
+    for incarnation, result in read:
+        while waiting and (draft.incarnation != incarnation or holds_before(waiting[0], result.message.sequence)):
             apply_recorded(draft, waiting.popleft())
-        if isinstance(taken, Observation):
-            draft.observe(taken)
-        elif isinstance(taken, Rejected):
-            draft.reject(taken)
+        if isinstance(result, Observation):
+            draft.observe(result)
+        elif isinstance(result, Rejected):
+            draft.reject(result)
         else:
-            draft.pass_over(taken)
+            draft.pass_over(result)
     while waiting:
         apply_recorded(draft, waiting.popleft())
     draft.prove(observed_through)

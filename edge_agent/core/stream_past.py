@@ -2,7 +2,7 @@
 
 A stream's past can change while its name and creation time stay: it is restored from an older copy, or a memory stream
 restarts and uses its sequences again. Sequences are believed only where the message at the committed position is
-still the one that was read. A stream that was made anew holds nothing that was read; in any other past, what was stored
+still the one that was read. A stream that was recreated holds nothing that was read; in any other past, what was stored
 no later than the last message read was read. That may be many pasts ago.
 """
 
@@ -51,12 +51,12 @@ class StreamTakes(msgspec.Struct, frozen=True):
 class StreamFacts(msgspec.Struct, frozen=True):
     """What STREAM.INFO shows. Instants in microseconds; ``server_at`` is the server's clock when it answered.
 
-    ``doubt`` says why what a sender has sent may not be in the stream, "" where it would be: it is sealed, or full, or
-    lacks what it copies from another. Silence then proves nothing, nor of the last ``unheard_for`` microseconds, in
-    which the streams that it copies from were not heard, or the servers that hold it too: ``leader`` names the one that
-    leads them, "" where one server alone holds it.
+    ``storage_fault`` says why what a sender has sent may not be in the stream, "" where it would be: it is sealed, or
+    full, or lacks what it copies from another. Silence then proves nothing, nor of the last ``unheard_for``
+    microseconds, in which the streams that it copies from were not heard, or the servers that hold it too: ``leader``
+    names the one that leads them, "" where one server alone holds it.
 
-    ``refusal`` says why it refuses what is sent to it now, "" where it shows no reason. A stream that
+    ``publish_error`` says why it refuses what is sent to it now, "" where it shows no reason. A stream that
     ``refuses_by_subject`` does not show which subjects are full. ``takes`` is what its configuration lets it take,
     ``mean_size`` what a message of it takes on the average, in bytes.
 
@@ -69,8 +69,8 @@ class StreamFacts(msgspec.Struct, frozen=True):
     first_sequence: int
     last_sequence: int
     server_at: int
-    doubt: str = ""
-    refusal: str = ""
+    storage_fault: str = ""
+    publish_error: str = ""
     refuses_by_subject: bool = False
     takes: StreamTakes = StreamTakes()
     mean_size: int = 0
@@ -105,7 +105,7 @@ class StreamFacts(msgspec.Struct, frozen=True):
 class PastChange(StrEnum):
     """How a stream showed that its past is not the one that was read.
 
-    RESTORED is one that is older than what was read: it was made anew, and then a copy from before was put back.
+    RESTORED is one that is older than what was read: it was recreated, and then a copy from before was put back.
     FORGOTTEN is no other past of the stream, but of ours: more of it was read than we remember.
     """
 

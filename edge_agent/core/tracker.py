@@ -82,7 +82,7 @@ class Draft:
         self._heard = DeadlineQueue(senders, senders.heard, self._touched, "last_seen_at")
         self._stale = DeadlineQueue(senders, senders.stale, self._touched, "stale_observed_at")
         self._policy, self._policy_at = state.policy, state.policy_at
-        self._standing, self._asked_for = state.standing, set(state.asked_for)
+        self._revisions, self._asked_for = state.revisions, set(state.asked_for)
         self._since = state.observed_since
         self._source_clock, self._examined = state.source_clock, state.examined_sequence
         self._blind_total = state.blind_total
@@ -327,7 +327,7 @@ class Draft:
             position=self.position,
             policy=self._policy,
             policy_at=self._policy_at,
-            standing=self._standing,
+            revisions=self._revisions,
             asked_for=tuple(sorted(self._asked_for)),
             observed_since=self._since,
             observed_through=self.observed_through,
@@ -559,9 +559,9 @@ class Draft:
             self.recorded.append(SenderRetired(self.observed_through, sender_id, self.position.sequence))
         return True
 
-    def stand(self, standing: PolicyRevisions, what: str) -> None:
+    def note_revisions(self, revisions: PolicyRevisions, what: str) -> None:
         """Note how far the hub's policy has been taken, and count what was done."""
-        self._standing = standing
+        self._revisions = revisions
         self._ledger.count("policy", what)
 
     def _known(self, sender_id: str) -> SenderState | None:

@@ -24,7 +24,7 @@ class PositionDraft:
         self._last: SourceMessage | None = None
         self._policy = state.policy
         self._policy_at = state.policy_at
-        self._standing = state.standing
+        self._revisions = state.revisions
         self._since = state.observed_since
         self._through = state.observed_through
         self._source_clock = state.source_clock
@@ -88,9 +88,9 @@ class PositionDraft:
 
     retire = ask_for
 
-    def stand(self, standing: PolicyRevisions, what: str) -> None:
+    def note_revisions(self, revisions: PolicyRevisions, what: str) -> None:
         """Note how far the hub's policy has been taken, and count what was done."""
-        self._standing = standing
+        self._revisions = revisions
         self._count("policy", what)
 
     def steps_back(self, at: int) -> bool:
@@ -118,7 +118,7 @@ class PositionDraft:
             position=self._reached(),
             policy=self._policy,
             policy_at=self._policy_at,
-            standing=self._standing,
+            revisions=self._revisions,
             observed_since=self._since,
             observed_through=self._through,
             source_clock=self._source_clock,

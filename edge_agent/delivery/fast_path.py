@@ -2,13 +2,13 @@
 
 What was stored before must not be overtaken, and what is held here is known to nobody else. So:
 
-1. The passage takes rows while it is open and no copy waits in the store; it opens when, besides, the link is up. Who
+1. The fast path takes rows while it is open and no copy waits in the store; it opens when, besides, the link is up. Who
    hands over asks each time, after the end of its own commit: it may be open already, for another block that could not
    see what that commit brought into the store.
 2. Who handed rows over commits how far it has read when they are acknowledged, or takes them back and stores them, in
-   their order, behind everything else. It does the latter when the passage has closed.
+   their order, behind everything else. It does the latter when the fast path has closed.
 3. It closes when the link fails, when a row is refused, or when who handed rows over has waited for too long. Nothing
-   leaves a closed passage, and it stays closed until every row in it was taken back.
+   leaves a closed fast path, and it stays closed until every row in it was taken back.
 
 A row that was taken back may have reached the region all the same: its message id tells, as after every lost answer.
 """
@@ -51,7 +51,7 @@ class FastPath:
     # For who hands over
 
     def opens(self) -> bool:
-        """Tell whether the passage takes rows, opening it where it may be; ask when no own commit is under way."""
+        """Tell whether the fast path takes rows, opening it where it may be; ask when no own commit is under way."""
         if self._is_barred or self._copies_wait():
             return False
         if not self._is_open and self._is_linked and not self._rows:
@@ -90,7 +90,7 @@ class FastPath:
         self._emptied.set()
 
     async def change(self, within: float) -> None:
-        """Wait until something was acknowledged or the passage closed, for so many seconds at most."""
+        """Wait until something was acknowledged or the fast path closed, for so many seconds at most."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -114,7 +114,7 @@ class FastPath:
             self._is_barred = False
 
     async def is_left(self, within: float) -> bool:
-        """Wait until every row of a closed passage was taken back; False if that takes longer."""
+        """Wait until every row of a closed fast path was taken back; False if that takes longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while self._rows:
@@ -136,7 +136,7 @@ class FastPath:
     # As an outbox
 
     def at_hand(self, _lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
-        """Give the rows after one, in order; none of a closed passage."""
+        """Give the rows after one, in order; none of a closed fast path."""
         if not self._is_open or not self._rows:
             return []
         known = max(after_row_id - self._rows[0].row_id + 1, 0)
@@ -192,8 +192,8 @@ class _Piece(msgspec.Struct, frozen=True):
 class BlockFastPath:
     """One block's pieces on their way."""
 
-    def __init__(self, passage: FastPath, block: str) -> None:
-        self._passage = passage
+    def __init__(self, fast_path: FastPath, block: str) -> None:
+        self._fast_path = fast_path
         self._block = block
         self._pieces: deque[_Piece] = deque()
 
@@ -205,32 +205,32 @@ class BlockFastPath:
     @property
     def has_room(self) -> bool:
         """Tell whether more can be handed over before something is concluded."""
-        return not (self._pieces and self._passage.is_full)
+        return not (self._pieces and self._fast_path.is_full)
 
     def hand_over(self, state: BlockState, rows: Sequence[OutboxRow]) -> bool:
         """Let rows pass that lead to ``state``; False where they have to be stored, behind what is under way."""
-        if not self._passage.opens():
+        if not self._fast_path.opens():
             return False
-        through = self._passage.hand_over(rows)
+        through = self._fast_path.hand_over(rows)
         self._pieces.append(_Piece(state, rows, through, loop_time()))
         return True
 
     def conclude(self) -> DeliveredCopies | None:
         """Give what is to be committed now, which is then no longer under way; None where there is nothing."""
-        passage, pieces = self._passage, self._pieces
-        delivered = passage.acknowledged_through
+        fast_path, pieces = self._fast_path, self._pieces
+        delivered = fast_path.acknowledged_through
         concluded = None
         while pieces and pieces[0].through <= delivered:
             concluded = DeliveredCopies(pieces.popleft().state)
         if pieces and loop_time() - pieces[0].handed_at >= PATIENCE:
-            passage.close()
-        if pieces and not passage.is_open:
+            fast_path.close()
+        if pieces and not fast_path.is_open:
             rows = [row for piece in pieces for row in piece.rows if row.row_id > delivered]
             concluded = DeliveredCopies(pieces[-1].state, rows)
             pieces.clear()
-            passage.take_back(self._block)
+            fast_path.take_back(self._block)
         return concluded
 
     async def change(self, within: float) -> None:
         """Wait until there may be something to conclude, for so many seconds at most."""
-        await self._passage.change(within)
+        await self._fast_path.change(within)

@@ -90,7 +90,7 @@ class FlightLimit:
         self._fastest = float("inf")
 
     def restart(self, *, is_lost: bool) -> None:
-        """Begin anew, for the link that comes may be another one.
+        """Start again, for the link that comes may be another one.
 
         With less, where something was sent (``is_lost``) and nothing at all was answered: it may take too long.
         """

@@ -194,7 +194,7 @@ class LaneFlight:
         self.reader.rewind(self.acknowledged_through)
         for shipment, _ in self.shipments.values():
             if shipment.form is Form.QUESTION:
-                self.terms.unanswered(shipment.rows[0].block)
+                self.terms.drop_question(shipment.rows[0].block)
         self.shipments.clear()
         self.store.release(self.lane)
 
@@ -396,9 +396,9 @@ class UploadLane:
         if shipment.form is not Form.SINGLE:
             self._flight.terms.learn(row.block, shipment.form, answer.outcome)
         elif answer.outcome is Outcome.STORED:
-            self._flight.terms.was_taken(row.block, row.size)
+            self._flight.terms.note_accepted_size(row.block, row.size)
             if row.block in self._flight.terms.dropped:
-                self._flight.terms.covers(row.block, least_size(row))
+                self._flight.terms.note_accepted_need(row.block, least_size(row))
         verdict = self._scheduler.take_answer(shipment, answer, sent_at)
         if verdict is not None and self._on_refusal is not None:
             self._on_refusal()
@@ -417,7 +417,7 @@ class UploadLane:
         if shorter is not row:
             self._scheduler.send_again(shorter)
             return
-        self._flight.terms.was_too_large(row.block, row.size)
+        self._flight.terms.note_refused_size(row.block, row.size)
         self._too_large.append((row, TooLarge(limit, least_size(row))))
 
     async def set_apart(self) -> None:

@@ -8,7 +8,7 @@ of the servers' limit: whoever changes one is likely to have changed the other.
 What was dropped for its size is forgotten when it would be taken now, so that nobody is told to raise a limit that is
 high enough.
 
-What goes back stands behind everything that waits, so its order is lost. Copies go back while none passes the store by:
+What goes back stands behind everything that waits, so its order is lost. Copies go back while none is on the fast path:
 a row of the same subject that came between two others could be taken for the one before (see copy_lane.py).
 """
 
@@ -28,7 +28,7 @@ LOOK_EVERY = 30.0
 LOOK_AT_TRIALS_EVERY = 1.0
 FIRST_TRIAL, LONGEST_PAUSE = 60.0, 1_800.0
 SLICE_BYTES = 8 << 20
-PASSAGE_PATIENCE = 5.0
+FAST_PATH_PATIENCE = 5.0
 
 _Key = tuple[Lane, str, SizeLimit]
 
@@ -39,8 +39,8 @@ class OversizedRetry:
     By lane, block and limit: when a trial is due, the pause after it, the row on trial.
     """
 
-    def __init__(self, store: OutboxStore, upstream: Upstream, passage: FastPath, terms: Terms) -> None:
-        self._store, self._upstream, self._passage, self._terms = store, upstream, passage, terms
+    def __init__(self, store: OutboxStore, upstream: Upstream, fast_path: FastPath, terms: Terms) -> None:
+        self._store, self._upstream, self._fast_path, self._terms = store, upstream, fast_path, terms
         self._due_at: dict[_Key, float] = {}
         self._pauses: dict[_Key, float] = {}
         self._on_trial: dict[_Key, int] = {}
@@ -89,7 +89,7 @@ class OversizedRetry:
             for each in dropped
             if each.at <= oldest
             or (each.too_large.limit is SizeLimit.MAX_PAYLOAD and each.too_large.needed <= limit)
-            or each.too_large.needed <= self._terms.taken(each.block)
+            or each.too_large.needed <= self._terms.largest_accepted(each.block)
         ]
         if past:
             await self._store.forget_dropped(past)
@@ -107,7 +107,7 @@ class OversizedRetry:
             else:
                 self._due_at.pop(key, None)
                 self._pauses.pop(key, None)
-                # What is set apart anew meanwhile has a later id.
+                # What is set apart again meanwhile has a later id.
                 others = PutBack(*key, self._upstream.max_payload, before=row_id, byte_limit=SLICE_BYTES)
                 while await self._put_back(others):
                     pass
@@ -116,5 +116,5 @@ class OversizedRetry:
     async def _put_back(self, which: PutBack) -> list[int]:
         if which.lane is not Lane.COPIES:
             return await self._store.put_back(which)
-        with self._passage.kept_closed():
-            return await self._store.put_back(which) if await self._passage.is_left(PASSAGE_PATIENCE) else []
+        with self._fast_path.kept_closed():
+            return await self._store.put_back(which) if await self._fast_path.is_left(FAST_PATH_PATIENCE) else []

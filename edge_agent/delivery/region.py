@@ -2,7 +2,7 @@
 
 A server says how large a message may be when a connection begins, and never again: tried on 2.15.1, a reload that
 raises ``max_payload`` holds for open connections at once, in silence. So before a row is called too large the server
-is asked anew, over a connection of a moment, and not more often than every ``ASK_EVERY`` seconds.
+is asked again, over a connection of a moment, and not more often than every ``ASK_EVERY`` seconds.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class JetStreamUpstream:
         self._ask_limit = ask_limit
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")
-        self._doubted: set[asyncio.Task[None]] = set()
+        self._size_checks: set[asyncio.Task[None]] = set()
         self._subscription: Subscription | None = None
         self._inbox = ""
         self._unanswered: dict[int, Shipment] = {}
@@ -92,8 +92,8 @@ class JetStreamUpstream:
 
     def give_up(self) -> None:
         """Publish nothing more of what was sent and waits for the server's word on its limit."""
-        for doubt in self._doubted:
-            doubt.cancel()
+        for check in self._size_checks:
+            check.cancel()
 
     def poke(self) -> None:
         """Let answers() return: there is something to send."""
@@ -135,9 +135,9 @@ class JetStreamUpstream:
         except MessageTooLarge as error:
             # A server ends the connection of a client that tries.
             if shipment.form is Form.SINGLE and self._ask_limit is not None and not self._has_asked:
-                doubt = asyncio.create_task(self._send_or_not(shipment), name="ask for max_payload")
-                self._doubted.add(doubt)
-                doubt.add_done_callback(self._doubted.discard)
+                check = asyncio.create_task(self._send_or_not(shipment), name="ask for max_payload")
+                self._size_checks.add(check)
+                check.add_done_callback(self._size_checks.discard)
                 return
             parts = self._framed_shorter(shipment) if shipment.form is Form.SINGLE else []
             if not parts:

@@ -87,13 +87,13 @@ class Terms:
 
     A row that may be too large goes alone: in a batch it would have all of them refused, and each sent again alone.
     ``max_payload`` is what the servers take, in bytes. ``dropped`` names the blocks whose records were dropped for
-    their size: of these taken() says how large a message was taken since.
+    their size: of these largest_accepted() says how large a message was taken since.
     """
 
     def __init__(self) -> None:
         self.max_payload = EVERYTHING
         self.dropped: set[str] = set()
-        self._taken: dict[str, int] = {}
+        self._largest_accepted: dict[str, int] = {}
         self._refused_sizes: dict[str, int] = {}
         self._takes_batches: dict[str, bool] = {}
         self._asked: set[str] = set()
@@ -117,7 +117,7 @@ class Terms:
         """Note that a question is under way."""
         self._asked.add(block)
 
-    def unanswered(self, block: str) -> None:
+    def drop_question(self, block: str) -> None:
         """Note that nobody waits for the answer any more."""
         self._asked.discard(block)
 
@@ -125,24 +125,24 @@ class Terms:
         """Give from which size on a row of a block goes alone."""
         return min(self.max_payload - HEADROOM, self._refused_sizes.get(block, EVERYTHING))
 
-    def was_too_large(self, block: str, size: int) -> None:
+    def note_refused_size(self, block: str, size: int) -> None:
         """Note that a row of a size was refused for it."""
         self._refused_sizes[block] = min(size, self._refused_sizes.get(block, size))
-        self._taken.pop(block, None)
+        self._largest_accepted.pop(block, None)
         self.dropped.add(block)
 
-    def was_taken(self, block: str, size: int) -> None:
+    def note_accepted_size(self, block: str, size: int) -> None:
         """Note that a row of a size was taken."""
         if self._refused_sizes and size >= self._refused_sizes.get(block, EVERYTHING):
             del self._refused_sizes[block]
 
-    def covers(self, block: str, needed: int) -> None:
+    def note_accepted_need(self, block: str, needed: int) -> None:
         """Note that a message was taken that needs so many bytes."""
-        self._taken[block] = max(needed, self._taken.get(block, 0))
+        self._largest_accepted[block] = max(needed, self._largest_accepted.get(block, 0))
 
-    def taken(self, block: str) -> int:
+    def largest_accepted(self, block: str) -> int:
         """Give how large a message was taken, of those that were looked at, since one was too large; 0: not known."""
-        return self._taken.get(block, 0)
+        return self._largest_accepted.get(block, 0)
 
     def learn(self, block: str, form: Form, outcome: Outcome) -> None:
         """Take what the answer to a question or to a batch says."""

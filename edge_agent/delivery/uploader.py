@@ -28,9 +28,9 @@ LOOK_AT_LINK_EVERY = 1.0
 
 
 class Uploader:
-    """The loop. ``report`` hears an empty text when all goes well, else why nothing leaves, or some records do not.
+    """The loop. ``report`` is called with why nothing leaves, or some records do not; with "" when all goes well.
 
-    What has failed goes well again when an answer has come, or when nothing waits any more.
+    After a failure all goes well again when an answer has come, or when nothing waits any more.
     """
 
     def __init__(
@@ -40,15 +40,15 @@ class Uploader:
         *,
         bytes_per_second: int,
         report: Callable[[str], None],
-        passage: FastPath,
+        fast_path: FastPath,
     ) -> None:
         self._store = store
-        self._passage = passage
+        self._fast_path = fast_path
         self._upstream = upstream
         self._pace = Pace(bytes_per_second)
         self._report = report
         self._terms = Terms()
-        self._oversized = OversizedRetry(store, upstream, passage, self._terms)
+        self._oversized = OversizedRetry(store, upstream, fast_path, self._terms)
         self.publishes = Tally()
 
         def flight(lane: Lane, rows: LaneRows) -> LaneFlight:
@@ -61,9 +61,9 @@ class Uploader:
 
         registrations = parallel(Lane.REGISTRATIONS)
         store.reads_ahead(registrations.lane, registrations.give_back)
-        copies, fast = flight(Lane.COPIES, store), flight(Lane.COPIES, passage)
-        self._fast_lane = UploadLane(fast, CopyScheduler(fast), on_refusal=passage.close)
-        self._fast_path_closed_count = passage.closed_count
+        copies, fast = flight(Lane.COPIES, store), flight(Lane.COPIES, fast_path)
+        self._fast_lane = UploadLane(fast, CopyScheduler(fast), on_refusal=fast_path.close)
+        self._fast_path_closed_count = fast_path.closed_count
         self._lanes = (
             parallel(Lane.ADVISORIES),
             registrations,
@@ -110,11 +110,11 @@ class Uploader:
             try:
                 await self._upstream.ready()
                 self._terms.forget()
-                self._passage.link_is_up(self._upstream.poke)
+                self._fast_path.link_is_up(self._upstream.poke)
                 await self._upload()
             except UpstreamUnavailable as error:
-                self._tell_of_trouble(str(error))
-            self._passage.link_is_down()
+                self._report_trouble(str(error))
+            self._fast_path.link_is_down()
             for lane in self._lanes:
                 lane.rewind()
             self._lane_of.clear()
@@ -135,13 +135,13 @@ class Uploader:
                 progressed_at = loop.time()
                 # To begin again is no sign that it will go better this time: an answer is.
                 if not self._is_in_trouble or all(lane.is_empty for lane in self._lanes):
-                    self._tell()
+                    self._report_lanes()
             answers = await self._upstream.answers(0.0 if has_more else self._patience(progressed_at, in_flight))
             self._take(answers)
             if answers:
                 progressed_at = loop.time()
                 self._retry_after = FIRST_RETRY
-                self._tell()
+                self._report_lanes()
             elif in_flight and self._has_waited(progressed_at, ACKNOWLEDGEMENT_PATIENCE):
                 raise _given_up(self._lanes, f"no acknowledgement for {ACKNOWLEDGEMENT_PATIENCE:g} s")
             for lane in self._lanes:
@@ -178,21 +178,21 @@ class Uploader:
         resting = [lane.paused_until - now for lane in self._lanes if lane.paused_until > now]
         return max(min([patience, *resting]), 0.0)
 
-    def _tell_of_trouble(self, text: str) -> None:
+    def _report_trouble(self, text: str) -> None:
         self._is_in_trouble = True
         self._report(text)
 
-    def _tell(self) -> None:
+    def _report_lanes(self) -> None:
         self._is_in_trouble = False
         self._report(next((lane.problem for lane in self._lanes if lane.problem), ""))
 
     async def _send_some(self) -> bool:
         """Send what may leave, advisories first; tell whether more may follow at once."""
-        sent = 0
-        while sent < SEND_ROWS:
-            if self._fast_path_closed_count != self._passage.closed_count:
+        sent_count = 0
+        while sent_count < SEND_ROWS:
+            if self._fast_path_closed_count != self._fast_path.closed_count:
                 # What was read of it is being stored: it may not leave from there any more.
-                self._fast_path_closed_count = self._passage.closed_count
+                self._fast_path_closed_count = self._fast_path.closed_count
                 self._fast_lane.rewind()
             for lane in self._lanes:
                 shipment = lane.next_shipment()
@@ -201,7 +201,7 @@ class Uploader:
                     await self._pace.wait(shipment.size)
                     lane.note_sent(shipment)
                     await self._upstream.send(shipment)
-                    sent += len(shipment.rows)
+                    sent_count += len(shipment.rows)
                     break
             else:
                 return False

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.inspection.moments import rough
 from edge_agent.observability.conditions import NOT_RUNNING, STARTING, STORE_MOVED, Condition
 from edge_agent.observability.health import block_of, of_parts
@@ -30,19 +30,19 @@ def check_agent(settings: AgentSettings, above: Sequence[Finding] = ()) -> Itera
     agent = report.agent
     if report.is_running and (agent.region, agent.site) != (settings.region, settings.site):
         text = f"it runs as site {agent.site} of region {agent.region}, not as these settings say"
-        yield doubtful("agent", text, "start it anew, or name the settings that it runs with")
+        yield warning("agent", text, "start it anew, or name the settings that it runs with")
     held = {(condition.name, condition.subject) for condition in report.conditions}
     parts = of_parts(report.parts, now(), with_patience=False) if report.is_running else ()
     soon = [condition for condition in parts if (condition.name, condition.subject) not in held]
     for condition in report.conditions:
-        yield _said(condition, above)
+        yield _finding_of(condition, above)
     for condition in soon:
-        yield msgspec.structs.replace(_said(condition, above), level=Level.WARN, condition="")
+        yield msgspec.structs.replace(_finding_of(condition, above), level=Level.WARN, condition="")
     if not report.conditions and not soon:
         yield good("agent", f"running for {rough(now() - agent.started_at)}, nothing is wrong with it")
 
 
-def _said(condition: Condition, above: Sequence[Finding]) -> Finding:
+def _finding_of(condition: Condition, above: Sequence[Finding]) -> Finding:
     """Give what the agent says: it fails where the agent is not useful, but for one that was stopped, or starts."""
     remedy = "see above" if is_explained(condition, above) else condition.remedy
     text = f"{condition.text} ({condition.lasted(now())})"
@@ -75,8 +75,8 @@ def _unshown(error: StoreUnreadable) -> Finding:
         text, _, remedy = str(error).partition("; ")
         return bad("agent", text, remedy, STORE_MOVED)
     if isinstance(error, StoreMissing):
-        return doubtful("agent", "it has not run on this store yet", "start it: muster-agent run")
+        return warning("agent", "it has not run on this store yet", "start it: muster-agent run")
     if isinstance(error, StoreForbidden):
-        return doubtful("agent", str(error), "run the doctor as the agent's user")
+        return warning("agent", str(error), "run the doctor as the agent's user")
     text, _, remedy = str(error).rpartition("; ")
-    return doubtful("agent", text, remedy)
+    return warning("agent", text, remedy)

@@ -12,7 +12,7 @@ from statistics import median
 import msgspec
 
 from edge_agent.core.policy import Policy
-from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, bad, good, warning
 from shared.instants import SECOND, format_duration
 
 SENDERS_NEEDED = 3
@@ -85,7 +85,7 @@ def names_messages(sightings: Sequence[tuple[str, int]], stale_after: int) -> bo
 def judge(subject: str, cadence: Cadence, policy: Policy) -> Iterator[Finding]:
     """Hold the thresholds against how the site registers."""
     interval, stale_after = cadence.interval, policy.stale_after
-    heard = f"senders register about every {_said(interval)} ({cadence.known_from})"
+    heard = f"senders register about every {_in_words(interval)} ({cadence.known_from})"
     wanted = format_duration(_rounded_up(int(interval * COMFORTABLE)))
     if not interval:
         yield good(subject, f"too few senders were heard twice to tell how often they register ({cadence.known_from})")
@@ -94,7 +94,7 @@ def judge(subject: str, cadence: Cadence, policy: Policy) -> Iterator[Finding]:
         yield bad(subject, text, f"set stale_after to {wanted} or more, and retire_after and blind_after with it")
     elif 2 * interval > stale_after:
         text = f"{heard}, stale_after is {format_duration(stale_after)}: one lost registration makes a sender stale"
-        yield doubtful(subject, text, f"set stale_after to {wanted} or more")
+        yield warning(subject, text, f"set stale_after to {wanted} or more")
     else:
         yield good(subject, f"{heard}: stale_after {format_duration(stale_after)} fits")
     share = quiet_share(cadence.instants, policy.blind_after)
@@ -104,10 +104,10 @@ def judge(subject: str, cadence: Cadence, policy: Policy) -> Iterator[Finding]:
             f"{format_duration(policy.blind_after)} ({cadence.known_from}): time that the agent reads later, after "
             "being down, will mostly be unknown, because a backlog proves itself only where messages follow closely"
         )
-        yield doubtful(subject, text, "on a site this quiet, make blind_after and stale_after longer")
+        yield warning(subject, text, "on a site this quiet, make blind_after and stale_after longer")
 
 
-def _said(duration: int) -> str:
+def _in_words(duration: int) -> str:
     return format_duration(round(duration / SECOND) * SECOND)
 
 

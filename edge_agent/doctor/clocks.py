@@ -6,7 +6,7 @@ from pathlib import Path
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.block_state import BlockState
-from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import visiting
 from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability import conditions as kinds
@@ -35,7 +35,7 @@ def region_clock(name: str, offset: int) -> Finding:
         return good(name, f"its clock agrees with this host's within {format_duration(TOLERANCE)}")
     text = f"its clock is {_beside(offset)} this host's"
     remedy = "synchronise both (chrony): beside it, a site's clock is followed to source.max_clock_ahead"
-    return doubtful(name, text, remedy)
+    return warning(name, text, remedy)
 
 
 async def region_offset(settings: AgentSettings) -> int | None:
@@ -77,7 +77,7 @@ def source_clock(name: str, block: StreamSettings, offset: int, region: int | No
             name, text, f"set {wrong}; where the site's is meant so, raise source.max_clock_ahead", kinds.CLOCK_AHEAD
         )
     remedy = f"set {wrong}; within source.max_clock_ahead decisions go by the site's all the same"
-    return doubtful(name, text, remedy)
+    return warning(name, text, remedy)
 
 
 def standstill(name: str, settings: AgentSettings, block: StreamSettings, server_at: int) -> Iterator[Finding]:

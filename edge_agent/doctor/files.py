@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.observability.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL
 from edge_agent.observability.server_watch import own_expiries
 from edge_agent.observability.status_board import now
@@ -22,7 +22,7 @@ from shared.nats.causes import MEND_FILE
 from shared.nats.secrets import UnusableSecret, login, tls_context
 from shared.nats.settings import ConnectionSettings
 from shared.sizes import format_size
-from shared.system_errors import refusal
+from shared.system_errors import reason_of
 
 LEAST_FREE = 64 << 20
 
@@ -40,7 +40,7 @@ def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]
         yield from _disk(path, int(settings.store.max_outbox))
     except PermissionError as error:
         remedy = "let the agent's user into its directory, and run the doctor as that user"
-        yield bad("store", f"{path}: {refusal(error, path)}", remedy)
+        yield bad("store", f"{path}: {reason_of(error, path)}", remedy)
 
 
 def _as_root(config_path: Path, directory: Path) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def _as_root(config_path: Path, directory: Path) -> Iterator[Finding]:
         return
     who = "USER" if owner is None else _name_of(owner)
     remedy = f"run it as the agent's user: sudo -u {who} {shlex.quote(sys.argv[0])} doctor --config {config_path}"
-    yield doubtful("user", "root may read and write every file: whether the agent may is not told below", remedy)
+    yield warning("user", "root may read and write every file: whether the agent may is not told below", remedy)
 
 
 def _name_of(user: int) -> str:
@@ -64,7 +64,7 @@ def _name_of(user: int) -> str:
 
 def _settings_file(path: Path, settings: AgentSettings) -> Finding:
     if path.stat().st_mode & stat.S_IWOTH:
-        return doubtful("settings", f"{path} can be changed by everyone on this host", f"chmod o-w {path}")
+        return warning("settings", f"{path} can be changed by everyone on this host", f"chmod o-w {path}")
     streams = ", ".join(block.name for block in settings.stream)
     return good("settings", f"{path}: site {settings.site}, region {settings.region}, stream {streams}")
 
@@ -127,7 +127,7 @@ def _certificates(settings: AgentSettings) -> Iterator[Finding]:
         for said in own_expiries(connection, now()):
             expiring.setdefault(said, []).append(name)
     for said, names in expiring.items():
-        level = bad if "has expired" in said else doubtful
+        level = bad if "has expired" in said else warning
         text = f"{' and '.join(names)}: {said}"
         yield level("secrets", text, CERTIFICATE_EXPIRES.remedy, CERTIFICATE_EXPIRES)
 
@@ -138,7 +138,7 @@ def _damaged_key(settings: AgentSettings) -> Iterator[Finding]:
     except KeyDamaged as damage:
         if damage.is_ours:
             remedy = "put it back from a backup; else the agent sets it aside when it starts, and makes a new one"
-            yield doubtful("secrets", str(damage), remedy)
+            yield warning("secrets", str(damage), remedy)
         else:
             yield bad("secrets", str(damage), "correct upstream.id_key_file, or put the key back from a backup")
     except (OSError, StoreUnusable):
@@ -156,9 +156,7 @@ def _secret(name: str, path: Path) -> Finding | None:
     if not os.access(path, os.R_OK):
         return bad("secrets", f"{name}: cannot be read", "give the file to the agent's user (chown, chmod 600)")
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        return doubtful(
-            "secrets", f"{name} is open to everyone on this host", f"chmod 600 {path}, and renew the secret"
-        )
+        return warning("secrets", f"{name} is open to everyone on this host", f"chmod 600 {path}, and renew the secret")
     return None
 
 
@@ -180,10 +178,10 @@ def _directory(path: Path) -> Iterator[Finding]:
         yield bad("store", f"{names}: cannot be written", "give directory and files to the agent's user (chown)")
     elif opened := [str(each) for each in open_to_others(path)]:
         remedy = "start the agent anew, which closes them; or chmod o-rwx. They hold what senders register"
-        yield doubtful("store", f"{', '.join(opened)}: open to everyone on this host", remedy)
+        yield warning("store", f"{', '.join(opened)}: open to everyone on this host", remedy)
     elif not path.exists() and path.with_name(path.name + ".marker").exists():
         remedy = "put it back if you can; else the agent begins anew, and known senders are announced again"
-        yield doubtful("store", f"{path} is gone, though there was one", remedy)
+        yield warning("store", f"{path} is gone, though there was one", remedy)
     else:
         held = f"{path}, {format_size(path.stat().st_size)}" if path.exists() else f"{path} will be made"
         yield good("store", held)
@@ -192,11 +190,11 @@ def _directory(path: Path) -> Iterator[Finding]:
 def _leftovers(path: Path) -> Iterator[Finding]:
     if holds_less(path):
         remedy = "put back its -wal, or the store itself; else it is set aside, and known senders are announced again"
-        yield doubtful("store", f"{path} holds less than had been committed to it", remedy)
+        yield warning("store", f"{path} holds less than had been committed to it", remedy)
     aside = [str(each) for each in set_aside_before(path)]
     if aside:
         remedy = "look after the disk; delete them when nobody wants to look into them"
-        yield doubtful("store", f"set aside as corrupt: {', '.join(aside)}", remedy)
+        yield warning("store", f"set aside as corrupt: {', '.join(aside)}", remedy)
 
 
 def _legibility(path: Path) -> Iterator[Finding]:
@@ -207,7 +205,7 @@ def _legibility(path: Path) -> Iterator[Finding]:
         return
     except OSError as error:
         remedy = "the disk fails: look at the kernel's log, replace it; the agent leaves such a store as it is"
-        yield bad("disk", f"{path} cannot be read: {refusal(error, path)}", remedy, DISK_FAILING)
+        yield bad("disk", f"{path} cannot be read: {reason_of(error, path)}", remedy, DISK_FAILING)
 
 
 def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
@@ -220,6 +218,6 @@ def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
         yield bad("disk", text, remedy, DISK_FULL)
     elif free + used < max_outbox:
         remedy = "make room, or lower store.max_outbox, so that a long outage ends in counted drops, not in a full disk"
-        yield doubtful("disk", f"{text}, store.max_outbox is {format_size(max_outbox)}", remedy)
+        yield warning("disk", f"{text}, store.max_outbox is {format_size(max_outbox)}", remedy)
     else:
         yield good("disk", f"{text}, enough for store.max_outbox ({format_size(max_outbox)})")

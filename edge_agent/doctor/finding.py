@@ -30,7 +30,7 @@ def good(subject: str, text: str) -> Finding:
     return Finding(Level.OK, subject, text)
 
 
-def doubtful(subject: str, text: str, remedy: str, kind: Kind | None = None) -> Finding:
+def warning(subject: str, text: str, remedy: str, kind: Kind | None = None) -> Finding:
     """Say that the agent works, but not as it should, or not for ever."""
     return Finding(Level.WARN, subject, text, remedy, kind.name if kind else "")
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import visiting
 from edge_agent.inspection.moments import rough
 from edge_agent.observability.status_board import now
@@ -55,7 +55,7 @@ async def _log(settings: AgentSettings, key: bytes, other: str) -> list[Finding]
         return [bad(SUBJECT, other_key(other, settings.id_key_path), "an agent refuses to start like this")]
     except LogUnavailable as error:
         remedy = f"allow the agent's user what the manual's page on permissions lists for pairs: {address.stream}"
-        return [doubtful(SUBJECT, f"the log cannot be read: {error}", remedy)]
+        return [warning(SUBJECT, f"the log cannot be read: {error}", remedy)]
     else:
         return [_fit(settings, key, last, other)]
 

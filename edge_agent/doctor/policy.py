@@ -7,7 +7,7 @@ from typing import NamedTuple
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.policy_revisions import PolicyRevisions
-from edge_agent.doctor.finding import Finding, doubtful, good
+from edge_agent.doctor.finding import Finding, good, warning
 from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability.conditions import POLICY_REFUSED
 from edge_agent.policy.orders import Effective, effective
@@ -19,7 +19,7 @@ class InForce(NamedTuple):
     """What holds for a block, and how far the hub's policy was taken."""
 
     holds: Effective
-    standing: PolicyRevisions
+    revisions: PolicyRevisions
 
 
 def policy_in_force(settings: AgentSettings, block: StreamSettings) -> InForce:
@@ -27,22 +27,22 @@ def policy_in_force(settings: AgentSettings, block: StreamSettings) -> InForce:
     try:
         with reading(Path(settings.store.path)) as database:
             (known,) = read_blocks(database, block.name).values()
-            standing = known.state.standing
+            revisions = known.state.revisions
     except StoreUnreadable:
-        standing = PolicyRevisions()
-    return InForce(effective(settings.block_id(block), block, standing), standing)
+        revisions = PolicyRevisions()
+    return InForce(effective(settings.block_id(block), block, revisions), revisions)
 
 
 def check_policy(block: StreamSettings, in_force: InForce) -> Iterator[Finding]:
     """Say what the hub has said, and what of it the settings do not let hold; nothing where it has said nothing."""
-    (holds, standing), name = in_force, f"policy of {block.name}"
-    if not standing.revision:
+    (holds, revisions), name = in_force, f"policy of {block.name}"
+    if not revisions.revision:
         return
     for refused in holds.refused:
         remedy = "change the settings file, or say otherwise at the hub (muster-aggregator policy set)"
-        yield doubtful(name, f"refused, {refused}", remedy, POLICY_REFUSED)
+        yield warning(name, f"refused, {refused}", remedy, POLICY_REFUSED)
     thresholds = holds.settings.thresholds.given
     said = ", ".join(f"{key} {format_duration(thresholds[key])} for {scope}" for key, scope in holds.origins.items())
     yield good(
-        name, f"revision {standing.revision} of the hub's: {said or 'it leaves every threshold to the settings'}"
+        name, f"revision {revisions.revision} of the hub's: {said or 'it leaves every threshold to the settings'}"
     )

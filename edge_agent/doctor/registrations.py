@@ -6,7 +6,7 @@ from pathlib import Path
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
-from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.policy import check_policy, policy_in_force
 from edge_agent.doctor.sampling import Sample, newest_messages
 from edge_agent.doctor.streams import StreamInfo
@@ -50,15 +50,15 @@ async def check_registrations(
 def _identification(name: str, sample: Sample, stale_after: int) -> Iterator[Finding]:
     count, rejected = sample.message_count, sum(sample.rejected.values())
     if not count:
-        yield doubtful(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
+        yield warning(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
     elif rejected:
         causes = ", ".join(f"{reason} {number:,}" for reason, number in sample.rejected.most_common())
         text = f"{rejected:,} of the last {count:,} messages name no sender ({causes}): they are forwarded unsampled"
         remedy = "correct [stream.sender], or set source.filter_subject"
-        yield (bad if rejected == count else doubtful)(name, text, remedy, UNIDENTIFIED_REGISTRATIONS)
+        yield (bad if rejected == count else warning)(name, text, remedy, UNIDENTIFIED_REGISTRATIONS)
         for reason, example in sample.examples.items():
             text = f"{reason}, for example {example}; whoever sent it may be called stale"
-            yield doubtful(name, text, "correct what it publishes, or [stream.sender]")
+            yield warning(name, text, "correct what it publishes, or [stream.sender]")
     else:
         senders = len({sender_id for sender_id, _ in sample.sightings})
         yield good(name, f"every one of the last {count:,} messages names its sender ({senders:,} of them)")
@@ -79,7 +79,7 @@ def _repeated_ids(name: str, sample: Sample, duplicate_window: int) -> Iterator[
             f"{visible(message_id)}: of those the server stores one in {window} (duplicate_window), and who sends it "
             "is not heard in between"
         )
-        yield doubtful(name, text, "let them send a new id each time, or none")
+        yield warning(name, text, "let them send a new id each time, or none")
 
 
 def _cadence_of_store(path: Path, stream: str) -> Cadence | None:

@@ -8,7 +8,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.doctor.clocks import TOLERANCE, offset_of, region_offset, source_clock, standstill
-from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.doctor.publishing import heard_on
 from edge_agent.doctor.registrations import check_registrations
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
@@ -94,27 +94,29 @@ def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Except
 def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Finding:
     config, state = info.config, info.state
     proves = "while it cannot store, silence proves nothing: nobody is called stale, the time is unknown"
-    if facts.doubt:
+    if facts.storage_fault:
         full = "raise its limits, or discard old"
-        remedy = "senders need another stream" if config.sealed else full if "full" in facts.doubt else _LOOK_AT_LINK
-        return bad(name, f"stream {stream} {facts.doubt}; {proves}", remedy, conditions.STREAM_NOT_STORING)
+        remedy = (
+            "senders need another stream" if config.sealed else full if "full" in facts.storage_fault else _LOOK_AT_LINK
+        )
+        return bad(name, f"stream {stream} {facts.storage_fault}; {proves}", remedy, conditions.STREAM_NOT_STORING)
     if facts.refuses_by_subject:
         text = (
             f"stream {stream} refuses what is new on a subject that is full, and does not show which: who is silent is "
             "never called stale, but unknown"
         )
-        return doubtful(name, text, "let it discard what is old")
+        return warning(name, text, "let it discard what is old")
     if facts.gathers:
         text = (
             f"stream {stream} gathers from several places: while one is cut off, what comes from the others proves time"
         )
-        return doubtful(name, text, "read each from a stream of its own, by a block of its own: nobody is accused then")
+        return warning(name, text, "read each from a stream of its own, by a block of its own: nobody is accused then")
     if info.fullness >= NEARLY_FULL:
         text = f"stream {stream} is {info.fullness:.0%} full, and will then refuse what is new; {proves}"
-        return doubtful(name, text, "raise its limits, or let it discard what is old")
+        return warning(name, text, "raise its limits, or let it discard what is old")
     is_read_to_its_end = not state.messages and state.last_seq > 0 and config.retention != "limits"
     if not state.messages and not is_read_to_its_end:
-        return doubtful(name, f"stream {stream} is empty", "do senders publish on its subjects?")
+        return warning(name, f"stream {stream} is empty", "do senders publish on its subjects?")
     keeps = f", keeps {format_duration(config.max_age // 1000)}" if config.max_age else ""
     holds = "all is read" if is_read_to_its_end else f"{state.messages:,} messages, {format_size(state.bytes)}"
     return good(name, f"stream {stream} stores: {holds}{keeps}")
@@ -156,7 +158,7 @@ async def _consumer(
             for finding in _as_it_is(name, address, info):
                 yield finding
     asked = {f"{prefix}.CONSUMER.CREATE.{tail}": "making the consumer"} if is_to_be_made else {}
-    asked |= _to_read(prefix, tail, makes_anew=address.creates_consumer and not resets_consumers(visit.client))
+    asked |= _to_read(prefix, tail, recreates=address.creates_consumer and not resets_consumers(visit.client))
     asked |= {f"{prefix}.STREAM.MSG.GET.{address.stream}": "asking what waits"} if is_asked else {}
     yield await _permissions(visit, name, asked, tail)
 
@@ -173,7 +175,7 @@ def _as_it_is(name: str, address: SourceAddress, info: ConsumerInfo) -> Iterator
     if info.expires_after:
         after = format_duration(info.expires_after)
         text = f"the server removes consumer {address.consumer} when it has not been used for {after}"
-        yield doubtful(name, text, conditions.CONSUMER_EXPIRES.remedy, conditions.CONSUMER_EXPIRES)
+        yield warning(name, text, conditions.CONSUMER_EXPIRES.remedy, conditions.CONSUMER_EXPIRES)
 
 
 async def _own_messages(
@@ -188,9 +190,9 @@ async def _own_messages(
         if not chosen:
             text, _, remedy = why_not.rpartition(": ")
             said = f"no probe can be published: {text}; {_WITHOUT_PROBE}"
-            findings.append(doubtful(name, said, remedy, conditions.PROBE_NOT_STORED))
+            findings.append(warning(name, said, remedy, conditions.PROBE_NOT_STORED))
     elif block.mode == "sample" and not block.source.probe:
-        findings.append(doubtful(name, f"source.probe is false; {_WITHOUT_PROBE}", "take source.probe out"))
+        findings.append(warning(name, f"source.probe is false; {_WITHOUT_PROBE}", "take source.probe out"))
     keys = {subject: key for key, subject in wanted.items() if subject}
     for heard in await heard_on(visit, list(keys)):
         key, subject, stream = keys[heard.subject], heard.subject, block.source.stream
@@ -213,11 +215,11 @@ async def _own_messages(
     return findings
 
 
-def _to_read(prefix: str, tail: str, *, makes_anew: bool) -> dict[str, str]:
-    """Name what reading asks; a server that cannot reset a consumer lets it be deleted, and made anew."""
+def _to_read(prefix: str, tail: str, *, recreates: bool) -> dict[str, str]:
+    """Name what reading asks; a server that cannot reset a consumer lets it be deleted, and recreated."""
     consumer = f"{prefix}.CONSUMER"
     reading = {f"{consumer}.MSG.NEXT.{tail}": "reading"}
-    if makes_anew:
+    if recreates:
         return reading | {f"{consumer}.DELETE.{tail}": "deleting it", f"{consumer}.CREATE.{tail}": "making it"}
     return reading | {f"{consumer}.RESET.{tail}": "resetting"}
 

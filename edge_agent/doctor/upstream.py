@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.clocks import offset_of, region_clock
-from edge_agent.doctor.finding import Finding, Level, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.doctor.publishing import heard_on, subjects_of
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
@@ -71,7 +71,7 @@ async def _subjects(
         findings.append(bad(NAME, f"no stream listens on {named(unheard)}", remedy, REGION_REFUSES))
     if doubled:
         remedy = "let only the region's own stream listen: each must have its region in its subjects"
-        findings.append(doubtful(NAME, f"several streams store {', '.join(doubled)}", remedy))
+        findings.append(warning(NAME, f"several streams store {', '.join(doubled)}", remedy))
     if findings:
         return findings
     listening = ", ".join(sorted({stream for each in heard for stream in each.streams}))
@@ -95,14 +95,14 @@ async def _stream(visit: Visit, settings: AgentSettings, stream: str) -> Sequenc
     if info.fullness >= NEARLY_FULL:
         return [
             clock,
-            doubtful(NAME, f"{stream} is {info.fullness:.0%} full, and will then refuse what is new", remedy),
+            warning(NAME, f"{stream} is {info.fullness:.0%} full, and will then refuse what is new", remedy),
         ]
     if 0 < info.config.max_msg_size < LARGEST_REGISTRATION:
         limit = format_size(info.config.max_msg_size)
         text = f"{stream} takes messages of at most {limit}: larger registrations are dropped, counted"
         return [
             clock,
-            doubtful(NAME, text, f"raise max_msg_size of {stream} to what the site's stream takes, or take it out"),
+            warning(NAME, text, f"raise max_msg_size of {stream} to what the site's stream takes, or take it out"),
         ]
     return [clock, good(NAME, f"{stream} stores: {info.state.messages:,} messages, {format_size(info.state.bytes)}")]
 
@@ -111,5 +111,5 @@ def _largest_message(visit: Visit) -> Finding:
     largest = visit.client.max_payload
     if largest < LARGEST_REGISTRATION:
         text = f"its servers take messages of at most {format_size(largest)}: larger registrations are dropped, counted"
-        return doubtful(NAME, text, "raise max_payload there to what the site's servers take")
+        return warning(NAME, text, "raise max_payload there to what the site's servers take")
     return good(NAME, f"its servers take messages of up to {format_size(largest)}")

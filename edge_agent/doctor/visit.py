@@ -11,7 +11,7 @@ import nats.errors
 from nats.aio.msg import Msg
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Kind
 from edge_agent.observability.server_versions import Need
@@ -169,7 +169,7 @@ async def check_servers(
 
     found: list[str] = []
     failures = [each for each in await asyncio.gather(*map(attempt, connection.servers)) if each]
-    findings = [doubtful(subject, each.text, each.remedy) if found else each for each in failures]
+    findings = [warning(subject, each.text, each.remedy) if found else each for each in failures]
     return [*findings, *noticed, *([good(subject, f"reached {', '.join(sorted(found))}")] if found else [])]
 
 
@@ -179,8 +179,8 @@ def _of_server(subject: str, server: str, visit: Visit, needs: Iterable[Need]) -
     for need in needs:
         if version < need.since:
             text, remedy = f"{server}: {need.unmet(version)}", "upgrade it, or change that setting"
-            level = bad if need.is_essential else doubtful
+            level = bad if need.is_essential else warning
             yield level(subject, text, remedy, kinds.SERVER_TOO_OLD)
     if (shown := visit.client.peer_certificate) is not None and (said := expiry_of_server(shown)):
         # One that has expired lets nobody connect.
-        yield doubtful(subject, f"{server}: {said}", kinds.CERTIFICATE_EXPIRES.remedy, kinds.CERTIFICATE_EXPIRES)
+        yield warning(subject, f"{server}: {said}", kinds.CERTIFICATE_EXPIRES.remedy, kinds.CERTIFICATE_EXPIRES)

@@ -58,9 +58,9 @@ class BlockRules(msgspec.Struct, Generic[D], frozen=True):
     journal: Journal | None = None
     clock: ClockBound | None = None
 
-    def policy_after(self, standing: PolicyRevisions) -> Policy:
+    def policy_after(self, revisions: PolicyRevisions) -> Policy:
         """Give the thresholds that hold after what was taken of the hub's policy."""
-        return self.policy if self.orders is None else self.orders.policy(standing)
+        return self.policy if self.orders is None else self.orders.policy(revisions)
 
     def clock_bound(self, state: BlockState | None) -> int:
         """Give the latest instant of the stream's clock that a block in ``state`` follows now."""

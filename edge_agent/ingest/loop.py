@@ -40,7 +40,7 @@ LONGEST_CHECK_INTERVAL = 1 * SECOND
 LOOK_EVERY = 2.0
 """How often, in seconds, the consumer is looked at while no check is made."""
 
-LOOK_ANEW_AFTER = 0.5
+CHECK_AGAIN_AFTER = 0.5
 """Seconds by which a check may be late before what was read is taken without another look."""
 
 FOREVER = (1 << 63) - 1
@@ -49,8 +49,8 @@ FOREVER = (1 << 63) - 1
 class Ingest(Generic[D]):
     """One stream block's loop.
 
-    ``decider`` is None where the store does not know the block yet. ``report`` hears of every change of phase, with the
-    reason.
+    ``decider`` is None where the store does not know the block yet. ``report`` is called with every change of phase,
+    with the reason.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Ingest(Generic[D]):
         self._source = source
         self._store = store
         if fast_path is None:
-            self._commits = CommitQueue(store, source, self._tell_pause, rules.journal)
+            self._commits = CommitQueue(store, source, self._report_pause, rules.journal)
         else:
-            self._commits = FastPathCommits(store, source, self._tell_pause, rules.emitter.block_id, fast_path)
+            self._commits = FastPathCommits(store, source, self._report_pause, rules.emitter.block_id, fast_path)
         self._decider = decider
         self._journal = rules.journal
         self._oldest_forwarded = 0
@@ -107,7 +107,7 @@ class Ingest(Generic[D]):
             senders=self._decider.sender_counts(),
             mode=state.mode,
             blind_after=state.policy.blind_after,
-            doubt=checked.refusal or checked.facts.doubt,
+            storage_fault=checked.publish_error or checked.facts.storage_fault,
             loss=state.loss,
             is_covered=not state.is_suspended,
             pending_ago=int((now - self._consumer_at) * SECOND),
@@ -150,7 +150,7 @@ class Ingest(Generic[D]):
             self._moved_at = self._consumer_at
 
     async def _read_for_ever(self, looking: asyncio.Task[None]) -> None:
-        loop, reopening = asyncio.get_running_loop(), ReopenBackoff(self._source)
+        loop, backoff = asyncio.get_running_loop(), ReopenBackoff(self._source)
         while not is_cancelled():
             try:
                 if looking.done():
@@ -164,12 +164,12 @@ class Ingest(Generic[D]):
                 finally:
                     # To have opened is not enough: that may go well each time, and reading fail at once.
                     if self.decider.state.position != opened_behind or loop.time() - opened_at >= LONGEST_RETRY:
-                        reopening.went_well()
+                        backoff.went_well()
             except SourceUnavailable as error:
                 await self._commits.finish()
                 self._report(phase_of(error), str(error))
                 await self._commits.settle()
-                await reopening.wait()
+                await backoff.wait()
 
     async def _open(self) -> None:
         if self._decider is None:
@@ -177,18 +177,18 @@ class Ingest(Generic[D]):
             position = SourcePosition(self._rules.stream, facts.incarnation(), sequence)
             await self._compare_clocks(facts)
             # Orders about senders that were given before are void, whatever the stream's past is called later.
-            standing = PolicyRevisions(given_at=min(facts.server_at, self._rules.clock_bound(None)))
+            revisions = PolicyRevisions(given_at=min(facts.server_at, self._rules.clock_bound(None)))
             state = BlockState(
                 position,
-                self._rules.policy_after(standing),
-                standing=standing,
+                self._rules.policy_after(revisions),
+                revisions=revisions,
                 rebuilding=self._rules.rebuilding,
                 mode=self._rules.mode,
             )
             await self._commit(state)
             self._decider = self._rules.decides(state)
         else:
-            policy = self._rules.policy_after(self._decider.state.standing)
+            policy = self._rules.policy_after(self._decider.state.revisions)
             if policy != self._decider.state.policy:
                 await self._apply(lambda draft: draft.change_policy(policy))
         opened = await self._open_source()
@@ -202,7 +202,7 @@ class Ingest(Generic[D]):
             await self._note_gap()
         await self._compare_clocks(opened.facts)
         # Before anything that waits is read: what falls due meanwhile goes by it.
-        await self._look_at(opened.facts, opened.facts.refusal or None)
+        await self._look_at(opened.facts, opened.facts.publish_error or None)
         self._note_server(opened.facts)
         self._thinning.begin(self.decider.state, opened.facts)
 
@@ -213,9 +213,9 @@ class Ingest(Generic[D]):
     def _note_server(self, facts: StreamFacts) -> None:
         self._server_at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
 
-    async def _look_at(self, facts: StreamFacts, refusal: str | None) -> None:
+    async def _look_at(self, facts: StreamFacts, publish_error: str | None) -> None:
         """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was."""
-        refuses = self.decider.state.seen.refuses if refusal is None else bool(refusal)
+        refuses = self.decider.state.seen.refuses if publish_error is None else bool(publish_error)
         at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
         facts = facts if at == facts.server_at else msgspec.structs.replace(facts, server_at=at)
         await self._apply(lambda draft: draft.look_at(facts, refuses=refuses))
@@ -232,15 +232,15 @@ class Ingest(Generic[D]):
         check_at = loop.time()
         while not is_cancelled():
             await self._wait_for_room()
-            await self._obey()
+            await self._apply_orders()
             patience = max(check_at - loop.time(), 0.0)
             messages = await self._source.read(self._commits.read_patience(patience))
             if messages:
                 self.read_at = self._moved_at = loop.time()
-                if self.read_at - check_at > LOOK_ANEW_AFTER:
+                if self.read_at - check_at > CHECK_AGAIN_AFTER:
                     # A paused agent: what falls due goes by what the stream takes now.
                     checked = await self._check()
-                    await self._look_at(checked.facts, checked.refusal)
+                    await self._look_at(checked.facts, checked.publish_error)
                     self._note_server(checked.facts)
                 await self._take(messages)
             await self._commits.keep_up(has_read=bool(messages))
@@ -312,7 +312,7 @@ class Ingest(Generic[D]):
         # Of what was delivered and is still to be read, a hole behind it tells.
         if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
             await self._note_gap()
-        await self._look_at(facts, checked.refusal)
+        await self._look_at(facts, checked.publish_error)
         self._thinning.look_at(facts, self.decider.state, checked.examined_sequence)
         if checked.examined_sequence:
             await self._apply(lambda draft: draft.find_thinned(thinned=self._thinning.is_thinned))
@@ -355,7 +355,7 @@ class Ingest(Generic[D]):
         incarnation = facts.incarnation(self.decider.state.position.incarnation)
         await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence, stored_at))
 
-    async def _obey(self) -> None:
+    async def _apply_orders(self) -> None:
         """Do what the hub's policy has said since, in one commit where that can hold it."""
         if self._rules.orders is None:
             return
@@ -408,7 +408,7 @@ class Ingest(Generic[D]):
 
     async def _emit_watermark(self) -> None:
         state = self.decider.state
-        if not self._watermarks.may_vouch_for(state) or self._commits.has_undelivered:
+        if not self._watermarks.has_progress(state) or self._commits.has_undelivered:
             return
         row = self._emitter.watermark(state, self._watermark_context())
         # Also without one: with a filter, only what was examined tells a gap from what others' messages left behind.
@@ -423,7 +423,7 @@ class Ingest(Generic[D]):
         await self._commits.begin(BatchCommit(self._emitter.block_id, state, NO_CHANGES, rows))
         await self._commits.finish()
 
-    def _tell_pause(self, error: StoreUnwritable | None) -> None:
+    def _report_pause(self, error: StoreUnwritable | None) -> None:
         if error is None:
             self._report(IngestPhase.READING, "")
         else:

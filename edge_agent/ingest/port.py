@@ -28,13 +28,13 @@ class Journal(Protocol):
         """Note that a batch is durable."""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, rename={"storage_fault": "doubt"}):
     """How far a block's reading has come, for people; instants are the stream's own time, 0 where there was none yet.
 
     ``pending`` messages of the stream waited to be read, ``pending_ago`` microseconds before; with any waiting, nothing
     has come for ``idle_for``. The stream was last looked at ``checked_ago`` before; ``server_at`` is the server's clock
-    now, counted on from there. ``doubt`` says why the stream proves nothing, ``loss`` what it takes no more, where
-    somebody may be missed because of that; no time ``is_covered`` while it is known not to take what is sent.
+    now, counted on from there. ``storage_fault`` says why the stream proves nothing, ``loss`` what it takes no more,
+    where somebody may be missed because of that; no time ``is_covered`` while it is known not to take what is sent.
     ``expires_after`` and ``unacknowledged`` are the consumer's. ``contradiction`` says how the server's clock stands to
     others, where it is too far ahead of them to be followed.
     """
@@ -46,7 +46,7 @@ class Progress(msgspec.Struct, frozen=True):
     senders: dict[str, int]
     mode: str = "sample"
     blind_after: int = 0
-    doubt: str = ""
+    storage_fault: str = ""
     loss: str = ""
     is_covered: bool = True
     pending_ago: int = 0
@@ -88,7 +88,7 @@ class ClockBound(Protocol):
 class Orders(Protocol):
     """What the ingest loop needs of the hub's policy."""
 
-    def policy(self, standing: PolicyRevisions) -> Policy:
+    def policy(self, revisions: PolicyRevisions) -> Policy:
         """Give the thresholds that hold after what was taken."""
 
     def inputs(self, state: BlockState) -> Iterable[Callable[[BlockDraft], bool]]:

@@ -21,7 +21,7 @@ class Watermarks:
         """Tell whether the next one is due, if there is anything to vouch for."""
         return at >= self._due_at
 
-    def may_vouch_for(self, state: BlockState) -> bool:
+    def has_progress(self, state: BlockState) -> bool:
         """Tell whether a state has anything new to vouch for.
 
         Coverage that is about to be closed is vouched for by the watermark that closes it.

@@ -176,8 +176,8 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
                 Column("records", lambda each: each.records),
                 Column("count", lambda each: f"{each.count:,}", right=True),
                 Column("size", lambda each: format_size(each.size), right=True),
-                Column("oldest", lambda each: _said(each.oldest_at, at), right=True),
-                Column("newest", lambda each: _said(each.newest_at, at), right=True),
+                Column("oldest", lambda each: _instant_text(each.oldest_at, at), right=True),
+                Column("newest", lambda each: _instant_text(each.newest_at, at), right=True),
             ],
             report.waiting,
         )
@@ -200,7 +200,7 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
         yield f"{what} so far: {', '.join(f'{cause} {count:,}' for cause, count in sorted(causes.items()))}"
 
 
-def _said(instant: int, at: int) -> str:
+def _instant_text(instant: int, at: int) -> str:
     return relative(instant, at) if instant else "unknown"
 
 

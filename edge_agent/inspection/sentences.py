@@ -63,8 +63,8 @@ class Sentences:
                 return f"Heard for the first time, in message {decided.sequence}."
             case AdvisoryKind.STALE:
                 waited_from = decided.at - self._now.stale_after
-                anew = f", its time counted from {moment(waited_from)}" if waited_from in self._resumed_at else ""
-                return f"Silent for {silence} since {seen} (message {decided.sequence}), the stream watched{anew}."
+                again = f", its time counted from {moment(waited_from)}" if waited_from in self._resumed_at else ""
+                return f"Silent for {silence} since {seen} (message {decided.sequence}), the stream watched{again}."
             case AdvisoryKind.RECOVERED:
                 return f"Heard again, in message {decided.sequence}, {silence} after the time before ({seen})."
             case AdvisoryKind.RETIRED if decided.at == self._retired_at:

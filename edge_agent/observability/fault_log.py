@@ -4,7 +4,7 @@ The rules, for each part (a link, a stream's reading):
 
 1. A fault (a report with a reason) that begins is a line at once, and so is its end, with how long it lasted.
 2. For ``FIRST_QUIET`` from there, what repeats is counted: the same reason again, or the whole fault ending and
-   beginning anew. Another reason, not yet told in this fault, is a line at once.
+   a new start. Another reason, not yet told in this fault, is a line at once.
 3. When that time is over: a fault that lasts, or came again meanwhile, is one line with the count, and the next quiet
    time is twice as long, up to ``LONGEST_QUIET``. Otherwise all is forgotten, and the next fault is told at once.
 
@@ -21,7 +21,7 @@ from shared.instants import HOUR, MINUTE, format_duration
 
 FIRST_QUIET = MINUTE
 LONGEST_QUIET = HOUR
-REASONS_TOLD = 8
+REASONS_LOGGED = 8
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -48,8 +48,8 @@ class FaultLog:
         self._phase = ""
         self._reason = ""
         self._began_at = 0
-        self._is_told = False
-        self._told_reasons: set[str] = set()
+        self._is_logged = False
+        self._logged_reasons: set[str] = set()
         self._repeated = 0
         self._quiet = 0
         self._quiet_until = 0
@@ -64,7 +64,7 @@ class FaultLog:
         self._phase, before = phase, self._reason
         self._reason = reason
         if reason and not was_fault:
-            self._began_at, self._told_reasons = at, set()
+            self._began_at, self._logged_reasons = at, set()
             yield from self._begin(at)
         elif reason:
             yield from self._go_on(reason, before)
@@ -84,7 +84,7 @@ class FaultLog:
         times = f", {repeated:,} more times in {format_duration(self._quiet)}" if repeated else ""
         self._be_quiet(at, min(self._quiet * 2, LONGEST_QUIET))
         if self._reason:
-            self._is_told = True
+            self._is_logged = True
             lasted = at - self._began_at
             text = f"{self._part}: still {self._phase} after {format_duration(lasted)}{times}: {self._reason}"
             yield LogLine(self._phase, text, True, repeated, lasted, self._condition)
@@ -93,29 +93,29 @@ class FaultLog:
             yield LogLine(self._phase, text, True, repeated, condition=self._condition)
 
     def _begin(self, at: int) -> Iterator[LogLine]:
-        self._is_told = not self._quiet
-        if not self._is_told:
+        self._is_logged = not self._quiet
+        if not self._is_logged:
             self._repeated += 1
             return
         self._be_quiet(at, FIRST_QUIET)
         yield self._fault()
 
     def _go_on(self, reason: str, before: str) -> Iterator[LogLine]:
-        is_new = self._is_told and reason not in self._told_reasons and len(self._told_reasons) < REASONS_TOLD
+        is_new = self._is_logged and reason not in self._logged_reasons and len(self._logged_reasons) < REASONS_LOGGED
         if is_new:
             yield self._fault()
-        elif reason != before or self._is_told:
+        elif reason != before or self._is_logged:
             self._repeated += 1
 
     def _end(self, at: int) -> Iterator[LogLine]:
-        if self._is_told:
+        if self._is_logged:
             lasted = at - self._began_at
             text = f"{self._part}: {self._phase} {self._again}after {format_duration(lasted)}"
             yield LogLine(self._phase, text, False, self._repeated, lasted, self._condition)
             self._repeated = 0
 
     def _fault(self) -> LogLine:
-        self._told_reasons.add(self._reason)
+        self._logged_reasons.add(self._reason)
         text = f"{self._part}: {self._phase}: {self._reason}"
         return LogLine(self._phase, text, is_fault=True, condition=self._condition)
 
@@ -168,7 +168,7 @@ class CountLine(msgspec.Struct, frozen=True):
     text: str
 
 
-class _Told(msgspec.Struct):
+class _LoggedCounts(msgspec.Struct):
     counts: dict[str, int]
     quiet: int = 0
     quiet_until: int = 0
@@ -178,7 +178,7 @@ class CountLog:
     """What each block had counted when it was last told. What stood there at the start was told by another run."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], _Told] = {}
+        self._logged: dict[tuple[str, str], _LoggedCounts] = {}
         self._known: set[str] = set()
 
     def take(self, at: int, counters: Mapping[str, Counters]) -> Iterator[CountLine]:
@@ -187,22 +187,22 @@ class CountLog:
             for what in WATCHED:
                 counts = counted.get(what, {})
                 if block not in self._known:
-                    self._told[block, what] = _Told(dict(counts))
-                elif at >= self._told[block, what].quiet_until:
+                    self._logged[block, what] = _LoggedCounts(dict(counts))
+                elif at >= self._logged[block, what].quiet_until:
                     yield from self._compare(at, block, what, counts)
             self._known.add(block)
 
     def _compare(self, at: int, block: str, what: str, counts: Mapping[str, int]) -> Iterator[CountLine]:
-        told = self._told[block, what]
+        logged = self._logged[block, what]
         unsaid = counts.keys() - SAID_WHEN_IT_BEGINS.get(what, set())
-        more = {cause: counts[cause] - told.counts.get(cause, 0) for cause in sorted(unsaid)}
+        more = {cause: counts[cause] - logged.counts.get(cause, 0) for cause in sorted(unsaid)}
         said = ", ".join(f"{_named(what, cause)} {count:,}" for cause, count in more.items() if count > 0)
         if not said:
-            told.quiet = 0
+            logged.quiet = 0
             return
-        told.counts = dict(counts)
-        told.quiet = min(told.quiet * 2 or FIRST_QUIET, LONGEST_QUIET)
-        told.quiet_until = at + told.quiet
+        logged.counts = dict(counts)
+        logged.quiet = min(logged.quiet * 2 or FIRST_QUIET, LONGEST_QUIET)
+        logged.quiet_until = at + logged.quiet
         yield CountLine(block, what, f"stream {block}: {what}: {said}; in all {sum(counts.values()):,}")
 
 

@@ -226,7 +226,7 @@ def not_followed(reached: Progress) -> str:
 
 def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus]) -> str:
     """Say why the silence of a block's stream proves nothing."""
-    why = reached.doubt or ("" if reached.is_covered else reached.loss)
+    why = reached.storage_fault or ("" if reached.is_covered else reached.loss)
     if why:
         return f"the stream {why}"
     probe = parts.get(f"probe of {block}")
@@ -236,7 +236,7 @@ def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus])
 
 def is_known_not_to_store(reached: Progress) -> bool:
     """Tell whether it is known why a blind stream proves nothing."""
-    return bool(reached.doubt) or not reached.is_covered
+    return bool(reached.storage_fault) or not reached.is_covered
 
 
 def is_blind(reached: Progress) -> bool:

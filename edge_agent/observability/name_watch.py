@@ -79,8 +79,8 @@ class NameWatch:
     ``may_publish`` is set as soon as nobody is in doubt, or has been for long: what leaves before somebody is known to
     live cannot be taken back.
 
-    ``known`` is what the store knew of each block when this run began; ``report`` hears of every change of phase, with
-    the reason.
+    ``known`` is what the store knew of each block when this run began; ``report`` is called with every change of phase,
+    with the reason.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class NameWatch:
         return self._interval * FORGOTTEN_AFTER
 
     def break_off(self, _reason: str) -> None:
-        """Try anew on the next connection what was not possible on this one."""
+        """Try again on the next connection what was not possible on this one."""
         self._streams.clear()
         self._changed.set()
 
@@ -156,11 +156,11 @@ class NameWatch:
             alive = [each.living(time(), self.forgotten_after) for each in all_sightings]
             others = [each for each in alive if each is not None]
             self._say(others[0] if others else None)
-            in_doubt = [other for each in all_sightings for other in each.in_doubt()]
-            if all(other.agent == self._agent for other in in_doubt):
+            undecided = [other for each in all_sightings for other in each.undecided()]
+            if all(other.agent == self._agent for other in undecided):
                 # One of our own name is mostly this agent itself, before its store was lost.
                 self.may_publish.set()
-            await self._pause(self._wait(count, often=bool(in_doubt or others)))
+            await self._pause(self._wait(count, often=bool(undecided or others)))
 
     async def run_withdrawn(self, client: Client, from_whom: Namesake) -> None:
         """Look until nobody else of this site has published for long: raise NameFree. Never before another site."""

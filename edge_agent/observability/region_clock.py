@@ -27,7 +27,7 @@ _ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
 """No stream can have this name."""
 
 
-class _Told(msgspec.Struct):
+class _ServerTime(msgspec.Struct):
     ts: str
 
 
@@ -61,28 +61,28 @@ class RegionClock:
 
     async def hear(self) -> bool:
         """Ask once; tell whether there was an answer."""
-        if await self._tells(self._consumer):
+        if await self._ask_time(self._consumer):
             return True
         self._found = self._found or await self._stream()
-        return bool(self._found) and await self._tells(f"STREAM.INFO.{self._found}")
+        return bool(self._found) and await self._ask_time(f"STREAM.INFO.{self._found}")
 
     async def run(self) -> None:
         """Ask now and then, until cancelled."""
         while not is_cancelled():
             self._changed.clear()
-            is_told = self._client.is_connected and await self.hear()
+            is_known = self._client.is_connected and await self.hear()
             self._tries += 1
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ASK_EVERY if is_told or self._tries > SOON else ASK_SOON):
+                async with asyncio.timeout(ASK_EVERY if is_known or self._tries > SOON else ASK_SOON):
                     await self._changed.wait()
 
-    async def _tells(self, request: str) -> bool:
+    async def _ask_time(self, request: str) -> bool:
         subject = self._asked = f"{self._api}.{request}"
         if subject in self._denied:
             return False
         try:
-            told = await request_json(self._client, subject, None, _Told, deadline=DEADLINE)
-            self._clocks.hear_region(parse_instant(told.ts))
+            answer = await request_json(self._client, subject, None, _ServerTime, deadline=DEADLINE)
+            self._clocks.hear_region(parse_instant(answer.ts))
         except (ApiError, RequestFailed, InvalidInstant):
             return False
         finally:

@@ -16,7 +16,14 @@ from edge_agent.observability.health import (
 )
 from edge_agent.observability.pair_status import MISSED_AFTER, PairStatus
 from edge_agent.observability.status_board import UPSTREAM, now, stream_part
-from edge_agent.observability.status_report import LEAST_FREE, STARTS, BlockReport, LaneReport, Life, StatusReport
+from edge_agent.observability.status_report import (
+    LEAST_FREE,
+    STARTS,
+    BlockReport,
+    LaneReport,
+    ProcessState,
+    StatusReport,
+)
 from edge_agent.runtime.terminal import UNWRAPPED
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
@@ -73,7 +80,7 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
 
 def _lines(report: StatusReport) -> Iterator[_Line]:
     agent = report.agent
-    yield f"{agent.agent}, site {agent.site}, region {agent.region}:", _life(report)
+    yield f"{agent.agent}, site {agent.site}, region {agent.region}:", _process_state(report)
     started = f", started {_instant(agent.started_at)}" if agent.started_at else ""
     yield "muster-agent", f"{agent.version}{started}"
     if report.pair and report.is_running:
@@ -101,20 +108,20 @@ def _lines(report: StatusReport) -> Iterator[_Line]:
         yield "last problem", f"{_ago(problem.since)}, {problem.phase}: {problem.reason}"
 
 
-def _life(report: StatusReport) -> str:
+def _process_state(report: StatusReport) -> str:
     agent = report.agent
     match report.life:
-        case Life.STARTING:
+        case ProcessState.STARTING:
             return STARTS
-        case Life.RUNNING:
+        case ProcessState.RUNNING:
             return f"running for {_rough(now() - agent.started_at)}, pid {agent.pid}"
-        case Life.SILENT:
+        case ProcessState.SILENT:
             return f"SILENT for {_rough(now() - agent.written_at)}: process {agent.pid} is there, but " + (
                 _unwritable(report) or "it hangs, is suspended, or cannot write its store"
             )
-        case Life.STOPPED:
+        case ProcessState.STOPPED:
             return f"NOT RUNNING, stopped {_ago(agent.stopped_at)} as it was told"
-        case Life.DIED:
+        case ProcessState.DIED:
             return f"NOT RUNNING, last sign of life {_ago(agent.written_at)}: killed or crashed"
 
 
@@ -179,7 +186,7 @@ def _block_lines(report: StatusReport, block: BlockReport) -> Iterator[_Line]:
         yield "  senders", f"{senders['heard']:,} heard, {senders['stale']:,} stale"
     elif state.observed_through:
         yield "  read", f"through {_instant(state.observed_through)} ({_ago(state.observed_through)})"
-    if state.standing.revision:
+    if state.revisions.revision:
         yield "  hub's policy", _policy(BlockId(report.agent.region, report.agent.site, block.name), state)
     for what in (*COUNTERS, *sorted(block.counters.keys() - set(COUNTERS))):
         causes = block.counters.get(what)
@@ -191,19 +198,19 @@ def _policy(block_id: BlockId, state: BlockState) -> str:
     """Say how far it was taken, and which thresholds are not the settings file's: what was refused is not shown."""
     holds = {
         name: f"{name} {format_duration(value)} (for {scope})"
-        for scope, thresholds in state.standing.said_of(block_id)
+        for scope, thresholds in state.revisions.thresholds_of(block_id)
         for name, value in thresholds.given.items()
         if getattr(state.policy, name) == value
     }
     asked_for = f"{len(state.asked_for):,} senders asked for" if state.asked_for else ""
     said = ", ".join(filter(None, (*holds.values(), asked_for))) or "every threshold is the settings file's"
-    return f"revision {state.standing.revision}: {said}"
+    return f"revision {state.revisions.revision}: {said}"
 
 
 def _observed_through(block: BlockReport) -> int:
     """Give what the agent told last, where that is later than what it had to commit."""
-    told = block.progress.observed_through if block.progress else 0
-    return max(told, block.state.observed_through)
+    reported_through = block.progress.observed_through if block.progress else 0
+    return max(reported_through, block.state.observed_through)
 
 
 def _lag(report: StatusReport, block: BlockReport) -> str:

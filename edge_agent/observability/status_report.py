@@ -35,7 +35,7 @@ _CANNOT_WRITE = {kinds.DISK_FULL.name, kinds.DISK_FAILING.name, kinds.STORE_LOCK
 STARTS = "starting: a process has the store and has not written yet"
 
 
-class Life(StrEnum):
+class ProcessState(StrEnum):
     """What can be said of the agent's process.
 
     STARTING: the store has been taken by a process that has not written yet; what is found is of the run before.
@@ -78,7 +78,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     """
 
     agent: AgentStatus
-    life: Life
+    life: ProcessState
     parts: dict[str, PartStatus]
     last_problem: PartStatus | None
     blocks: list[BlockReport]
@@ -93,12 +93,12 @@ class StatusReport(msgspec.Struct, frozen=True):
     @property
     def is_running(self) -> bool:
         """Tell whether the agent lives and says so."""
-        return self.life is Life.RUNNING
+        return self.life is ProcessState.RUNNING
 
     @property
     def has_process(self) -> bool:
         """Tell whether there is a process that has the store."""
-        return self.life in (Life.STARTING, Life.RUNNING, Life.SILENT)
+        return self.life in (ProcessState.STARTING, ProcessState.RUNNING, ProcessState.SILENT)
 
 
 def read_status(path: Path, listen: str = "") -> StatusReport:
@@ -111,7 +111,7 @@ def read_status(path: Path, listen: str = "") -> StatusReport:
         report = read_report(database, is_held=is_held(path))
     free = shutil.disk_usage(path.parent).free
     report = msgspec.structs.replace(report, disk_free=free)
-    if report.life is not Life.SILENT:
+    if report.life is not ProcessState.SILENT:
         return report
     health = ask_health(listen) if listen else None
     if health and health.boot_id == report.agent.boot_id and _CANNOT_WRITE & {each.name for each in health.conditions}:
@@ -135,15 +135,15 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
         raise StoreUnreadable("the agent has not written a status yet; try again in some seconds")
     outbox = {lane.name.lower(): _read_lane(database, lane) for lane in Lane}
     blocks = list(_read_blocks(database, bodies))
-    life, size = _life(agent, is_held), sum(lane.size for lane in outbox.values())
+    life, size = _process_state(agent, is_held), sum(lane.size for lane in outbox.values())
     total: Counters = {}
     for additions in _outbox_counters(database).values():
         total = counted(total, additions)
     level = OutboxLevel(size, agent.max_outbox, tuple(set_apart_sums(database)), tuple(dropped_too_large(database)))
-    if life is Life.RUNNING:
+    if life is ProcessState.RUNNING:
         found = msgspec.json.decode(bodies.get("conditions", "[]"), type=list[Condition])
     else:
-        found = in_order([_of_life(life, agent), *of_outbox(level, now())])
+        found = in_order([_process_condition(life, agent), *of_outbox(level, now())])
     return StatusReport(
         agent=agent,
         life=life,
@@ -159,14 +159,14 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
     )
 
 
-def _of_life(life: Life, agent: AgentStatus) -> Condition:
+def _process_condition(life: ProcessState, agent: AgentStatus) -> Condition:
     """Say why an agent does nothing that does not write what is wrong."""
-    if life is Life.STARTING:
+    if life is ProcessState.STARTING:
         return kinds.STARTING.of("agent", STARTS)
-    if life is Life.SILENT:
+    if life is ProcessState.SILENT:
         what = f"silent: process {agent.pid} is there, but hangs, is suspended, or cannot write its store"
         return kinds.AGENT_SILENT.of("agent", what, since=agent.written_at)
-    if life is Life.STOPPED:
+    if life is ProcessState.STOPPED:
         return kinds.NOT_RUNNING.of("agent", "not running: stopped, as it was told", since=agent.stopped_at)
     return kinds.NOT_RUNNING.of("agent", "not running: killed or crashed", since=agent.written_at)
 
@@ -175,7 +175,7 @@ def read_phases(database: sqlite3.Connection) -> dict[str, str]:
     """Read what the parts of a running agent do, by name; nothing of one that does not run."""
     bodies = dict(database.execute("SELECT name, body FROM status"))
     agent = _agent_of(bodies)
-    if agent is None or _life(agent, None) is not Life.RUNNING:
+    if agent is None or _process_state(agent, None) is not ProcessState.RUNNING:
         return {}
     return {name: part.phase for name, part in _parts_of(bodies).items()}
 
@@ -229,17 +229,17 @@ def _parts_of(bodies: dict[str, str]) -> dict[str, PartStatus]:
     }
 
 
-def _life(agent: AgentStatus, is_held: bool | None) -> Life:
+def _process_state(agent: AgentStatus, is_held: bool | None) -> ProcessState:
     if agent.stopped_at and not is_held:
-        return Life.STOPPED
+        return ProcessState.STOPPED
     if is_held is False:
-        return Life.DIED
+        return ProcessState.DIED
     if not _is_alive(agent.pid):
-        return Life.STARTING if is_held else Life.DIED
+        return ProcessState.STARTING if is_held else ProcessState.DIED
     if now() - agent.written_at < SIGN_OF_LIFE:
-        return Life.RUNNING
+        return ProcessState.RUNNING
     # Without a word of the kernel about the lock, the number may long be another process's.
-    return Life.SILENT if is_held else Life.DIED
+    return ProcessState.SILENT if is_held else ProcessState.DIED
 
 
 def _is_alive(pid: int) -> bool:

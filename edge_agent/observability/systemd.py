@@ -13,25 +13,25 @@ from typing import Protocol
 
 STATUS_INTERVAL = 5.0
 EXTENSION, EXTEND_INTERVAL = 60.0, 10.0
-"""Seconds: how much longer a start may take, and how often that is asked for anew."""
+"""Seconds: how much longer a start may take, and how often that is asked for again."""
 _SHORTEST_INTERVAL = 0.05
 
 
-class _Told(Protocol):
+class _StatusSource(Protocol):
     def in_a_line(self) -> str: ...
 
 
-async def keep_supervisor_informed(board: _Told) -> None:
+async def keep_supervisor_informed(board: _StatusSource) -> None:
     """Say READY, then WATCHDOG at half of what the supervisor asks for, and STATUS where it has changed."""
     _notify("READY=1")
     watchdog = _watchdog_interval()
     interval = min(watchdog or STATUS_INTERVAL, STATUS_INTERVAL)
-    said = ""
+    announced = ""
     while True:
         status = board.in_a_line()
-        if status != said:
+        if status != announced:
             _notify(f"STATUS={status}")
-            said = status
+            announced = status
         await asyncio.sleep(interval)
         if watchdog:
             _notify("WATCHDOG=1")
@@ -43,11 +43,11 @@ async def watchdog_kept(stopping: asyncio.Event) -> AsyncIterator[None]:
 
     Until READY what counts is systemd's TimeoutStartSec, whatever WATCHDOG says; since 236 it can be extended.
     """
-    telling = asyncio.create_task(_keep_watchdog(stopping), name="watchdog")
+    watchdog = asyncio.create_task(_keep_watchdog(stopping), name="watchdog")
     try:
         yield
     finally:
-        telling.cancel()
+        watchdog.cancel()
 
 
 async def _keep_watchdog(stopping: asyncio.Event) -> None:

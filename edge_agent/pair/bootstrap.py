@@ -49,7 +49,7 @@ class LogBootstrap(msgspec.Struct, frozen=True):
         known = {block_id.block: state.mark for block_id, state in await self.store.known_blocks()}
         return {name: mark for name, mark in known.items() if name in self.blocks}
 
-    def may_begin_anew(self, last: Logged, marks: Mapping[str, PairMark | None]) -> bool:
+    def may_bootstrap(self, last: Logged, marks: Mapping[str, PairMark | None]) -> bool:
         """Tell whether the log has lost its end (its server was restored, say), or ends where this member began it."""
         if last.entry.founds and last.entry.writer.member == self.writer.member:
             return True

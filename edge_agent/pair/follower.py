@@ -37,7 +37,7 @@ MISSING_AFTER = 5.0
 
 
 class Follower:
-    """One block. ``decider`` is None where the store does not know it; ``report`` hears of phases, with the reason."""
+    """One block. ``decider`` is None where the store does not know it; ``report`` is called with phase and reason."""
 
     def __init__(
         self,
@@ -101,18 +101,18 @@ class Follower:
         """Follow until cancelled; raise OutOfStep."""
         self._report(IngestPhase.STARTING, "")
         logged = await self._entries.get()
-        reopening = ReopenBackoff(self._source)
+        backoff = ReopenBackoff(self._source)
         while not is_cancelled():
             try:
                 await self._open()
                 self._report(IngestPhase.FOLLOWING, "")
                 while not is_cancelled():
                     await self._take(logged)
-                    reopening.went_well()
+                    backoff.went_well()
                     logged = await self._entries.get()
             except SourceUnavailable as error:
                 self._report(phase_of(error), str(error))
-                await reopening.wait()
+                await backoff.wait()
 
     @property
     def _mark(self) -> int:

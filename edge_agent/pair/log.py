@@ -131,8 +131,8 @@ class PairLog:
         except NoLog:
             try:
                 await self._ask(f"STREAM.CREATE.{stream}", config, dict[str, Any])
-            except ApiError as refusal:
-                raise LogUnavailable(f"stream {stream} cannot be made: {refusal}") from refusal
+            except ApiError as failure:
+                raise LogUnavailable(f"stream {stream} cannot be made: {failure}") from failure
         if not self._is_open:
             await self._client.subscribe(subject, cb=self._notice)
             self._is_open = True
@@ -166,10 +166,10 @@ class PairLog:
         # What is refused has a sequence, too: 0.
         if stored.error is None and stored.seq > 0:
             return stored.seq
-        refusal = stored.error or Failure(description="not an answer of a stream")
-        if refusal.err_code in _WRONG_LAST_SEQUENCE:
-            raise LogOutrun(refusal.description)
-        raise LogUnavailable(f"{subject}: {refusal.description}")
+        failure = stored.error or Failure(description="not an answer of a stream")
+        if failure.err_code in _WRONG_LAST_SEQUENCE:
+            raise LogOutrun(failure.description)
+        raise LogUnavailable(f"{subject}: {failure.description}")
 
     async def _notice(self, _message: Msg) -> None:
         # What is heard may not have been stored: it only says that it is worth looking.

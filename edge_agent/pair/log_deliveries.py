@@ -64,7 +64,7 @@ class Deliveries:
                 # Entries without rows are delivered, too.
                 self._learn(lane, self._done)
 
-    def told(self, delivered: Delivered) -> dict[Lane, int]:
+    def row_ids_of(self, delivered: Delivered) -> dict[Lane, int]:
         """Take what the leader says it has delivered; give by lane the row up to which ours may go."""
         gone = {}
         for block, lanes in delivered.items():

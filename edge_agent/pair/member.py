@@ -48,11 +48,11 @@ LOOK_AGAIN_AFTER = 30.0
 LOOK_AT_BOTH_EVERY = 0.5
 
 
-class Hands(Protocol):
+class MemberParts(Protocol):
     """What a member works with."""
 
     store: SqliteStore
-    fitness: MemberHealth
+    health: MemberHealth
 
     async def follower(self, block: str, deliveries: Deliveries) -> Follower:
         """Give what follows a block from where the store has it."""
@@ -76,7 +76,7 @@ class Member:
         address: LogAddress,
         writer: Writer,
         settings: AgentSettings,
-        hands: Hands,
+        parts: MemberParts,
         board: StatusBoard,
     ) -> None:
         self._client = client
@@ -88,13 +88,13 @@ class Member:
         self._takeover_after = settings.pair.takeover_after / SECOND
         self._hand_over_after = settings.pair.hand_over_after / SECOND
         self._has_handed_over = False
-        self._hands, self._store = hands, hands.store
+        self._parts, self._store = parts, parts.store
         self._store_path = Path(settings.store.path)
         self._blocks = [block.name for block in settings.stream]
         self._board = board
         self._report = board.reporter("pair")
         is_first = settings.pair.members[0] == writer.member
-        self._founding = LogBootstrap(
+        self._bootstrap = LogBootstrap(
             self._log, writer, self._store, self._blocks, is_first, self._other.name, self._say
         )
         self._followers: dict[str, Follower] = {}
@@ -117,7 +117,7 @@ class Member:
         await self._other.listen(self._client, here)
         async with self._beside:
             announcing = self._beside.create_task(
-                self._other.announce(self._client, here, lambda: self._phase, self._hands.fitness), name="announcement"
+                self._other.announce(self._client, here, lambda: self._phase, self._parts.health), name="announcement"
             )
             try:
                 while not is_cancelled():
@@ -146,16 +146,16 @@ class Member:
         """Follow until the lead is taken; raise OutOfStep where that cannot be done."""
         last = await self._log.last()
         if last is None:
-            return self._new_lead(*await self._founding.begin(0, self._last_leader))
+            return self._new_lead(*await self._bootstrap.begin(0, self._last_leader))
         await self._hear(last, is_live=False)
-        marks = await self._founding.marks()
-        if self._founding.may_begin_anew(last, marks):
-            return self._new_lead(*await self._founding.begin(last.sequence, self._last_leader))
-        cursor = await self._founding.begins_after(last, marks)
+        marks = await self._bootstrap.marks()
+        if self._bootstrap.may_bootstrap(last, marks):
+            return self._new_lead(*await self._bootstrap.begin(last.sequence, self._last_leader))
+        cursor = await self._bootstrap.begins_after(last, marks)
         reached = {name: mark.sequence for name, mark in marks.items() if mark is not None}
         deliveries = Deliveries(reached, self._store.last_row_ids())
         for block in self._blocks:
-            self._followers[block] = follower = await self._hands.follower(block, deliveries)
+            self._followers[block] = follower = await self._parts.follower(block, deliveries)
             self._board.watch(block, follower)
         standby = Standby(
             self._log,
@@ -179,7 +179,7 @@ class Member:
         if self._upload is not None and self._last_leader == self._other.name:
             await cancelled([self._upload])
             self._upload = None
-            self._hands.leave_uploading()
+            self._parts.leave_uploading()
 
     def _new_lead(self, mark: PairMark, deliveries: Deliveries) -> Lead:
         renew_every = self._takeover_after / 3
@@ -193,7 +193,7 @@ class Member:
         self._has_handed_over = False
         self._last_leader = self._writer.member
         if self._upload is None or self._upload.done():
-            self._upload = self._beside.create_task(self._hands.upload(), name="upload")
+            self._upload = self._beside.create_task(self._parts.upload(), name="upload")
         # A task of its own: in Python 3.11 one whose group has failed seems cancelled for ever.
         leading = asyncio.create_task(self._lead_all(lead), name="leading")
         try:
@@ -214,7 +214,7 @@ class Member:
             tasks.create_task(self._hand_over(lead), name="handover")
             tasks.create_task(desk.serve(self._client, self._address.subject("copy")), name="copies")
             for block in self._blocks:
-                led = self._hands.lead(block, self._followers.get(block), lead)
+                led = self._parts.lead(block, self._followers.get(block), lead)
                 tasks.create_task(led, name=f"lead of {block}")
 
     async def _hand_over(self, lead: Lead) -> None:
@@ -222,7 +222,7 @@ class Member:
         handover = Handover(self._hand_over_after)
         while not is_cancelled():
             await asyncio.sleep(LOOK_AT_BOTH_EVERY)
-            ours, theirs = self._hands.fitness.troubles(), self._other.troubles
+            ours, theirs = self._parts.health.troubles(), self._other.troubles
             if handover.is_due(loop_time(), ours, theirs):
                 assert theirs is not None
                 self._say(PairPhase.HANDING_OVER, f"it cannot {unlike(ours, theirs)}, and {self._other.name} can")

@@ -38,7 +38,7 @@ class _Announcement(msgspec.Struct, frozen=True):
 
 
 class OtherMember:
-    """The other member, as seen from here. ``report`` hears of its phases, and where it is missed."""
+    """The other member, as seen from here. ``report`` is called with its phases, and where it is missed."""
 
     def __init__(self, settings: AgentSettings, writer: Writer, report: Callable[[str, str], None]) -> None:
         self.name = next(name for name in settings.pair.members if name != writer.member)
@@ -82,12 +82,12 @@ class OtherMember:
         return self._troubles if is_ready else None
 
     async def announce(
-        self, client: Client, subject: str, phase: Callable[[], PairPhase], fitness: MemberHealth
+        self, client: Client, subject: str, phase: Callable[[], PairPhase], health: MemberHealth
     ) -> None:
         """Say every second what we do, and notice when the other says nothing; until cancelled."""
         while not is_cancelled():
             if phase() is not PairPhase.LEADING and client.is_connected:
-                body = msgspec.json.encode(_Announcement(self._writer.member, phase(), fitness.troubles()))
+                body = msgspec.json.encode(_Announcement(self._writer.member, phase(), health.troubles()))
                 with contextlib.suppress(nats.errors.Error):
                     await client.publish(subject, body)
             silence = loop_time() - self._heard_at

@@ -29,11 +29,11 @@ async def serve_pair(parts: AgentParts, blocks: BlockWiring, uploading: UploadPa
         client = (await asyncio.shield(found[first.name])).client
         subject = watermark_subject(settings.block_id(first), first.target.prefix)
         modes = {block.name: sample_mode(settings, block, identity) for block in settings.stream}
-        fitness = MemberHealth(parts.board, list(found), Path(settings.store.path), subject)
-        hands = _Hands(parts.store, fitness, blocks, modes, found, uploading, link)
-        member = Member(client, address, writer, settings, hands, parts.board)
+        health = MemberHealth(parts.board, list(found), Path(settings.store.path), subject)
+        member_parts = _MemberParts(parts.store, health, blocks, modes, found, uploading, link)
+        member = Member(client, address, writer, settings, member_parts, parts.board)
         parts.board.pair = member.status
-        tasks.create_task(_watch_region(fitness, link), name="reach of the region")
+        tasks.create_task(_watch_region(health, link), name="reach of the region")
         tasks.create_task(_hear_clock(link), name="clock of the region")
         tasks.create_task(_watch_names(link), name="names")
         tasks.create_task(member.run(), name="pair")
@@ -44,19 +44,19 @@ async def _watch_names(link: asyncio.Task[RegionLink]) -> None:
     await opened.names.run(opened.client)
 
 
-async def _watch_region(fitness: MemberHealth, link: asyncio.Task[RegionLink]) -> None:
-    await fitness.watch_region((await asyncio.shield(link)).client)
+async def _watch_region(health: MemberHealth, link: asyncio.Task[RegionLink]) -> None:
+    await health.watch_region((await asyncio.shield(link)).client)
 
 
 async def _hear_clock(link: asyncio.Task[RegionLink]) -> None:
     await (await asyncio.shield(link)).clock.run()
 
 
-class _Hands(msgspec.Struct):
+class _MemberParts(msgspec.Struct):
     """What a member works with; see ``Hands``."""
 
     store: SqliteStore
-    fitness: MemberHealth
+    health: MemberHealth
     blocks: BlockWiring
     modes: Mapping[str, Mode[Draft]]
     links: Mapping[str, asyncio.Task[BlockLink]]

@@ -112,7 +112,7 @@ class Standby(msgspec.Struct, frozen=True):
 
     async def _take(self, logged: Logged, *, is_live: bool) -> None:
         await self.hear(logged, is_live)
-        for lane, row_id in self.deliveries.told(logged.entry.delivered).items():
+        for lane, row_id in self.deliveries.row_ids_of(logged.entry.delivered).items():
             self.store.delete_through(lane, row_id)
         follower = self.followers.get(logged.entry.block)
         if follower is not None:

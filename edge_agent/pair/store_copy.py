@@ -30,7 +30,7 @@ from edge_agent.store.senders import check_senders
 from edge_agent.store.set_apart import set_apart_row
 from edge_agent.store.sqlite import StoreDamaged, noticing_damage
 from shared.cancellation import cancelled
-from shared.system_errors import refusal
+from shared.system_errors import reason_of
 
 _MANY = 1_000
 
@@ -140,7 +140,7 @@ class CopyDesk:
             return self._refuse(damage, asking)
         except (OSError, sqlite3.Error) as error:
             self._forget()
-            reason = refusal(error) if isinstance(error, OSError) else error
+            reason = reason_of(error) if isinstance(error, OSError) else error
             return _Made(problem=f"it cannot copy its store: {reason}")
         self._copy, self._asked_at = uuid.uuid4().hex, time.monotonic()
         return _Made(self._copy, size, digest)
@@ -208,7 +208,7 @@ async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: P
     except nats.errors.NoRespondersError as error:
         raise NoCopy("it does not answer") from error
     except OSError as error:
-        raise NoCopy(f"the copy cannot be written: {refusal(error)}") from error
+        raise NoCopy(f"the copy cannot be written: {reason_of(error)}") from error
     except (nats.errors.Error, msgspec.MsgspecError) as error:
         raise NoCopy(str(error)) from error
 

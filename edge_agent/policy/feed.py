@@ -27,7 +27,7 @@ from shared.nats.jetstream_api import (
     api_prefix,
     request_json,
 )
-from shared.policy import STREAM, Revision, Said, consumer_config, consumer_name, read_said
+from shared.policy import STREAM, Revision, ScopedRevision, consumer_config, consumer_name, read_scoped_revision
 
 REQUEST_DEADLINE = 5.0
 PULL_EXPIRES = 30.0
@@ -61,7 +61,7 @@ class _ConsumerInfo(msgspec.Struct):
 class PolicyFeed:
     """What a site is told. ``domain`` is the region's JetStream domain, where that is not the connection's own.
 
-    ``report`` hears of every change of phase, with the reason; not of regions that never had any policy.
+    ``report`` is called with every change of phase, with the reason; not of regions that never had any policy.
     """
 
     def __init__(self, region: str, site: str, domain: str, report: Callable[[str, str], None]) -> None:
@@ -72,18 +72,18 @@ class PolicyFeed:
         self._is_known = False
         self._last = 0, 0
         self._given_at = 0
-        self._said: list[Said] = []
+        self._orders: list[ScopedRevision] = []
         self._changed = asyncio.Event()
         self._arrived: asyncio.Queue[Msg | None] = asyncio.Queue()
         self._inbox = ""
         self._denied = ""
 
-    def said(self) -> list[Said]:
+    def orders(self) -> list[ScopedRevision]:
         """Give all that have been heard of, in their order."""
-        return self._said
+        return self._orders
 
     def break_off(self, _reason: str) -> None:
-        """Listen anew: the connection is another."""
+        """Listen again: the connection is another."""
         self._denied = ""
         self._wake()
 
@@ -159,30 +159,30 @@ class PolicyFeed:
         """Read what was said since the last revision known, or all of it; give the consumer's sequence."""
         _, number = self._last
         if number:
-            said, sequence = await self._read_from(number)
-            first = said[0] if said else None
+            orders, sequence = await self._read_from(number)
+            first = orders[0] if orders else None
             if first is not None and self._is_last(first.revision):
-                self._take(said[1:])
+                self._take(orders[1:])
                 return sequence
-        said, sequence = await self._read_from(1)
-        self._said, self._given_at = [], 0
-        self._take(said)
+        orders, sequence = await self._read_from(1)
+        self._orders, self._given_at = [], 0
+        self._take(orders)
         return sequence
 
-    async def _read_from(self, number: int) -> tuple[list[Said], int]:
-        waiting, said, sequence = await self._reset(number), [], 0
+    async def _read_from(self, number: int) -> tuple[list[ScopedRevision], int]:
+        waiting, orders, sequence = await self._reset(number), [], 0
         while waiting:
             heard = await self._next()
             if heard is None:
                 raise _Lost("revisions that wait are not delivered")
             sequence, waiting, one = heard
-            said.append(one)
-        return [one for one in said if one is not None], sequence
+            orders.append(one)
+        return [one for one in orders if one is not None], sequence
 
-    def _take(self, said: Sequence[Said | None]) -> None:
-        for one in said:
+    def _take(self, orders: Sequence[ScopedRevision | None]) -> None:
+        for one in orders:
             if one is not None:
-                self._said.append(one)
+                self._orders.append(one)
                 self._last = one.revision.stream_created_us, one.revision.revision
                 self._given_at = max(self._given_at, one.revision.given_at_us)
 
@@ -206,7 +206,7 @@ class PolicyFeed:
         subject = f"{self._prefix}.{action}.{self._consumer}"
         return await request_json(self._client, subject, body, _ConsumerInfo, deadline=REQUEST_DEADLINE)
 
-    async def _next(self) -> tuple[int, int, Said | None] | None:
+    async def _next(self) -> tuple[int, int, ScopedRevision | None] | None:
         """Wait for one message: its consumer sequence, how many wait behind it, and what it says; None: none came."""
         body = msgspec.json.encode({"batch": 1, "expires": int(PULL_EXPIRES * 1e9)})
         subject = f"{self._prefix}.MSG.NEXT.{self._consumer}"
@@ -220,7 +220,11 @@ class PolicyFeed:
             delivery = delivery_of(message.reply)
         except ValueError as error:
             raise _Lost(f"not a delivery: {message.reply!r}") from error
-        return delivery.consumer_sequence, delivery.pending, read_said(message.subject, message.data, delivery.sequence)
+        return (
+            delivery.consumer_sequence,
+            delivery.pending,
+            read_scoped_revision(message.subject, message.data, delivery.sequence),
+        )
 
     async def _answer(self, subject: str, body: bytes) -> Msg:
         """Wait for an answer, no longer than the connection stays the same."""

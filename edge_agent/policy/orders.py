@@ -16,23 +16,23 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
 from edge_agent.core.policy_revisions import PolicyRevisions
 from shared.identifiers import BlockId
-from shared.policy import ForwardSender, RetireSender, Revision, Said, Scope
+from shared.policy import ForwardSender, RetireSender, Revision, Scope, ScopedRevision
 from shared.thresholds import InvalidThresholds
 
 TOO_OLD = "too_old"
 
 
-def obey(draft: BlockDraft, revision: Revision, standing: PolicyRevisions, policy: Policy) -> bool:
-    """Do it; ``standing`` and ``policy`` hold after it. False, having done nothing, where the draft is full."""
+def apply_revision(draft: BlockDraft, revision: Revision, revisions: PolicyRevisions, policy: Policy) -> bool:
+    """Do it; ``revisions`` and ``policy`` hold after it. False, having done nothing, where the draft is full."""
     order, what = revision.order, str(revision.order.__struct_config__.tag)
     if isinstance(order, ForwardSender | RetireSender):
-        if revision.given_at_us <= standing.floor:
+        if revision.given_at_us <= revisions.floor:
             what = TOO_OLD
         elif not (draft.retire if isinstance(order, RetireSender) else draft.ask_for)(order.sender_id):
             return False
     if not draft.change_policy(policy):
         return False
-    draft.stand(standing, what)
+    draft.note_revisions(revisions, what)
     return True
 
 
@@ -43,23 +43,23 @@ class Effective(msgspec.Struct, frozen=True):
     origins: dict[str, str] = {}
     refused: tuple[str, ...] = ()
 
-    def policy(self, standing: PolicyRevisions) -> Policy:
+    def policy(self, revisions: PolicyRevisions) -> Policy:
         """Give the core's thresholds."""
-        return msgspec.structs.replace(self.settings.policy(), revision=standing.revision)
+        return msgspec.structs.replace(self.settings.policy(), revision=revisions.revision)
 
 
-class Saying(Protocol):
+class OrderSource(Protocol):
     """Where revisions come from: those of one site, in their order."""
 
-    def said(self) -> list[Said]:
+    def orders(self) -> list[ScopedRevision]:
         """Give all that have been heard of."""
 
 
-def effective(block_id: BlockId, block: StreamSettings, standing: PolicyRevisions) -> Effective:
+def effective(block_id: BlockId, block: StreamSettings, revisions: PolicyRevisions) -> Effective:
     """Lay what the hub has said over a block's settings, the larger scope first."""
     holds, refused = block.policy, []
     origins: dict[str, str] = {}
-    for scope, thresholds in standing.said_of(block_id):
+    for scope, thresholds in revisions.thresholds_of(block_id):
         try:
             changed = holds.overlaid(thresholds)
             block.check_settle(changed)
@@ -72,32 +72,34 @@ def effective(block_id: BlockId, block: StreamSettings, standing: PolicyRevision
 
 
 class PolicyOrders:
-    """What one block is yet to be told. ``report`` hears what is refused, and "" where nothing is."""
+    """What one block is yet to be told. ``report`` is called with what is refused, and "" where nothing is."""
 
-    def __init__(self, block_id: BlockId, block: StreamSettings, saying: Saying, report: Callable[[str], None]) -> None:
-        self._block_id, self._block, self._saying, self._report = block_id, block, saying, report
-        self._taken: tuple[list[Said], int, PolicyRevisions] = [], 0, PolicyRevisions()
+    def __init__(
+        self, block_id: BlockId, block: StreamSettings, source: OrderSource, report: Callable[[str], None]
+    ) -> None:
+        self._block_id, self._block, self._source, self._report = block_id, block, source, report
+        self._taken: tuple[list[ScopedRevision], int, PolicyRevisions] = [], 0, PolicyRevisions()
 
-    def policy(self, standing: PolicyRevisions) -> Policy:
+    def policy(self, revisions: PolicyRevisions) -> Policy:
         """Give the thresholds that hold."""
-        holds = effective(self._block_id, self._block, standing)
+        holds = effective(self._block_id, self._block, revisions)
         self._report("; ".join(holds.refused))
-        return holds.policy(standing)
+        return holds.policy(revisions)
 
     def inputs(self, state: BlockState) -> Iterator[Callable[[BlockDraft], bool]]:
         """Give what drafts of ``state`` are to be given, one for each revision that the block has not taken."""
-        standing, began_at = state.standing, state.position.incarnation.epoch_ms * 1000
-        said, (known, count, stood) = self._saying.said(), self._taken
-        if said is known and len(said) == count and standing == stood:
+        revisions, began_at = state.revisions, state.position.incarnation.epoch_ms * 1000
+        orders, (known, count, known_revisions) = self._source.orders(), self._taken
+        if orders is known and len(orders) == count and revisions == known_revisions:
             # Asked for between any two batches, and revisions of years may be known.
             return
         block = Scope(self._block_id.region, self._block_id.site, self._block_id.block)
-        for scope, revision in said:
-            if scope.covers(block) and not standing.has(revision):
-                standing = standing.after(scope, revision, began_at)
-                yield partial(_obeyed, revision=revision, standing=standing, policy=self.policy(standing))
-        self._taken = said, len(said), standing
+        for scope, revision in orders:
+            if scope.covers(block) and not revisions.has(revision):
+                revisions = revisions.after(scope, revision, began_at)
+                yield partial(_apply_to, revision=revision, revisions=revisions, policy=self.policy(revisions))
+        self._taken = orders, len(orders), revisions
 
 
-def _obeyed(draft: BlockDraft, revision: Revision, standing: PolicyRevisions, policy: Policy) -> bool:
-    return obey(draft, revision, standing, policy)
+def _apply_to(draft: BlockDraft, revision: Revision, revisions: PolicyRevisions, policy: Policy) -> bool:
+    return apply_revision(draft, revision, revisions, policy)

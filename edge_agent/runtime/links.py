@@ -19,14 +19,14 @@ CONNECT_DEADLINE = 10.0
 LONGEST_RETRY = 10.0
 ASK_DEADLINE = 4.0
 FLUSH_DEADLINE = 2
-RENEWALS_APART = 10 * 60.0
+RECONNECTS_APART = 10 * 60.0
 
 
 class Adapter(Protocol):
     """What works over a link."""
 
     def break_off(self, reason: str) -> None:
-        """Begin anew: the connection has changed."""
+        """Start again: the connection has changed."""
 
     def takes_denial(self, reason: str) -> bool:
         """Take a permission violation that concerns nobody else."""
@@ -68,7 +68,7 @@ class Links:
                 await asyncio.sleep(retry_after)
                 retry_after = min(retry_after * 2, LONGEST_RETRY)
             else:
-                client.renews = True
+                client.reconnects = True
                 self.opened.append(Opened(part, settings, client))
                 self._has_opened.set()
                 return client
@@ -112,14 +112,14 @@ async def beside(client: EdgeClient, settings: ConnectionSettings, ask: Callable
 
 
 class _LinkWatch:
-    """Hear what becomes of one link, tell people, and let its adapters begin anew."""
+    """Hear what becomes of one link, tell people, and let its adapters start again."""
 
     def __init__(self, part: str, adapters: list[Adapter], report: Callable[[str, str], None]) -> None:
         self._part = part
         self._adapters = adapters
         self._report = report
-        self._renewed_at = float("-inf")
-        self._is_renewing = False
+        self._reconnected_at = float("-inf")
+        self._is_reconnecting = False
 
     def take(self, state: LinkState) -> None:
         """Take a change."""
@@ -128,10 +128,10 @@ class _LinkWatch:
         takers = [adapter for adapter in self._adapters if is_denial and adapter.takes_denial(state.reason)]
         match state.event:
             case LinkEvent.CONNECTED | LinkEvent.RECONNECTED:
-                if not self._is_renewing:
-                    # Whether a connection that is made anew mends what was wrong shows when it is used.
+                if not self._is_reconnecting:
+                    # Whether a connection that is recreated mends what was wrong shows when it is used.
                     self._report("connected", "")
-                self._is_renewing = False
+                self._is_reconnecting = False
                 reason = "the connection is new"
             case LinkEvent.DENIED if takers:
                 return
@@ -139,10 +139,10 @@ class _LinkWatch:
                 self._report("denied", state.reason)
                 reason = state.reason
             case LinkEvent.RENEWED:
-                self._say_renewed(state.reason)
+                self._report_reconnect(state.reason)
                 reason = f"the connection is made anew: {state.reason}"
             case LinkEvent.RETRY_FAILED:
-                self._is_renewing = False
+                self._is_reconnecting = False
                 self._report("not connected", f"{state.server}: {state.reason}")
                 return
             case _:
@@ -151,10 +151,10 @@ class _LinkWatch:
         for adapter in self._adapters:
             adapter.break_off(reason)
 
-    def _say_renewed(self, reason: str) -> None:
+    def _report_reconnect(self, reason: str) -> None:
         """Say it once for as long as it goes on."""
-        self._is_renewing, renewed_at = True, self._renewed_at
-        self._renewed_at = asyncio.get_running_loop().time()
-        if self._renewed_at - renewed_at > RENEWALS_APART:
+        self._is_reconnecting, reconnected_at = True, self._reconnected_at
+        self._reconnected_at = asyncio.get_running_loop().time()
+        if self._reconnected_at - reconnected_at > RECONNECTS_APART:
             text = "%s: %s: the connection is made anew, and again as long as that lasts"
             log.warning(text, self._part, reason, extra={"fields": {"part": self._part}})

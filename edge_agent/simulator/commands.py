@@ -20,7 +20,7 @@ from edge_agent.simulator.truth_file import TruthExists, TruthFile
 from shared.command_group import CommandGroup
 from shared.instants import SECOND, format_duration
 from shared.nats.connection import ConnectFailed, connect
-from shared.system_errors import refusal
+from shared.system_errors import reason_of
 
 CONNECT_DEADLINE = 10.0
 ANSWER_DEADLINE = 5.0
@@ -73,7 +73,7 @@ def simulate(context: click.Context, /, **given: Any) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_live(LiveOptions(**given)))
     except OSError as error:
-        raise click.ClickException(refusal(error)) from error
+        raise click.ClickException(reason_of(error)) from error
     except (ConnectFailed, NoSuchStream, TruthExists) as error:
         raise click.ClickException(str(error)) from error
 
@@ -81,39 +81,41 @@ def simulate(context: click.Context, /, **given: Any) -> None:
 simulate.add_command(history)
 
 
-async def run_live(told: LiveOptions) -> None:
+async def run_live(chosen: LiveOptions) -> None:
     """Let a fleet register on its site until it has lasted long enough, or a signal ends it.
 
     Raise click.ClickException for what it was told wrong, ConnectFailed, NoSuchStream, TruthExists, or OSError where
     the truth cannot be written.
     """
-    if not told.site:
+    if not chosen.site:
         raise click.UsageError("the site has no name: --site NAME")
-    fleet_settings = told.fleet_settings(told.site)
-    script, text = told.script()
+    fleet_settings = chosen.fleet_settings(chosen.site)
+    script, text = chosen.script()
     if script.blind:
-        raise click.ClickException(f"{told.script_path}: blind: only a history makes its agent blind; here, stop it")
-    fleet = Fleet(fleet_settings, told.lives(fleet_settings, script))
-    client = await connect(told.connection(), name="muster-simulate", deadline=CONNECT_DEADLINE, pending_size=0)
+        raise click.ClickException(f"{chosen.script_path}: blind: only a history makes its agent blind; here, stop it")
+    fleet = Fleet(fleet_settings, chosen.lifetimes(fleet_settings, script))
+    client = await connect(chosen.connection(), name="muster-simulate", deadline=CONNECT_DEADLINE, pending_size=0)
     # A server that is back for an interval is one that every sender has reached.
-    client.longest_retry = min(client.longest_retry, told.interval / 2 / SECOND)
+    client.longest_retry = min(client.longest_retry, chosen.interval / 2 / SECOND)
     try:
-        await ensure_stream(client, told.stream, told.subjects.replace("{sender}", "*"), create=told.create_stream)
+        await ensure_stream(
+            client, chosen.stream, chosen.subjects.replace("{sender}", "*"), create=chosen.create_stream
+        )
         started_at = time.time_ns() // 1_000
-        with ended_by_signals() as ended, TruthFile(told.truth_path, told.truth_header(started_at, text)) as truth:
+        with ended_by_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
             async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
-                live = LiveFleet(fleet, told.bodies(), publisher, truth, told.subject_of, started_at=started_at)
-                progress = asyncio.create_task(_show_progress(live, told))
+                live = LiveFleet(fleet, chosen.bodies(), publisher, truth, chosen.subject_of, started_at=started_at)
+                progress = asyncio.create_task(_show_progress(live, chosen))
                 try:
-                    await live.run(ended, told.duration)
+                    await live.run(ended, chosen.duration)
                 finally:
                     progress.cancel()
-                told.say(f"ended after {format_duration(live.now)}: {live.counts}")
+                chosen.say(f"ended after {format_duration(live.now)}: {live.counts}")
     finally:
         await client.close()
 
 
-async def _show_progress(live: LiveFleet, told: LiveOptions) -> None:
+async def _show_progress(live: LiveFleet, chosen: LiveOptions) -> None:
     while True:
         await asyncio.sleep(_PROGRESS_INTERVAL)
-        told.say(f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.counts}")
+        chosen.say(f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.counts}")

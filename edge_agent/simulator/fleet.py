@@ -40,7 +40,7 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.registration_interval + self.jitter
 
 
-class Life(msgspec.Struct, kw_only=True):
+class Lifetime(msgspec.Struct, kw_only=True):
     """Hold what happens to one sender: up in ``[born_at, gone_at)`` but for its outages, which may overlap."""
 
     sender_id: str
@@ -86,13 +86,13 @@ def stable_hash(*parts: str | int) -> int:
 
 
 class Fleet:
-    """The senders of one site and their schedule. Senders are counted from 0 in the order of ``lives``."""
+    """The senders of one site and their schedule. Senders are counted from 0 in the order of ``lifetimes``."""
 
-    def __init__(self, settings: FleetSettings, lives: Sequence[Life]) -> None:
+    def __init__(self, settings: FleetSettings, lifetimes: Sequence[Lifetime]) -> None:
         self.settings = settings
-        self.sender_ids = [life.sender_id for life in lives]
-        self.up_spans = [life.up_spans() for life in lives]
-        self._gone_at = [life.gone_at for life in lives]
+        self.sender_ids = [lifetime.sender_id for lifetime in lifetimes]
+        self.up_spans = [lifetime.up_spans() for lifetime in lifetimes]
+        self._gone_at = [lifetime.gone_at for lifetime in lifetimes]
         self._hashes = [stable_hash(settings.seed, sender_id) for sender_id in self.sender_ids]
         room = settings.registration_interval - settings.jitter
         self._places = [each % room for each in self._hashes]

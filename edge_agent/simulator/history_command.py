@@ -15,10 +15,10 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter
 from edge_agent.simulator import options
 from edge_agent.simulator.ending import ended_by_signals
-from edge_agent.simulator.fleet import Fleet, Life, stable_hash
+from edge_agent.simulator.fleet import Fleet, Lifetime, stable_hash
 from edge_agent.simulator.history import HistorySettings, SiteHistory
 from edge_agent.simulator.history_run import HistoryProgress, UndeliveredHistory, publish_histories
-from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lives, read_intervals
+from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lifetimes, read_intervals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
 from edge_agent.simulator.script import Script
@@ -29,7 +29,7 @@ from shared.instants import HOUR, format_duration
 from shared.nats.connection import ConnectFailed, connect
 from shared.settings import Duration
 from shared.subjects import ROOT
-from shared.system_errors import refusal
+from shared.system_errors import reason_of
 
 CONNECT_DEADLINE = 10.0
 ANSWER_DEADLINE = 10.0
@@ -115,14 +115,14 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
         if script.breaks_senders:
             raise click.UsageError("with --intervals a script makes agents blind, and nothing else")
         begins = first_instant(intervals) if self.intervals_from is None else self.intervals_from
-        chosen = {site: lives(intervals[site], begins, self.duration) for site in self.sites or intervals}
+        chosen = {site: lifetimes(intervals[site], begins, self.duration) for site in self.sites or intervals}
         if not any(chosen.values()):
             raise click.ClickException(f"{self.intervals_path}: nobody is up within {format_duration(self.duration)}")
         return [self._site_history(site, script, started_at, of_site) for site, of_site in chosen.items() if of_site]
 
-    def _site_history(self, site: str, script: Script, started_at: int, given: list[Life] | None) -> SiteHistory:
+    def _site_history(self, site: str, script: Script, started_at: int, given: list[Lifetime] | None) -> SiteHistory:
         fleet_settings, policy, outages = self.fleet_settings(site), self.policy(), self.outages()
-        of_site = self.lives(fleet_settings, script) if given is None else given
+        of_site = self.lifetimes(fleet_settings, script) if given is None else given
         if given is None:
             break_at_random(of_site, fleet_settings, outages, self.duration)
         blind = [*script.blind_spans, *blind_at_random(fleet_settings, outages, policy.blind_after, self.duration)]
@@ -186,42 +186,42 @@ def history(**given: Any) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_history(HistoryOptions(**given)))
     except OSError as error:
-        raise click.ClickException(refusal(error)) from error
+        raise click.ClickException(reason_of(error)) from error
     except (ConnectFailed, NoSuchStream, TruthExists, UndeliveredHistory) as error:
         raise click.ClickException(str(error)) from error
 
 
-async def run_history(told: HistoryOptions) -> None:
+async def run_history(chosen: HistoryOptions) -> None:
     """Play and publish, until the end or a signal.
 
     Raise click.ClickException for what it was told wrong, ConnectFailed, NoSuchStream, TruthExists,
     UndeliveredHistory, or OSError where the truth cannot be written.
     """
-    script, text = told.script()
-    started_at = (time.time_ns() // 1_000 // HOUR * HOUR if told.ends is None else told.ends) - told.duration
-    if started_at + told.duration > time.time_ns() // 1_000:
+    script, text = chosen.script()
+    started_at = (time.time_ns() // 1_000 // HOUR * HOUR if chosen.ends is None else chosen.ends) - chosen.duration
+    if started_at + chosen.duration > time.time_ns() // 1_000:
         raise click.UsageError("a history lies in the past: --ends is yet to come")
-    sites = told.site_histories(script, started_at)
+    sites = chosen.site_histories(script, started_at)
     names = [site.fleet.settings.site for site in sites]
-    client = await connect(told.connection(), name="muster-history", deadline=CONNECT_DEADLINE, pending_size=0)
+    client = await connect(chosen.connection(), name="muster-history", deadline=CONNECT_DEADLINE, pending_size=0)
     try:
-        every_subject = [f"{ROOT}.{told.region}.{site}.{told.block}.>" for site in names]
-        for subject in [f"{ROOT}.{told.region}.>"] if told.create_stream else every_subject:
-            await ensure_stream(client, told.stream, subject, create=told.create_stream)
-        progress = HistoryProgress(told.duration)
-        with ended_by_signals() as ended, TruthFile(told.truth_path, told.truth_header(started_at, text)) as truth:
+        every_subject = [f"{ROOT}.{chosen.region}.{site}.{chosen.block}.>" for site in names]
+        for subject in [f"{ROOT}.{chosen.region}.>"] if chosen.create_stream else every_subject:
+            await ensure_stream(client, chosen.stream, subject, create=chosen.create_stream)
+        progress = HistoryProgress(chosen.duration)
+        with ended_by_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
             async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
-                telling = asyncio.create_task(_show_progress(progress, told))
+                display = asyncio.create_task(_show_progress(progress, chosen))
                 try:
                     await publish_histories(sites, publisher, truth, progress, ended)
                 finally:
-                    telling.cancel()
-        told.say(f"ended after {format_duration(progress.elapsed)}: {progress}")
+                    display.cancel()
+        chosen.say(f"ended after {format_duration(progress.elapsed)}: {progress}")
     finally:
         await client.close()
 
 
-async def _show_progress(progress: HistoryProgress, told: HistoryOptions) -> None:
+async def _show_progress(progress: HistoryProgress, chosen: HistoryOptions) -> None:
     while True:
         await asyncio.sleep(_PROGRESS_INTERVAL)
-        told.say(progress)
+        chosen.say(progress)

@@ -72,7 +72,7 @@ async def publish_histories(
             await _deliver(publisher, rows)
             progress.published += len(rows)
             of_site.write_until(ended_at, truth)
-        truth.vouch_through(ended_at, mark=ended_at // DAY > progress.virtual // DAY)
+        truth.record_coverage(ended_at, mark=ended_at // DAY > progress.virtual // DAY)
         truth.flush()
         progress.virtual = ended_at
         progress.sightings = sum(site.sighting_count for site in sites)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from edge_agent.simulator.fleet import FOREVER, Life, Span
+from edge_agent.simulator.fleet import FOREVER, Lifetime, Span
 from edge_agent.simulator.random_outages import joined
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import InvalidInstant, parse_instant
@@ -34,7 +34,7 @@ def read_intervals(path: Path) -> UpSpans:
         raise IntervalsUnreadable(f"{path}: {reason}") from error
 
 
-def lives(up_spans: Mapping[str, list[Span]], started_at: int, duration: int) -> list[Life]:
+def lifetimes(up_spans: Mapping[str, list[Span]], started_at: int, duration: int) -> list[Lifetime]:
     """Give the senders that are up at any time of the history, which begins at ``started_at`` of the file.
 
     Before its first time up a sender is not there yet; after its last it is down for ever, not gone.
@@ -46,7 +46,7 @@ def lives(up_spans: Mapping[str, list[Span]], started_at: int, duration: int) ->
         if within:
             ends = [*(begin for begin, _ in within[1:]), FOREVER]
             outages = [(end, back) for (_, end), back in zip(within, ends, strict=True) if end < duration]
-            found.append(Life(sender_id=sender, rack=1, born_at=within[0][0], outages=outages))
+            found.append(Lifetime(sender_id=sender, rack=1, born_at=within[0][0], outages=outages))
     return found
 
 

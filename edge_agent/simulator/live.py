@@ -138,5 +138,5 @@ class LiveFleet:
 
     def _write_truth_through(self, at: int, *, mark: bool = False) -> None:
         self._changes.write_until(at, self._truth)
-        self._truth.vouch_through(at, mark=mark)
+        self._truth.record_coverage(at, mark=mark)
         self._truth.flush()

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
-from edge_agent.simulator.fleet import FleetSettings, Life
+from edge_agent.simulator.fleet import FleetSettings, Lifetime
 from edge_agent.simulator.script import Script, play
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import InvalidInstant, parse_duration, parse_instant
@@ -136,7 +136,7 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise click.ClickException(f"{path}: {reason}") from error
 
-    def lives(self, settings: FleetSettings, script: Script) -> list[Life]:
+    def lifetimes(self, settings: FleetSettings, script: Script) -> list[Lifetime]:
         """Play the script on one site's fleet."""
         try:
             return play(settings, script, self.script_path or Path())

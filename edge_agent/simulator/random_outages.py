@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from edge_agent.simulator.fleet import FleetSettings, Life, Span, stable_hash
+from edge_agent.simulator.fleet import FleetSettings, Lifetime, Span, stable_hash
 
 
 class Reliability(msgspec.Struct, frozen=True):
@@ -33,16 +33,18 @@ class OutageSettings(msgspec.Struct, frozen=True, kw_only=True):
     spread: float
 
 
-def break_at_random(lives: list[Life], settings: FleetSettings, outages: OutageSettings, until: int) -> None:
+def break_at_random(lifetimes: list[Lifetime], settings: FleetSettings, outages: OutageSettings, until: int) -> None:
     """Give the senders of a site their outages up to an instant of virtual time."""
 
     def drawn(reliability: Reliability, *what: str | int) -> list[Span]:
         return random_spans(reliability, outages.spread, until, settings.seed, settings.site, *what)
 
     of_site = drawn(outages.site, "site")
-    of_racks = {rack: drawn(outages.rack, "rack", rack) for rack in {life.rack for life in lives}}
-    for life in lives:
-        life.outages.extend([*of_site, *of_racks[life.rack], *drawn(outages.sender, "sender", life.sender_id)])
+    of_racks = {rack: drawn(outages.rack, "rack", rack) for rack in {lifetime.rack for lifetime in lifetimes}}
+    for lifetime in lifetimes:
+        lifetime.outages.extend(
+            [*of_site, *of_racks[lifetime.rack], *drawn(outages.sender, "sender", lifetime.sender_id)]
+        )
 
 
 def blind_at_random(settings: FleetSettings, outages: OutageSettings, shortest: int, until: int) -> list[Span]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from edge_agent.simulator.fleet import FOREVER, FleetSettings, Life, Span, sender_name
+from edge_agent.simulator.fleet import FOREVER, FleetSettings, Lifetime, Span, sender_name
 from shared.instants import format_duration
 from shared.settings import Duration, Settings, SettingsError, parse_settings
 
@@ -135,12 +135,12 @@ class Script(Settings, frozen=True, kw_only=True):
         return [(blindness.at, blindness.at + blindness.duration) for blindness in self.blind]
 
 
-def lives_of(settings: FleetSettings, text: str, path: Path) -> list[Life]:
+def lifetimes_of(settings: FleetSettings, text: str, path: Path) -> list[Lifetime]:
     """Read a script and play it on a fleet; ``path`` is named in errors. Raise SettingsError (one line)."""
     return play(settings, parse_settings(text, Script, path), path)
 
 
-def play(settings: FleetSettings, script: Script, path: Path) -> list[Life]:
+def play(settings: FleetSettings, script: Script, path: Path) -> list[Lifetime]:
     """Play a script on a fleet; raise SettingsError for what fits nobody in it, or could not be observed."""
     try:
         return _play(settings, script)
@@ -152,58 +152,60 @@ class _Unplayable(ValueError):
     """A script that reads well asks for what this fleet cannot do."""
 
 
-def _play(settings: FleetSettings, script: Script) -> list[Life]:
-    lives = [_life(settings, number) for number in range(settings.sender_count)]
+def _play(settings: FleetSettings, script: Script) -> list[Lifetime]:
+    lifetimes = [_lifetime(settings, number) for number in range(settings.sender_count)]
     racks = -(-settings.sender_count // settings.rack_size)
     for join in script.join:
         first = racks * settings.rack_size
-        lives.extend(_life(settings, first + number, born_at=join.at) for number in range(join.count))
+        lifetimes.extend(_lifetime(settings, first + number, born_at=join.at) for number in range(join.count))
         racks += -(-join.count // settings.rack_size)
     for position, rename in sorted(enumerate(script.rename), key=lambda entry: entry[1].at):
-        lives.append(_renamed(lives, rename, f"rename[{position}]"))
+        lifetimes.append(_renamed(lifetimes, rename, f"rename[{position}]"))
     for position, retirement in enumerate(script.retire):
-        for life in _chosen(lives, retirement, f"retire[{position}]"):
-            life.gone_at = min(life.gone_at, max(retirement.at, life.born_at))
+        for lifetime in _chosen(lifetimes, retirement, f"retire[{position}]"):
+            lifetime.gone_at = min(lifetime.gone_at, max(retirement.at, lifetime.born_at))
     for position, outage in enumerate(script.outage):
         ended_at = FOREVER if outage.duration is None else outage.at + outage.duration
-        for life in _chosen(lives, outage, f"outage[{position}]"):
-            life.outages.append((outage.at, ended_at))
+        for lifetime in _chosen(lifetimes, outage, f"outage[{position}]"):
+            lifetime.outages.append((outage.at, ended_at))
     for position, flapping in enumerate(script.flapping):
         spans = _flaps(settings, flapping, f"flapping[{position}]")
-        for life in _chosen(lives, flapping, f"flapping[{position}]"):
-            life.outages.extend(spans)
-    return lives
+        for lifetime in _chosen(lifetimes, flapping, f"flapping[{position}]"):
+            lifetime.outages.extend(spans)
+    return lifetimes
 
 
-def _life(settings: FleetSettings, number: int, born_at: int = 0) -> Life:
+def _lifetime(settings: FleetSettings, number: int, born_at: int = 0) -> Lifetime:
     sender_id, rack = sender_name(settings, number)
-    return Life(sender_id=sender_id, rack=rack, born_at=born_at)
+    return Lifetime(sender_id=sender_id, rack=rack, born_at=born_at)
 
 
-def _chosen(lives: list[Life], who: Who, place: str) -> list[Life]:
+def _chosen(lifetimes: list[Lifetime], who: Who, place: str) -> list[Lifetime]:
     if who.site:
-        return lives
+        return lifetimes
     if who.racks:
         for rack in who.racks:
-            if not any(life.rack == rack for life in lives):
+            if not any(lifetime.rack == rack for lifetime in lifetimes):
                 raise _Unplayable(f"{place}.racks: there is no rack {rack}; racks are counted from 1")
-        return [life for life in lives if life.rack in who.racks]
+        return [lifetime for lifetime in lifetimes if lifetime.rack in who.racks]
     for pattern in who.senders:
-        if not any(fnmatchcase(life.sender_id, pattern) for life in lives):
-            raise _Unplayable(f"{place}.senders: nobody is called {pattern}; names look like {lives[0].sender_id}")
-    return [life for life in lives if any(fnmatchcase(life.sender_id, pattern) for pattern in who.senders)]
+        if not any(fnmatchcase(lifetime.sender_id, pattern) for lifetime in lifetimes):
+            raise _Unplayable(f"{place}.senders: nobody is called {pattern}; names look like {lifetimes[0].sender_id}")
+    return [
+        lifetime for lifetime in lifetimes if any(fnmatchcase(lifetime.sender_id, pattern) for pattern in who.senders)
+    ]
 
 
-def _renamed(lives: list[Life], rename: Rename, place: str) -> Life:
-    by_name = {life.sender_id: life for life in lives}
+def _renamed(lifetimes: list[Lifetime], rename: Rename, place: str) -> Lifetime:
+    by_name = {lifetime.sender_id: lifetime for lifetime in lifetimes}
     old = by_name.get(rename.sender)
     if old is None:
-        raise _Unplayable(f"{place}.sender: nobody is called {rename.sender}; names look like {lives[0].sender_id}")
+        raise _Unplayable(f"{place}.sender: nobody is called {rename.sender}; names look like {lifetimes[0].sender_id}")
     if rename.to in by_name:
         raise _Unplayable(f"{place}.to: {rename.to} is taken")
     if not old.born_at < rename.at < old.gone_at:
         raise _Unplayable(f"{place}.at: {rename.sender} is not there {format_duration(rename.at)} after the start")
-    new = Life(sender_id=rename.to, rack=old.rack, born_at=rename.at, gone_at=old.gone_at)
+    new = Lifetime(sender_id=rename.to, rack=old.rack, born_at=rename.at, gone_at=old.gone_at)
     old.gone_at = rename.at
     return new
 

@@ -54,7 +54,7 @@ class TruthFile:
         )
         self._append([line])
 
-    def vouch_through(self, at: int, *, mark: bool) -> None:
+    def record_coverage(self, at: int, *, mark: bool) -> None:
         """Note that every change before an instant of virtual time is written; ``mark`` says so in the file."""
         self._through = max(self._through, at)
         if mark:

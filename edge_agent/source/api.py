@@ -132,11 +132,11 @@ class SourceApi:
     async def reset(self, sequence: int) -> int:
         """Let the consumer deliver from ``sequence`` on, its own sequence from 1; give how many messages wait."""
         if not self._resets(self._client):
-            return await self._make_anew(sequence)
+            return await self._recreate(sequence)
         subject = f"CONSUMER.RESET.{self._stream}.{self._consumer}"
         return (await self._request(subject, {"seq": sequence}, ConsumerInfo)).num_pending
 
-    async def _make_anew(self, sequence: int) -> int:
+    async def _recreate(self, sequence: int) -> int:
         """Do what RESET does on servers before 2.14: a new consumer starts where we say."""
         why = f"this server cannot reset consumer {self._consumer} of stream {self._stream}, 2.14 can"
         if not self._address.creates_consumer:
@@ -212,10 +212,10 @@ class SourceApi:
         """Give the last sequence not to be read of a stream whose past has changed.
 
         A restored copy still holds what was read before: reading goes on at the first message stored later than the
-        last one read. A stream made anew holds nothing that was read, unless it is a mirror, which keeps times.
+        last one read. A stream recreated holds nothing that was read, unless it is a mirror, which keeps times.
         """
-        is_anew = change is PastChange.RECREATED and not 0 < facts.first_stored_at < facts.created_at
-        if is_anew or not last_stored_at:
+        is_recreated = change is PastChange.RECREATED and not 0 < facts.first_stored_at < facts.created_at
+        if is_recreated or not last_stored_at:
             return max(facts.first_sequence - 1, 0)
         unread_at = last_stored_at + 1
         return await self._sequence_before(

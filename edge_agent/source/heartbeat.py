@@ -25,7 +25,7 @@ SUBJECT_HEADER = "Choria-SR-Subject"
 class Heartbeat:
     """One block's heartbeats. ``interval`` is in microseconds; ``agent`` names who sends.
 
-    ``report`` hears of every change of phase, with the reason.
+    ``report`` is called with every change of phase, with the reason.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Heartbeat:
                 await self._send(read_at)
 
     def break_off(self, _reason: str) -> None:
-        """Try anew on the next connection what was denied on this one."""
+        """Try again on the next connection what was denied on this one."""
         self._is_off = False
 
     def takes_denial(self, reason: str) -> bool:

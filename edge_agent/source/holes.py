@@ -52,13 +52,13 @@ class Holes:
         self._asked_count = 0
         self._kept: deque[Hole] = deque()
         self._dropped_count = 0
-        self.doubtful: deque[Hole] = deque()
+        self.unexplained: deque[Hole] = deque()
 
     def take(self, hole: Hole, waited: int, waits: int, *, is_first: bool) -> None:
         """Note a hole; ``waited`` messages were pending at the delivery before it, ``waits`` at the one behind it."""
         if is_first or waits < waited - 1 or (self._are_rare and self._asked_count < MOST_ASKED):
             self._asked_count += 1
-            self.doubtful.append(hole)
+            self.unexplained.append(hole)
         else:
             self._kept.append(hole)
 

@@ -52,14 +52,14 @@ class Checked(msgspec.Struct, frozen=True):
 
     ``caught_up_through`` is the instant up to which everything sent was stored and read, or 0. ``examined_sequence`` is
     the stream's last sequence where all of it was read, passed the filter or not, whatever that proves; else 0.
-    ``refusal`` says why the stream refuses what is sent to it, "" where it does not, None where that is not known: as
-    it was before.
+    ``publish_error`` says why the stream refuses what is sent to it, "" where it does not, None where that is not
+    known: as it was before.
     """
 
     facts: StreamFacts
     caught_up_through: int = 0
     examined_sequence: int = 0
-    refusal: str | None = ""
+    publish_error: str | None = ""
     consumer: ConsumerState = ConsumerState()
 
 

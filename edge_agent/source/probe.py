@@ -94,8 +94,9 @@ def _below(pattern: str) -> str:
 class Probe:
     """One block's probes. ``origin`` names the block in them.
 
-    ``report`` hears of every change of phase, with the reason; ``ask_max_payload`` asks the server for its limit anew.
-    ``refusal`` says why the stream refused the last probe, "" where it did not; None where that is not known yet.
+    ``report`` is called with every change of phase, with the reason; ``ask_max_payload`` asks the server for its limit
+    again. ``publish_error`` says why the stream refused the last probe, "" where it did not; None where that is not
+    known yet.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Probe:
         report: Callable[[OwnMessagePhase, str], None],
         ask_max_payload: Callable[[], Awaitable[int]],
     ) -> None:
-        self.refusal: str | None = None
+        self.publish_error: str | None = None
         self._ask_max_payload = ask_max_payload
         self._client = client
         self._rule = rule
@@ -126,8 +127,8 @@ class Probe:
         self._largest = max(self._largest, largest_size)
 
     async def open(self, facts: StreamFacts) -> None:
-        """Try anew what was in vain before."""
-        self.refusal = None
+        """Try again what was in vain before."""
+        self.publish_error = None
         self._sent_at = self._asked_at = asyncio.get_running_loop().time()
         self._is_unanswered = False
         self._subject, why_not = self._rule.choose(facts)
@@ -166,16 +167,16 @@ class Probe:
             if not self._is_off:
                 self._say_not_stored(f"no answer within {PATIENCE:g} s")
         is_quiet = abs(facts.server_at - newest_stored_at) >= interval * SECOND
-        is_wanted = is_quiet or self.refusal != ""
+        is_wanted = is_quiet or self.publish_error != ""
         if self._is_off:
             is_due = bool(self._subject) and waited >= RETRY
         else:
             is_due = waited >= (min(PATIENCE, interval) if is_wanted else 4 * interval)
         if not is_due:
             return
-        if facts.refusal:
+        if facts.publish_error:
             # A probe might find a place that no registration would.
-            self._say_not_stored(f"the stream {facts.refusal}")
+            self._say_not_stored(f"the stream {facts.publish_error}")
             return
         assert self._subscription is not None
         self._sent_at, self._is_unanswered = now, True
@@ -220,7 +221,7 @@ class Probe:
     async def _take_answer(self, message: Msg) -> None:
         self._is_unanswered = False
         if (message.headers or {}).get("Status") == _NOBODY_LISTENS:
-            if self.refusal is None or self._is_off:
+            if self.publish_error is None or self._is_off:
                 # The stream's API may be reached where its subjects are not.
                 self._turn_off(f"no stream answers on {self._subject}: what is published here does not reach it")
             else:
@@ -239,17 +240,17 @@ class Probe:
             self._say_not_stored(f"stream {answer.stream} stores it, not {self._rule.stream}")
 
     def _take_stored(self) -> None:
-        self.refusal, self._is_off, self._is_unanswered = "", False, False
+        self.publish_error, self._is_off, self._is_unanswered = "", False, False
         self._report(OwnMessagePhase.STORED, "")
 
     def _turn_off(self, why: str) -> None:
         was_off = self._is_off
-        self.refusal, self._is_off, self._is_unanswered = "", True, False
+        self.publish_error, self._is_off, self._is_unanswered = "", True, False
         if not was_off:
             self._report(OwnMessagePhase.OFF, why)
 
     def _refuse(self, why: str) -> None:
-        self.refusal = f"refuses what is sent to it: {why}"
+        self.publish_error = f"refuses what is sent to it: {why}"
         self._say_not_stored(why)
 
     def _say_not_stored(self, why: str) -> None:

@@ -1,8 +1,8 @@
 """Take what one subscription with overlapping pulls delivers, from one reset of the consumer to the next.
 
-Every open() makes pulls anew: what comes late reaches older ones, which nobody reads. Messages are taken only while the
-consumer sequence rises by one: an acknowledge-all would otherwise acknowledge deliveries that died with a connection.
-Idle heartbeats tell a quiet stream from a dead link.
+Every open() makes pulls again: what comes late reaches older ones, which nobody reads. Messages are taken only while
+the consumer sequence rises by one: an acknowledge-all would otherwise acknowledge deliveries that died with a
+connection. Idle heartbeats tell a quiet stream from a dead link.
 """
 
 import asyncio
@@ -179,10 +179,10 @@ class Pulls:
     @property
     def stops_after(self) -> int | None:
         """Give the last sequence that may be taken before a hole is looked into; None where there is none."""
-        doubtful = self.holes.doubtful
-        if not doubtful:
+        unexplained = self.holes.unexplained
+        if not unexplained:
             return self.hole_after
-        return doubtful[0].after if self.hole_after is None else min(doubtful[0].after, self.hole_after)
+        return unexplained[0].after if self.hole_after is None else min(unexplained[0].after, self.hole_after)
 
     def expect_behind(self, sequence: int) -> None:
         """Take what comes up to ``sequence`` as committed before the reset."""

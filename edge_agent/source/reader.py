@@ -1,7 +1,7 @@
 """Read a JetStream stream through a durable pull consumer whose position is the agent's, not the server's.
 
 The consumer is reset to the committed position on every open. Holes in the stream's own sequences are normal, unless
-retention made them while the reader was behind: then it opens anew, to tell of the gap.
+retention made them while the reader was behind: then it opens again, to tell of the gap.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Completeness:
             self._denied.set()
         return is_ours
 
-    async def doubt(self, facts: StreamFacts, server: str, delivered: int) -> str:
+    async def storage_fault(self, facts: StreamFacts, server: str, delivered: int) -> str:
         """Say why what ``server`` has ``delivered``, up to that sequence, may not be all; "" where it is.
 
         Raise SourceUnavailable where the stream's leader does not answer.
@@ -185,7 +185,7 @@ class JetStreamSource:
         if before.is_disturbed:
             self._disturbed = [*(self._disturbed or ()), *before.holes.kept_before(position.sequence)]
             self._elsewhere = before.elsewhere or self._elsewhere
-        in_doubt = self._disturbed is not None and self._time() - self._cut_at > PULL_EXPIRES + REQUESTS_END
+        is_disturbed = self._disturbed is not None and self._time() - self._cut_at > PULL_EXPIRES + REQUESTS_END
         # Before the first question: they are broken where the connection changes while it is answered.
         pulls = self._pulls = Pulls(self._client, self._api, self._requests)
         self._completeness = Completeness(self._api)
@@ -204,7 +204,7 @@ class JetStreamSource:
             consumer = await self._api.ensure_consumer()
             # Nothing would come of what tells whether the past is the same.
             _refuse_paused(consumer)
-            consumer = await self._alone_at(consumer, in_doubt=in_doubt)
+            consumer = await self._alone_at(consumer, is_disturbed=is_disturbed)
             lets_go = facts.awaits_consumers or consumer.acknowledges_each
             await self._look_back(lets_go=lets_go)
             verifies = position.sequence > 0 and last_stored_at > 0
@@ -226,13 +226,13 @@ class JetStreamSource:
         await pulls.close()
         return Opened(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
 
-    async def _alone_at(self, consumer: ConsumerInfo, *, in_doubt: bool) -> ConsumerInfo:
+    async def _alone_at(self, consumer: ConsumerInfo, *, is_disturbed: bool) -> ConsumerInfo:
         """Take the consumer only where nobody else waits for its messages; else raise SourceUnavailable.
 
-        ``in_doubt``: what may be this reader's own is waited for, too.
+        ``is_disturbed``: what may be this reader's own is waited for, too.
         """
         give_up_at = self._time() + REQUESTS_END
-        while consumer.num_waiting > (0 if in_doubt else self._requests.waiting(self._time())):
+        while consumer.num_waiting > (0 if is_disturbed else self._requests.waiting(self._time())):
             if self._time() >= give_up_at:
                 self._others_at = self._time()
                 break
@@ -259,7 +259,7 @@ class JetStreamSource:
                 self._has_passed_over = True
                 break
         if self._has_passed_over:
-            self._tell_of_gap()
+            self._report_gap()
 
     def _count_what_comes_again(self, taken: Sequence[SourceMessage]) -> None:
         """Let reading end, to tell of a gap, where less comes again than had gone elsewhere."""
@@ -269,10 +269,10 @@ class JetStreamSource:
         self._elsewhere = Elsewhere(after, before, missing) if missing > 0 and taken[-1].sequence < before else None
         if self._elsewhere is None and missing > 0:
             self._has_passed_over = True
-            self._tell_of_gap()
+            self._report_gap()
             self._pulls.break_off("somebody else was delivered what does not come again")
 
-    def _tell_of_gap(self) -> None:
+    def _report_gap(self) -> None:
         log.warning(
             "consumer %s of stream %s was read by somebody else, too: what went there counts as a gap",
             self._api.address.consumer,
@@ -362,13 +362,13 @@ class JetStreamSource:
 
     async def _look_into_doubtful_holes(self) -> None:
         """Let reading end where somebody else was delivered what would have filled a hole: it comes after a reset."""
-        pulls, doubtful = self._pulls, self._pulls.holes.doubtful
-        while doubtful and not pulls.broken:
-            found = await self._passed_over(doubtful[0])
+        pulls, unexplained = self._pulls, self._pulls.holes.unexplained
+        while unexplained and not pulls.broken:
+            found = await self._passed_over(unexplained[0])
             if found is not None:
                 text = f"message {found} was passed over: somebody else reads with the consumer, or has reset it"
                 pulls.break_off(text, is_disturbed=True)
-            doubtful.popleft()
+            unexplained.popleft()
 
     async def _look_for_others(self) -> ConsumerInfo:
         """Ask for the consumer's progress, and let reading end where somebody else has requests waiting there."""
@@ -391,7 +391,7 @@ class JetStreamSource:
         if self._probe is not None:
             await self._probe.look_at_limit(blind_after)
         facts = await self._facts()
-        refusal = await self._refusal(facts, blind_after)
+        publish_error = await self._publish_error(facts, blind_after)
         consumer = await self._look_for_others()
         _refuse_paused(consumer)
         pulls = self._pulls
@@ -401,14 +401,14 @@ class JetStreamSource:
         has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
         state = self._state_of(consumer, facts)
         if not has_read_all:
-            return Checked(facts, refusal=refusal, consumer=state)
-        if doubt := await self._completeness.doubt(facts, consumer.server, delivered_sequence):
-            doubtful = msgspec.structs.replace(facts, doubt=facts.doubt or doubt)
-            return Checked(doubtful, refusal=refusal, consumer=state)
+            return Checked(facts, publish_error=publish_error, consumer=state)
+        if storage_fault := await self._completeness.storage_fault(facts, consumer.server, delivered_sequence):
+            uncertain = msgspec.structs.replace(facts, storage_fault=facts.storage_fault or storage_fault)
+            return Checked(uncertain, publish_error=publish_error, consumer=state)
         pulls.note_examined(facts.last_sequence)
         has_stored_lately = abs(facts.server_at - self._newest_stored_at) <= blind_after
-        if facts.doubt or refusal or not has_stored_lately:
-            return Checked(facts, examined_sequence=facts.last_sequence, refusal=refusal, consumer=state)
+        if facts.storage_fault or publish_error or not has_stored_lately:
+            return Checked(facts, examined_sequence=facts.last_sequence, publish_error=publish_error, consumer=state)
         # In a cluster, what came after the stream's leader was asked may not be where we asked next.
         is_of_one = not (facts.unheard_for or facts.leader)
         heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
@@ -433,14 +433,14 @@ class JetStreamSource:
         pending = min(consumer.num_pending + under_way, max(facts.last_sequence - reached, 0)) + pulls.buffered_count
         return ConsumerState(pending, consumer.expires_after, consumer.unacknowledged)
 
-    async def _refusal(self, facts: StreamFacts, blind_after: int) -> str | None:
+    async def _publish_error(self, facts: StreamFacts, blind_after: int) -> str | None:
         """Probe the stream where that is due, and say why it refuses what is sent to it; as in Checked."""
         if self._probe is None:
-            return facts.refusal
+            return facts.publish_error
         if (facts.takes.subjects, facts.copies, facts.refuses_by_subject) != self._probed:
             await self._open_probe(facts)
         await self._probe.send_if_due(facts, self._newest_stored_at, blind_after)
-        return facts.refusal or self._probe.refusal
+        return facts.publish_error or self._probe.publish_error
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""

@@ -110,8 +110,8 @@ class StreamInfo(msgspec.Struct):
             first_sequence=self.state.first_seq,
             last_sequence=self.state.last_seq,
             server_at=parse_instant(self.ts),
-            doubt=self._doubt,
-            refusal=self._refusal,
+            storage_fault=self._storage_fault,
+            publish_error=self._publish_error,
             takes=self.config.takes,
             mean_size=self.state.bytes // self.state.messages if self.state.messages else 0,
             refuses_by_subject=self.config.discard == "new" and self.config.discard_new_per_subject,
@@ -137,11 +137,11 @@ class StreamInfo(msgspec.Struct):
         return (self.mirror, *self.sources) if self.mirror else self.sources
 
     @property
-    def _doubt(self) -> str:
+    def _storage_fault(self) -> str:
         """Say why a registration might not be in it though its sender has sent it; "" where it would be."""
-        refusal = self._refuses(LARGE_REGISTRATION)
-        if refusal:
-            return refusal
+        publish_error = self._refuses(LARGE_REGISTRATION)
+        if publish_error:
+            return publish_error
         if self.cluster.unheard_for is None or self.cluster.unheard_for > HEARD_WITHIN:
             return "does not hear most of the servers that hold it"
         unheard = [origin.name for origin in self.origins if not 0 <= origin.active <= HEARD_WITHIN]
@@ -151,7 +151,7 @@ class StreamInfo(msgspec.Struct):
         return f"is behind {', '.join(behind)}, which it copies from" if behind else ""
 
     @property
-    def _refusal(self) -> str:
+    def _publish_error(self) -> str:
         """Say why it refuses what is sent now, of the size that its messages have; "" where nothing shows that."""
         return self._refuses(self.state.bytes // self.state.messages if self.state.messages else 0)
 

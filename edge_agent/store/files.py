@@ -22,7 +22,7 @@ import msgspec
 
 from edge_agent.store import marker, schema
 from edge_agent.store.sqlite import StoreDamaged, may_be_the_disk
-from shared.system_errors import refusal
+from shared.system_errors import reason_of
 
 LOOK_AGAIN_AFTER = (0.5, 1.0, 2.0)
 """Seconds. What a disk or its controller does for a moment is mostly over by then."""
@@ -95,7 +95,7 @@ _WRITTEN = ("", *_LOGS, ".lock", ".marker", ".handed-over", ".arrived")
 PUT_BACK = (
     "put that file back where it was; if it is gone, wait until nothing waits for the region, then start the agent anew"
 )
-ANEW = "stop the agent well, not by kill -9, and start it: it writes what it has committed before it ends"
+RESTART_CLEANLY = "stop the agent well, not by kill -9, and start it: it writes what it has committed before it ends"
 OWNER = "the agent needs to write there"
 LINK_REMEDY = "the agent writes through no link: remove it, or write in store.path where the file itself lies"
 _FULL = "the disk is full, make room there"
@@ -175,7 +175,7 @@ class Hold:
                 # SQLite makes its logs when it needs them.
                 self._opened[path] = there
             elif there != self._opened[path]:
-                return displaced(path, there, ANEW if suffix else PUT_BACK)
+                return displaced(path, there, RESTART_CLEANLY if suffix else PUT_BACK)
         return ""
 
 
@@ -230,7 +230,7 @@ def held(path: Path) -> Iterator[Hold]:
             raise StoreUnusable(f"store {path}: {links[0]}; {LINK_REMEDY}")
         file = _opened(lock)
     except OSError as error:
-        raise StoreUnusable(f"store {path}: {refusal(error, path)}; {OWNER}") from error
+        raise StoreUnusable(f"store {path}: {reason_of(error, path)}; {OWNER}") from error
     with file:
         _lock(path, file)
         # Of a run that was killed.
@@ -239,7 +239,7 @@ def held(path: Path) -> Iterator[Hold]:
 
 
 def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
-    """Create, or set aside and create anew, the store's file; raise StoreUnusable where neither works.
+    """Create, or set aside and create again, the store's file; raise StoreUnusable where neither works.
 
     ``damage`` is what somebody met who used it: where that proves nothing, and the file is sound, it is kept.
     """
@@ -276,7 +276,7 @@ def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
     if isinstance(error, sqlite3.OperationalError) and _code(error) & 0xFF in LOCKED:
         return StoreUnusable(f"store {path}: another process keeps it locked; end that one")
     if isinstance(error, OSError):
-        reason, fails = refusal(error, path), error.errno in _OF_THE_DISK
+        reason, fails = reason_of(error, path), error.errno in _OF_THE_DISK
     else:
         # Whoever comes here has found the file sound, or its bytes readable, a moment ago.
         reason = str(error)

@@ -114,7 +114,7 @@ class Flusher:
 
     async def run(self) -> None:
         """Flush until cancelled; what cannot be written now is told once and tried again, damage ends it."""
-        told, through, still, is_unpacked = "", dict(self._books.deletable_through), 0, False
+        logged, through, still, is_unpacked = "", dict(self._books.deletable_through), 0, False
         while True:
             deleted = self._books.deleted_through
             await asyncio.sleep(FLUSH_INTERVAL)
@@ -133,10 +133,10 @@ class Flusher:
                 async with self._lock:
                     with noticing_damage():
                         await self._space.give_back(self._books.size / MOVED_AT_MOST if drains else 0)
-                told = ""
+                logged = ""
             except (StoreUnwritable, sqlite3.OperationalError) as error:
-                if told != (told := str(error)):
-                    log.warning("store %s: what was delivered cannot be deleted: %s; trying again", self._path, told)
+                if logged != (logged := str(error)):
+                    log.warning("store %s: what was delivered cannot be deleted: %s; trying again", self._path, logged)
 
     async def _answer_operator(self) -> None:
         async with self._lock:

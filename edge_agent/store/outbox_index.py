@@ -217,7 +217,7 @@ class OutboxBooks:
         self.give_back: dict[Lane, Callable[[], int]] = {}
         self._copies_moved = asyncio.Event()
         self.deleted_through = dict.fromkeys(Lane, 0)
-        self.is_full = self._unloseable >= max_outbox
+        self.is_full = self._undroppable_size >= max_outbox
         self.append_count = 0
         self._appended = asyncio.Event()
         self._changed = asyncio.Event()
@@ -270,7 +270,7 @@ class OutboxBooks:
             await self._changed.wait()
 
     @property
-    def _unloseable(self) -> int:
+    def _undroppable_size(self) -> int:
         return self.depths[Lane.ADVISORIES].size + self.depths[Lane.COPIES].size
 
     async def wait_for_room(self) -> None:
@@ -383,7 +383,7 @@ class OutboxBooks:
         else:
             self.chunked_senders.forget_through(deleted_through[Lane.REGISTRATIONS])
         # Room for a row or two is not worth beginning to read again: it would be full at once, and say so each time.
-        self.is_full = self._unloseable >= (self.max_outbox * RESUMES_AT if self.is_full else self.max_outbox)
+        self.is_full = self._undroppable_size >= (self.max_outbox * RESUMES_AT if self.is_full else self.max_outbox)
         self._changed.set()
 
     def add_counts(self, additions: dict[str, Counters]) -> None:

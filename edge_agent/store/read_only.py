@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import schema
-from edge_agent.store.files import ANEW, PUT_BACK, displaced, identity_of, lock_of
+from edge_agent.store.files import PUT_BACK, RESTART_CLEANLY, displaced, identity_of, lock_of
 from edge_agent.store.marker import noted
 from edge_agent.store.sqlite import is_damage, may_be_the_disk
-from shared.system_errors import refusal
+from shared.system_errors import reason_of
 
 BUSY_PATIENCE = 5.0
 SECOND_LOOK = 0.3
@@ -80,7 +80,7 @@ def _displaced(path: Path) -> str:
         return ""
     if opened and opened != there:
         return displaced(path, there, PUT_BACK)
-    return displaced(log, "", ANEW) if opened and is_without_log else ""
+    return displaced(log, "", RESTART_CLEANLY) if opened and is_without_log else ""
 
 
 def _removed_lock(path: Path) -> Path | None:
@@ -119,7 +119,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             f"store {path}: it is damaged, or of another version of the agent ({error}); {_SET_ASIDE}"
         ) from error
     except PermissionError as error:
-        raise StoreForbidden(f"store {path}: {refusal(error, path)}; {_READERS}") from error
+        raise StoreForbidden(f"store {path}: {reason_of(error, path)}; {_READERS}") from error
     except sqlite3.Error as error:
         remedy = _remedy(error)
         unreadable = StoreForbidden if remedy == _READERS else StoreUnreadable

@@ -1,7 +1,7 @@
 """Keep the site's secret for message ids in a file of its own, made at the first start.
 
 A store without its key would send again, under other ids, what it has sent. That is better than not to run: a file that
-was cut, or emptied, is set aside, and a key made anew. Somebody else's file is left alone.
+was cut, or emptied, is set aside, and a key recreated. Somebody else's file is left alone.
 """
 
 import logging
@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 
 from edge_agent.store.files import OWNER, StoreUnusable
-from shared.system_errors import refusal
+from shared.system_errors import reason_of
 
 log = logging.getLogger("muster.agent")
 
@@ -75,7 +75,7 @@ def read_key(path: Path, *, is_beside_store: bool = False) -> bytes:
 
 
 def _unusable(path: Path, error: OSError) -> StoreUnusable:
-    return StoreUnusable(f"id key file {path}: {refusal(error, path)}; {OWNER}")
+    return StoreUnusable(f"id key file {path}: {reason_of(error, path)}; {OWNER}")
 
 
 def is_missing(path: Path) -> bool:

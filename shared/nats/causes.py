@@ -28,13 +28,13 @@ _NOT_YET, _EXPIRED, _OTHER_NAME = 9, 10, (62, 63, 64)
 class Cause(msgspec.Struct, frozen=True):
     """Why, in one line; ``lasting`` where trying again changes nothing (credentials, certificates, TLS).
 
-    ``told``: the server itself says it, so that what follows (a broken pipe) explains nothing more. ``remedy`` is
+    ``by_server``: the server itself says it, so that what follows (a broken pipe) explains nothing more. ``remedy`` is
     what helps against just this.
     """
 
     text: str
     lasting: bool = False
-    told: bool = False
+    by_server: bool = False
     remedy: str = _LOOK
 
 
@@ -47,9 +47,9 @@ def explain(error: Exception, *, reached: bool, whom: str = "") -> Cause:
     if isinstance(error, ssl.SSLError | nats.errors.SecureConnWantedError):
         return _tls(error, text)
     ours = Cause(text, lasting=True, remedy=MEND_FILE) if isinstance(error, UnusableSecret) else None
-    told = ours or _told(text, whom)
-    if told is not None:
-        return told
+    by_server = ours or _server_cause(text, whom)
+    if by_server is not None:
+        return by_server
     if isinstance(error, nats.errors.StaleConnectionError):
         return Cause("the server fell silent" if "stale" in text else "the server closed the connection")
     if isinstance(error, TimeoutError) or "empty response from server" in text:
@@ -64,14 +64,14 @@ def explain(error: Exception, *, reached: bool, whom: str = "") -> Cause:
     return _system(error, text) if isinstance(error, OSError) else Cause(text)
 
 
-def _told(text: str, whom: str) -> Cause | None:
+def _server_cause(text: str, whom: str) -> Cause | None:
     if AUTHORIZATION_VIOLATION in text.lower():
         refused = "it refuses our credentials (auth): Authorization Violation"
         remedy = f"let the server know {whom or 'this user'}, or correct auth in the settings"
-        return Cause(f"{refused}, as {whom}" if whom else refused, lasting=True, told=True, remedy=remedy)
+        return Cause(f"{refused}, as {whom}" if whom else refused, lasting=True, by_server=True, remedy=remedy)
     if _NO_ROOM in text.lower():
         no_room = f"it takes no more connections, of all or of ours (max_connections): {text}"
-        return Cause(no_room, told=True, remedy=_ROOM)
+        return Cause(no_room, by_server=True, remedy=_ROOM)
     return None
 
 

@@ -18,7 +18,7 @@ from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 from shared.cancellation import cancellation_kept
 from shared.nats.dispatch import DirectClient
 from shared.nats.link_progress import Connection, LinkProgress
-from shared.nats.renewal import IncrementalUpdate
+from shared.nats.reconnect import ReconnectPolicy
 from shared.nats.secrets import Login, sign, tls_context
 from shared.nats.settings import TlsSettings
 from shared.tolerant_json import text_of
@@ -29,16 +29,16 @@ _LIVED = 10.0
 _CLOSE_DEADLINE = 2.0
 
 
-class _Renewed(Exception):
-    """The connection stood, and was ended to be made anew."""
+class _OwnDisconnect(Exception):
+    """The connection stood, and was ended to be recreated."""
 
 
 class EdgeClient(DirectClient):
     """A NATS client that reconnects for ever, and whose every wait ends.
 
     ``on_disconnect`` is told why a connection ended, before nats-py forgets it. ``longest_retry``, in seconds, bounds
-    the wait before another attempt. A connection of one that ``renews`` is made anew where that may help
-    (``shared.nats.renewal``); ``on_renewal`` is told why, in place of ``on_disconnect``.
+    the wait before another attempt. A connection of one that ``reconnects`` is recreated where that may help
+    (``shared.nats.reconnect``); ``on_own_disconnect`` is told why, in place of ``on_disconnect``.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class EdgeClient(DirectClient):
         *,
         wants_tls: bool,
         on_disconnect: Callable[[Exception], None],
-        on_renewal: Callable[[str], None],
+        on_own_disconnect: Callable[[str], None],
     ) -> None:
         super().__init__()
         self._login = login
         self._tls = tls or TlsSettings()
         self._wants_tls = wants_tls
         self._on_disconnect = on_disconnect
-        self._on_renewal = on_renewal
-        self.renews = False
-        self._renewal = IncrementalUpdate(self._begin_renewal)
-        self._renewing: asyncio.Task[None] | None = None
+        self._on_renewal = on_own_disconnect
+        self.reconnects = False
+        self._reconnect_policy = ReconnectPolicy(self._begin_reconnect)
+        self._reconnect_task: asyncio.Task[None] | None = None
         self.longest_retry = LONGEST_RETRY
         self._failed_in_a_row = 0
         self._connected_at = 0.0
@@ -109,8 +109,8 @@ class EdgeClient(DirectClient):
         try:
             await super().publish(*arguments, **options)
         except nats.errors.MaxPayloadError:
-            if self.renews and self.is_established:
-                self._renewal.note_limit()
+            if self.reconnects and self.is_established:
+                self._reconnect_policy.note_limit()
             raise
 
     async def publish_framed(self, parts: Iterable[bytes]) -> None:
@@ -179,12 +179,12 @@ class EdgeClient(DirectClient):
 
     def note_answer(self) -> None:
         """Note that what was asked over the connection was answered, well or not."""
-        self._renewal.note_answer()
+        self._reconnect_policy.note_answer()
 
     def note_silence(self) -> None:
         """Note that what was asked over the connection, which stands, was not answered in time."""
-        if self.renews and self.is_established:
-            self._renewal.note_silence()
+        if self.reconnects and self.is_established:
+            self._reconnect_policy.note_silence()
 
     async def flush(self, *arguments: Any, **options: Any) -> None:
         """Flush as nats-py does, and end when told to, as request() does."""
@@ -227,12 +227,12 @@ class EdgeClient(DirectClient):
 
     async def _process_err(self, err_msg: str) -> None:
         """Reconnect after an error that nats-py takes as final (a user removed for a minute, too many connections)."""
-        if self.renews and PERMISSIONS_ERR in err_msg:
+        if self.reconnects and PERMISSIONS_ERR in err_msg:
             if "subscription" in err_msg.lower():
-                self._renewal.note_denial()
+                self._reconnect_policy.note_denial()
             else:
                 # In place of an answer to what was published.
-                self._renewal.note_answer()
+                self._reconnect_policy.note_answer()
         if STALE_CONNECTION in err_msg or PERMISSIONS_ERR in err_msg:
             await super()._process_err(err_msg)
         else:
@@ -240,9 +240,9 @@ class EdgeClient(DirectClient):
 
     async def _process_op_err(self, e: Exception) -> None:
         """Abort, then reconnect: nats-py first waits until a dead link has taken the rest, a quarter of an hour."""
-        self._renewal.stop()
+        self._reconnect_policy.stop()
         if not (self.is_closed or self.is_reconnecting):
-            if isinstance(e, _Renewed):
+            if isinstance(e, _OwnDisconnect):
                 self._on_renewal(str(e))
             else:
                 self._on_disconnect(e)
@@ -252,18 +252,20 @@ class EdgeClient(DirectClient):
                 self._drop_pending()
         await super()._process_op_err(e)
 
-    def _begin_renewal(self, reason: str) -> None:
+    def _begin_reconnect(self, reason: str) -> None:
         # Tasks are kept, or they may be collected before they end.
-        self._renewing = asyncio.get_running_loop().create_task(self._renew(reason), name="renewal of a connection")
+        self._reconnect_task = asyncio.get_running_loop().create_task(
+            self._reconnect(reason), name="renewal of a connection"
+        )
 
-    async def _renew(self, reason: str) -> None:
+    async def _reconnect(self, reason: str) -> None:
         if self.is_established:
-            await self._process_op_err(_Renewed(reason))
+            await self._process_op_err(_OwnDisconnect(reason))
 
     def _build_message(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
     ) -> Msg:
-        """Take a subject that is not UTF-8, its wrong bytes escaped: nats-py's reader dies of it, every time anew."""
+        """Take a subject that is not UTF-8, its wrong bytes escaped: nats-py's reader dies of it, every time again."""
         try:
             message: Msg = super()._build_message(sid, subject, reply, data, headers)
         except UnicodeDecodeError:
@@ -339,7 +341,7 @@ class EdgeClient(DirectClient):
                 self._drop_pending()
         elif not self.is_connected:
             self._drop_pending()
-        self._renewal.stop()
+        self._reconnect_policy.stop()
         guard = asyncio.get_running_loop().call_later(_CLOSE_DEADLINE, self.abort)
         try:
             await super()._close(status, do_cbs)

@@ -109,7 +109,7 @@ async def connect(
         settings.tls,
         wants_tls=settings.wants_tls,
         on_disconnect=link.on_disconnect,
-        on_renewal=link.on_renewal,
+        on_own_disconnect=link.on_own_disconnect,
     )
     options: dict[str, Any] = {
         "servers": [server if "://" in server else f"nats://{server}" for server in settings.servers],
@@ -191,37 +191,39 @@ class _Link:
 
     def on_open(self) -> None:
         self._opened = True
-        self._tell(LinkEvent.CONNECTED)
+        self._report(LinkEvent.CONNECTED)
 
     def on_disconnect(self, error: Exception) -> None:
-        self._tell(LinkEvent.DISCONNECTED, self.explained(error).text)
+        self._report(LinkEvent.DISCONNECTED, self.explained(error).text)
 
-    def on_renewal(self, reason: str) -> None:
-        self._tell(LinkEvent.RENEWED, reason)
+    def on_own_disconnect(self, reason: str) -> None:
+        self._report(LinkEvent.RENEWED, reason)
 
     async def on_error(self, error: Exception) -> None:
         cause = self.explained(error)
         if not self._opened:
             known = self._causes.get(self.client.attempted)
-            if known is None or not (known.lasting or known.told):
+            if known is None or not (known.lasting or known.by_server):
                 # One attempt can fail twice: refused, and then, in clearing up, reset. The first says why.
                 self._causes[self.client.attempted] = cause
             lasting = [each.lasting for each in self._causes.values()]
             if len(lasting) >= len(set(self._servers)) and all(lasting) and not self.hopeless.done():
                 self.hopeless.set_result(None)
         elif isinstance(error, nats.errors.SlowConsumerError):
-            self._tell(LinkEvent.SLOW_CONSUMER, f"messages on {error.subject} came faster than they were read; dropped")
+            self._report(
+                LinkEvent.SLOW_CONSUMER, f"messages on {error.subject} came faster than they were read; dropped"
+            )
         elif PERMISSIONS_ERR in str(error):
-            self._tell(LinkEvent.DENIED, cause.text)
+            self._report(LinkEvent.DENIED, cause.text)
         elif self.client.is_reconnecting or self.client.is_connecting:
-            self._tell(LinkEvent.RETRY_FAILED, cause.text)
+            self._report(LinkEvent.RETRY_FAILED, cause.text)
 
     async def on_reconnect(self) -> None:
-        self._tell(LinkEvent.RECONNECTED)
+        self._report(LinkEvent.RECONNECTED)
 
     async def on_close(self) -> None:
-        self._tell(LinkEvent.CLOSED)
+        self._report(LinkEvent.CLOSED)
 
-    def _tell(self, event: LinkEvent, reason: str = "") -> None:
+    def _report(self, event: LinkEvent, reason: str = "") -> None:
         if self._on_state is not None and self._opened:
             self._on_state(LinkState(event, self.client.attempted, reason))

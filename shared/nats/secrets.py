@@ -1,6 +1,6 @@
 """Turn the files that settings name into what a NATS client needs, and say in one line what is wrong with them.
 
-Files are read anew for every connection attempt, so that a rotated secret works without a restart. An error while
+Files are read again for every connection attempt, so that a rotated secret works without a restart. An error while
 reconnecting is a ``nats.errors.Error``: nats-py tries again after those, and dies silently of others.
 """
 
@@ -25,7 +25,7 @@ class UnusableSecret(nats.errors.Error):
 
 
 class Login(NamedTuple):
-    """What goes into the client's CONNECT; each part is asked for anew at every attempt."""
+    """What goes into the client's CONNECT; each part is asked for again at every attempt."""
 
     user: Callable[[], str] | None = None
     password: Callable[[], str] | None = None

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from edge_agent.simulator.fleet import Life, Span
-from edge_agent.simulator.intervals_file import lives
+from edge_agent.simulator.fleet import Lifetime, Span
+from edge_agent.simulator.intervals_file import lifetimes
 from shared.instants import SECOND
 
 DIRECTORY = Path(os.environ.get("MUSTER_GRID5000", Path(__file__).parents[3] / "shared" / "data" / "grid5000"))
@@ -23,7 +23,7 @@ UP = 120.0
 DOWN = (2.0, 1.0)
 
 
-def drawn_lives(draw: random.Random, count: int, lasts: int, speed: int, outage: int) -> tuple[list[Life], str]:
+def drawn_lives(draw: random.Random, count: int, lasts: int, speed: int, outage: int) -> tuple[list[Lifetime], str]:
     """Give the lives of ``count`` senders at most, for ``lasts`` microseconds, and where they come from.
 
     The trace goes ``speed`` times as fast; drawn is a time in which something failed often, for ``outage`` microseconds
@@ -48,16 +48,16 @@ def drawn_lives(draw: random.Random, count: int, lasts: int, speed: int, outage:
         for name in draw.sample(sorted(nodes), min(count, len(nodes)))
     }
     told = f"Grid'5000, {site}, {span / 3600:.0f} hours from {begin} (Unix seconds) on, {speed} times as fast"
-    return lives(chosen, begin * SECOND // speed, lasts), told
+    return lifetimes(chosen, begin * SECOND // speed, lasts), told
 
 
-def _invented(draw: random.Random, count: int, lasts: int) -> list[Life]:
-    found = [Life(sender_id=f"node-{number}", rack=1) for number in range(count)]
-    for life in found:
+def _invented(draw: random.Random, count: int, lasts: int) -> list[Lifetime]:
+    found = [Lifetime(sender_id=f"node-{number}", rack=1) for number in range(count)]
+    for lifetime in found:
         at = draw.expovariate(1 / UP)
         while at * SECOND < lasts:
             down = draw.lognormvariate(*DOWN)
-            life.outages.append((round(at * SECOND), round((at + down) * SECOND)))
+            lifetime.outages.append((round(at * SECOND), round((at + down) * SECOND)))
             at += down + draw.expovariate(1 / UP)
     return found
 

@@ -30,7 +30,7 @@ from edge_agent.core.records import Emitter
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
 from edge_agent.simulator.fleet import Fleet, FleetSettings
 from edge_agent.simulator.history import HistorySettings, SiteHistory
-from edge_agent.simulator.intervals_file import lives
+from edge_agent.simulator.intervals_file import lifetimes
 from shared.identifiers import AdvisoryKind, BlockId
 from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
 from shared.subjects import RecordType
@@ -216,7 +216,7 @@ def test_a_month_of_it_replayed_is_within_the_bound_of_the_truth_for_every_sende
     verdicts = []
     for site in REPLAYED:
         fleet_settings = FleetSettings(site=site, sender_count=1, registration_interval=INTERVAL)
-        fleet = Fleet(fleet_settings, lives(up_spans[site], started_at, duration))
+        fleet = Fleet(fleet_settings, lifetimes(up_spans[site], started_at, duration))
         assert {(site, sender) for sender in fleet.sender_ids} == {each for each in truth.senders if each[0] == site}
         intervals = replayed(fleet, site)
         rules = Rules(((started_at, started_at + duration),), STALE_AFTER, started_at + duration)

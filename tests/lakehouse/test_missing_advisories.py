@@ -23,7 +23,7 @@ from tests.support.random_fleet import (
     STALE,
     BlockHistory,
     Mark,
-    Said,
+    ScopedRevision,
     advisory_rows,
     is_known,
     known_spans,
@@ -32,7 +32,7 @@ from tests.support.random_fleet import (
 
 HOURS = 24
 INTERVAL_TYPES = ", ".join(f"{column.name} {column.type}" for column in SENDER_INTERVALS.columns)
-Told = Said | Mark
+Told = ScopedRevision | Mark
 Spans = list[tuple[int, int, str]]
 
 
@@ -45,13 +45,13 @@ class Story(NamedTuple):
     def through(self, run: int) -> BlockHistory:
         """Give what it holds after a run."""
         told = [each for some in self.runs[: run + 1] for each in some]
-        said = [each for each in told if isinstance(each, Said)]
+        said = [each for each in told if isinstance(each, ScopedRevision)]
         return BlockHistory("site", self.block, said, [each for each in told if isinstance(each, Mark)])
 
     def rows(self) -> Iterator[tuple[bool, dict[str, Any]]]:
         """Give its rows, and whether each is a watermark's; those of a run have the run's number as sequence."""
         for run, some in enumerate(self.runs, start=1):
-            said = [each for each in some if isinstance(each, Said)]
+            said = [each for each in some if isinstance(each, ScopedRevision)]
             history = BlockHistory("site", self.block, said, [each for each in some if isinstance(each, Mark)])
             yield from ((False, row | {"hub_sequence": run}) for row in advisory_rows(history))
             yield from ((True, row | {"hub_sequence": run}) for row in watermark_rows(history))
@@ -116,14 +116,14 @@ def lean(spark: SparkSession) -> None:
     effort.fit(spark, (), 0, {})
 
 
-def said(ordinal: int, life: int = 1, hour: int | None = None, past: int = 1) -> Said:
+def said(ordinal: int, life: int = 1, hour: int | None = None, past: int = 1) -> ScopedRevision:
     """Give a life's advisory; it is said half an hour before the hour of its number, unless there is another one.
 
     ``past`` tells those of a store from those of an older copy of it.
     """
     kind = NEW if ordinal == 1 else (RECOVERED, STALE)[ordinal % 2]
     at = START + (ordinal if hour is None else hour) * HOUR - HOUR // 2
-    return Said("sender", kind, at, at, False, life, ordinal, f"{life}-{ordinal}-{past}", by_operator=False)
+    return ScopedRevision("sender", kind, at, at, False, life, ordinal, f"{life}-{ordinal}-{past}", by_operator=False)
 
 
 def mark(hour: int, issued: int, life: int = 1, lost_at: int = 0, since: int = 0) -> Mark:

@@ -153,9 +153,13 @@ class TrackerMachine(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             self.do(self.agent.reopen())
 
-    @rule(refusal=st.sampled_from(["", "", "is full"]), by_subject=st.sampled_from([False, False, True]), takes=takes)
-    def stream_takes_less_or_more(self, refusal: str, by_subject: bool, takes: tuple[str, ...]) -> None:
-        self.stream.refusal, self.stream.refuses_by_subject = refusal, by_subject
+    @rule(
+        publish_error=st.sampled_from(["", "", "is full"]),
+        by_subject=st.sampled_from([False, False, True]),
+        takes=takes,
+    )
+    def stream_takes_less_or_more(self, publish_error: str, by_subject: bool, takes: tuple[str, ...]) -> None:
+        self.stream.publish_error, self.stream.refuses_by_subject = publish_error, by_subject
         self.stream.takes = StreamTakes(takes)
 
     @rule(ahead=st.sampled_from([0, 0, 400 * DAY, 30 * DAY]), amid_check=st.booleans())

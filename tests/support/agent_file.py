@@ -93,9 +93,9 @@ def parsed(text: str) -> AgentSettings:
 
 def complaint(text: str) -> str:
     """Give what is said of a file that is refused, less the file's name."""
-    with pytest.raises(SettingsError) as refusal:
+    with pytest.raises(SettingsError) as publish_error:
         parsed(text)
-    line = str(refusal.value)
+    line = str(publish_error.value)
     assert line.startswith(f"{PATH}: ")
     return line.removeprefix(f"{PATH}: ")
 

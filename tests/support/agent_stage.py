@@ -51,7 +51,7 @@ class Region(LinkedServer):
         found = [wire.decode_advisory(record.payload) for record in await self.records(".advisory.")]
         return [advisory for advisory in found if isinstance(advisory, Advisory)]
 
-    async def told(self, kind: AdvisoryKind) -> list[str]:
+    async def senders_with(self, kind: AdvisoryKind) -> list[str]:
         """Give the senders of one kind of advisory, in the order of their arrival."""
         return [advisory.value for advisory in await self.advisories() if advisory.kind is kind]
 

@@ -100,7 +100,7 @@ async def running_region(
 
 @asynccontextmanager
 async def uploading(
-    region: Region, store: SqliteStore, bytes_per_second: int = 0, passage: FastPath | None = None
+    region: Region, store: SqliteStore, bytes_per_second: int = 0, fast_path: FastPath | None = None
 ) -> AsyncIterator[list[str]]:
     """Run an uploader over the region's link; give what it reports: "" when all goes well, else why nothing leaves."""
     upstreams: list[JetStreamUpstream] = []
@@ -120,7 +120,7 @@ async def uploading(
         upstreams[0],
         bytes_per_second=bytes_per_second,
         report=told.append,
-        passage=passage or FastPath(store.copies_wait),
+        fast_path=fast_path or FastPath(store.copies_wait),
     )
     running = asyncio.create_task(uploader.run())
     try:

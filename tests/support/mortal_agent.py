@@ -12,7 +12,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import RecordedInput
 from edge_agent.core.intake import Intake, SenderByPath
-from edge_agent.core.observation import SourceMessage, Taken
+from edge_agent.core.observation import IntakeResult, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter
 from edge_agent.core.tracker import Draft, Tracker
@@ -72,7 +72,7 @@ class StoreLife(msgspec.Struct):
     """What one store was told, from its making to its loss: all that a straight run needs."""
 
     began_as: BlockState
-    read: list[tuple[Incarnation, Taken]] = []
+    read: list[tuple[Incarnation, IntakeResult]] = []
     recorded: list[RecordedInput] = []
     observed_through: int = 0
     is_lost: bool = False

@@ -18,7 +18,7 @@ MEMBERS = ("dub1-a", "dub1-b")
 HAND_OVER = 1.0
 
 
-class BlockParts(NamedTuple):
+class MemberStage(NamedTuple):
     """One member: its process, and the links that it reaches the site's and the region's server by."""
 
     agent: AgentProcess
@@ -55,7 +55,7 @@ class BlockParts(NamedTuple):
 class PairStage:
     """A site, a region, and two agents that are not started yet."""
 
-    def __init__(self, stage: Stage, a: BlockParts, b: BlockParts) -> None:
+    def __init__(self, stage: Stage, a: MemberStage, b: MemberStage) -> None:
         self.stage = stage
         self.a, self.b = a, b
 
@@ -72,7 +72,7 @@ async def pair_stage(directory: Path) -> AsyncIterator[PairStage]:
     """Start a site's and a region's servers; the agents do not outlive the test."""
     async with AsyncExitStack() as stack:
         stage = await stack.enter_async_context(agent_stage(directory))
-        seats = []
+        members = []
         for name in MEMBERS:
             link = await stack.enter_async_context(EmbeddedLink(stage.site.server.port))
             # Behind the region's link, which is both members' then.
@@ -87,5 +87,5 @@ async def pair_stage(directory: Path) -> AsyncIterator[PairStage]:
             path.write_text(f"{text}\n[pair]\n{pair}\n")
             agent = AgentProcess(path)
             stack.push_async_callback(agent.kill)
-            seats.append(BlockParts(agent, link, uplink, directory / name / "agent.db"))
-        yield PairStage(stage, *seats)
+            members.append(MemberStage(agent, link, uplink, directory / name / "agent.db"))
+        yield PairStage(stage, *members)

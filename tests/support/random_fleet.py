@@ -22,7 +22,7 @@ Row = dict[str, Any]
 NEW, STALE, RECOVERED, RETIRED = AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED, AdvisoryKind.RETIRED
 
 
-class Said(NamedTuple):
+class ScopedRevision(NamedTuple):
     """One advisory; ``ordinal`` None: a plain Choria advisory."""
 
     sender_id: str
@@ -54,7 +54,7 @@ class BlockHistory(NamedTuple):
 
     site: str
     block: str
-    said: list[Said]
+    said: list[ScopedRevision]
     marks: list[Mark]
 
 
@@ -91,7 +91,7 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
     # The stream's past changes; with a lost store, senders are forgotten too.
     past_at = draw.randrange(start + HOUR, end) if draw.random() < 0.5 and not plain else 0
     lost_at = past_at if draw.random() < 0.7 else 0
-    said: list[Said] = []
+    said: list[ScopedRevision] = []
     for number in range(draw.randrange(1, 6)):
         said.extend(_life(draw, f"{block}-{number}", start, end, lost_at))
     said.sort(key=lambda each: (each.at, each.kind.rank, each.event_id))
@@ -115,7 +115,9 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
     return BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
 
 
-def _put_back(draw: random.Random, said: list[Said], marks: list[Mark]) -> tuple[list[Said], list[Mark]]:
+def _put_back(
+    draw: random.Random, said: list[ScopedRevision], marks: list[Mark]
+) -> tuple[list[ScopedRevision], list[Mark]]:
     """Have an older copy of the store be put back in the first incarnation: from then on it counts as it did before."""
     at = draw.choice(said or [None]).at if said else 0  # type: ignore[union-attr]
     lower = draw.randrange(1, 4)
@@ -136,11 +138,11 @@ def _put_back(draw: random.Random, said: list[Said], marks: list[Mark]) -> tuple
     return again, fallen
 
 
-def _of_another_agent(draw: random.Random, block: str, start: int, end: int) -> tuple[list[Said], list[Mark]]:
+def _of_another_agent(draw: random.Random, block: str, start: int, end: int) -> tuple[list[ScopedRevision], list[Mark]]:
     """Draw what an agent says that knows nothing of the other, for a while or until the end, in a life of its own."""
     began = draw.randrange(start, end)
     ended = draw.choice((end + 2 * DAY, began + draw.randrange(HOUR, 2 * DAY)))
-    said: list[Said] = []
+    said: list[ScopedRevision] = []
     for number in range(draw.randrange(1, 6)):
         said.extend(_life(draw, f"{block}-{number}", began, min(ended, end), 0))
     said.sort(key=lambda each: (each.at, each.kind.rank, each.event_id))
@@ -156,7 +158,7 @@ def _of_another_agent(draw: random.Random, block: str, start: int, end: int) -> 
     return own, marks
 
 
-def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: int) -> Iterator[Said]:
+def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: int) -> Iterator[ScopedRevision]:
     """Walk through a sender's states; ``lost_at``: when the agent forgot everybody, 0 for never."""
     at, state, seen_at, forgotten = start + draw.randrange(0, 30 * HOUR), "absent", 0, False
     opened_at = 0
@@ -203,13 +205,13 @@ def _turn(draw: random.Random, state: str, at: int, seen_at: int) -> tuple[Advis
     return (RECOVERED, seen_at, "up", None) if draw.random() < 0.8 else (RETIRED, seen_at, "absent", None)
 
 
-def _said(sender_id: str, kind: AdvisoryKind, at: int, seen_at: int, *, rebuilt: bool = False) -> Said:
+def _said(sender_id: str, kind: AdvisoryKind, at: int, seen_at: int, *, rebuilt: bool = False) -> ScopedRevision:
     # Derived, as an agent does: what is drawn may come twice.
     event_id = hashlib.blake2b(f"{sender_id} {kind} {at}".encode(), digest_size=16).hexdigest()
-    return Said(sender_id, kind, at, seen_at, rebuilt, 1, None, event_id, by_operator=False)
+    return ScopedRevision(sender_id, kind, at, seen_at, rebuilt, 1, None, event_id, by_operator=False)
 
 
-def _marks(draw: random.Random, said: list[Said], start: int, end: int, past_at: int) -> Iterator[Mark]:
+def _marks(draw: random.Random, said: list[ScopedRevision], start: int, end: int, past_at: int) -> Iterator[Mark]:
     through, since, incarnation = start + draw.randrange(0, 2 * HOUR), start, 1
     while through < end + 2 * DAY:
         if past_at and incarnation == 1 and through >= past_at:
@@ -356,7 +358,7 @@ def account(
     }
 
 
-def _strokes(said: list[Said], lost: list[int]) -> Iterator[tuple[int, str]]:
+def _strokes(said: list[ScopedRevision], lost: list[int]) -> Iterator[tuple[int, str]]:
     """Paint a life: each stroke holds from its instant on, over everything painted before."""
     said = sorted(said, key=lambda each: (each.at, _rank(each), each.event_id))
     begun, before, before_at = 0, "", 0
@@ -385,7 +387,7 @@ def _strokes(said: list[Said], lost: list[int]) -> Iterator[tuple[int, str]]:
         before, before_at = word, each.at
 
 
-def _rank(said: Said) -> int:
+def _rank(said: ScopedRevision) -> int:
     """Order what was said at one instant; who is retired at the sighting that made it new was new before that."""
     is_of_one_sighting = said.kind is RETIRED and said.ordinal is not None and said.opened_at == said.last_seen_at
     return len(AdvisoryKind) if is_of_one_sighting and said.at == said.last_seen_at else said.kind.rank
@@ -422,7 +424,7 @@ def disputes(history: BlockHistory) -> list[Dispute]:
     return found
 
 
-def _believed(history: BlockHistory) -> tuple[list[Said], list[int]]:
+def _believed(history: BlockHistory) -> tuple[list[ScopedRevision], list[int]]:
     """Give what counts of all that was said, and when a store began to speak that knew nothing of what was before."""
     found = disputes(history)
     silent = {each.silent for each in found if not each.silent_from}
@@ -471,9 +473,9 @@ def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tu
                 if other.through <= mark.through:
                     issued[other.incarnation] = max(issued[other.incarnation], other.ordinal)
             is_doubtful = any(
-                doubt.rebuilt_at == mark.rebuilt_at
-                and any(later.through <= mark.through for later in of_store if _is_at_or_after(later, doubt))
-                for doubt in doubtful
+                storage_fault.rebuilt_at == mark.rebuilt_at
+                and any(later.through <= mark.through for later in of_store if _is_at_or_after(later, storage_fault))
+                for storage_fault in doubtful
             )
             own = issued.pop(incarnation)
             is_whole = _is_whole(held[incarnation], own, incarnation in first_lives) and all(
@@ -486,8 +488,8 @@ def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tu
     return spans
 
 
-def _is_at_or_after(mark: Mark, doubt: Mark) -> bool:
-    return mark.incarnation == doubt.incarnation and mark.through >= doubt.through
+def _is_at_or_after(mark: Mark, storage_fault: Mark) -> bool:
+    return mark.incarnation == storage_fault.incarnation and mark.through >= storage_fault.through
 
 
 def _is_whole(held: set[int], reached: int, is_first_life: bool, may_be_older: bool = False) -> bool:

@@ -33,7 +33,7 @@ class ScriptedStream:
         self.following: list[SourceMessage] = []
         """What was delivered, and comes into the same batch."""
         self.takes = StreamTakes(("nodes.>",))
-        self.refusal = ""
+        self.publish_error = ""
         self.refuses_by_subject = False
         self.refused: list[tuple[str, int]] = []
         """Who was refused, and when."""
@@ -51,7 +51,7 @@ class ScriptedStream:
         None where it is refused; what ``a`` and ``b`` send lies below ``nodes.``. ``payload`` is what the body is as
         bytes, where it is not JSON.
         """
-        if self.refusal or (self.takes.subjects != ("nodes.>",) and body["sender"] in ("a", "b")):
+        if self.publish_error or (self.takes.subjects != ("nodes.>",) and body["sender"] in ("a", "b")):
             self.refused.append((str(body["sender"]), self.clock))
             return None
         payload = payload or msgspec.json.encode(body)
@@ -145,9 +145,9 @@ class ScriptedStream:
         if self.next_ahead is not None:
             self.ahead, self.next_ahead = self.next_ahead, None
         if self._read_through < facts.last_sequence:
-            return Checked(facts, refusal=self.refusal)
-        through = 0 if self.refusal else self.shown_clock - SETTLE
-        return Checked(facts, through, facts.last_sequence, refusal=self.refusal)
+            return Checked(facts, publish_error=self.publish_error)
+        through = 0 if self.publish_error else self.shown_clock - SETTLE
+        return Checked(facts, through, facts.last_sequence, publish_error=self.publish_error)
 
     async def look(self) -> Checked:
         facts = self._facts()
@@ -171,7 +171,7 @@ class ScriptedStream:
             last,
             self.shown_clock,
             takes=self.takes,
-            refusal=self.refusal,
+            publish_error=self.publish_error,
             refuses_by_subject=self.refuses_by_subject,
         )
 

@@ -65,7 +65,7 @@ def advised(
     )
 
 
-def told(decisions: list[Decision]) -> list[tuple[str, str, float]]:
+def advisories_in(decisions: list[Decision]) -> list[tuple[str, str, float]]:
     """Shorten decisions to what was said of whom, and since when in seconds after START."""
     return [
         (str(decision.kind), decision.sender_id, (decision.at - START) / SECOND)

@@ -21,7 +21,7 @@ from shared import wire
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, parse_instant
 from shared.nats.jetstream_api import request_json
-from shared.policy import EVERY_REVISION, STREAM, Said, Scope, read_said
+from shared.policy import EVERY_REVISION, STREAM, Scope, ScopedRevision, read_scoped_revision
 from shared.subjects import parse_subject
 
 _LATELY = MINUTE
@@ -113,14 +113,14 @@ async def gather(
     return Evidence(waiting, tuple(blocks), now, archive_read=True)
 
 
-async def _said(client: Client, hub: Place, found: Found) -> list[Said]:
+async def _said(client: Client, hub: Place, found: Found) -> list[ScopedRevision]:
     if (hub, STREAM) not in found.streams:
         return []
     messages = [each async for each in read_messages(client, (hub, STREAM), EVERY_REVISION)]
-    return [said for each in messages if (said := read_said(*each)) is not None]
+    return [said for each in messages if (said := read_scoped_revision(*each)) is not None]
 
 
-def _policy_waits_since(said: Iterable[Said], block: BlockId, watermark: wire.Watermark) -> int:
+def _policy_waits_since(said: Iterable[ScopedRevision], block: BlockId, watermark: wire.Watermark) -> int:
     own = Scope(block.region, block.site, block.block)
     revisions = [revision for scope, revision in said if scope.covers(own)]
     return min((each.given_at_us for each in revisions if each.revision > watermark.policy_revision), default=0)

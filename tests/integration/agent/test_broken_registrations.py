@@ -43,7 +43,7 @@ async def test_a_node_whose_registrations_are_not_quite_json_is_never_called_sta
             await asyncio.sleep(0.1)
 
     async def another_is_stale() -> bool:
-        return published > len(BROKEN) and "dead" in await stage.region.told(AdvisoryKind.STALE)
+        return published > len(BROKEN) and "dead" in await stage.region.senders_with(AdvisoryKind.STALE)
 
     async with operated_agent(stage.config_path) as agent:
         await stage.site.publish(b'{"sender":"dead"}')
@@ -55,10 +55,10 @@ async def test_a_node_whose_registrations_are_not_quite_json_is_never_called_sta
         assert "  tolerated " in page
         assert "rejected" not in page
         assert (await agent.command("status", "--check"))[:2] == (0, "useful\n")
-        assert await stage.region.told(AdvisoryKind.STALE) == ["dead"]
+        assert await stage.region.senders_with(AdvisoryKind.STALE) == ["dead"]
         registering.cancel()
         await asyncio.gather(registering, return_exceptions=True)
-    assert sorted(await stage.region.told(AdvisoryKind.NEW)) == ["broken", "dead"]
+    assert sorted(await stage.region.senders_with(AdvisoryKind.NEW)) == ["broken", "dead"]
 
 
 async def test_whoever_asks_is_told_that_a_silent_node_may_have_sent_what_was_rejected(stage: Stage) -> None:
@@ -67,7 +67,7 @@ async def test_whoever_asks_is_told_that_a_silent_node_may_have_sent_what_was_re
 
         async def both_are_stale() -> bool:
             await stage.site.publish(b'{"host":"web1"}', subject="registration.web1")
-            return len(await stage.region.told(AdvisoryKind.STALE)) == 2
+            return len(await stage.region.senders_with(AdvisoryKind.STALE)) == 2
 
         await until(both_are_stale, "nobody can tell that web1 lives")
 
@@ -106,7 +106,7 @@ async def test_senders_beyond_the_limit_are_turned_away_and_flood_nobody(stage: 
         assert counters["rejected"] == counters["withheld"] == {"too_many_senders": 297}
         await until(stage.region.observed_through, "the agent has vouched for the site")
         assert len(await stage.region.records(".registration")) == 3
-    assert len(await stage.region.told(AdvisoryKind.NEW)) == 3
+    assert len(await stage.region.senders_with(AdvisoryKind.NEW)) == 3
 
 
 async def test_a_path_that_names_messages_is_said_by_doctor(stage: Stage) -> None:

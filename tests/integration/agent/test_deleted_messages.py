@@ -47,13 +47,13 @@ async def test_a_silent_node_does_not_recover_by_the_marker_of_its_last_word(tmp
                 return any(mark.sequence > marked_at for mark in await stage.region.watermarks())
 
             await until(is_read, "the marker has been read")
-            assert not await stage.region.told(AdvisoryKind.RECOVERED)
+            assert not await stage.region.senders_with(AdvisoryKind.RECOVERED)
             counters = (await stage.region.watermarks())[-1].counters
             assert counters["probes"]["delete_marker"] == 1
 
 
 async def told(stage: Stage, kind: AdvisoryKind, senders: set[str]) -> bool:
-    return set(await stage.region.told(kind)) == senders
+    return set(await stage.region.senders_with(kind)) == senders
 
 
 @asynccontextmanager

@@ -134,7 +134,7 @@ async def test_names_in_headers_are_told_apart_by_bytes_that_are_not_utf8(tmp_pa
 
             await until(lambda: are_in(".nodes.registration"), "all is passed on", DEADLINE)
             await until(lambda: are_in(".copies.copy."), "all is copied", DEADLINE)
-        assert await stage.region.told(AdvisoryKind.NEW) == names
+        assert await stage.region.senders_with(AdvisoryKind.NEW) == names
 
 
 FORGED = {

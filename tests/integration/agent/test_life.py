@@ -64,7 +64,7 @@ async def test_a_secret_that_was_cut_keeps_no_agent_from_starting(stage: Stage) 
     key = stage.store_path.with_name(f"{stage.store_path.name}.id-key")
     key.write_text("00ff")
     async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
-        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "a is known")
         assert f"id key file {key}: 2 bytes; set aside as {key}.damaged, a new one is made" in agent.log
 
 
@@ -94,7 +94,7 @@ json_path = "sender"
 @pytest.mark.parametrize("loss", ["gone", "damaged", "without its log"])
 async def test_an_agent_starts_without_its_store_and_says_that_its_senders_are_not_new(stage: Stage, loss: str) -> None:
     async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
-        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "a is known")
         await agent.kill()
         if loss == "gone":
             stage.store_path.unlink()
@@ -126,7 +126,7 @@ async def test_an_older_copy_of_the_store_that_was_put_back_uses_no_ordinal_twic
         return [path for path in stage.store_path.parent.glob(f"{stage.store_path.name}*") if path.is_file()]
 
     async def is_told(*names: str) -> bool:
-        return set(names) <= set(await stage.region.told(AdvisoryKind.NEW))
+        return set(names) <= set(await stage.region.senders_with(AdvisoryKind.NEW))
 
     async with registering(stage.site, "a") as nodes, agent_process(stage.config_path) as agent:
         await until(lambda: is_told("a"), "a is known")
@@ -171,7 +171,7 @@ async def _is_vouched_for_anew(stage: Stage) -> bool:
 
 
 async def _is_told_twice(stage: Stage) -> bool:
-    return len(await stage.region.told(AdvisoryKind.NEW)) == 2
+    return len(await stage.region.senders_with(AdvisoryKind.NEW)) == 2
 
 
 async def test_an_agent_waits_for_servers_and_streams_that_come_late(stage: Stage) -> None:
@@ -185,7 +185,7 @@ async def test_an_agent_waits_for_servers_and_streams_that_come_late(stage: Stag
         await until(lambda: "stream not found" in agent.log, "the stream is missed")
         await stage.site.make_stream()
         async with registering(stage.site, "a"):
-            await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+            await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "a is known")
 
 
 # Ends
@@ -194,7 +194,7 @@ async def test_an_agent_waits_for_servers_and_streams_that_come_late(stage: Stag
 @pytest.mark.parametrize("trouble", ["none", "cut", "stalled"])
 async def test_an_agent_that_is_told_to_stop_ends_quickly_and_well(stage: Stage, trouble: str) -> None:
     async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
-        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "a is known")
         for link in (stage.site.link, stage.region.link):
             if trouble == "cut":
                 await link.cut()

@@ -31,11 +31,11 @@ async def test_a_silent_node_is_told_apart_from_living_ones(stage: Stage, agent:
     async with registering(stage.site, "a", "b") as nodes:
         await until(knows(stage, "a", "b"), "both are known")
         nodes.fall_silent("b")
-        await until(lambda: stage.region.told(AdvisoryKind.STALE), "b is missed")
+        await until(lambda: stage.region.senders_with(AdvisoryKind.STALE), "b is missed")
         nodes.speak_up("b")
-        await until(lambda: stage.region.told(AdvisoryKind.RECOVERED), "b is back")
-    assert await stage.region.told(AdvisoryKind.STALE) == ["b"]
-    assert await stage.region.told(AdvisoryKind.RECOVERED) == ["b"]
+        await until(lambda: stage.region.senders_with(AdvisoryKind.RECOVERED), "b is back")
+    assert await stage.region.senders_with(AdvisoryKind.STALE) == ["b"]
+    assert await stage.region.senders_with(AdvisoryKind.RECOVERED) == ["b"]
     await assert_advisories_are_those_of_a_straight_run(stage, agent)
 
 
@@ -75,9 +75,9 @@ async def test_an_agent_that_is_killed_again_and_again_says_everything_once(stag
             await agent.kill()
             await agent.start()
         await until(knows(stage, *names), "every node is known")
-        await until(lambda: stage.region.told(AdvisoryKind.STALE), "somebody is missed")
+        await until(lambda: stage.region.senders_with(AdvisoryKind.STALE), "somebody is missed")
     await assert_advisories_are_those_of_a_straight_run(stage, agent)
-    assert sorted(await stage.region.told(AdvisoryKind.NEW)) == sorted(names)
+    assert sorted(await stage.region.senders_with(AdvisoryKind.NEW)) == sorted(names)
 
 
 # Helpers
@@ -85,7 +85,7 @@ async def test_an_agent_that_is_killed_again_and_again_says_everything_once(stag
 
 def knows(stage: Stage, *names: str) -> Callable[[], object]:
     async def told() -> bool:
-        return set(names) <= set(await stage.region.told(AdvisoryKind.NEW))
+        return set(names) <= set(await stage.region.senders_with(AdvisoryKind.NEW))
 
     return told
 

@@ -251,9 +251,9 @@ async def test_a_block_does_not_overtake_its_own_copies_that_were_being_stored_w
     monkeypatch.setattr(fast_path, "PATIENCE", PATIENCE)
     link_is_up, ups = FastPath.link_is_up, 0
 
-    def noting(passage: FastPath, wake: Callable[[], None]) -> None:
+    def noting(fast_path: FastPath, wake: Callable[[], None]) -> None:
         nonlocal ups
-        link_is_up(passage, wake)
+        link_is_up(fast_path, wake)
         ups += 1
 
     monkeypatch.setattr(FastPath, "link_is_up", noting)

@@ -24,14 +24,16 @@ async def publish(client: Client, subject: str, payload: bytes, *, count: int, r
 
 
 async def test_every_change_of_a_link_is_told(tmp_path: Path) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
 
     def events() -> list[LinkEvent]:
-        return [state.event for state in told]
+        return [state.event for state in by_server]
 
     async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
         here = link.url.removeprefix("nats://")
-        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)
+        client = await connect(
+            ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=by_server.append
+        )
         await link.cut()
         await until(lambda: LinkEvent.RETRY_FAILED in events(), "a retry fails")
         await link.restore()
@@ -40,18 +42,20 @@ async def test_every_change_of_a_link_is_told(tmp_path: Path) -> None:
         await client.close()
 
     assert events()[:2] == [LinkEvent.CONNECTED, LinkEvent.DISCONNECTED]
-    assert LinkState(LinkEvent.RETRY_FAILED, here, "connection refused, nothing listens there") in told
+    assert LinkState(LinkEvent.RETRY_FAILED, here, "connection refused, nothing listens there") in by_server
     assert events()[-2:] == [LinkEvent.RECONNECTED, LinkEvent.CLOSED]
 
 
 async def test_a_connection_is_established_when_its_return_has_been_told(tmp_path: Path) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
 
     def is_told() -> bool:
-        return told[-1].event is LinkEvent.RECONNECTED
+        return by_server[-1].event is LinkEvent.RECONNECTED
 
     async with server_in(tmp_path) as server, EmbeddedLink(server.port, round_trip=3.0) as link:
-        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=30, on_state=told.append)
+        client = await connect(
+            ConnectionSettings(servers=(link.url,)), name="test", deadline=30, on_state=by_server.append
+        )
         seen = [client.is_established]
         await link.cut()
         await until(lambda: not client.is_connected, "the cut is noticed")
@@ -78,14 +82,18 @@ async def test_a_silent_link_is_noticed_although_bytes_are_stuck_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PING_INTERVAL", 0.2)
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
     async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
-        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)
+        client = await connect(
+            ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=by_server.append
+        )
         link.stall()
         stuck = asyncio.ensure_future(publish(client, "stuck", bytes(500_000), count=60))
-        await until(lambda: any(state.reason == "the server fell silent" for state in told), "the silence is noticed")
+        await until(
+            lambda: any(state.reason == "the server fell silent" for state in by_server), "the silence is noticed"
+        )
         await link.restore()
-        await until(lambda: told[-1].event is LinkEvent.RECONNECTED, "the client is back")
+        await until(lambda: by_server[-1].event is LinkEvent.RECONNECTED, "the client is back")
         await asyncio.wait_for(stuck, 20)
         await client.flush()
         await client.close()
@@ -121,9 +129,11 @@ async def test_who_waits_for_a_silent_link_to_take_what_was_published_can_be_can
 
 async def test_a_full_thin_link_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PING_INTERVAL", 0.25)
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
     async with server_in(tmp_path) as server, EmbeddedLink(server.port, bandwidth=1_000_000) as link:
-        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=told.append)
+        client = await connect(
+            ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=by_server.append
+        )
         await request_json(client, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}, dict, deadline=5)
         acknowledged = 0
 
@@ -136,55 +146,55 @@ async def test_a_full_thin_link_is_not_taken_for_a_dead_one(tmp_path: Path, monk
         # 3 s of data, while pings must be answered within 0.75 s.
         await publish(client, "s", bytes(30_000), count=100, reply=inbox)
         await until(lambda: acknowledged == 100, "everything is acknowledged")
-        assert [state.event for state in told] == [LinkEvent.CONNECTED]
+        assert [state.event for state in by_server] == [LinkEvent.CONNECTED]
         await client.close()
 
 
 async def test_a_denied_publish_is_told_and_the_connection_stays(tmp_path: Path) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
     users = "authorization { users: [ { user: u, password: p, permissions: { publish: allowed } } ] }"
     async with server_in(tmp_path, users) as server:
         auth = AuthSettings(user="u", password_file=written(tmp_path / "password", "p"))
-        client = await connect(settings_for(server, auth), name="test", deadline=5, on_state=told.append)
+        client = await connect(settings_for(server, auth), name="test", deadline=5, on_state=by_server.append)
         await client.publish("forbidden", b"")
-        await until(lambda: len(told) == 2, "the denial is told")
-        assert told[1].event is LinkEvent.DENIED
-        assert 'publish to "forbidden"' in told[1].reason
+        await until(lambda: len(by_server) == 2, "the denial is told")
+        assert by_server[1].event is LinkEvent.DENIED
+        assert 'publish to "forbidden"' in by_server[1].reason
         assert client.is_connected
         await client.close()
 
 
 async def test_a_user_who_is_removed_and_admitted_again_comes_back(tmp_path: Path) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
     users = "authorization {{ users: [ {{ user: {name}, password: p }} ] }}"
     async with server_in(tmp_path, users.format(name="agent")) as server:
         auth = AuthSettings(user="agent", password_file=written(tmp_path / "password", "p"))
-        client = await connect(settings_for(server, auth), name="test", deadline=5, on_state=told.append)
+        client = await connect(settings_for(server, auth), name="test", deadline=5, on_state=by_server.append)
         config_path = server.settings.store_dir / "nats-server.conf"
         admitted = config_path.read_text()
         config_path.write_text(admitted.replace("user: agent", "user: other"))
         os.kill(server.pid, signal.SIGHUP)
         refusal = "it refuses our credentials (auth): Authorization Violation, as user agent"
-        await until(lambda: told[-1].reason == refusal, "the user is refused")
+        await until(lambda: by_server[-1].reason == refusal, "the user is refused")
         config_path.write_text(admitted)
         os.kill(server.pid, signal.SIGHUP)
-        await until(lambda: told[-1].event is LinkEvent.RECONNECTED, "the user is back")
+        await until(lambda: by_server[-1].event is LinkEvent.RECONNECTED, "the user is back")
         await client.flush()
         await client.close()
 
 
 async def test_an_error_that_nats_py_takes_as_final_is_survived(tmp_path: Path) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
     async with server_in(tmp_path, "max_subscriptions: 1") as server:
-        client = await connect(settings_for(server), name="test", deadline=5, on_state=told.append)
+        client = await connect(settings_for(server), name="test", deadline=5, on_state=by_server.append)
         await client.subscribe("first")
         second = await client.subscribe("second")
-        await until(lambda: len(told) > 1, "the server objects")
-        assert told[1] == LinkState(
+        await until(lambda: len(by_server) > 1, "the server objects")
+        assert by_server[1] == LinkState(
             LinkEvent.DISCONNECTED, f"127.0.0.1:{server.port}", "maximum subscriptions exceeded"
         )
         await second.unsubscribe()
-        await until(lambda: told[-1].event is LinkEvent.RECONNECTED, "the client is back")
+        await until(lambda: by_server[-1].event is LinkEvent.RECONNECTED, "the client is back")
         await client.flush()
         await client.close()
 

@@ -32,8 +32,8 @@ def settings_of(link: str) -> str:
 
 def is_told_of(deployment: Deployment, *names: str) -> Callable[[], Awaitable[bool]]:
     async def is_told() -> bool:
-        told = [each.value for each in await deployment.advisories() if each.kind is AdvisoryKind.NEW]
-        return set(names) <= set(told)
+        by_server = [each.value for each in await deployment.advisories() if each.kind is AdvisoryKind.NEW]
+        return set(names) <= set(by_server)
 
     return is_told
 
@@ -67,46 +67,48 @@ async def test_an_inbox_permission_that_was_taken_and_given_back_needs_no_new_st
 
 
 async def test_a_connection_over_which_nothing_is_answered_is_made_anew(tmp_path: Path) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
     async with server_in(tmp_path) as server:
-        client = await connect(settings_for(server), name="test", deadline=5, on_state=told.append)
-        client.renews = True
+        client = await connect(settings_for(server), name="test", deadline=5, on_state=by_server.append)
+        client.reconnects = True
         silent = await client.subscribe("silent")
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 await client.request("silent", b"", timeout=0.05)
         assert silent.pending_msgs == 3, "somebody listens, who does not answer"
-        await until(lambda: told[-1].event is LinkEvent.RECONNECTED, "it is made anew")
-        assert [state.event for state in told[1:]] == [LinkEvent.RENEWED, LinkEvent.RECONNECTED]
-        assert told[1].reason == "3 requests in a row had no answer"
+        await until(lambda: by_server[-1].event is LinkEvent.RECONNECTED, "it is made anew")
+        assert [state.event for state in by_server[1:]] == [LinkEvent.RENEWED, LinkEvent.RECONNECTED]
+        assert by_server[1].reason == "3 requests in a row had no answer"
         await client.close()
 
 
 async def test_one_answer_in_between_is_enough(tmp_path: Path) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
     async with server_in(tmp_path) as server:
-        client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=5, on_state=told.append)
-        client.renews = True
+        client = await connect(
+            ConnectionSettings(servers=(server.url,)), name="test", deadline=5, on_state=by_server.append
+        )
+        client.reconnects = True
         await client.subscribe("silent")
         for _ in range(3):
             for _ in range(2):
                 with pytest.raises(TimeoutError):
                     await client.request("silent", b"", timeout=0.05)
             await client.request("$JS.API.INFO", b"")
-        assert client._renewal._timer is None
+        assert client._reconnect_policy._timer is None
         await client.close()
-    assert LinkEvent.RENEWED not in [state.event for state in told]
+    assert LinkEvent.RENEWED not in [state.event for state in by_server]
 
 
 async def test_a_limit_that_was_raised_is_learned_by_a_connection_over_which_too_much_was_sent(tmp_path: Path) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
     async with server_in(tmp_path, "max_payload: 2000") as server:
-        client = await connect(settings_for(server), name="test", deadline=5, on_state=told.append)
-        client.renews = True
+        client = await connect(settings_for(server), name="test", deadline=5, on_state=by_server.append)
+        client.reconnects = True
         server.reload("max_payload: 1MB")
         with pytest.raises(MaxPayloadError):
             await client.publish("large", bytes(5_000))
         await until(lambda: client.max_payload > 5_000, "the limit is learned")
-        assert [state.event for state in told[1:]][:1] == [LinkEvent.RENEWED]
+        assert [state.event for state in by_server[1:]][:1] == [LinkEvent.RENEWED]
         await client.publish("large", bytes(5_000))
         await client.close()

@@ -140,18 +140,18 @@ async def test_half_a_message_that_came_in_a_failed_try_is_forgotten(
 
 @pytest.mark.parametrize("answer", [b"INFO", b"PONG"])
 def test_a_first_try_that_is_given_up_at_any_moment_leaves_nobody_who_tries_on(tmp_path: Path, answer: bytes) -> None:
-    told: list[LinkState] = []
+    by_server: list[LinkState] = []
 
     async def ends(link: ResettingLink, turns: int) -> None:
-        told.clear()
+        by_server.clear()
         settings = ConnectionSettings(servers=(link.address,))
-        opening = asyncio.ensure_future(connect(settings, name="test", deadline=3 * SOON, on_state=told.append))
+        opening = asyncio.ensure_future(connect(settings, name="test", deadline=3 * SOON, on_state=by_server.append))
         link.call_next(answer, turns, opening.cancel)
         client = None
         with contextlib.suppress(asyncio.CancelledError):
             # Open before it could be given up, it has an owner.
             client = await opening
-        assert [state.event for state in told] == ([LinkEvent.CONNECTED] if client else [])
+        assert [state.event for state in by_server] == ([LinkEvent.CONNECTED] if client else [])
         if client is not None:
             await client.close()
         await until(lambda: not link.connection_count and not tries(), f"it ended {turns} turns after {answer!r}", SOON)

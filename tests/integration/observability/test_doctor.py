@@ -50,7 +50,7 @@ async def examined(config_path: Path) -> tuple[int, Findings]:
 async def test_all_is_well_around_a_running_agent_and_nothing_is_changed_by_looking(stage: Stage) -> None:
     names = [f"node-{n}" for n in range(4)]
     async with registering(stage.site, *names) as nodes, operated_agent(stage.config_path) as agent:
-        await until(lambda: stage.region.told(AdvisoryKind.NEW), "the agent works")
+        await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "the agent works")
         heard_often = 4 * len(names)
         await until(lambda: nodes.published >= heard_often, "it can be told how often the nodes register")
         await until(stage.region.observed_through, "the agent has vouched for the site")
@@ -156,7 +156,7 @@ async def test_the_agents_trouble_points_at_what_fails_and_at_nothing_that_is_we
         return [remedy for _, said, remedy in wrong if said.startswith("upstream: not accepted")] == [expected]
 
     async with registering(stage.site, "a"), operated_agent(stage.config_path):
-        await until(lambda: stage.region.told(AdvisoryKind.NEW), "the agent works")
+        await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "the agent works")
         await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
         await until(lambda: remedies("see above"), "the agent has noticed, and the doctor why")
         # It is not full, and has no room for any record.

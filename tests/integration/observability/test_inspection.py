@@ -294,7 +294,7 @@ def names(listed: dict[str, Any]) -> set[str]:
 
 
 async def told(stage: Stage, kind: AdvisoryKind, count: int) -> bool:
-    return len(await stage.region.told(kind)) >= count
+    return len(await stage.region.senders_with(kind)) >= count
 
 
 async def recorded(agent: OperatedAgent, record: str) -> bool:

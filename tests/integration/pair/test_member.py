@@ -44,8 +44,8 @@ class ShortSighted(MemberHealth):
 class Hands:
     """It reads nothing, and its upload goes on until it meets damage."""
 
-    def __init__(self, store: SqliteStore, fitness: MemberHealth) -> None:
-        self.store, self.fitness = store, fitness
+    def __init__(self, store: SqliteStore, health: MemberHealth) -> None:
+        self.store, self.health = store, health
         self.meets_damage = asyncio.Event()
 
     async def follower(self, block: str, deliveries: Deliveries) -> Follower:
@@ -64,7 +64,7 @@ class Hands:
 
 @asynccontextmanager
 async def serving(
-    site: Site, path: Path, name: str, fitness: type[MemberHealth] = MemberHealth
+    site: Site, path: Path, name: str, health: type[MemberHealth] = MemberHealth
 ) -> AsyncIterator[tuple[Member, Hands, asyncio.Task[None]]]:
     """Let a member run, over the site's link."""
     settings = parsed(f'name = "{name}"\n{SMALLEST}\n[store]\npath = "{path}"\n{PAIR}')
@@ -72,7 +72,7 @@ async def serving(
     client = await connect(ConnectionSettings(servers=(site.link.url,)), name="member", deadline=DEADLINE)
     try:
         async with opened(path) as store:
-            hands = Hands(store, fitness(board, [], path, "fleet.watermark"))
+            hands = Hands(store, health(board, [], path, "fleet.watermark"))
             member = Member(client, ADDRESS, Writer(name, "boot", "key", {}), settings, hands, board)
             running = asyncio.create_task(member.run())
             try:

@@ -16,7 +16,7 @@ from shared.identifiers import AdvisoryKind
 from shared.instants import DAY
 from tests.support.agent_stage import registering
 from tests.support.fault_disk import SmallDisk
-from tests.support.pair_stage import HAND_OVER, MEMBERS, BlockParts, PairStage, pair_stage
+from tests.support.pair_stage import HAND_OVER, MEMBERS, MemberStage, PairStage, pair_stage
 from tests.support.policy_hub import said, write_topology
 from tests.support.source_site import STREAM
 from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
@@ -61,9 +61,9 @@ async def test_the_other_takes_over_whatever_befalls_the_leader(pair: PairStage)
 
         await a.link.cut()
         await until(lambda: b.does(PairPhase.LEADING), "who reaches the site leads")
-        await until(lambda: region.told(AdvisoryKind.STALE), "b is missed")
+        await until(lambda: region.senders_with(AdvisoryKind.STALE), "b is missed")
         nodes.speak_up("b")
-        await until(lambda: region.told(AdvisoryKind.RECOVERED), "b is back")
+        await until(lambda: region.senders_with(AdvisoryKind.RECOVERED), "b is back")
     await assert_straight_run(pair, leader=b)
 
 
@@ -84,16 +84,16 @@ async def test_a_site_clock_that_one_does_not_follow_the_other_does_not_follow_e
             assert is_held(b)
             clock.set(0)
             await until(lambda: not is_held(b), "it goes on with the right clock")
-            await until(lambda: region.told(AdvisoryKind.STALE), "b is missed")
-        assert await region.told(AdvisoryKind.STALE) == ["b"]
+            await until(lambda: region.senders_with(AdvisoryKind.STALE), "b is missed")
+        assert await region.senders_with(AdvisoryKind.STALE) == ["b"]
         advisories = await region.advisories()
         assert len({each.event_id for each in advisories}) == len(advisories)
     await assert_straight_run(pair, leader=b)
 
 
-def is_held(seat: BlockParts) -> bool:
+def is_held(member: MemberStage) -> bool:
     """Tell whether a member does not follow its site's clock."""
-    report = seat.report
+    report = member.report
     return report is not None and any(block.state.clock_ahead for block in report.blocks)
 
 
@@ -279,26 +279,26 @@ async def test_members_that_do_not_fit_together_are_refused_in_one_line(pair: Pa
 # Helpers
 
 
-def reads_past(seat: BlockParts, sequence: int) -> bool:
+def reads_past(member: MemberStage, sequence: int) -> bool:
     """Tell whether a member has committed a message of the site's stream, or a later one."""
-    report = seat.report
+    report = member.report
     return report is not None and report.blocks[0].state.position.sequence > sequence
 
 
 def knows(pair: PairStage, *names: str) -> Callable[[], object]:
     async def told() -> bool:
-        return set(names) <= set(await pair.stage.region.told(AdvisoryKind.NEW))
+        return set(names) <= set(await pair.stage.region.senders_with(AdvisoryKind.NEW))
 
     return told
 
 
-def waiting(seat: BlockParts) -> int:
+def waiting(member: MemberStage) -> int:
     """Count the advisories that wait at a member."""
-    with reading(seat.store_path) as database:
+    with reading(member.store_path) as database:
         return sum(each.count for each in read_outbox(database).waiting if each.records == "advisories")
 
 
-async def assert_straight_run(pair: PairStage, leader: BlockParts) -> None:
+async def assert_straight_run(pair: PairStage, leader: MemberStage) -> None:
     """End the one that leads: the region has these bytes and no others, whoever sent them."""
     await until(lambda: not waiting(leader), "everything has arrived")
     assert await leader.agent.stop() == 0

@@ -52,7 +52,7 @@ async def test_an_agent_does_what_was_said_while_it_was_cut_off(stage: Stage) ->
             checked = await asyncio.to_thread(muster, stage.config_path.parent, "check", "--watermark", "1ms,1h")
             assert "dub1, block nodes has not taken what the hub's policy said" in checked.stdout
             await stage.region.link.restore()
-            await until(lambda: stage.region.told(AdvisoryKind.RETIRED), "the hub hears that web2 is gone")
+            await until(lambda: stage.region.senders_with(AdvisoryKind.RETIRED), "the hub hears that web2 is gone")
             await until(lambda: asked_for(agent), "web1 is forwarded")
 
             async def told() -> bool:
@@ -114,17 +114,17 @@ async def test_policy_is_heard_in_the_domain_that_the_agent_names(tmp_path: Path
             await spy.flush()
             feed = PolicyFeed("eu-west", "dub1", "eu-west", lambda _phase, _reason: None)
             hearing = asyncio.create_task(feed.run(client, ()))
-            await until(feed.said, "what was said is heard")
+            await until(feed.orders, "what was said is heard")
             await until(lambda: len(asked) >= 3, "what was asked for is known")
             await cancelled([hearing])
-    assert [each.revision.order for each in feed.said()] == [SetThresholds(Thresholds(stale_after=10 * MINUTE))]
+    assert [each.revision.order for each in feed.orders()] == [SetThresholds(Thresholds(stale_after=10 * MINUTE))]
     assert asked == {
         f"$JS.eu-west.API.CONSUMER.{action}.MUSTER_POLICY.muster-dub1" for action in ("INFO", "RESET", "MSG.NEXT")
     }
 
 
 async def known(stage: Stage, sender_id: str) -> bool:
-    return sender_id in await stage.region.told(AdvisoryKind.NEW)
+    return sender_id in await stage.region.senders_with(AdvisoryKind.NEW)
 
 
 async def refuses(agent: OperatedAgent) -> bool:

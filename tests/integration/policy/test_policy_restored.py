@@ -52,7 +52,7 @@ async def test_what_is_said_anew_is_heard(tmp_path: Path, said_after: Sequence[i
         try:
 
             def untaken() -> list[int]:
-                return [said.revision.revision for said in feed.said() if not TAKEN.has(said.revision)]
+                return [said.revision.revision for said in feed.orders() if not TAKEN.has(said.revision)]
 
             await until(lambda: untaken() == new, "what is new is heard", 60)
         finally:

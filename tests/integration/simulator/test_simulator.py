@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from edge_agent.simulator.bodies import SizeRange
 from edge_agent.simulator.commands import LiveOptions, run_live, simulate
 from edge_agent.simulator.fleet import Fleet, FleetSettings
-from edge_agent.simulator.script import lives_of
+from edge_agent.simulator.script import lifetimes_of
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.instants import SECOND, parse_instant
 from shared.nats.connection import ApiError, ConnectionSettings, connect, request_json
@@ -142,7 +142,7 @@ async def test_what_is_stored_is_what_the_truth_says(
         join = [{at = "2500ms", count = 3}]
     """
     fleet_settings = FleetSettings(site="dub1", sender_count=20, registration_interval=INTERVAL, rack_size=5)
-    fleet = Fleet(fleet_settings, lives_of(fleet_settings, script, tmp_path / "outages.toml"))
+    fleet = Fleet(fleet_settings, lifetimes_of(fleet_settings, script, tmp_path / "outages.toml"))
     (tmp_path / "outages.toml").write_text(script)
     await run_live(
         LiveOptions(

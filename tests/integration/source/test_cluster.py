@@ -61,7 +61,7 @@ async def test_who_delivers_from_a_copy_that_has_not_caught_up_proves_nothing(cl
         async def is_delivered() -> bool:
             checked = await looked_at(reader)
             assert checked.caught_up_through < stored_at, "it vouches for what it has not delivered"
-            doubts.add(checked.facts.doubt)
+            doubts.add(checked.facts.storage_fault)
             return reader.source.holds_unread
 
         await until(is_delivered, "what it lacked is delivered", ELECTION)
@@ -81,7 +81,7 @@ async def test_what_does_not_pass_the_filter_leaves_no_doubt_in_a_cluster(cluste
         await reader.read_on(await site.publish(b"ours"))
         last = await site.publish(b"another's", subject="registration.others")
         checked = await looked_at(reader)
-        assert (checked.facts.doubt, checked.examined_sequence) == ("", last)
+        assert (checked.facts.storage_fault, checked.examined_sequence) == ("", last)
         assert checked.caught_up_through > 0
 
 

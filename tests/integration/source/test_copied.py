@@ -62,20 +62,20 @@ async def test_a_cut_between_a_copy_and_its_origin_accuses_nobody(
             await until(lambda: passed(stage.site, seen_through + 3 * STALE_AFTER), "they were long unheard")
             vouched = await stage.region.observed_through()
             assert vouched - seen_through < STALE_AFTER, "nothing vouches for what was not heard"
-            assert not await stage.region.told(AdvisoryKind.STALE)
+            assert not await stage.region.senders_with(AdvisoryKind.STALE)
             await hub.link.restore()
             await until(lambda: vouches(stage, seen_through + 4 * STALE_AFTER), "what was missed is read")
             nodes.fall_silent("b")
             await until(lambda: are_stale(stage, ["b"]), "who is silent is told")
-        assert not await stage.region.told(AdvisoryKind.RECOVERED)
+        assert not await stage.region.senders_with(AdvisoryKind.RECOVERED)
 
 
 async def are_new(stage: Stage, senders: set[str]) -> bool:
-    return set(await stage.region.told(AdvisoryKind.NEW)) == senders
+    return set(await stage.region.senders_with(AdvisoryKind.NEW)) == senders
 
 
 async def are_stale(stage: Stage, senders: list[str]) -> bool:
-    return await stage.region.told(AdvisoryKind.STALE) == senders
+    return await stage.region.senders_with(AdvisoryKind.STALE) == senders
 
 
 async def vouches(stage: Stage, instant: int) -> bool:

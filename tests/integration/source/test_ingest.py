@@ -20,7 +20,7 @@ from edge_agent.runtime import backoff
 from edge_agent.source.port import Checked, SourceUnavailable
 from shared import wire
 from shared.instants import SECOND
-from shared.policy import Order, RetireSender, Revision, Said, Scope
+from shared.policy import Order, RetireSender, Revision, Scope, ScopedRevision
 from shared.wire import Watermark
 from tests.support.mortal_agent import BLOCK_ID, MortalAgent
 from tests.support.scripted_stream import SETTLE, ScriptedStream
@@ -60,9 +60,9 @@ class Hub:
 
     def __init__(self, order: Order, given_at: int) -> None:
         revision = Revision(revision=1, stream_created_us=1, given_at_us=given_at, author="ops", order=order)
-        self._said = [Said(Scope(BLOCK_ID.region), revision)]
+        self._said = [ScopedRevision(Scope(BLOCK_ID.region), revision)]
 
-    def said(self) -> list[Said]:
+    def orders(self) -> list[ScopedRevision]:
         return self._said
 
 

@@ -120,13 +120,15 @@ async def has_probed(reader: Reader) -> bool:
     return any(message.headers for message in reader.received)
 
 
-@pytest.mark.parametrize("refusal", ["full", "sealed"])
-async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_proved(site: Site, refusal: str) -> None:
+@pytest.mark.parametrize("publish_error", ["full", "sealed"])
+async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_proved(
+    site: Site, publish_error: str
+) -> None:
     await site.make_stream(discard="new", max_msgs=3)
     async with reading(site, probe=PROBE) as reader:
         await site.publish(b'{"sender":"a"}')
         await until(lambda: proves(reader), "the check counts")
-        if refusal == "full":
+        if publish_error == "full":
             while (missing := 3 - await site.last_sequence()) > 0:
                 await site.publish(*[b'{"sender":"a"}'] * missing)
         else:
@@ -137,7 +139,7 @@ async def test_a_probe_that_the_stream_would_refuse_is_not_sent_and_nothing_is_p
             return bool(reader.probe_reports) and reader.probe_reports[-1][0] is OwnMessagePhase.NOT_STORED
 
         await until(is_told, "it is said")
-        why = "is full and refuses what is new" if refusal == "full" else "is sealed"
+        why = "is full and refuses what is new" if publish_error == "full" else "is sealed"
         said = f"registration.probe: the stream {why}; silence proves nothing meanwhile"
         assert reader.probe_reports[-1][1] == said
         last = await site.last_sequence()
@@ -288,7 +290,7 @@ async def test_a_stream_whose_subjects_are_not_reached_from_here_takes_no_probe(
         await reader.source._probe._take_answer(answer)  # type: ignore[union-attr]
         why = "no stream answers on registration.probe: what is published here does not reach it"
         assert reader.probe_reports == [(OwnMessagePhase.OFF, why)]
-        assert (await reader.check()).refusal == ""
+        assert (await reader.check()).publish_error == ""
 
 
 @pytest.mark.parametrize(

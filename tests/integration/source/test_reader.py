@@ -246,11 +246,11 @@ async def test_a_consumer_that_cannot_serve_is_refused_in_one_clear_line(
     await site.make_stream()
     body = {"stream_name": STREAM, "config": {"durable_name": CONSUMER, **config}}
     await site.api(f"CONSUMER.CREATE.{STREAM}.{CONSUMER}", body)
-    with pytest.raises(SourceUnavailable, match=reason) as refusal:
+    with pytest.raises(SourceUnavailable, match=reason) as publish_error:
         async with reading(site):
             pass
-    assert str(refusal.value).startswith(f"consumer {CONSUMER} of stream {STREAM} ")
-    assert "\n" not in str(refusal.value)
+    assert str(publish_error.value).startswith(f"consumer {CONSUMER} of stream {STREAM} ")
+    assert "\n" not in str(publish_error.value)
 
 
 async def test_a_consumer_that_lets_one_message_wait_for_its_acknowledgement_delivers_behind_a_reset(
@@ -348,7 +348,7 @@ async def test_a_stream_that_is_full_and_refuses_new_messages_proves_nothing(sit
         await reader.read_on(last)
         assert (await reader.check()).caught_up_through == 0
         checked = await reader.check()
-        assert checked.facts.doubt == "is full and refuses what is new"
+        assert checked.facts.storage_fault == "is full and refuses what is new"
 
         await site.api(f"STREAM.PURGE.{STREAM}")
         assert (await reader.check()).caught_up_through > 0

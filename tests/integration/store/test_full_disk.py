@@ -41,7 +41,7 @@ async def test_a_full_disk_is_said_while_it_lasts_and_when_it_is_over(stage: Sta
     stage.store_path = disk.path / "agent.db"
     stage.write_settings()
     async with registering(stage.site, "a") as nodes, agent_process(stage.config_path) as agent:
-        await until(lambda: stage.region.told(AdvisoryKind.NEW), "a is known")
+        await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "a is known")
         disk.fill(left)
         await until(lambda: 'msg="stream nodes: paused, disk full: ' in agent.log, "the log says it", PATIENCE)
 
@@ -66,7 +66,7 @@ async def test_a_full_disk_is_said_while_it_lasts_and_when_it_is_over(stage: Sta
         await until(is_useful, "status says that all is well", PATIENCE)
 
         async def knows_both() -> bool:
-            return set(await stage.region.told(AdvisoryKind.NEW)) == {"a", "b"}
+            return set(await stage.region.senders_with(AdvisoryKind.NEW)) == {"a", "b"}
 
         await until(knows_both, "what was said meanwhile is known", PATIENCE)
         assert "Traceback" not in agent.log
@@ -97,7 +97,7 @@ async def test_samples_that_a_full_outbox_gives_up_are_counted_in_status_and_log
         await stage.region.link.restore()
 
         async def has_arrived() -> bool:
-            return len(await stage.region.told(AdvisoryKind.NEW)) == 80
+            return len(await stage.region.senders_with(AdvisoryKind.NEW)) == 80
 
         await until(has_arrived, "no advisory was dropped", PATIENCE)
 
@@ -119,7 +119,7 @@ async def test_reading_pauses_where_nothing_may_be_dropped_and_goes_on(stage: St
         await stage.region.link.restore()
 
         async def goes_on() -> bool:
-            return len(await stage.region.told(AdvisoryKind.NEW)) == 4_000
+            return len(await stage.region.senders_with(AdvisoryKind.NEW)) == 4_000
 
         await until(goes_on, "all senders are told of", PATIENCE)
         await until(lambda: "stream nodes: reading again after " in agent.log, "the log says its end", PATIENCE)

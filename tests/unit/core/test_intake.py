@@ -15,13 +15,13 @@ from edge_agent.core.intake import (
     SenderRule,
 )
 from edge_agent.core.observation import (
+    IntakeResult,
     Observation,
     ProbeSighting,
     ProofCause,
     Rejected,
     RejectReason,
     SourceMessage,
-    Taken,
 )
 from edge_agent.core.payload import DigestRule, content_digest
 
@@ -34,7 +34,7 @@ def message(payload: bytes = b"{}", *, headers: dict[str, str] | None = None, su
     return SourceMessage(subject, payload, headers, sequence=17, stored_at=1_769_817_600_000_000)
 
 
-def read(rule: SenderRule, payload: bytes = b"{}", headers: dict[str, str] | None = None) -> Taken:
+def read(rule: SenderRule, payload: bytes = b"{}", headers: dict[str, str] | None = None) -> IntakeResult:
     return Intake(rule).read(message(payload, headers=headers))
 
 

@@ -109,9 +109,9 @@ def test_a_watermark_whose_incarnation_is_none_is_no_end_of_the_watch() -> None:
 
 def test_who_has_not_grown_twice_is_in_doubt() -> None:
     sightings = Sightings(OURS, READ_THROUGH)
-    assert sightings.in_doubt() == []
+    assert sightings.undecided() == []
     doubts = []
     for second, through in enumerate((101, 102, 103)):
         sightings.see(float(second), watermark(through))
-        doubts.append([other.agent for other in sightings.in_doubt()])
+        doubts.append([other.agent for other in sightings.undecided()])
     assert doubts == [["b"], ["b"], []]

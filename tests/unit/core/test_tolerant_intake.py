@@ -17,7 +17,7 @@ from edge_agent.core.intake import (
     SenderBySubjectToken,
     SenderRule,
 )
-from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage, Taken
+from edge_agent.core.observation import IntakeResult, Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.payload import DigestRule
 from edge_agent.core.replay import CommitReplay, OtherCommit
 from edge_agent.core.tracker import Tracker
@@ -33,7 +33,7 @@ def message(
     return SourceMessage(subject, payload, headers, sequence=17, stored_at=1_769_817_600_000_000)
 
 
-def read(rule: SenderRule, payload: bytes) -> Taken:
+def read(rule: SenderRule, payload: bytes) -> IntakeResult:
     return Intake(rule).read(message(payload))
 
 

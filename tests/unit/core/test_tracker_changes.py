@@ -17,7 +17,7 @@ from edge_agent.core.decisions import (
 )
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
-from tests.support.watched_site import OTHER_PAST, PAST, POLICY, WatchedSite, advised, instant, position, told
+from tests.support.watched_site import OTHER_PAST, PAST, POLICY, WatchedSite, advised, advisories_in, instant, position
 
 BEGUN = ObservationBegun(instant(0), 0)
 HASTY = msgspec.structs.replace(POLICY, stale_after=10 * SECOND, retire_after=30 * SECOND, blind_after=4 * SECOND)
@@ -34,7 +34,7 @@ def test_epoch_closes_coverage_and_counts_ordinals_anew() -> None:
     assert site.begins_epoch() == [CloseCoverage(instant(0), instant(3), 1, position(1, 0))]
     assert site.recorded == [BEGUN, EpochBegun(OTHER_PAST, instant(3), 1)]
     assert (site.state.advisory_ordinal, site.state.source_clock, site.state.examined_sequence) == (0, 0, 0)
-    assert told(site.hears("b", 4)) == [("new", "b", 4)]
+    assert advisories_in(site.hears("b", 4)) == [("new", "b", 4)]
     assert site.recorded[2:] == [BlindSpan(instant(3), instant(4), BlindCause.NEW_EPOCH, 0)]
     assert site.state.position == position(1, 4, OTHER_PAST)
     assert site.state.advisory_ordinal == 1
@@ -123,7 +123,7 @@ def test_shorter_thresholds_accuse_nobody_before_they_took_effect() -> None:
     site.watches(15)
     assert site.changes_policy(HASTY) == []
     assert site.recorded == [BEGUN, PolicyChanged(instant(15), HASTY, 2)]
-    assert told(site.proves(16)) == [("stale", "a", 15), ("stale", "b", 15)]
+    assert advisories_in(site.proves(16)) == [("stale", "a", 15), ("stale", "b", 15)]
 
 
 def test_shorter_thresholds_retire_nobody_before_they_took_effect() -> None:
@@ -131,7 +131,7 @@ def test_shorter_thresholds_retire_nobody_before_they_took_effect() -> None:
     site.hears("a", 0)
     site.watches(45)
     site.changes_policy(HASTY)
-    assert told(site.proves(46)) == [("retired", "a", 45)]
+    assert advisories_in(site.proves(46)) == [("retired", "a", 45)]
 
 
 def test_longer_thresholds_move_deadlines_that_have_not_fallen() -> None:
@@ -139,7 +139,7 @@ def test_longer_thresholds_move_deadlines_that_have_not_fallen() -> None:
     site.hears("a", 0)
     site.watches(15)
     site.changes_policy(PATIENT)
-    assert told(site.watches(41)) == [("stale", "a", 40)]
+    assert advisories_in(site.watches(41)) == [("stale", "a", 40)]
 
 
 def test_other_thresholds_hold_from_the_same_draft_on() -> None:
@@ -150,7 +150,7 @@ def test_other_thresholds_hold_from_the_same_draft_on() -> None:
     draft.prove(instant(15))
     draft.change_policy(HASTY)
     draft.prove(instant(16))
-    assert told(draft.decisions) == [("stale", "a", 15)]
+    assert advisories_in(draft.decisions) == [("stale", "a", 15)]
     assert (draft.state().policy, draft.state().policy_at) == (HASTY, instant(15))
 
 

@@ -10,7 +10,17 @@ from edge_agent.core.rejections import Rejection
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ForwardReason
-from tests.support.watched_site import PAST, POLICY, WatchedSite, advised, instant, message, position, reasons, told
+from tests.support.watched_site import (
+    PAST,
+    POLICY,
+    WatchedSite,
+    advised,
+    advisories_in,
+    instant,
+    message,
+    position,
+    reasons,
+)
 
 NEVER_BLIND = msgspec.structs.replace(POLICY, blind_after=1000 * SECOND)
 
@@ -31,10 +41,10 @@ def test_draft_that_is_dropped_leaves_nothing_behind() -> None:
     before = site.state
     lost = site.draft()
     lost.observe(Observation("b", message(2, 21)))
-    assert told(lost.decisions) != []
+    assert advisories_in(lost.decisions) != []
     assert site.state == before
     assert site.tracker.sender_counts() == {"heard": 1, "stale": 0}
-    assert told(site.watches(21)) == [("stale", "a", 20)]
+    assert advisories_in(site.watches(21)) == [("stale", "a", 20)]
 
 
 def test_state_after_a_commit_is_whole() -> None:
@@ -114,7 +124,7 @@ def test_sender_may_retire_and_return_within_one_draft() -> None:
     draft = site.draft()
     draft.observe(Observation("a", message(2, 51)))
     site.adopts(draft)
-    assert told(draft.decisions) == [("retired", "a", 50), ("new", "a", 51)]
+    assert advisories_in(draft.decisions) == [("retired", "a", 50), ("new", "a", 51)]
     assert site.tracker.sender_counts() == {"heard": 1, "stale": 0}
 
 
@@ -124,7 +134,7 @@ def test_sender_born_and_retired_within_one_draft_leaves_nothing() -> None:
     draft.observe(Observation("a", message(1, 0)))
     draft.prove(instant(51))
     site.adopts(draft)
-    assert told(draft.decisions) == [("new", "a", 0), ("stale", "a", 20), ("retired", "a", 50)]
+    assert advisories_in(draft.decisions) == [("new", "a", 0), ("stale", "a", 20), ("retired", "a", 50)]
     assert site.tracker.sender_counts() == {"heard": 0, "stale": 0}
 
 
@@ -135,7 +145,7 @@ def test_sender_heard_within_a_draft_falls_stale_within_it() -> None:
     draft.prove(instant(1))
     draft.observe(Observation("a", message(1, 2)))
     draft.prove(instant(23))
-    assert told(draft.decisions) == [("new", "a", 2), ("stale", "a", 22)]
+    assert advisories_in(draft.decisions) == [("new", "a", 2), ("stale", "a", 22)]
 
 
 def test_sender_that_fell_stale_and_recovered_within_a_draft_is_heard() -> None:
@@ -146,7 +156,7 @@ def test_sender_that_fell_stale_and_recovered_within_a_draft_is_heard() -> None:
     draft.observe(Observation("a", message(2, 40)))
     draft.prove(instant(55))
     site.adopts(draft)
-    assert told(draft.decisions) == [("stale", "a", 20), ("recovered", "a", 40)]
+    assert advisories_in(draft.decisions) == [("stale", "a", 20), ("recovered", "a", 40)]
     assert site.tracker.sender_counts() == {"heard": 1, "stale": 0}
 
 
@@ -159,7 +169,7 @@ def test_sender_heard_within_a_draft_does_not_fall_stale_with_those_seen_beside_
     draft.observe(Observation("a", message(4, 20)))
     draft.prove(instant(21))
     site.adopts(draft)
-    assert told(draft.decisions) == [("stale", "b", 20), ("stale", "c", 20)]
+    assert advisories_in(draft.decisions) == [("stale", "b", 20), ("stale", "c", 20)]
 
 
 # Few decisions in one commit
@@ -172,7 +182,7 @@ def test_draft_stops_where_it_holds_as_many_decisions_as_one_commit_carries() ->
     site.watches(20)
     draft = site.draft()
     assert draft.prove(instant(21)) is False
-    assert told(draft.decisions) == [("stale", "a", 20), ("stale", "b", 20)]
+    assert advisories_in(draft.decisions) == [("stale", "a", 20), ("stale", "b", 20)]
     assert draft.state().settling_at == instant(20)
 
 
@@ -193,7 +203,7 @@ def test_limit_changes_how_many_commits_it_takes_and_nothing_else(decision_limit
     site = WatchedSite(decision_limit=decision_limit)
     for sender_id in "edcba":
         site.hears(sender_id, 0)
-    assert told([*site.watches(21), *site.hears("b", 22), *site.watches(51)]) == [
+    assert advisories_in([*site.watches(21), *site.hears("b", 22), *site.watches(51)]) == [
         *(("stale", sender_id, 20) for sender_id in "abcde"),
         ("recovered", "b", 22),
         ("stale", "b", 42),
@@ -217,13 +227,13 @@ def half_settled() -> WatchedSite:
 
 def test_instant_left_half_settled_is_finished_before_a_sighting_at_that_instant() -> None:
     site = half_settled()
-    assert told(site.hears("a", 20)) == [("stale", "c", 20), ("recovered", "a", 20.000001)]
+    assert advisories_in(site.hears("a", 20)) == [("stale", "c", 20), ("recovered", "a", 20.000001)]
     assert site.recorded[-1] == Clamped(sequence=4, counted_at=instant(20.000001))
 
 
 def test_instant_left_half_settled_is_finished_before_thresholds_change() -> None:
     site = half_settled()
-    assert told(site.changes_policy(POLICY)) == [("stale", "c", 20)]
+    assert advisories_in(site.changes_policy(POLICY)) == [("stale", "c", 20)]
     assert site.recorded[-1] == PolicyChanged(instant(20.000001), POLICY, 3)
 
 
@@ -251,6 +261,6 @@ def test_senders_that_share_an_instant_fall_stale_once_each_in_order_whatever_dr
         assert len(taken) == 1
         assert drafts[0].decisions == drafts[1].decisions
         site.adopts(drafts[1])
-        decided += told(drafts[1].decisions)
+        decided += advisories_in(drafts[1].decisions)
         is_taken = taken.pop()
     assert [sender_id for kind, sender_id, _ in decided if kind == "stale"] == [*sorted(names), "living"]

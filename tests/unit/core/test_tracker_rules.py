@@ -10,7 +10,7 @@ from edge_agent.core.observation import Observation
 from shared.identifiers import AdvisoryKind
 from shared.tolerant_json import Deviation
 from shared.wire import ForwardReason
-from tests.support.watched_site import POLICY, WatchedSite, advised, forwarded, message, reasons, told
+from tests.support.watched_site import POLICY, WatchedSite, advised, advisories_in, forwarded, message, reasons
 
 NEW, STALE, RECOVERED, RETIRED = (AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED, AdvisoryKind.RETIRED)
 
@@ -39,14 +39,14 @@ def test_sighting_settles_its_own_senders_deadline_first() -> None:
     site = WatchedSite()
     site.hears("a", 0)
     site.watches(19)
-    assert told(site.hears("a", 21)) == [("stale", "a", 20), ("recovered", "a", 21)]
+    assert advisories_in(site.hears("a", 21)) == [("stale", "a", 20), ("recovered", "a", 21)]
 
 
 def test_sighting_settles_other_senders_deadlines_first() -> None:
     site = WatchedSite()
     site.hears("b", 0)
     site.watches(19)
-    assert told(site.hears("a", 21)) == [("stale", "b", 20), ("new", "a", 21)]
+    assert advisories_in(site.hears("a", 21)) == [("stale", "b", 20), ("new", "a", 21)]
 
 
 def test_sighting_at_the_very_deadline_keeps_its_sender_heard() -> None:
@@ -54,14 +54,14 @@ def test_sighting_at_the_very_deadline_keeps_its_sender_heard() -> None:
     site.hears("a", 0)
     site.watches(19)
     assert site.hears("a", 20) == []
-    assert told(site.watches(41)) == [("stale", "a", 40)]
+    assert advisories_in(site.watches(41)) == [("stale", "a", 40)]
 
 
 def test_deadline_is_not_settled_before_time_has_passed_it() -> None:
     site = WatchedSite()
     site.hears("a", 0)
     assert site.watches(20) == []
-    assert told(site.proves(20.000001)) == [("stale", "a", 20)]
+    assert advisories_in(site.proves(20.000001)) == [("stale", "a", 20)]
 
 
 # Stale and retired
@@ -107,7 +107,7 @@ def test_senders_that_fall_stale_together_come_by_their_ids() -> None:
     site = WatchedSite()
     for sender_id in ("c", "a", "b"):
         site.hears(sender_id, 0)
-    assert told(site.watches(21)) == [("stale", "a", 20), ("stale", "b", 20), ("stale", "c", 20)]
+    assert advisories_in(site.watches(21)) == [("stale", "a", 20), ("stale", "b", 20), ("stale", "c", 20)]
 
 
 def test_senders_that_retire_together_come_by_their_ids() -> None:
@@ -115,7 +115,7 @@ def test_senders_that_retire_together_come_by_their_ids() -> None:
     for sender_id in ("c", "a", "b"):
         site.hears(sender_id, 0)
     site.watches(21)
-    assert told(site.watches(51)) == [("retired", "a", 50), ("retired", "b", 50), ("retired", "c", 50)]
+    assert advisories_in(site.watches(51)) == [("retired", "a", 50), ("retired", "b", 50), ("retired", "c", 50)]
 
 
 def test_at_one_instant_stale_comes_before_retired_whatever_the_ids() -> None:
@@ -123,7 +123,7 @@ def test_at_one_instant_stale_comes_before_retired_whatever_the_ids() -> None:
     site.hears("a", 0)
     site.watches(29)
     site.hears("z", 30)
-    assert told(site.watches(51)) == [("stale", "z", 50), ("retired", "a", 50)]
+    assert advisories_in(site.watches(51)) == [("stale", "z", 50), ("retired", "a", 50)]
 
 
 # Forwarding
@@ -211,7 +211,7 @@ def test_sender_that_is_one_too_many_is_turned_away_and_accused_of_nothing() -> 
     site.hears("a", 0)
     site.hears("b", 0)
     assert site.hears("c", 1) == []
-    assert told(site.watches(30)) == [("stale", "a", 20), ("stale", "b", 20)]
+    assert advisories_in(site.watches(30)) == [("stale", "a", 20), ("stale", "b", 20)]
     assert site.state.counters["rejected"] == site.state.counters["withheld"] == {"too_many_senders": 1}
     assert site.state.counters["valid"] == {"registrations": 2}
 
@@ -221,7 +221,7 @@ def test_who_is_known_is_heard_however_many_are_turned_away() -> None:
     site.hears("a", 0)
     for second in range(1, 25):
         site.hears("a" if second == 19 else f"c{second}", second)
-    assert told(site.watches(40)) == [("stale", "a", 39)]
+    assert advisories_in(site.watches(40)) == [("stale", "a", 39)]
 
 
 def test_place_of_who_retires_is_taken_by_the_next_also_within_one_draft() -> None:
@@ -229,7 +229,12 @@ def test_place_of_who_retires_is_taken_by_the_next_also_within_one_draft() -> No
     draft = site.draft()
     for sequence, (sender_id, second) in enumerate([("a", 0), ("b", 1), *(("b", at) for at in range(5, 60, 5))], 1):
         assert draft.observe(Observation(sender_id, message(sequence, second)))
-    assert told(draft.decisions) == [("new", "a", 0), ("stale", "a", 20), ("retired", "a", 50), ("new", "b", 55)]
+    assert advisories_in(draft.decisions) == [
+        ("new", "a", 0),
+        ("stale", "a", 20),
+        ("retired", "a", 50),
+        ("new", "b", 55),
+    ]
     site.adopts(draft)
 
 

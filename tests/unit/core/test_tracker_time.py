@@ -16,7 +16,7 @@ from edge_agent.core.decisions import (
 )
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind
-from tests.support.watched_site import START, WatchedSite, advised, instant, position, told
+from tests.support.watched_site import START, WatchedSite, advised, advisories_in, instant, position
 
 BEGUN = ObservationBegun(instant(0), 0)
 
@@ -70,7 +70,7 @@ def test_deadline_before_a_blind_span_is_established_before_it_is_closed() -> No
     site.watches(20)
     site.proves(20.5)
     decisions = site.proves(40)
-    assert told(decisions) == []
+    assert advisories_in(decisions) == []
     assert decisions == [CloseCoverage(instant(0), instant(20.5), 2, position(1, 0))]
 
 
@@ -78,8 +78,8 @@ def test_deadline_at_the_very_start_of_a_blind_span_was_not_seen() -> None:
     site = WatchedSite()
     site.hears("a", 0)
     site.watches(20)
-    assert told(site.proves(30)) == []
-    assert told(site.watches(51)) == [("stale", "a", 50)]
+    assert advisories_in(site.proves(30)) == []
+    assert advisories_in(site.watches(51)) == [("stale", "a", 50)]
 
 
 def test_blind_time_does_not_count_towards_retirement() -> None:
@@ -87,7 +87,7 @@ def test_blind_time_does_not_count_towards_retirement() -> None:
     site.hears("a", 0)
     site.watches(25)
     site.proves(45)
-    assert told(site.watches(71)) == [("retired", "a", 70)]
+    assert advisories_in(site.watches(71)) == [("retired", "a", 70)]
 
 
 def test_blind_time_before_the_stale_instant_counts_once() -> None:
@@ -96,22 +96,22 @@ def test_blind_time_before_the_stale_instant_counts_once() -> None:
     site.proves(5)
     site.proves(25)
     site.watches(46)
-    assert told(site.watches(76)) == [("retired", "a", 75)]
+    assert advisories_in(site.watches(76)) == [("retired", "a", 75)]
 
 
 def test_retirement_at_the_very_start_of_a_blind_span_falls_at_its_end() -> None:
     site = WatchedSite()
     site.hears("a", 0)
     site.watches(50)
-    assert told(site.proves(70)) == []
-    assert told(site.watches(71)) == [("retired", "a", 70)]
+    assert advisories_in(site.proves(70)) == []
+    assert advisories_in(site.watches(71)) == [("retired", "a", 70)]
 
 
 def test_sender_heard_at_the_end_of_a_blind_span_is_not_accused() -> None:
     site = WatchedSite()
     site.hears("a", 0)
-    assert told(site.hears("a", 100)) == []
-    assert told(site.watches(121)) == [("stale", "a", 120)]
+    assert advisories_in(site.hears("a", 100)) == []
+    assert advisories_in(site.watches(121)) == [("stale", "a", 120)]
 
 
 def test_replay_takes_blind_spans_as_they_are_told() -> None:
@@ -132,7 +132,7 @@ def test_gap_is_a_blind_span_however_soon_the_next_proof_comes() -> None:
     assert site.proves(1) == [CloseCoverage(instant(0), instant(0), 1, position(1, 0))]
     assert site.recorded[1:] == [BlindSpan(instant(0), instant(1), BlindCause.GAP, 1)]
     assert site.state.counters["blind"] == {"gap": 1}
-    assert told(site.watches(22)) == [("stale", "a", 21)]
+    assert advisories_in(site.watches(22)) == [("stale", "a", 21)]
 
 
 def test_gap_that_grows_before_the_next_proof_is_one() -> None:
@@ -171,7 +171,7 @@ def test_message_stored_before_observed_through_counts_at_it() -> None:
     site.hears("a", 3)
     assert site.recorded == [BEGUN, Clamped(sequence=2, counted_at=instant(5))]
     assert site.state.counters["clamped"] == {"stored_earlier": 1}
-    assert told(site.watches(26)) == [("stale", "a", 25)]
+    assert advisories_in(site.watches(26)) == [("stale", "a", 25)]
 
 
 def test_position_remembers_a_clamped_message_by_its_own_time() -> None:
@@ -207,13 +207,13 @@ def test_time_in_which_the_stream_refuses_is_not_covered_though_some_of_it_gets_
     site.looks(2, EVERYTHING)
     assert site.looks(4, EVERYTHING, refuses=True) == [CloseCoverage(instant(0), instant(0), 1, position(1, 0))]
     for at in range(5, 60, 5):
-        assert told(site.hears("b", at)) == ([("new", "b", 5)] if at == 5 else [])
+        assert advisories_in(site.hears("b", at)) == ([("new", "b", 5)] if at == 5 else [])
     assert site.state.observed_since == site.state.observed_through == instant(55)
     assert site.state.is_suspended
     site.looks(56, EVERYTHING)
     site.proves(57)
     assert site.state.observed_since == instant(57)
-    assert told(site.watches(78)) == [("stale", "a", 77), ("stale", "b", 77)]
+    assert advisories_in(site.watches(78)) == [("stale", "a", 77), ("stale", "b", 77)]
     assert site.state.blind_total == instant(57) - instant(0)
     assert site.state.counters["blind"] == {"refused": 1}
 
@@ -242,7 +242,7 @@ def test_who_was_heard_before_the_stream_took_less_is_retired_unheard_and_who_wa
     assert (stale.kind, stale.sender_id, stale.unheard_until) == (AdvisoryKind.STALE, "b", 0)
     assert not site.looks(26, A_PART)
     assert site.state.loss == "no longer listens on registration.>", "a is missed"
-    assert told(site.hears("a", 27)) == [("new", "a", 27)]
+    assert advisories_in(site.hears("a", 27)) == [("new", "a", 27)]
 
 
 def test_a_stream_that_took_less_is_told_of_until_whoever_is_unheard_would_be_forgotten() -> None:
@@ -280,7 +280,7 @@ def test_a_stream_that_takes_again_what_it_took_gives_everybody_the_full_time() 
     site.watches(12)
     site.looks(12, EVERYTHING)
     site.proves(13)
-    assert told(site.watches(35)) == [("stale", "a", 33), ("stale", "b", 33)]
+    assert advisories_in(site.watches(35)) == [("stale", "a", 33), ("stale", "b", 33)]
 
 
 def test_subjects_that_nobody_was_heard_on_are_not_missed() -> None:
@@ -293,7 +293,7 @@ def test_subjects_that_nobody_was_heard_on_are_not_missed() -> None:
     site.looks(6, EVERYTHING)
     site.proves(6)
     assert (site.state.is_suspended, site.state.loss) == (False, "")
-    assert told(site.watches(30)) == [("stale", "a", 26)]
+    assert advisories_in(site.watches(30)) == [("stale", "a", 26)]
 
 
 def test_what_was_used_in_between_is_missed_as_well() -> None:
@@ -306,14 +306,14 @@ def test_what_was_used_in_between_is_missed_as_well() -> None:
     assert site.state.loss == "no longer listens on registration.>, registration.dub1"
     site.looks(5, A_PART)
     site.hears("c", 6)
-    assert told(site.watches(30)) == [("retired", "a", 26), ("retired", "b", 26), ("stale", "c", 26)]
+    assert advisories_in(site.watches(30)) == [("retired", "a", 26), ("retired", "b", 26), ("stale", "c", 26)]
 
 
 def test_nobody_is_stale_in_a_stream_that_does_not_show_which_of_its_subjects_are_full() -> None:
     site = WatchedSite()
     site.hears("a", 0)
     site.looks(1, EVERYTHING, by_subject=True)
-    assert told(site.watches(25)) == [("retired", "a", 20)]
+    assert advisories_in(site.watches(25)) == [("retired", "a", 20)]
 
 
 def test_a_look_that_finds_what_was_there_changes_nothing() -> None:
@@ -332,11 +332,11 @@ def test_time_from_which_messages_are_gone_is_not_covered_and_accuses_nobody() -
     site.finds_thinned(thinned=True)
     assert (site.state.is_suspended, site.state.loss) == (True, "let go of messages before they were read")
     for at in range(5, 60, 5):
-        assert told(site.hears("b", at)) == []
+        assert advisories_in(site.hears("b", at)) == []
     site.finds_thinned(thinned=False)
     site.hears("b", 60)
     assert (site.state.is_suspended, site.state.observed_since) == (False, instant(60))
-    assert told(site.watches(81)) == [("stale", "a", 80), ("stale", "b", 80)]
+    assert advisories_in(site.watches(81)) == [("stale", "a", 80), ("stale", "b", 80)]
     assert site.state.counters["blind"] == {"gap": 1}
 
 
@@ -353,7 +353,7 @@ def test_whom_an_operator_retires_before_coverage_begins_again_covers_no_time() 
     site.looks(1, EVERYTHING)
     site.looks(2, A_PART)
     site.looks(3, EVERYTHING)
-    assert [kind for kind, _, _ in told(site.gives(lambda draft: draft.retire("a")))] == ["retired"]
+    assert [kind for kind, _, _ in advisories_in(site.gives(lambda draft: draft.retire("a")))] == ["retired"]
     (closed,) = [each for each in site.proves(5) if isinstance(each, CloseCoverage)]
     assert closed.observed_since == closed.observed_through
 

@@ -130,6 +130,6 @@ async def test_uploading_ends_although_a_wait_lost_its_cancellation(
     monkeypatch.setattr(uploader, "FIRST_RETRY", 0.01)
     upstream = WaitingUpstream()
     async with opened(tmp_path / "agent.db") as store:
-        passage = FastPath(store.copies_wait)
-        uploads = Uploader(store, upstream, bytes_per_second=0, report=lambda _problem: None, passage=passage)
+        fast_path = FastPath(store.copies_wait)
+        uploads = Uploader(store, upstream, bytes_per_second=0, report=lambda _problem: None, fast_path=fast_path)
         await until_ended(uploads.run, upstream.wait)

@@ -10,26 +10,26 @@ from tests.support.store_batches import copy, state_at
 
 
 class Situation:
-    """A passage whose link is up, with an empty store behind it."""
+    """A fast path whose link is up, with an empty store behind it."""
 
     def __init__(self) -> None:
         self.copies_wait = False
         self.woken = 0
-        self.passage = FastPath(lambda: self.copies_wait)
-        self.a = BlockFastPath(self.passage, "a")
-        self.b = BlockFastPath(self.passage, "b")
-        self.passage.link_is_up(self._wake)
+        self.fast_path = FastPath(lambda: self.copies_wait)
+        self.a = BlockFastPath(self.fast_path, "a")
+        self.b = BlockFastPath(self.fast_path, "b")
+        self.fast_path.link_is_up(self._wake)
 
     def _wake(self) -> None:
         self.woken += 1
 
     async def leaving(self, after: int = 0) -> list[str]:
         """Give what may leave behind a row, by its words."""
-        return [row.payload.decode() for row in await self.passage.pending(Lane.COPIES, after, 100)]
+        return [row.payload.decode() for row in await self.fast_path.pending(Lane.COPIES, after, 100)]
 
     def acknowledge(self, through: int) -> None:
         """Let the region acknowledge rows."""
-        self.passage.delete_through(Lane.COPIES, through)
+        self.fast_path.delete_through(Lane.COPIES, through)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def test_nothing_passes_while_the_store_holds_copies_or_the_link_is_down(s
     situation.copies_wait = True
     assert not situation.a.hand_over(state_at(1), rows("a1"))
     situation.copies_wait = False
-    situation.passage.link_is_down()
+    situation.fast_path.link_is_down()
     assert not situation.a.hand_over(state_at(1), rows("a1"))
     assert not situation.a.is_under_way
 
@@ -84,7 +84,7 @@ async def test_what_is_not_delivered_when_the_link_fails_is_stored_from_the_firs
     situation.a.hand_over(state_at(1), rows("a1", "a2", "a3"))
     situation.a.hand_over(state_at(2), rows("a4"))
     situation.acknowledge(2)
-    situation.passage.link_is_down()
+    situation.fast_path.link_is_down()
     concluded = situation.a.conclude()
     assert concluded is not None
     assert concluded.state == state_at(2)
@@ -97,8 +97,8 @@ async def test_a_closed_passage_lets_nothing_leave_and_stays_closed_until_every_
 ) -> None:
     situation.a.hand_over(state_at(1), rows("a1"))
     situation.b.hand_over(state_at(1), rows("b1"))
-    situation.passage.link_is_down()
-    situation.passage.link_is_up(lambda: None)
+    situation.fast_path.link_is_down()
+    situation.fast_path.link_is_up(lambda: None)
     assert await situation.leaving() == []
     assert situation.a.conclude() is not None
     assert not situation.a.hand_over(state_at(2), rows("a2"))
@@ -120,7 +120,7 @@ async def test_what_waits_too_long_for_its_acknowledgement_is_stored(
 
 async def test_an_acknowledgement_that_comes_after_a_row_was_taken_back_means_nothing(situation: Situation) -> None:
     situation.a.hand_over(state_at(1), rows("a1"))
-    situation.passage.close()
+    situation.fast_path.close()
     assert situation.a.conclude() is not None
     situation.acknowledge(1)
     assert situation.a.conclude() is None
@@ -149,7 +149,7 @@ async def test_who_has_nothing_under_way_may_hand_over_a_row_of_any_size(situati
 
 async def test_a_passage_that_opens_again_does_not_wait_for_what_was_taken_back(situation: Situation) -> None:
     situation.a.hand_over(state_at(1), rows("a1"))
-    situation.passage.close()
+    situation.fast_path.close()
     assert situation.a.conclude() is not None
     situation.a.hand_over(state_at(2), [])
     assert situation.a.conclude() == DeliveredCopies(state_at(2))
@@ -157,11 +157,11 @@ async def test_a_passage_that_opens_again_does_not_wait_for_what_was_taken_back(
 
 async def test_nothing_passes_while_copies_come_into_the_store_that_no_ingest_commits(situation: Situation) -> None:
     assert situation.a.hand_over(state_at(1), rows("a1"))
-    with situation.passage.kept_closed():
+    with situation.fast_path.kept_closed():
         assert await situation.leaving() == []
-        assert not await situation.passage.is_left(0.01), "what was handed over has not been taken back"
+        assert not await situation.fast_path.is_left(0.01), "what was handed over has not been taken back"
         assert situation.a.conclude() == DeliveredCopies(state_at(1), rows_with_ids("a1"))
-        assert await situation.passage.is_left(0.01)
+        assert await situation.fast_path.is_left(0.01)
         assert not situation.a.hand_over(state_at(2), rows("a2"))
     assert situation.a.hand_over(state_at(2), rows("a2"))
 

@@ -3,12 +3,12 @@
 import pytest
 
 from edge_agent.doctor.agent import is_explained
-from edge_agent.doctor.finding import Finding, bad, doubtful, good
+from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Kind
 
 PAUSED = bad("source of nodes", "paused", "resume it", kinds.CONSUMER_PAUSED)
-EXPIRES = doubtful("source of nodes", "expires", "let it stay", kinds.CONSUMER_EXPIRES)
+EXPIRES = warning("source of nodes", "expires", "let it stay", kinds.CONSUMER_EXPIRES)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ EXPIRES = doubtful("source of nodes", "expires", "let it stay", kinds.CONSUMER_E
         (kinds.TIME_UNPROVEN, "stream nodes", [EXPIRES, good("source of nodes", "")], False),
         (kinds.PROBE_NOT_STORED, "probe of nodes", [bad("source of nodes", "", "", kinds.LINK_DOWN)], True),
         (kinds.REGION_REFUSES, "upstream", [bad("region", "", "", kinds.REGION_UNREACHABLE)], True),
-        (kinds.REGION_REFUSES, "upstream", [doubtful("region", "", "")], False),
+        (kinds.REGION_REFUSES, "upstream", [warning("region", "", "")], False),
         (kinds.DISK_FULL, "stream nodes", [bad("disk", "", "", kinds.DISK_FULL)], True),
     ],
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from edge_agent.config import agent
 from edge_agent.doctor.files import check_files
-from edge_agent.doctor.finding import Level, bad, doubtful, good
+from edge_agent.doctor.finding import Level, bad, good, warning
 from edge_agent.doctor.page import SUBJECT, render_finding, summary
 from tests.support.failing_disk import dead_sector
 
@@ -42,7 +42,7 @@ def test_a_subject_is_never_broken() -> None:
 
 def test_the_summary_counts_what_is_not_well() -> None:
     assert summary([good("a", ""), good("b", "")]) == "0 failed, 0 warnings, 2 passed: all well"
-    assert summary([good("a", ""), doubtful("b", "", ""), bad("c", "", "")]) == "1 failed, 1 warning, 1 passed"
+    assert summary([good("a", ""), warning("b", "", ""), bad("c", "", "")]) == "1 failed, 1 warning, 1 passed"
 
 
 def test_a_secret_that_two_connections_share_is_named_once(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from shared.policy import (
     ForwardSender,
     Order,
     Revision,
-    Said,
     Scope,
+    ScopedRevision,
     SetThresholds,
     encode_revision,
     parse_policy_subject,
-    read_said,
+    read_scoped_revision,
 )
 from shared.thresholds import Thresholds
 from tests.support.topologies import topology
@@ -35,7 +35,9 @@ SITES = '[[site]]\nname = "dub1"\nregion = "eu-west"\n[[site]]\nname = "lon1"\nr
 
 def said(*orders: tuple[Scope, Order]) -> Book:
     return Book(
-        Said(scope, Revision(revision=number, stream_created_us=1, given_at_us=number, author="ops", order=order))
+        ScopedRevision(
+            scope, Revision(revision=number, stream_created_us=1, given_at_us=number, author="ops", order=order)
+        )
         for number, (scope, order) in enumerate(orders, start=1)
     )
 
@@ -151,10 +153,10 @@ def test_a_revision_keeps_its_bytes() -> None:
         b'"order":{"kind":"thresholds","thresholds":{"stale_after":720000000}}}'
     )
     assert encode_revision(revision) == golden
-    assert read_said(DUB1.subject, golden, 7) == Said(DUB1, revision)
-    assert read_said(DUB1.subject, golden, 8) is None, "published by hand: its number is not its place"
-    assert read_said("muster.policy.eu-west.dub1", golden, 7) is None
-    assert read_said(DUB1.subject, golden.replace(b"thresholds", b"enlighten"), 7) is None
+    assert read_scoped_revision(DUB1.subject, golden, 7) == ScopedRevision(DUB1, revision)
+    assert read_scoped_revision(DUB1.subject, golden, 8) is None, "published by hand: its number is not its place"
+    assert read_scoped_revision("muster.policy.eu-west.dub1", golden, 7) is None
+    assert read_scoped_revision(DUB1.subject, golden.replace(b"thresholds", b"enlighten"), 7) is None
 
 
 def test_the_page_tells_what_is_planned() -> None:

@@ -107,7 +107,7 @@ def test_stream_that_is_read_to_its_end_and_proves_nothing_is_blind(progress: Pr
 
 
 def test_stream_of_which_it_is_known_that_it_does_not_store_is_called_so() -> None:
-    refused = msgspec.structs.replace(reached(0, SECOND), doubt="is sealed", is_covered=False)
+    refused = msgspec.structs.replace(reached(0, SECOND), storage_fault="is sealed", is_covered=False)
     (condition,) = found(WORKING, refused)
     assert (condition.name, condition.what) == ("stream_not_storing", "blind: the stream is sealed")
 

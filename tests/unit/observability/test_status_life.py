@@ -10,7 +10,7 @@ import pytest
 
 from edge_agent.observability import status_report
 from edge_agent.observability.status_board import AgentStatus, now
-from edge_agent.observability.status_report import Life, read_report
+from edge_agent.observability.status_report import ProcessState, read_report
 from edge_agent.store import schema
 from edge_agent.store.files import held
 from edge_agent.store.read_only import is_held
@@ -24,17 +24,17 @@ NOBODY = (1 << 22) + 1
 @pytest.mark.parametrize(
     ("seconds", "pid", "stopped_at", "is_held", "answer"),
     [
-        (0, os.getpid(), 0, True, Life.RUNNING),
-        (5, os.getpid(), 0, None, Life.RUNNING),
-        (11, os.getpid(), 0, True, Life.SILENT),
-        (11, os.getpid(), 0, None, Life.DIED),
-        (0, os.getpid(), 0, False, Life.DIED),
-        (0, NOBODY, 0, None, Life.DIED),
-        (0, 1, 0, None, Life.RUNNING),
-        (0, NOBODY, 0, True, Life.STARTING),
-        (0, NOBODY, 5, True, Life.STARTING),
-        (0, os.getpid(), 5, False, Life.STOPPED),
-        (0, NOBODY, 5, None, Life.STOPPED),
+        (0, os.getpid(), 0, True, ProcessState.RUNNING),
+        (5, os.getpid(), 0, None, ProcessState.RUNNING),
+        (11, os.getpid(), 0, True, ProcessState.SILENT),
+        (11, os.getpid(), 0, None, ProcessState.DIED),
+        (0, os.getpid(), 0, False, ProcessState.DIED),
+        (0, NOBODY, 0, None, ProcessState.DIED),
+        (0, 1, 0, None, ProcessState.RUNNING),
+        (0, NOBODY, 0, True, ProcessState.STARTING),
+        (0, NOBODY, 5, True, ProcessState.STARTING),
+        (0, os.getpid(), 5, False, ProcessState.STOPPED),
+        (0, NOBODY, 5, None, ProcessState.STOPPED),
     ],
     ids=[
         "held",
@@ -51,7 +51,7 @@ NOBODY = (1 << 22) + 1
     ],
 )
 def test_agent_runs_where_its_process_lives_and_wrote_within_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch, seconds: int, pid: int, stopped_at: int, is_held: bool | None, answer: Life
+    monkeypatch: pytest.MonkeyPatch, seconds: int, pid: int, stopped_at: int, is_held: bool | None, answer: ProcessState
 ) -> None:
     monkeypatch.setattr(status_report, "now", lambda: NOW)
     written = AgentStatus(

@@ -17,7 +17,7 @@ from edge_agent.observability import status_page, status_report
 from edge_agent.observability.health import PartStatus
 from edge_agent.observability.status_board import AgentStatus, now
 from edge_agent.observability.status_page import render_status
-from edge_agent.observability.status_report import BlockReport, LaneReport, Life, StatusReport, read_report
+from edge_agent.observability.status_report import BlockReport, LaneReport, ProcessState, StatusReport, read_report
 from edge_agent.store import schema
 from edge_agent.store.read_only import StoreUnreadable
 from shared.identifiers import Incarnation, SourcePosition
@@ -82,7 +82,7 @@ def block_report(
 
 def report(
     *,
-    life: Life = Life.RUNNING,
+    life: ProcessState = ProcessState.RUNNING,
     agent: AgentStatus | None = None,
     parts: dict[str, PartStatus] | None = None,
     last_problem: PartStatus | None = None,
@@ -177,7 +177,7 @@ def test_lines_are_as_long_as_the_terminal_at_most(width: int) -> None:
 
 
 def test_dead_agent_is_shown_by_its_last_sign_of_life_and_without_what_it_did() -> None:
-    lines = render_status(report(life=Life.DIED, agent=agent_status(written_at=ago(5, 1)))).splitlines()
+    lines = render_status(report(life=ProcessState.DIED, agent=agent_status(written_at=ago(5, 1)))).splitlines()
     dead = "NOT RUNNING, last sign of life 5h 1m ago: killed or crashed"
     assert lines[0] == f"dub1-a, site dub1, region eu-west: {dead}"
     assert lines[3:7] == [
@@ -189,19 +189,19 @@ def test_dead_agent_is_shown_by_its_last_sign_of_life_and_without_what_it_did() 
 
 
 def test_agent_that_was_stopped_is_told_from_one_that_died() -> None:
-    stopped = report(life=Life.STOPPED, agent=agent_status(stopped_at=ago(2, 3)))
+    stopped = report(life=ProcessState.STOPPED, agent=agent_status(stopped_at=ago(2, 3)))
     assert ": NOT RUNNING, stopped 2h 3m ago as it was told\n" in render_status(stopped)
 
 
 def test_agent_that_starts_is_shown_as_such_and_without_what_the_run_before_it_did() -> None:
-    lines = render_status(report(life=Life.STARTING, agent=agent_status(stopped_at=ago(2, 3)))).splitlines()
+    lines = render_status(report(life=ProcessState.STARTING, agent=agent_status(stopped_at=ago(2, 3)))).splitlines()
     starting = "starting: a process has the store and has not written yet"
     assert lines[0] == f"dub1-a, site dub1, region eu-west: {starting}"
     assert "stream nodes      not read now" in lines
 
 
 def test_agent_that_hangs_is_shown_as_such() -> None:
-    silent = report(life=Life.SILENT, agent=agent_status(written_at=ago(0, 12)))
+    silent = report(life=ProcessState.SILENT, agent=agent_status(written_at=ago(0, 12)))
     assert ": SILENT for 12m 30s: process 4242 is there, but it hangs, is suspended, or cannot " in render_status(
         silent
     )
@@ -292,7 +292,7 @@ def test_report_is_what_the_agent_wrote(database: sqlite3.Connection) -> None:
     compacted = {"compacted": {"newer_sample": 4}}
     assert read_report(database) == StatusReport(
         agent=written,
-        life=Life.RUNNING,
+        life=ProcessState.RUNNING,
         parts={"stream nodes": PartStatus("reading", "", 4), "upstream": PartStatus("connected", "", 3)},
         last_problem=problem,
         blocks=[BlockReport("nodes", STATE, {"heard": 2, "stale": 1}, {**STATE.counters, **compacted}, progress(3))],

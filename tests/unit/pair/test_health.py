@@ -44,5 +44,5 @@ def test_no_two_members_would_each_hand_over_to_the_other() -> None:
 
 def test_who_cannot_ask_its_disk_for_room_cannot_write_its_store(tmp_path: Path) -> None:
     board = StatusBoard("dub1-a", "eu-west", "dub1", "1", "boot", 1 << 30)
-    fitness = MemberHealth(board, [], tmp_path / "gone" / "agent.db", "fleet.watermark")
-    assert fitness.troubles() == DEAF | FULL
+    health = MemberHealth(board, [], tmp_path / "gone" / "agent.db", "fleet.watermark")
+    assert health.troubles() == DEAF | FULL

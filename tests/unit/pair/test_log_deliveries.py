@@ -24,20 +24,20 @@ def test_standby_lets_go_what_the_leader_has_delivered() -> None:
 
     leader.acknowledged(rows(22, 29))
     assert leader.delivered == {"nodes": {"advisories": 6}}
-    assert standby.told(leader.delivered) == {Lane.ADVISORIES: 101}
+    assert standby.row_ids_of(leader.delivered) == {Lane.ADVISORIES: 101}
 
     leader.acknowledged(rows(23, 35))
     assert leader.delivered == {"nodes": {"advisories": 8, "registrations": 8}}
-    assert standby.told(leader.delivered) == {Lane.ADVISORIES: 102, Lane.REGISTRATIONS: 44}
-    assert standby.told(leader.delivered) == {}
+    assert standby.row_ids_of(leader.delivered) == {Lane.ADVISORIES: 102, Lane.REGISTRATIONS: 44}
+    assert standby.row_ids_of(leader.delivered) == {}
 
 
 def test_a_row_waits_for_all_blocks_whose_rows_may_lie_before_it() -> None:
     standby = Deliveries({}, NONE)
     standby.begin("events", 3)
     commit(standby, "nodes", 2, rows(7))
-    assert standby.told({"nodes": {"advisories": 2}}) == {Lane.REGISTRATIONS: 0, Lane.ADVISORIES: 0}
-    assert standby.told({"events": {"advisories": 3}}) == {Lane.ADVISORIES: 7}
+    assert standby.row_ids_of({"nodes": {"advisories": 2}}) == {Lane.REGISTRATIONS: 0, Lane.ADVISORIES: 0}
+    assert standby.row_ids_of({"events": {"advisories": 3}}) == {Lane.ADVISORIES: 7}
 
 
 def test_what_another_block_is_still_committing_is_not_delivered() -> None:

@@ -21,7 +21,7 @@ from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.policy.orders import PolicyOrders, effective
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
 from shared.instants import HOUR, MINUTE, SECOND
-from shared.policy import ForwardSender, Order, RetireSender, Revision, Said, Scope, SetThresholds
+from shared.policy import ForwardSender, Order, RetireSender, Revision, Scope, ScopedRevision, SetThresholds
 from shared.thresholds import Thresholds
 from shared.wire import ForwardReason
 
@@ -42,21 +42,21 @@ class Hub:
 
     def __init__(self, created_at: int = 1) -> None:
         self._created_at = created_at
-        self._said: list[Said] = []
+        self._orders: list[ScopedRevision] = []
 
-    def said(self) -> list[Said]:
-        return self._said
+    def orders(self) -> list[ScopedRevision]:
+        return self._orders
 
     def says(self, scope: Scope, order: Order, given_at: int = BEGAN_AT + HOUR) -> None:
-        number = len(self._said) + 1
+        number = len(self._orders) + 1
         revision = Revision(
             revision=number, stream_created_us=self._created_at, given_at_us=given_at, author="ops", order=order
         )
-        self._said.append(Said(scope, revision))
+        self._orders.append(ScopedRevision(scope, revision))
 
     def is_restored(self, through: int) -> None:
         """Go back to an older copy of the stream, in which revisions end at ``through``."""
-        del self._said[through:]
+        del self._orders[through:]
 
 
 class Site:
@@ -112,17 +112,17 @@ def test_what_a_hub_says_anew_under_numbers_that_a_restored_stream_uses_again_is
     assert site.tracker.state.policy.stale_after == 90 * MINUTE, "what was taken holds until something else is said"
     hub.says(DUB1, SetThresholds(Thresholds(stale_after=33 * MINUTE)), BEGAN_AT + 100 * HOUR)
     site.obeys()
-    assert (site.tracker.state.policy.stale_after, site.tracker.state.standing.revision) == (33 * MINUTE, 3)
-    said = site.recorded.copy()
+    assert (site.tracker.state.policy.stale_after, site.tracker.state.revisions.revision) == (33 * MINUTE, 3)
+    orders = site.recorded.copy()
     site.obeys()
-    assert site.recorded == said, "once"
+    assert site.recorded == orders, "once"
 
 
 def test_what_an_earlier_version_has_taken_is_not_obeyed_again_whenever_it_was_given() -> None:
     """It kept when the last revision was given, which the hub's clock may have put before others."""
     hub = Hub()
     hub.says(DUB1, SetThresholds(Thresholds(stale_after=60 * MINUTE)), BEGAN_AT + 9 * HOUR)
-    ((_, first),) = hub.said()
+    ((_, first),) = hub.orders()
     assert PolicyRevisions(stream_created_at=1, revision=2, given_at=BEGAN_AT + HOUR).has(first)
     assert not PolicyRevisions(stream_created_at=1, revision=2, given_at=BEGAN_AT + HOUR, knows_latest=True).has(first)
 
@@ -133,9 +133,9 @@ def test_a_revision_given_while_the_hubs_clock_was_set_back_is_obeyed_once() -> 
     hub.says(DUB1, SetThresholds(Thresholds(stale_after=60 * MINUTE)), BEGAN_AT + 9 * HOUR)
     hub.says(DUB1, SetThresholds(Thresholds(stale_after=70 * MINUTE)), BEGAN_AT + 1 * HOUR)
     site.obeys()
-    said = site.recorded.copy()
+    orders = site.recorded.copy()
     site.obeys()
-    assert site.recorded == said
+    assert site.recorded == orders
     assert site.tracker.state.policy.stale_after == 70 * MINUTE
 
 
@@ -168,8 +168,8 @@ def test_what_contradicts_the_settings_is_refused_and_the_rest_holds() -> None:
     ],
 )
 def test_a_site_is_not_made_blind(thresholds: Thresholds, line: str) -> None:
-    said = PolicyRevisions(1, 1, thresholds={"eu-west": thresholds})
-    assert line in effective(BLOCK_ID, SETTINGS, said).refused[0]
+    orders = PolicyRevisions(1, 1, thresholds={"eu-west": thresholds})
+    assert line in effective(BLOCK_ID, SETTINGS, orders).refused[0]
 
 
 def test_a_sender_asked_for_is_forwarded_once_and_a_retired_one_is_new_again() -> None:
@@ -241,7 +241,7 @@ def test_a_stream_made_anew_begins_anew_and_old_orders_are_not_obeyed_twice() ->
     anew.says(DUB1, RetireSender("web1"), given_at=BEGAN_AT + 2)
     site.obeys(anew)
     state = site.tracker.state
-    assert (state.standing.stream_created_at, state.standing.revision) == (2, 1)
+    assert (state.revisions.stream_created_at, state.revisions.revision) == (2, 1)
     assert state.policy.sample_interval == SETTINGS.policy.sample_interval
     assert [kind for kind, _ in site.told()].count("retired") == 1
 

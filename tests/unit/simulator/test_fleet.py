@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.simulator.fleet import FOREVER, Fleet, FleetSettings, Life, Transition
-from edge_agent.simulator.script import EXAMPLE, lives_of
+from edge_agent.simulator.fleet import FOREVER, Fleet, FleetSettings, Lifetime, Transition
+from edge_agent.simulator.script import EXAMPLE, lifetimes_of
 from shared.instants import MINUTE, SECOND
 from shared.settings import SettingsError
 
@@ -24,10 +24,10 @@ def fleet_settings(*, sender_count: int = 6, jitter: int = 0, seed: int = 1) -> 
 
 def played(script: str, *, sender_count: int = 6) -> dict[str, tuple[tuple[int, int], ...]]:
     """Play a script on a small fleet and give each sender's up spans in seconds."""
-    lives = lives_of(fleet_settings(sender_count=sender_count), script, SCRIPT)
+    lifetimes = lifetimes_of(fleet_settings(sender_count=sender_count), script, SCRIPT)
     return {
-        life.sender_id: tuple((a // SECOND, b if b == FOREVER else b // SECOND) for a, b in life.up_spans())
-        for life in lives
+        lifetime.sender_id: tuple((a // SECOND, b if b == FOREVER else b // SECOND) for a, b in lifetime.up_spans())
+        for lifetime in lifetimes
     }
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_script_is_refused_in_one_line_that_says_where(script: str, line
 
 
 def test_every_sender_registers_once_in_every_interval_at_its_own_place() -> None:
-    fleet = Fleet(fleet_settings(sender_count=50), lives_of(fleet_settings(sender_count=50), "", SCRIPT))
+    fleet = Fleet(fleet_settings(sender_count=50), lifetimes_of(fleet_settings(sender_count=50), "", SCRIPT))
     due: dict[int, list[int]] = {}
     for at, sender in registrations_until(fleet, 20 * INTERVAL):
         due.setdefault(sender, []).append(at)
@@ -162,7 +162,7 @@ def test_every_sender_registers_once_in_every_interval_at_its_own_place() -> Non
 def test_another_seed_gives_other_places_and_the_same_seed_the_same() -> None:
     def schedule(seed: int) -> list[tuple[int, int]]:
         settings = fleet_settings(seed=seed, jitter=2 * SECOND)
-        return registrations_until(Fleet(settings, lives_of(settings, "", SCRIPT)), 5 * INTERVAL)
+        return registrations_until(Fleet(settings, lifetimes_of(settings, "", SCRIPT)), 5 * INTERVAL)
 
     assert schedule(1) == schedule(1)
     assert schedule(1) != schedule(2)
@@ -171,8 +171,8 @@ def test_another_seed_gives_other_places_and_the_same_seed_the_same() -> None:
 spans = st.lists(st.tuples(st.integers(0, 120), st.integers(1, 60)), max_size=4).map(
     lambda starts: [(at * SECOND + 1, (at + length) * SECOND) for at, length in starts]
 )
-lives = st.builds(
-    lambda number, born_at, lives_for, outages: Life(
+lifetimes = st.builds(
+    lambda number, born_at, lives_for, outages: Lifetime(
         sender_id=f"n{number}",
         rack=1,
         born_at=born_at * SECOND,
@@ -187,12 +187,12 @@ lives = st.builds(
 
 
 @given(
-    fleet_lives=st.lists(lives, min_size=1, max_size=5, unique_by=lambda life: life.sender_id),
+    fleet_lives=st.lists(lifetimes, min_size=1, max_size=5, unique_by=lambda lifetime: lifetime.sender_id),
     jitter=st.sampled_from([0, 1, 3 * SECOND, INTERVAL - 1]),
     first=st.integers(0, 12),
 )
 def test_registrations_lie_in_up_spans_and_no_long_up_span_is_silent(
-    fleet_lives: list[Life], jitter: int, first: int
+    fleet_lives: list[Lifetime], jitter: int, first: int
 ) -> None:
     settings = fleet_settings(jitter=jitter)
     fleet = Fleet(settings, fleet_lives)
@@ -211,16 +211,16 @@ def test_registrations_lie_in_up_spans_and_no_long_up_span_is_silent(
 
 
 def test_schedule_of_a_fleet_that_is_all_gone_comes_to_its_end() -> None:
-    fleet = Fleet(fleet_settings(), [Life(sender_id="a", rack=1, gone_at=25 * SECOND)])
+    fleet = Fleet(fleet_settings(), [Lifetime(sender_id="a", rack=1, gone_at=25 * SECOND)])
     assert len(list(fleet.registrations())) in (2, 3)
 
 
 def test_transitions_come_in_the_order_of_time_and_the_last_of_a_retired_one_says_so() -> None:
-    lives = [
-        Life(sender_id="a", rack=1, outages=[(10, 20)]),
-        Life(sender_id="b", rack=1, born_at=5, gone_at=15),
+    lifetimes = [
+        Lifetime(sender_id="a", rack=1, outages=[(10, 20)]),
+        Lifetime(sender_id="b", rack=1, born_at=5, gone_at=15),
     ]
-    assert list(Fleet(fleet_settings(), lives).transitions()) == [
+    assert list(Fleet(fleet_settings(), lifetimes).transitions()) == [
         Transition(0, 0, comes_up=True, up_from=0, gone=False),
         Transition(5, 1, comes_up=True, up_from=5, gone=False),
         Transition(10, 0, comes_up=False, up_from=0, gone=False),

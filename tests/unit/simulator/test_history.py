@@ -8,7 +8,7 @@ import pytest
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter, OutboxRow
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
-from edge_agent.simulator.fleet import Fleet, FleetSettings, Life, Span, sender_name
+from edge_agent.simulator.fleet import Fleet, FleetSettings, Lifetime, Span, sender_name
 from edge_agent.simulator.history import HistorySettings, SiteHistory
 from edge_agent.simulator.random_outages import (
     OutageSettings,
@@ -46,9 +46,11 @@ DURATION = 6 * DAY
 
 
 def fleet() -> Fleet:
-    lives = [Life(sender_id=sender_id, rack=rack) for sender_id, rack in (sender_name(FLEET, n) for n in range(30))]
-    break_at_random(lives, FLEET, OUTAGES, DURATION)
-    return Fleet(FLEET, lives)
+    lifetimes = [
+        Lifetime(sender_id=sender_id, rack=rack) for sender_id, rack in (sender_name(FLEET, n) for n in range(30))
+    ]
+    break_at_random(lifetimes, FLEET, OUTAGES, DURATION)
+    return Fleet(FLEET, lifetimes)
 
 
 def site_history(blind_spans: list[Span]) -> SiteHistory:

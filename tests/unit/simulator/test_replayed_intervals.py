@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.simulator.fleet import FOREVER
-from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lives, read_intervals
+from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lifetimes, read_intervals
 from shared.instants import DAY, HOUR, parse_instant
 
 START = parse_instant("2026-03-01T00:00:00Z")
@@ -27,9 +27,9 @@ def test_senders_are_up_as_the_file_says_within_the_time_that_is_played(tmp_path
     intervals = read_intervals(path)
     assert list(intervals) == ["dub1", "ams1"]
     assert first_instant(intervals) == parse_instant("2026-02-27T00:00:00Z")
-    played = {life.sender_id: life.up_spans() for life in lives(intervals["dub1"], START, DAY)}
+    played = {lifetime.sender_id: lifetime.up_spans() for lifetime in lifetimes(intervals["dub1"], START, DAY)}
     assert played == {"a": ((0, 6 * HOUR), (8 * HOUR, FOREVER)), "b": ((12 * HOUR, 18 * HOUR),)}
-    assert [life.up_spans() for life in lives(intervals["ams1"], START, DAY)] == [((0, FOREVER),)]
+    assert [lifetime.up_spans() for lifetime in lifetimes(intervals["ams1"], START, DAY)] == [((0, FOREVER),)]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_a_hole_is_asked_about_where_something_has_gone(
 ) -> None:
     holes = Holes(are_rare=False)
     holes.take(HOLE, waited, waits, is_first=is_first)
-    assert (list(holes.doubtful) == [HOLE]) is is_asked
+    assert (list(holes.unexplained) == [HOLE]) is is_asked
     assert (holes.kept_before(9) == [HOLE]) is not is_asked
 
 
@@ -29,10 +29,10 @@ def test_a_reader_without_a_filter_asks_about_every_hole_as_long_as_they_are_few
     holes = Holes(are_rare=True)
     for _ in range(MOST_ASKED + 7):
         holes.take(HOLE, 10, 9, is_first=False)
-    assert (len(holes.doubtful), len(holes.kept_before(9))) == (MOST_ASKED, 7)
+    assert (len(holes.unexplained), len(holes.kept_before(9))) == (MOST_ASKED, 7)
     holes.forget(holes.count)
     holes.take(HOLE, 10, 9, is_first=False)
-    assert len(holes.doubtful) == MOST_ASKED + 1
+    assert len(holes.unexplained) == MOST_ASKED + 1
 
 
 def test_a_look_lets_forget_what_was_found_before_it() -> None:

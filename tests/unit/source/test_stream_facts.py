@@ -31,11 +31,11 @@ def info(*, config: dict[str, Any] | None = None, state: dict[str, Any] | None =
 
 def test_a_stream_with_room_leaves_no_doubt() -> None:
     facts = info(config={"max_msgs": 10}).facts
-    assert (facts.doubt, facts.unheard_for, facts.first_stored_at - facts.created_at) == ("", 0, 2)
+    assert (facts.storage_fault, facts.unheard_for, facts.first_stored_at - facts.created_at) == ("", 0, 2)
 
 
 @pytest.mark.parametrize(
-    ("config", "doubt"),
+    ("config", "storage_fault"),
     [
         ({"sealed": True}, "is sealed"),
         ({"discard": "new", "max_msgs": 10}, "is full and refuses what is new"),
@@ -44,8 +44,8 @@ def test_a_stream_with_room_leaves_no_doubt() -> None:
         ({"discard": "new", "max_msgs": 11}, ""),
     ],
 )
-def test_a_stream_that_may_refuse_a_registration_is_doubted(config: dict[str, Any], doubt: str) -> None:
-    assert info(config=config).facts.doubt == doubt
+def test_a_stream_that_may_refuse_a_registration_is_doubted(config: dict[str, Any], storage_fault: str) -> None:
+    assert info(config=config).facts.storage_fault == storage_fault
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ UNHEARD = "does not hear most of the servers that hold it"
 
 
 @pytest.mark.parametrize(
-    ("active", "unheard_for", "doubt"),
+    ("active", "unheard_for", "storage_fault"),
     [
         ((400_000_000, 900_000_000), 400_000, ""),
         ((9_000_000_000, 8_000_000_000), 8_000_000, ""),
@@ -81,21 +81,21 @@ UNHEARD = "does not hear most of the servers that hold it"
     ],
 )
 def test_silence_proves_nothing_from_when_the_leader_heard_most_of_the_others_last(
-    active: tuple[int, ...], unheard_for: int, doubt: str
+    active: tuple[int, ...], unheard_for: int, storage_fault: str
 ) -> None:
     replicas = [{"name": f"n{number}", "active": each} for number, each in enumerate(active, 2)]
     facts = info(cluster={"leader": "n1", "replicas": replicas}).facts
-    assert (facts.unheard_for, facts.doubt) == (unheard_for, doubt)
+    assert (facts.unheard_for, facts.storage_fault) == (unheard_for, storage_fault)
 
 
 @pytest.mark.parametrize("discard", ["new", "old"])
 def test_a_stream_that_refuses_by_subject_does_so_where_it_discards_what_is_new(discard: str) -> None:
     facts = info(config={"discard": discard, "discard_new_per_subject": True, "max_msgs_per_subject": 5}).facts
-    assert (facts.refuses_by_subject, facts.doubt) == (discard == "new", "")
+    assert (facts.refuses_by_subject, facts.storage_fault) == (discard == "new", "")
 
 
 @pytest.mark.parametrize(
-    ("active", "lag", "doubt"),
+    ("active", "lag", "storage_fault"),
     [
         (0, 0, ""),
         (HEARD_WITHIN, 0, ""),
@@ -104,9 +104,11 @@ def test_a_stream_that_refuses_by_subject_does_so_where_it_discards_what_is_new(
         (0, 3, "is behind ORIGIN, which it copies from"),
     ],
 )
-def test_a_stream_that_lacks_what_it_copies_from_is_doubted(active: int, lag: int, doubt: str) -> None:
+def test_a_stream_that_lacks_what_it_copies_from_is_doubted(active: int, lag: int, storage_fault: str) -> None:
     origin = {"name": "ORIGIN", "active": active, "lag": lag}
-    assert info(mirror=origin).facts.doubt == info(sources=[ORIGIN, origin]).facts.doubt == doubt
+    assert (
+        info(mirror=origin).facts.storage_fault == info(sources=[ORIGIN, origin]).facts.storage_fault == storage_fault
+    )
 
 
 def test_the_time_since_an_origin_was_heard_proves_nothing() -> None:
@@ -128,7 +130,7 @@ def test_what_a_stream_takes_is_read_from_its_configuration() -> None:
     assert facts.takes.lost_in(transformed.takes) == "copies or renames messages otherwise than before"
 
 
-@pytest.mark.parametrize(("max_bytes", "refusal"), [(5_600, ""), (5_499, "is full and refuses what is new")])
-def test_a_stream_refuses_where_a_message_as_they_are_finds_no_room(max_bytes: int, refusal: str) -> None:
+@pytest.mark.parametrize(("max_bytes", "publish_error"), [(5_600, ""), (5_499, "is full and refuses what is new")])
+def test_a_stream_refuses_where_a_message_as_they_are_finds_no_room(max_bytes: int, publish_error: str) -> None:
     state = {"messages": 100, "bytes": 5_450}
-    assert info(config={"discard": "new", "max_bytes": max_bytes}, state=state).facts.refusal == refusal
+    assert info(config={"discard": "new", "max_bytes": max_bytes}, state=state).facts.publish_error == publish_error

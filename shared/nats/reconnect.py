@@ -1,4 +1,4 @@
-"""Decide when a connection that stands is made anew, since over it nothing works that a new one would mend.
+"""Decide when a connection that stands is recreated, since over it nothing works that a new one would mend.
 
 A server drops a subscription whose permission is taken away, and does not restore it when that is given back: only a
 new connection subscribes again; and what it allows, it says when a connection begins. So one is wanted where a
@@ -14,11 +14,11 @@ FEW = 3
 FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0
 
 
-class IncrementalUpdate:
-    """One client's. ``renew`` makes its connection anew, for a reason."""
+class ReconnectPolicy:
+    """One client's. ``reconnect`` makes its connection again, for a reason."""
 
-    def __init__(self, renew: Callable[[str], None]) -> None:
-        self._renew = renew
+    def __init__(self, reconnect: Callable[[str], None]) -> None:
+        self._reconnect = reconnect
         self._unanswered = 0
         self._wait = FIRST_WAIT
         self._wanted_at = float("-inf")
@@ -67,4 +67,4 @@ class IncrementalUpdate:
 
     def _due(self, reason: str) -> None:
         self.stop()
-        self._renew(reason)
+        self._reconnect(reason)
