@@ -39,6 +39,9 @@ class BlockDraft(Protocol):
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
         """Note what the stream takes, and whether it is seen to refuse what is sent to it."""
 
+    def would_restore(self, facts: StreamFacts) -> bool:
+        """Tell whether the stream takes again what it did not take when it was last looked at."""
+
     def find_thinned(self, *, thinned: bool) -> bool:
         """Note that messages are gone from among those that are being read, or are no more."""
 

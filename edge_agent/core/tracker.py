@@ -60,11 +60,7 @@ DECISIONS_PER_DRAFT = 10_000
 
 
 class Draft:
-    """Inputs applied, not yet adopted.
-
-    Inputs that return a bool return False where the draft holds as many decisions as one commit should carry: begin to
-    commit it, adopt it, and give the same input to the next draft.
-    """
+    """Inputs applied to copies, not yet adopted: a ``BlockDraft``, which says when an input returns False."""
 
     def __init__(self, state: BlockState, senders: SenderTable, decision_limit: int, detect_blind_spans: bool) -> None:
         self._before = state
@@ -145,8 +141,8 @@ class Draft:
         self._ledger.refuse(rejected.message, rejected.reason, self._read(rejected.message))
         if too_old:
             self._ledger.count("withheld", "max_age")
-            return True
-        self._ledger.pass_on(rejected)
+        else:
+            self._ledger.pass_on(rejected)
         return True
 
     def pass_over(self, probe: ProbeSighting) -> bool:
@@ -196,6 +192,12 @@ class Draft:
             self.see_stream(msgspec.structs.replace(now, at=self.observed_through))
         self._takes, self._took = facts.takes, took
         return True
+
+    def would_restore(self, facts: StreamFacts) -> bool:
+        """Tell whether the stream takes again what it did not: it does as of the facts' instant, not before."""
+        seen = self._seen
+        takes_all_subjects = seen.by_subject and not facts.refuses_by_subject
+        return takes_all_subjects or self._compared(seen, facts)[0].narrowed_at < seen.narrowed_at
 
     def _compared(self, now: StreamSeen, facts: StreamFacts) -> tuple[StreamSeen, StreamTakes | None]:
         """Compare what the stream takes with what it took: give what is seen, and what it took that is missed."""
@@ -250,10 +252,7 @@ class Draft:
         return self.see_stream(msgspec.structs.replace(seen, at=at, sequence=sequence, thinned=thinned))
 
     def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
-        """Let no time pass while the stream's clock is ahead of the others; rule 8 of the tracker.
-
-        ``reference`` is what the others show: where nothing was observed yet, observation begins there.
-        """
+        """Obey rule 8; ``reference`` is what the other clocks show: where nothing was observed, observation begins."""
         if not self._finish_settling():
             return False
         if is_ahead == self.clock_ahead:
@@ -464,10 +463,7 @@ class Draft:
         return not at or self._settle_through(at)
 
     def _settle_through(self, at: int) -> bool:
-        """Settle ``at`` itself too, and let time go on behind it, so that nothing more can fall on it.
-
-        While coverage is suspended nothing falls due.
-        """
+        """Settle ``at`` itself too: nothing more can fall on it. While coverage is suspended nothing falls due."""
         if self._seen.is_suspending:
             self._go_on_from(at + 1)
             return True
@@ -580,15 +576,11 @@ class Tracker:
         self.senders = senders or SenderTable()
 
     def draft(self, *, decision_limit: int = DECISIONS_PER_DRAFT, detect_blind_spans: bool = True) -> Draft:
-        """Begin to apply inputs to copies.
-
-        ``decision_limit`` bounds the memory and the transaction of one commit. A replay of recorded inputs gives the
-        blind spans itself and turns their detection off.
-        """
+        """Begin to apply inputs to copies. A replay gives the blind spans itself, and turns their detection off."""
         return Draft(self.state, self.senders, decision_limit, detect_blind_spans)
 
     def adopt(self, draft: Draft) -> None:
-        """Make a draft the state, its commit having begun. Only a draft of the present state may be adopted, once."""
+        """Make a draft of the present state the state, once, its commit having begun."""
         changes = draft.changes()
         self.senders.adopt(changes.heard, changes.stale, changes.retired)
         self.state = draft.state()

@@ -44,6 +44,10 @@ class PositionDraft:
         """Note nothing: what the stream does not take is nobody's silence here."""
         return True
 
+    def would_restore(self, _facts: StreamFacts) -> bool:
+        """Tell that it does not: what it takes is not noted."""
+        return False
+
     def find_thinned(self, *, thinned: bool) -> bool:  # noqa: ARG002 - nobody is watched here
         """Note nothing: what was let go is nobody's silence here."""
         return True

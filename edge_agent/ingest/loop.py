@@ -78,6 +78,8 @@ class Ingest(Generic[D]):
         self._report = report
         self._server_at = 0
         self._thinning = Thinning()
+        self._restored: StreamFacts | None = None
+        """The first look at which the stream took again what it did not, until everything stored before is read."""
         self.read_at = 0.0
         self._checked: Checked | None = None
         self._checked_at = 0.0
@@ -218,6 +220,19 @@ class Ingest(Generic[D]):
         refuses = self.decider.state.seen.refuses if publish_error is None else bool(publish_error)
         at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
         facts = facts if at == facts.server_at else msgspec.structs.replace(facts, server_at=at)
+        state, restored = self.decider.state, self._restored
+        if self.decider.draft().would_restore(facts):
+            self._restored = restored = restored or facts
+            if state.observed_through < restored.server_at:
+                # What is still to be read was stored while it took less.
+                takes, by_subject = state.takes, state.seen.by_subject
+                facts = msgspec.structs.replace(facts, takes=takes, refuses_by_subject=by_subject)
+            else:
+                self._restored = None
+        elif restored is not None:
+            # It took everything for a while, and takes less again: whoever was heard meanwhile may be missed, too.
+            self._restored = None
+            await self._apply(lambda draft: draft.look_at(restored, refuses=refuses))
         await self._apply(lambda draft: draft.look_at(facts, refuses=refuses))
 
     async def _check(self) -> Checked:

@@ -337,3 +337,23 @@ def test_a_clock_that_is_set_between_the_two_questions_of_a_check_is_not_followe
     machine.server_clock_is_set(0)
     machine.agent_sees_a_silence(24)
     assert machine.agent.tracker.sender_counts() == {"heard": 0, "stale": 1}
+
+
+def test_nobody_is_accused_by_a_backlog_of_whom_the_stream_took_nothing_meanwhile(machine: TrackerMachine) -> None:
+    machine.begin(POLICIES[0], 1000)
+    machine.senders_register([("a", 0, 0, 0), ("c", 0, 0, 0)])
+    machine.agent_reads(100)
+    machine.senders_register([("a", 2, 0, 0), ("c", 2, 0, 0)] * 4)
+    # While the agent is behind by that, the stream takes nothing of a for a while, and then everything again.
+    machine.stream_takes_less_or_more("", False, ("nodes.c.>",))
+    machine.senders_register([("a", 2, 0, 0), ("c", 2, 0, 0)] * 5)
+    machine.do(machine.agent.check())
+    machine.stream_takes_less_or_more("", False, ("nodes.>",))
+    machine.do(machine.agent.check())
+    machine.senders_register([("a", 2, 0, 0), ("c", 2, 0, 0)] * 4)
+    machine.agent_reads(100)
+    machine.do(machine.agent.check())
+    machine.agent_sees_a_silence(2)
+    assert machine.agent.tracker.sender_counts() == {"heard": 2, "stale": 0}
+    machine.hub_gets_everything()
+    assert not [payload for payload in machine.hub.advisories.values() if b'"kind":"stale"' in payload]
