@@ -14,7 +14,7 @@ from edge_agent.core.block_mode import D, Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.copy_mode import Copier, CopyDraft, CopyEmitter, CopyIntake
 from edge_agent.core.intake import Intake
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.records import Emitter, Lane
 from edge_agent.core.relay_mode import Relay, RelayDraft, RelayEmitter, RelayIntake
 from edge_agent.core.senders import SenderTable

@@ -11,8 +11,7 @@ from typing import Protocol, TypeVar
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause, Decision, RecordedInput
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.records import OutboxRow, WatermarkContext
 from edge_agent.core.senders import SenderChanges
 from edge_agent.core.stream_past import StreamFacts

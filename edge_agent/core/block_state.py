@@ -3,8 +3,7 @@
 import msgspec
 
 from edge_agent.core.decisions import BlindCause, Counters, StreamSeen
-from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.rejections import Rejections
 from edge_agent.core.stream_past import StreamTakes
 from shared.identifiers import SourcePosition

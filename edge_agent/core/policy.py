@@ -1,8 +1,19 @@
-"""Hold the thresholds that the tracker decides by. All durations are microseconds, sizes bytes."""
+"""Hold the thresholds that the tracker decides by, and which revisions of the hub's policy a block has applied.
+
+All durations are microseconds, sizes bytes.
+
+What is said for a smaller scope (a block, a site, a region) outranks what is said for a larger one. A stream that was
+recreated is another past: its thresholds replace all earlier ones, and of its orders about senders only those count
+that were given since.
+"""
 
 import zlib
 
 import msgspec
+
+from shared.identifiers import BlockId
+from shared.policy import Revision, Scope, SetThresholds, scopes_of
+from shared.thresholds import Thresholds
 
 SPREAD_STEPS = 1 << 16
 MAX_SENDERS = 2_000_000
@@ -38,3 +49,47 @@ class Policy(msgspec.Struct, frozen=True):
         """Shorten a sender's first interval by a stable hash, so that a fleet does not forward in step."""
         step = zlib.crc32(sender_id.encode()) % SPREAD_STEPS + 1
         return self.sample_interval * step // SPREAD_STEPS
+
+
+class PolicyRevisions(msgspec.Struct, frozen=True):
+    """Through which revision, and in which past of the hub's stream (0: nothing was said yet).
+
+    ``given_at`` is the latest that the hub's clock was at any revision of that past, before the first one the site's
+    when the block's store began (0 in one that an earlier version made); orders about senders that were given at
+    ``floor`` or before are void.
+    ``thresholds`` are the last for each scope, by its name. Instants are microseconds.
+    """
+
+    stream_created_at: int = 0
+    revision: int = 0
+    given_at: int = 0
+    floor: int = 0
+    thresholds: dict[str, Thresholds] = {}
+    knows_latest: bool = False
+    """Whether ``given_at`` is the latest: an earlier version kept that of the last revision, whatever came before."""
+
+    def has(self, revision: Revision) -> bool:
+        """Tell whether a revision has been taken.
+
+        A hub whose stream was restored from an older copy uses numbers again: later is what was given later.
+        """
+        if revision.stream_created_us != self.stream_created_at or revision.revision > self.revision:
+            return False
+        return revision.given_at_us <= self.given_at or not self.knows_latest
+
+    def after(self, scope: Scope, revision: Revision, began_at: int) -> "PolicyRevisions":
+        """Take the next revision; ``began_at`` is about when the block's store began, where nothing else says so."""
+        before, given_at = self, revision.given_at_us
+        if revision.stream_created_us != self.stream_created_at:
+            before = PolicyRevisions(revision.stream_created_us, floor=self.given_at or began_at, knows_latest=True)
+        else:
+            given_at = max(given_at, self.given_at)
+        thresholds = before.thresholds
+        if isinstance(revision.order, SetThresholds):
+            thresholds = {**thresholds, str(scope): revision.order.thresholds}
+        return msgspec.structs.replace(before, revision=revision.revision, given_at=given_at, thresholds=thresholds)
+
+    def thresholds_of(self, block_id: BlockId) -> list[tuple[Scope, Thresholds]]:
+        """List the thresholds that are said for a block, those of the larger scope first."""
+        scopes = scopes_of(block_id)
+        return [(scope, self.thresholds[str(scope)]) for scope in scopes if str(scope) in self.thresholds]

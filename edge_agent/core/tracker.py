@@ -49,8 +49,7 @@ from edge_agent.core.decisions import (
     StreamSeen,
 )
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
-from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable, reason_to_forward
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition

@@ -6,8 +6,7 @@ Nobody is watched here, so time has no deadlines and coverage means no more than
 from edge_agent.core.block_state import BlockState, counted
 from edge_agent.core.decisions import BlindCause, Counters, Decision, EpochBegun, RecordedInput
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.senders import NO_CHANGES, SenderChanges
 from edge_agent.core.stream_past import StreamFacts
 from shared.identifiers import Incarnation, SourcePosition

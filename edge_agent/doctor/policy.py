@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import PolicyRevisions
 from edge_agent.doctor.finding import Finding, good, warning
 from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability.conditions import POLICY_REFUSED

@@ -8,8 +8,7 @@ import msgspec
 
 from edge_agent.core.block_mode import D, Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.ingest.port import ClockBound, Journal, Orders
 from edge_agent.source.port import ConsumerPaused, ConsumerShared, SourceUnavailable
 from edge_agent.store.port import EVERYTHING

@@ -16,7 +16,7 @@ from edge_agent.core.block_mode import D, Decider
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.records import OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change

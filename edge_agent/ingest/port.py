@@ -7,8 +7,7 @@ import msgspec
 
 from edge_agent.core.block_mode import BlockDraft
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.store.port import (
     BatchCommit,
 )

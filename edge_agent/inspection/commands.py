@@ -15,8 +15,16 @@ from edge_agent.config.options import EXAMPLES, config_option
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection import moments
-from edge_agent.inspection.decision_lines import HEADING, as_line, follow
-from edge_agent.inspection.decisions import FORWARDED, Decided, DecisionFilter, last_decisions, last_row_id
+from edge_agent.inspection.decisions import (
+    FORWARDED,
+    HEADING,
+    Decided,
+    DecisionFilter,
+    as_line,
+    follow,
+    last_decisions,
+    last_row_id,
+)
 from edge_agent.inspection.drop import drop_registrations, drop_set_apart
 from edge_agent.inspection.explanation import explain_sender
 from edge_agent.inspection.explanation_page import render_explanation

@@ -1,16 +1,22 @@
-"""Read the log of decisions: what was said of senders, what was forwarded, and what became of each record."""
+"""Read the log of decisions, and print it: advisories, forwarded registrations, and the fate of each record."""
 
 import sqlite3
+import time
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from edge_agent.core.records import Lane
 from edge_agent.inspection.blocks import KnownBlock, read_blocks, read_incarnations
+from edge_agent.inspection.moments import moment, rough
 from edge_agent.store import decision_log_sql
+from edge_agent.store.read_only import reading
 from edge_agent.store.schema import waits
 from shared.identifiers import AdvisoryKind, Incarnation, advisory_event_id
+from shared.tables import visible
 from shared.wire import origin_header
 
 FORWARDED = "forwarded"
@@ -129,3 +135,46 @@ def _event_id(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, In
 
 def _origin(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> str:
     return origin_header(block.block_id, incarnations[row["incarnation"]], row["sequence"])
+
+
+POLL_INTERVAL = 0.5
+
+_LINE = "{:20}  {:9}  {:12}  {:8}  {}"
+_RECORDS = {Fate.WAITING: "waiting", Fate.ACKNOWLEDGED: "sent", Fate.NEWER_SAMPLE: "replaced"}
+
+HEADING = _LINE.format("AT", "WHAT", "WHY", "RECORD", "SENDER")
+
+
+def as_line(decided: Decided) -> str:
+    """Lay a decision out; the sender's name, however long, comes last.
+
+    >>> as_line(Decided(1, "nodes", "a.example.net", "stale", 720_000_000, 0, 5, "acknowledged"))
+    '1970-01-01T00:12:00Z  stale      silent 12m    sent      a.example.net'
+    """
+    record = _RECORDS.get(Fate(decided.record), "") if decided.record in set(Fate) else "dropped"
+    return _LINE.format(moment(decided.at), decided.decision, _why(decided), record, visible(decided.sender_id))
+
+
+def _why(decided: Decided) -> str:
+    if decided.decision == FORWARDED:
+        return decided.reason
+    if decided.decision == AdvisoryKind.NEW:
+        return "rebuilt" if decided.rebuilt else "first heard"
+    silence = rough(decided.at - decided.last_seen_at)
+    return f"after {silence}" if decided.decision == AdvisoryKind.RECOVERED else f"silent {silence}"
+
+
+def follow(path: Path, wanted: DecisionFilter, tell: Callable[[str], None]) -> Iterator[Decided]:
+    """Give every decision that passes as it is taken, for ever; ``tell`` hears that another store has begun."""
+    while True:
+        with reading(path) as database:
+            # What is committed between the two looks would be shown now, and once more the next time.
+            database.execute("BEGIN")
+            newest = last_row_id(database)
+            if newest < wanted.after:
+                tell("the store was made anew")
+                wanted = msgspec.structs.replace(wanted, after=0)
+            found = last_decisions(database, wanted, limit=0) if newest > wanted.after else []
+        yield from found
+        wanted = msgspec.structs.replace(wanted, after=max(newest, wanted.after))
+        time.sleep(POLL_INTERVAL)

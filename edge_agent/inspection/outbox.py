@@ -19,8 +19,7 @@ from edge_agent.observability.pair_status import PairPhase
 from edge_agent.observability.status_board import NOT_ACCEPTED, UPSTREAM
 from edge_agent.observability.status_report import read_report
 from edge_agent.store import schema
-from edge_agent.store.chunks import read_pending
-from edge_agent.store.outbox_ages import instant_of
+from edge_agent.store.chunks import instant_of, read_pending
 from edge_agent.store.port import SetApartSum
 from edge_agent.store.read_only import StoreUnreadable
 from edge_agent.store.set_apart import set_apart_row

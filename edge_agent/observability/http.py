@@ -24,7 +24,7 @@ from edge_agent.observability.metrics import LaneNumbers, Numbers, metrics_of
 from edge_agent.observability.prometheus import CONTENT_TYPE, expose
 from edge_agent.observability.status_board import StatusBoard, now
 from edge_agent.runtime import process
-from edge_agent.store.outbox_ages import oldest_at
+from edge_agent.store.chunks import oldest_at
 from edge_agent.store.read_only import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.tables import visible

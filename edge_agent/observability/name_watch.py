@@ -19,7 +19,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.namesake import NamePhase, Namesake, Sightings, began_at
 from edge_agent.runtime.tasks import is_cancelled
-from edge_agent.source.own_messages import is_denied
+from edge_agent.source.port import is_denied
 from shared.identifiers import BlockId
 from shared.instants import SECOND, format_instant
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, Failure, PubAck, api_prefix, request

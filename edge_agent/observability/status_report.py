@@ -21,7 +21,7 @@ from edge_agent.observability.http import ask_health
 from edge_agent.observability.pair_status import PairStatus
 from edge_agent.observability.status_board import AgentStatus, now
 from edge_agent.store import schema
-from edge_agent.store.outbox_ages import oldest_at
+from edge_agent.store.chunks import oldest_at
 from edge_agent.store.port import OutboxLevel, SetApartSum
 from edge_agent.store.read_only import StoreUnreadable, is_held, reading
 from edge_agent.store.senders import slot_range

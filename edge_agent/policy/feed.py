@@ -15,7 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import PolicyRevisions
 from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.source.api import resets_consumers
 from edge_agent.source.replies import delivery_of

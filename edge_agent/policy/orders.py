@@ -13,8 +13,7 @@ import msgspec
 from edge_agent.config.stream import PolicySettings, StreamSettings
 from edge_agent.core.block_mode import BlockDraft
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.policy import Policy
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import Policy, PolicyRevisions
 from shared.identifiers import BlockId
 from shared.policy import ForwardSender, RetireSender, Revision, Scope, ScopedRevision
 from shared.thresholds import InvalidThresholds

@@ -9,10 +9,10 @@ import click
 import uvloop
 
 from edge_agent.simulator import options
-from edge_agent.simulator.ending import ended_by_signals
 from edge_agent.simulator.fleet import Fleet
 from edge_agent.simulator.history_command import history
 from edge_agent.simulator.live import LiveFleet
+from edge_agent.simulator.options import ended_by_signals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.script import EXAMPLE
 from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream

@@ -14,11 +14,11 @@ from edge_agent.config.stream import PolicySettings
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter
 from edge_agent.simulator import options
-from edge_agent.simulator.ending import ended_by_signals
 from edge_agent.simulator.fleet import Fleet, Lifetime, stable_hash
 from edge_agent.simulator.history import HistorySettings, SiteHistory
 from edge_agent.simulator.history_run import HistoryProgress, UndeliveredHistory, publish_histories
 from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lifetimes, read_intervals
+from edge_agent.simulator.options import ended_by_signals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
 from edge_agent.simulator.script import Script

@@ -1,6 +1,9 @@
-"""Read what both ways of simulating are told on the command line, and refuse what is wrong in one clear line."""
+"""The options that both ways of simulating share: read them, refuse what is wrong in one line, end at a signal."""
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -162,3 +165,17 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Tell a person how it goes."""
         if not self.quiet:
             click.echo(str(line), err=True)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[asyncio.Event]:
+    """Give an event that SIGINT and SIGTERM set."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    try:
+        yield ended
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

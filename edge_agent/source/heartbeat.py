@@ -14,7 +14,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from edge_agent.core.observation import HEARTBEAT_HEADER
-from edge_agent.source.own_messages import OwnMessagePhase, is_denied
+from edge_agent.source.port import OwnMessagePhase, is_denied
 from shared.instants import SECOND
 from shared.nats.jetstream_api import PubAck
 

@@ -1,6 +1,7 @@
-"""Say what the reading loop needs of a source. Tests hold every adapter to it."""
+"""Define what the reading loop needs of a source (tests hold every adapter to it), and phases of its own messages."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -101,3 +102,21 @@ class Source(Protocol):
 
     async def comes_back(self, within: float) -> bool:
         """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
+
+
+class OwnMessagePhase(StrEnum):
+    """State of the agent's own messages in its source, probes and heartbeats, as people are told."""
+
+    STORED = "stored"
+    NOT_STORED = "not stored"
+    OFF = "off"
+
+
+def is_denied(subject: str, reason: str) -> bool:
+    """Tell whether a permission violation is about a publish on a subject.
+
+    >>> is_denied("registration.Probe", 'nats: permissions violation for publish to "registration.probe"')
+    True
+    """
+    # nats-py gives it in small letters.
+    return f'publish to "{subject}"'.lower() in reason.lower()

@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription
 
 from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.stream_past import StreamFacts
-from edge_agent.source.own_messages import OwnMessagePhase, is_denied
+from edge_agent.source.port import OwnMessagePhase, is_denied
 from shared.instants import SECOND
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed

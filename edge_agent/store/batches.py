@@ -71,7 +71,7 @@ def write_block_batch(
     incarnations: Incarnations,
     log: DecisionLog,
 ) -> None:
-    """Write it into the transaction under way; the caller lets both books adopt it, or forget it."""
+    """Write it into the transaction under way; the caller adopts it in incarnations and log, or forgets it."""
     incarnations.make_room(database)
     number = _write_block(database, batch)
     write_senders(database, number, batch.changes, incarnations)

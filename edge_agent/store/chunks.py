@@ -5,6 +5,7 @@ leave by the thousand, moments later, all of them. Nothing in a chunk is ever ch
 records alone (a newer registration, the limit, an operator) unpacks it first, into rows like any others.
 """
 
+import re
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
@@ -16,6 +17,7 @@ import msgspec
 from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow
 from edge_agent.store import schema
 from edge_agent.store.port import EVERYTHING
+from shared import wire
 
 WORTH_A_CHUNK = 100
 """From how many records on: of fewer, each row is cheap, and the next may be about one of them."""
@@ -104,3 +106,32 @@ def _pieces(rows: Sequence[OutboxRow]) -> Iterator[tuple[Sequence[OutboxRow], in
         count = max(bisect_right(through, CHUNK_BYTES), 1)
         yield rows[first : first + count], through[count - 1]
         first += count
+
+
+_CHORIA_MILLISECONDS = 1_000
+# What a relay passes on has the header that its sender gave it: of more digits it would be no instant.
+_UNIX_MILLISECONDS = re.compile(r"[0-9]{1,13}")
+
+
+def oldest_at(database: sqlite3.Connection, lane: Lane) -> int:
+    """Give the instant of a lane's first record; 0 where none waits, or it does not say."""
+    return instant_of(database, lane, 1)
+
+
+def instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
+    """Give the instant that the first record from ``row_id`` on speaks of; 0 where there is none, or it says none."""
+    rows = read_pending(database, lane, row_id - 1, 1)
+    if not rows:
+        return 0
+    (row,) = rows
+    if lane is not Lane.ADVISORIES:
+        stored_at = row.headers.get(wire.SOURCE_HEADER, "").rpartition(" ")[2]
+        return int(stored_at) * _CHORIA_MILLISECONDS if _UNIX_MILLISECONDS.fullmatch(stored_at) else 0
+    try:
+        if row.is_watermark:
+            return wire.decode_watermark(row.payload).observed_through_us
+        advisory = wire.decode_advisory(row.payload)
+    except wire.WireError:
+        # Damage that SQLite does not notice: whoever looks at all that waits must see the rest.
+        return 0
+    return advisory.at_us if isinstance(advisory, wire.Advisory) else 0

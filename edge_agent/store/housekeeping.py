@@ -12,7 +12,7 @@ import aiosqlite
 
 from edge_agent.store import schema
 from edge_agent.store.batches import SideBatch
-from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.outbox_index import OutboxIndex
 from edge_agent.store.port import StoreFull, StoreUnwritable
 from edge_agent.store.sqlite import in_thread, noticing_damage
 from shared.sizes import format_size
@@ -101,38 +101,38 @@ class Flusher:
         path: Path,
         database: aiosqlite.Connection,
         lock: asyncio.Lock,
-        books: OutboxBooks,
+        index: OutboxIndex,
         space: DiskSpace,
         transact: Callable[[SideBatch], Awaitable[object]],
     ) -> None:
         self._path = path
         self._database = database
         self._lock = lock
-        self._books = books
+        self._index = index
         self._space = space
         self._transact = transact
 
     async def run(self) -> None:
         """Flush until cancelled; what cannot be written now is told once and tried again, damage ends it."""
-        logged, through, still, is_unpacked = "", dict(self._books.deletable_through), 0, False
+        logged, through, still, is_unpacked = "", dict(self._index.deletable_through), 0, False
         while True:
-            deleted = self._books.deleted_through
+            deleted = self._index.deleted_through
             await asyncio.sleep(FLUSH_INTERVAL)
-            still = still + 1 if self._books.deletable_through == through else 0
-            is_unpacked, through = is_unpacked and still > 0, dict(self._books.deletable_through)
+            still = still + 1 if self._index.deletable_through == through else 0
+            is_unpacked, through = is_unpacked and still > 0, dict(self._index.deletable_through)
             try:
                 with contextlib.suppress(StoreFull):
-                    unpacks = still >= STANDS_STILL and not is_unpacked and any(self._books.chunked.values())
+                    unpacks = still >= STANDS_STILL and not is_unpacked and any(self._index.chunked.values())
                     # Where batches are committed, they delete: another transaction would wait for the disk in vain.
-                    is_left = self._books.has_deletions and self._books.deleted_through == deleted
+                    is_left = self._index.has_deletions and self._index.deleted_through == deleted
                     if unpacks or is_left:
                         await self._transact(SideBatch(unpacks=unpacks))
                         is_unpacked = is_unpacked or unpacks
                     await self._answer_operator()
-                drains = self._books.deleted_through != deleted
+                drains = self._index.deleted_through != deleted
                 async with self._lock:
                     with noticing_damage():
-                        await self._space.give_back(self._books.size / MOVED_AT_MOST if drains else 0)
+                        await self._space.give_back(self._index.size / MOVED_AT_MOST if drains else 0)
                 logged = ""
             except (StoreUnwritable, sqlite3.OperationalError) as error:
                 if logged != (logged := str(error)):

@@ -17,8 +17,8 @@ import msgspec
 from edge_agent.core.records import Lane, OutboxRow, TooLarge, size_of
 from edge_agent.store import chunks, decision_log_sql, schema
 from edge_agent.store.chunks import Chunk
-from edge_agent.store.outbox_account import OutboxAccount
-from edge_agent.store.outbox_index import OutboxBooks, merged
+from edge_agent.store.outbox_delta import OutboxDelta
+from edge_agent.store.outbox_index import OutboxIndex, merge_watermarks
 from edge_agent.store.port import DroppedTooLarge, LaneDepth, PutBack
 from edge_agent.store.set_apart import SetApartChange
 from edge_agent.store.sqlite import put_rows
@@ -34,31 +34,31 @@ class OutboxChange:
 
     _database: sqlite3.Connection
 
-    def __init__(self, books: OutboxBooks, *, is_behind: bool) -> None:
-        self._books, self._is_behind = books, is_behind
+    def __init__(self, index: OutboxIndex, *, is_behind: bool) -> None:
+        self._index, self._is_behind = index, is_behind
         # As it is now: what the uploader does goes on while the transaction is written.
-        self._deletable_through = dict(books.deletable_through)
-        self._unsent_after = {lane: books.unsent_after(lane) for lane in Lane}
-        self._account = OutboxAccount(books)
-        self._placed: list[Sequence[OutboxRow]] = []
-        self._last_row_ids = dict(books.last_row_ids)
-        self._last_watermarks = dict(books.last_watermarks)
-        self._deleted_through = dict(books.deleted_through)
+        self._deletable_through = dict(index.deletable_through)
+        self._unsent_after = {lane: index.unsent_after(lane) for lane in Lane}
+        self._delta = OutboxDelta(index)
+        self._new_chunks: list[Sequence[OutboxRow]] = []
+        self._last_row_ids = dict(index.last_row_ids)
+        self._last_watermarks = dict(index.last_watermarks)
+        self._deleted_through = dict(index.deleted_through)
         self._appended: dict[Lane, tuple[list[OutboxRow], int]] = {}
-        self._removed: dict[Lane, list[int]] = {lane: [] for lane in Lane}
+        self._removed_ids: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         self._has_dropped_unsent = False
-        self._apart = SetApartChange(books, self._account)
-        self._dropped = set(books.dropped)
+        self._set_apart_rows = SetApartChange(index, self._delta)
+        self._dropped = set(index.dropped)
 
     @property
     def dropped(self) -> LaneDepth:
         """Measure what an operator had dropped."""
-        return self._account.dropped
+        return self._delta.dropped
 
     @property
     def put_back_ids(self) -> list[int]:
         """Give the new ids of rows that were set apart and wait in their lane again."""
-        return self._apart.returned_ids
+        return self._set_apart_rows.returned_ids
 
     @property
     def last_row_id(self) -> int:
@@ -66,31 +66,31 @@ class OutboxChange:
         return max(self._last_row_ids.values())
 
     def adopt(self) -> None:
-        """Let the books say what the transaction made durable."""
-        account = self._account
-        self._books.dropped = self._dropped
-        self._books.adopt(
-            account.depths,
-            account.chunked,
+        """Put into the outbox index what the transaction made durable."""
+        delta = self._delta
+        self._index.dropped = self._dropped
+        self._index.adopt(
+            delta.depths,
+            delta.chunked,
             self._last_row_ids,
             self._deleted_through,
             self._last_watermarks,
-            account.set_apart,
+            delta.set_apart,
         )
-        self._apart.adopt()
-        self._books.add_counts(account.additions)
-        for rows in self._placed:
-            self._books.chunked_senders.add(rows)
+        self._set_apart_rows.adopt()
+        self._index.add_counts(delta.additions)
+        for rows in self._new_chunks:
+            self._index.chunked_senders.add(rows)
         for lane, (appended, size) in self._appended.items():
-            self._books.tail.append(lane, appended, size)
-        for lane, row_ids in self._removed.items():
-            self._books.tail.remove(lane, row_ids)
+            self._index.tail.append(lane, appended, size)
+        for lane, row_ids in self._removed_ids.items():
+            self._index.tail.remove(lane, row_ids)
         if self._has_dropped_unsent:
-            self._books.tail.forget(Lane.REGISTRATIONS, self._last_row_ids[Lane.REGISTRATIONS])
+            self._index.tail.forget(Lane.REGISTRATIONS, self._last_row_ids[Lane.REGISTRATIONS])
         if self._is_behind and len(self._appended.get(Lane.REGISTRATIONS, ((), 0))[0]) >= chunks.WORTH_A_CHUNK:
-            self._books.registrations_came()
+            self._index.registrations_came()
         if self._appended or self._has_dropped_unsent:
-            self._books.announce_rows()
+            self._index.announce_rows()
 
     def begin(self, database: sqlite3.Connection) -> None:
         """Write into the transaction under way, from any thread; delete what the uploader has let go."""
@@ -98,14 +98,14 @@ class OutboxChange:
         for lane, row_id in self._deletable_through.items():
             if row_id == self._deleted_through[lane]:
                 continue
-            if self._account.has_single_rows(lane):
+            if self._delta.has_single_rows(lane):
                 ((rows, size),) = self._database.execute(schema.rows_through(lane), (row_id,))
                 self._database.execute(schema.delete_through(lane), (row_id,))
-                self._account.resize(lane, -rows, -size)
-            if self._account.chunked[lane]:
+                self._delta.resize(lane, -rows, -size)
+            if self._delta.chunked[lane]:
                 ((rows, size),) = self._database.execute(schema.chunks_through(lane), (row_id,))
                 self._database.execute(schema.delete_chunks_through(lane), (row_id,))
-                self._account.resize_chunked(lane, -rows, -size)
+                self._delta.resize_chunked(lane, -rows, -size)
             self._deleted_through[lane] = row_id
 
     def append(self, rows: Sequence[OutboxRow]) -> int:
@@ -116,10 +116,10 @@ class OutboxChange:
         first = max(self._last_row_ids.values()) + 1
         lanes: tuple[list[OutboxRow], ...] = ([], [], [])
         for row_id, row in enumerate(rows, first):
-            lanes[row.lane].append(_numbered(row, row_id))
+            lanes[row.lane].append(_with_row_id(row, row_id))
         advisories, registrations, copies = lanes
         registrations = self._newest_by_sender(registrations)
-        self._unpack_replaced(registrations)
+        self._unpack_chunks_of(registrations)
         self._delete_replaced(registrations)
         self._append(Lane.REGISTRATIONS, registrations)
         self._append(Lane.ADVISORIES, self._without_superfluous(advisories))
@@ -129,7 +129,7 @@ class OutboxChange:
     def trim(self) -> None:
         """Drop the oldest unsent registrations while the outbox is over its limit, counted."""
         after = self._unsent_after[Lane.REGISTRATIONS]
-        while (excess := self._account.excess) > 0:
+        while (excess := self._delta.excess) > 0:
             chunk = self._first_chunk(Lane.REGISTRATIONS)
             behind = chunk.first_row_id if chunk else schema.EVERY_ROW
             rows = list(self._database.execute(schema.OLDEST_REGISTRATIONS, (after, behind)))
@@ -143,9 +143,9 @@ class OutboxChange:
                     break
                 excess -= size
                 dropped.append((row_id,))
-                self._account.drop(block, OUTBOX_FULL, row_id, size)
+                self._delta.drop(block, OUTBOX_FULL, row_id, size)
             self._database.executemany(schema.DELETE_REGISTRATION, dropped)
-            self._removed[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
+            self._removed_ids[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
 
     def set_apart(self, row: OutboxRow, too_large: TooLarge, at: int) -> None:
         """Set a row in flight apart from its lane, counted; without effect where it is gone already.
@@ -158,15 +158,15 @@ class OutboxChange:
             self._unpack(lane, chunk)
         is_kept = lane is not Lane.REGISTRATIONS and not row.is_watermark
         if is_kept:
-            self._apart.keep(self._database, row, too_large, at)
+            self._set_apart_rows.keep(self._database, row, too_large, at)
         if not self._database.execute(schema.delete_row(lane), (row_id,)).rowcount:
             return
         if lane is Lane.REGISTRATIONS:
-            self._account.drop(row.block, TOO_LARGE, row_id, row.size)
+            self._delta.drop(row.block, TOO_LARGE, row_id, row.size)
         else:
-            self._account.resize(lane, -1, -row.size)
+            self._delta.resize(lane, -1, -row.size)
         if row.is_watermark:
-            self._account.count_dropped(row.block, TOO_LARGE)
+            self._delta.count_dropped(row.block, TOO_LARGE)
         if not is_kept:
             self._database.execute(schema.NOTE_TOO_LARGE, (row.block, too_large.limit, too_large.needed, at))
             self._dropped.add((row.block, too_large.limit))
@@ -180,15 +180,15 @@ class OutboxChange:
 
     def put_back(self, which: PutBack) -> None:
         """Append rows that are set apart to their lane again."""
-        found = self._apart.take(self._database, which)
+        found = self._set_apart_rows.take(self._database, which)
         if found:
             first = self.append([row for row, _ in found])
             for row_id, (_, at) in enumerate(found, first):
-                self._apart.returned(row_id, at)
+                self._set_apart_rows.returned(row_id, at)
 
     def drop_set_apart(self, blocks: str, cause: str) -> None:
         """Drop everything that is set apart, of the blocks that match a GLOB."""
-        self._apart.drop(self._database, blocks, cause)
+        self._set_apart_rows.drop(self._database, blocks, cause)
 
     def drop_unsent(self, blocks: str, cause: str) -> None:
         """Drop every registration that is not in flight, of the blocks that match a GLOB."""
@@ -198,14 +198,14 @@ class OutboxChange:
             self._unpack(Lane.REGISTRATIONS, chunk)
         which = (after, blocks)
         for chunk in [Chunk(*row) for row in self._database.execute(schema.UNSENT_CHUNKS, which)]:
-            self._account.drop_together(chunk.block, cause, chunk.count, chunk.size)
-            self._account.chunked[Lane.REGISTRATIONS] -= chunk.size
+            self._delta.drop_together(chunk.block, cause, chunk.count, chunk.size)
+            self._delta.chunked[Lane.REGISTRATIONS] -= chunk.size
             within = (cause, chunk.first_row_id, chunk.last_row_id)
             self._database.execute(decision_log_sql.SET_FATES_WITHIN, within)
             self._database.execute(decision_log_sql.SET_FATES_WITHIN_CHUNKS, within)
             self._database.execute(schema.delete_chunk(Lane.REGISTRATIONS), (chunk.last_row_id,))
         for block, rows, size in self._database.execute(schema.UNSENT_REGISTRATIONS, which):
-            self._account.drop_together(block, cause, rows, size)
+            self._delta.drop_together(block, cause, rows, size)
         self._database.execute(decision_log_sql.SET_FATE_OF_UNSENT, (cause, *which))
         self._database.execute(decision_log_sql.SET_FATE_OF_UNSENT_IN_CHUNK, (cause, *which))
         self._database.execute(schema.DELETE_UNSENT, which)
@@ -221,7 +221,7 @@ class OutboxChange:
 
     def finish(self) -> None:
         """Write what this transaction counted, and what became of the registrations that it let go."""
-        self._account.write(self._database)
+        self._delta.write(self._database)
 
     # Appending
 
@@ -248,17 +248,19 @@ class OutboxChange:
         ]
         put_rows(self._database, partial(schema.put_in_outbox, lane), values)
         size = size_of(rows)
-        self._account.resize(lane, len(rows), size)
+        self._delta.resize(lane, len(rows), size)
         return size
 
     def _without_superfluous(self, rows: list[OutboxRow]) -> list[OutboxRow]:
         """Leave out watermarks that the next ones merge with; delete such that stand in the lane."""
         lane = Lane.ADVISORIES
-        kept, superfluous = merged(rows, self._last_watermarks, self._last_row_ids[lane], self._unsent_after[lane])
+        kept, superfluous = merge_watermarks(
+            rows, self._last_watermarks, self._last_row_ids[lane], self._unsent_after[lane]
+        )
         for row_id, size in superfluous.items():
             self._database.execute(schema.DELETE_ADVISORY, (row_id,))
-            self._removed[lane].append(row_id)
-            self._account.resize(lane, -1, -size)
+            self._removed_ids[lane].append(row_id)
+            self._delta.resize(lane, -1, -size)
         return kept
 
     # Compaction
@@ -272,7 +274,7 @@ class OutboxChange:
             if not row.sender_id or newest[row.sender_id] == row.row_id:
                 kept.append(row)
             else:
-                self._account.replace(row.block, row.row_id)
+                self._delta.replace(row.block, row.row_id)
         return kept
 
     def _delete_replaced(self, rows: Iterable[OutboxRow], through: int = schema.EVERY_ROW) -> set[str]:
@@ -280,7 +282,7 @@ class OutboxChange:
         lane = Lane.REGISTRATIONS
         after = self._unsent_after[lane]
         newer: set[str] = set()
-        if self._last_row_ids[lane] <= after or not self._account.has_single_rows(lane):
+        if self._last_row_ids[lane] <= after or not self._delta.has_single_rows(lane):
             return newer
         senders: dict[str, list[str]] = {}
         for row in rows:
@@ -292,10 +294,10 @@ class OutboxChange:
             newer.update(sender_id for row_id, _, sender_id in found if row_id > through)
             replaced = [(row_id, size) for row_id, size, _ in found if row_id <= through]
             self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
-            self._removed[lane].extend(row_id for row_id, _ in replaced)
-            self._account.resize(lane, -len(replaced), -sum(size for _, size in replaced))
+            self._removed_ids[lane].extend(row_id for row_id, _ in replaced)
+            self._delta.resize(lane, -len(replaced), -sum(size for _, size in replaced))
             for row_id, _ in replaced:
-                self._account.replace(block, row_id)
+                self._delta.replace(block, row_id)
         return newer
 
     # Chunks
@@ -304,28 +306,28 @@ class OutboxChange:
         if len(rows) < chunks.WORTH_A_CHUNK or lane is Lane.COPIES:
             return False
         # A watermark may be replaced by the next, and people are told how many wait.
-        is_small = lane is not Lane.REGISTRATIONS or self._account.chunked[lane] <= self._books.max_chunked
+        is_small = lane is not Lane.REGISTRATIONS or self._delta.chunked[lane] <= self._index.max_chunked
         return is_small and not any(row.watermark_since for row in rows)
 
     def _put_chunks(self, lane: Lane, rows: list[OutboxRow]) -> int:
         pieces = chunks.put_chunks(self._database, lane, rows)
         if lane is Lane.REGISTRATIONS:
-            self._placed += [piece for piece, _ in pieces]
+            self._new_chunks += [piece for piece, _ in pieces]
         size = sum(size for _, size in pieces)
-        self._account.resize_chunked(lane, len(rows), size)
+        self._delta.resize_chunked(lane, len(rows), size)
         return size
 
     def _first_chunk(self, lane: Lane) -> Chunk | None:
         """Find the first chunk with rows that are not in flight."""
-        if not self._account.chunked[lane]:
+        if not self._delta.chunked[lane]:
             return None
         return chunks.first_chunk_behind(self._database, lane, self._unsent_after[lane])
 
-    def _unpack_replaced(self, rows: Iterable[OutboxRow]) -> None:
+    def _unpack_chunks_of(self, rows: Iterable[OutboxRow]) -> None:
         """Unpack the chunks in which older registrations of the same senders wait."""
-        if self._account.chunked[Lane.REGISTRATIONS]:
+        if self._delta.chunked[Lane.REGISTRATIONS]:
             unsent_after = self._unsent_after[Lane.REGISTRATIONS]
-            for last_row_id in self._books.chunked_senders.chunks_with(rows, unsent_after):
+            for last_row_id in self._index.chunked_senders.chunks_with(rows, unsent_after):
                 chunk = chunks.first_chunk_behind(self._database, Lane.REGISTRATIONS, last_row_id - 1)
                 if chunk and chunk.last_row_id == last_row_id:
                     self._unpack(Lane.REGISTRATIONS, chunk)
@@ -335,12 +337,12 @@ class OutboxChange:
         acknowledged, unsent = self._deletable_through[lane], self._unsent_after[lane]
         rows = chunks.rows_of(self._database, lane, chunk)
         self._database.execute(schema.delete_chunk(lane), (chunk.last_row_id,))
-        self._account.resize_chunked(lane, -chunk.count, -chunk.size)
+        self._delta.resize_chunked(lane, -chunk.count, -chunk.size)
         newer = self._delete_replaced([row for row in rows if row.row_id > unsent], chunk.last_row_id)
         for row in rows:
             if row.row_id > unsent and row.sender_id in newer:
-                self._account.replace(row.block, row.row_id)
-                self._removed[lane].append(row.row_id)
+                self._delta.replace(row.block, row.row_id)
+                self._removed_ids[lane].append(row.row_id)
         self._insert(
             lane,
             [
@@ -351,7 +353,7 @@ class OutboxChange:
         )
 
 
-def _numbered(row: OutboxRow, row_id: int) -> OutboxRow:
+def _with_row_id(row: OutboxRow, row_id: int) -> OutboxRow:
     """Give a row its id. One that has an id already is known by it elsewhere."""
     if row.row_id:
         return msgspec.structs.replace(row, row_id=row_id)

@@ -72,7 +72,7 @@ class LastWatermark(msgspec.Struct, frozen=True):
     behind: int
 
 
-def merged(
+def merge_watermarks(
     rows: list[OutboxRow], last_watermarks: dict[str, LastWatermark], end: int, unsent_after: int
 ) -> tuple[list[OutboxRow], dict[int, int]]:
     """Give those of a lane's new rows that remain, and the superfluous ones before them: sizes in bytes by row id.
@@ -98,7 +98,7 @@ def merged(
 MOST_BYTES = 16 << 20
 
 
-class _LaneTail:
+class _RecentRowsOfLane:
     """Every row of one lane behind ``begins_after``, by row id."""
 
     def __init__(self, begins_after: int) -> None:
@@ -112,11 +112,11 @@ class _LaneTail:
         self.size = 0
 
 
-class OutboxTail:
+class RecentRows:
     """The ends of all lanes, as last committed."""
 
     def __init__(self, last_row_ids: Mapping[Lane, int]) -> None:
-        self._lanes = {lane: _LaneTail(last_row_ids[lane]) for lane in Lane}
+        self._lanes = {lane: _RecentRowsOfLane(last_row_ids[lane]) for lane in Lane}
 
     def append(self, lane: Lane, rows: Sequence[OutboxRow], size: int) -> None:
         """Keep rows that were committed, each with its id; ``size`` is that of all, in bytes."""
@@ -186,7 +186,7 @@ BATCHES_UNDER_WAY = 32 << 20
 bytes: what is being committed and what is read meanwhile."""
 
 
-class OutboxBooks:
+class OutboxIndex:
     """Depths, counters and row ids as last committed, and what is in flight."""
 
     def __init__(
@@ -211,7 +211,7 @@ class OutboxBooks:
         self.last_row_ids = last_row_ids
         self.counters = counters
         self.last_watermarks: dict[str, LastWatermark] = {}
-        self.tail = OutboxTail(last_row_ids)
+        self.tail = RecentRows(last_row_ids)
         self.in_flight_through = dict.fromkeys(Lane, 0)
         self.deletable_through = dict.fromkeys(Lane, 0)
         self.give_back: dict[Lane, Callable[[], int]] = {}
@@ -246,12 +246,12 @@ class OutboxBooks:
                 counters.setdefault(block, {}).setdefault(what, {})[cause] = count
         async with database.execute(schema.SET_APART_DEPTH) as cursor:
             set_apart = LaneDepth(*((await cursor.fetchone()) or (0, 0)))
-        books = cls(max_outbox, depths, chunked, last_row_ids, counters, set_apart)
+        index = cls(max_outbox, depths, chunked, last_row_ids, counters, set_apart)
         async with database.execute(schema.TOO_LARGE) as cursor:
-            books.dropped = {(block, cause) async for block, cause, *_ in cursor}
+            index.dropped = {(block, cause) async for block, cause, *_ in cursor}
         if chunked[Lane.REGISTRATIONS]:
-            await in_thread(database, books.chunked_senders.load)
-        return books
+            await in_thread(database, index.chunked_senders.load)
+        return index
 
     @property
     def has_deletions(self) -> bool:

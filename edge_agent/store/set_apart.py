@@ -10,8 +10,8 @@ import msgspec
 
 from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.store import schema
-from edge_agent.store.outbox_account import OutboxAccount
-from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.outbox_delta import OutboxDelta
+from edge_agent.store.outbox_index import OutboxIndex
 from edge_agent.store.port import DroppedTooLarge, PutBack, SetApartSum
 
 SET_APART_FULL = "set_apart_full"
@@ -45,28 +45,28 @@ def dropped_too_large(database: sqlite3.Connection) -> list[DroppedTooLarge]:
 class SetApartChange:
     """What one transaction does to what is set apart; adopt() it when that was durable."""
 
-    def __init__(self, books: OutboxBooks, account: OutboxAccount) -> None:
-        self._books, self._account = books, account
+    def __init__(self, index: OutboxIndex, delta: OutboxDelta) -> None:
+        self._index, self._delta = index, delta
         self._kept: list[int] = []
         self._returned: dict[int, int] = {}
 
     def adopt(self) -> None:
-        """Let the books know which rows were tried again."""
-        self._books.returned |= self._returned
+        """Note in the outbox index which rows were tried again."""
+        self._index.returned |= self._returned
         for row_id in self._kept:
-            self._books.returned.pop(row_id, None)
+            self._index.returned.pop(row_id, None)
 
     def keep(self, database: sqlite3.Connection, row: OutboxRow, too_large: TooLarge, at: int) -> None:
         """Take a row over from its lane, where it still is; beyond the bound, the oldest goes, counted."""
-        first_at = self._books.returned.get(row.row_id)
+        first_at = self._index.returned.get(row.row_id)
         values = (too_large.limit, too_large.needed, first_at or at, row.row_id)
         if not database.execute(schema.set_apart(row.lane), values).rowcount:
             return
         self._kept.append(row.row_id)
-        self._account.resize_set_apart(1, row.size)
+        self._delta.resize_set_apart(1, row.size)
         if first_at is None:
-            self._account.count_set_apart(row.block, too_large.limit)
-        while (excess := self._account.set_apart.size - self._books.max_set_apart) > 0:
+            self._delta.count_set_apart(row.block, too_large.limit)
+        while (excess := self._delta.set_apart.size - self._index.max_set_apart) > 0:
             for row_id, block, size in database.execute(schema.OLDEST_SET_APART).fetchall():
                 if excess <= 0:
                     break
@@ -85,7 +85,7 @@ class SetApartChange:
                 break
         found = [set_apart_row(database, row_id) for row_id in sorted(chosen)]
         database.executemany(schema.DELETE_SET_APART, [(row_id,) for row_id in chosen])
-        self._account.resize_set_apart(-len(found), -sum(row.size for row, _ in found))
+        self._delta.resize_set_apart(-len(found), -sum(row.size for row, _ in found))
         return found
 
     def returned(self, row_id: int, at: int) -> None:
@@ -105,4 +105,4 @@ class SetApartChange:
     def _drop(self, database: sqlite3.Connection, row: tuple[int, str, int], cause: str) -> None:
         row_id, block, size = row
         database.execute(schema.DELETE_SET_APART, (row_id,))
-        self._account.drop_set_apart(block, cause, size)
+        self._delta.drop_set_apart(block, cause, size)

@@ -30,7 +30,7 @@ from edge_agent.store.housekeeping import DiskSpace, Flusher
 from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.marker import Marker
 from edge_agent.store.outbox_change import OutboxChange
-from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.outbox_index import OutboxIndex
 from edge_agent.store.port import (
     EVERYTHING,
     BatchCommit,
@@ -62,21 +62,21 @@ class SqliteStore:
         path: Path,
         database: aiosqlite.Connection,
         incarnations: Incarnations,
-        books: OutboxBooks,
+        index: OutboxIndex,
         log: DecisionLog,
         marker: Marker,
     ) -> None:
         self._path = path
         self._database = database
         self._incarnations = incarnations
-        self._books = books
+        self._index = index
         self._log = log
         self._marker = marker
         self._space = DiskSpace(path, database)
         self._lock = asyncio.Lock()
         self.commits = Tally()
         self._block_counters: dict[str, Counters] = {}
-        flusher = Flusher(path, database, self._lock, books, self._space, self._transact)
+        flusher = Flusher(path, database, self._lock, index, self._space, self._transact)
         self._flusher = asyncio.create_task(flusher.run(), name="store flusher")
 
     @classmethod
@@ -105,15 +105,15 @@ class SqliteStore:
         # Some distributions overwrite what is deleted: an outbox would be written twice.
         await database.execute("PRAGMA secure_delete=OFF")
         incarnations = await Incarnations.load(database)
-        books, log = await OutboxBooks.load(database, max_outbox), await DecisionLog.load(database, incarnations)
-        return cls(path, database, incarnations, books, log, Marker(path))
+        index, log = await OutboxIndex.load(database, max_outbox), await DecisionLog.load(database, incarnations)
+        return cls(path, database, incarnations, index, log, Marker(path))
 
     async def close(self) -> None:
         """Write what is still to be deleted, where that can be done now, and close: else those rows are sent again."""
         self._flusher.cancel()
         await asyncio.gather(self._flusher, return_exceptions=True)
         try:
-            if self._books.has_deletions or any(self._books.chunked.values()):
+            if self._index.has_deletions or any(self._index.chunked.values()):
                 with contextlib.suppress(StoreUnwritable):
                     await self._transact(SideBatch(unpacks=True))
         finally:
@@ -172,44 +172,44 @@ class SqliteStore:
 
     def is_paused(self) -> bool:
         """Tell whether what may not be dropped has reached the outbox's limit."""
-        return self._books.is_full
+        return self._index.is_full
 
     async def wait_for_room(self) -> None:
         """Wait until it has not."""
-        await self._books.wait_for_room()
+        await self._index.wait_for_room()
 
     def copies_wait(self) -> bool:
         """Tell whether there are copies that the region has not acknowledged."""
-        return self._books.copies_wait
+        return self._index.copies_wait
 
     async def let_uploads_follow(self) -> None:
         """Wait a moment where copies are read faster than they leave."""
-        await self._books.let_uploads_follow()
+        await self._index.let_uploads_follow()
 
     def depths(self) -> dict[Lane, LaneDepth]:
         """Measure what waits."""
-        return dict(self._books.depths)
+        return dict(self._index.depths)
 
     def last_row_ids(self) -> dict[Lane, int]:
         """Name the last row that each lane ever had."""
-        return dict(self._books.last_row_ids)
+        return dict(self._index.last_row_ids)
 
     @property
     def append_count(self) -> int:
         """Count how often rows were appended."""
-        return self._books.append_count
+        return self._index.append_count
 
     def acknowledged_through(self) -> dict[Lane, int]:
         """Name by lane the row up to which none waits any more."""
-        return self._books.acknowledged_through()
+        return self._index.acknowledged_through()
 
     def outbox_counters(self, block: str) -> Counters:
         """Give what was compacted and dropped, by cause."""
-        return self._books.counters.get(block, {})
+        return self._index.counters.get(block, {})
 
     def at_hand(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow] | None:
         """Give what pending() does where that takes no time; None where a file, or a transaction, takes some."""
-        return self._books.take(lane, after_row_id, row_limit, is_changing=self._lock.locked())
+        return self._index.take(lane, after_row_id, row_limit, is_changing=self._lock.locked())
 
     async def pending(
         self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
@@ -219,10 +219,10 @@ class SqliteStore:
         Out of the file no more than the row that reaches ``byte_limit``.
         """
         async with self._lock:
-            rows = self._books.take(lane, after_row_id, row_limit, is_changing=False)
+            rows = self._index.take(lane, after_row_id, row_limit, is_changing=False)
             if rows is None:
                 rows = await self._read_pending(lane, after_row_id, row_limit, byte_limit)
-                self._books.leave(lane, rows)
+                self._index.leave(lane, rows)
         return rows
 
     async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int) -> list[OutboxRow]:
@@ -236,26 +236,26 @@ class SqliteStore:
 
     def delete_through(self, lane: Lane, row_id: int) -> None:
         """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
-        self._books.deletable_through[lane] = max(self._books.deletable_through[lane], row_id)
-        self._books.tail.pass_over(lane, row_id)
+        self._index.deletable_through[lane] = max(self._index.deletable_through[lane], row_id)
+        self._index.tail.pass_over(lane, row_id)
         if lane is Lane.COPIES:
-            self._books.copies_move()
+            self._index.copies_move()
 
     def is_filling(self) -> bool:
         """Tell whether reading is behind and brings registrations by the hundred."""
-        return self._books.is_filling
+        return self._index.is_filling
 
     def release(self, lane: Lane) -> None:
         """Take back that rows are in flight: they will be read and sent again."""
-        self._books.in_flight_through[lane] = 0
+        self._index.in_flight_through[lane] = 0
 
     async def wait_for_rows(self, seen: int) -> int:
         """Wait until the count of appends differs from ``seen``; give the new count."""
-        return await self._books.wait_for_rows(seen)
+        return await self._index.wait_for_rows(seen)
 
     def reads_ahead(self, lane: Lane, give_back: Callable[[], int]) -> None:
         """Let ``give_back`` be called before an operator drops a lane's rows: what was read and has not left."""
-        self._books.give_back[lane] = give_back
+        self._index.give_back[lane] = give_back
 
     async def drop_registrations(self, blocks: str) -> LaneDepth:
         """Drop the registrations that have not left, of the blocks that match a GLOB, because an operator asks.
@@ -268,7 +268,7 @@ class SqliteStore:
 
     def set_apart_depth(self) -> LaneDepth:
         """Measure what is set apart."""
-        return self._books.set_apart
+        return self._index.set_apart
 
     async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
         """Keep rows that their target cannot take where they hold up nobody; registrations, watermarks go, counted.
@@ -279,7 +279,7 @@ class SqliteStore:
 
     async def wait_for_too_large(self) -> None:
         """Wait until something is set apart, or is known to have been dropped for its size."""
-        await self._books.wait_for_too_large()
+        await self._index.wait_for_too_large()
 
     async def dropped_too_large(self) -> list[DroppedTooLarge]:
         """Say what is known to have been dropped for its size."""
@@ -287,10 +287,10 @@ class SqliteStore:
 
     async def outbox_level(self) -> OutboxLevel:
         """Say how full the outbox is, and what is too large for the region."""
-        books = self._books
-        is_any = books.set_apart.rows or books.dropped
+        index = self._index
+        is_any = index.set_apart.rows or index.dropped
         set_apart, dropped = await self._too_large() if is_any else ((), ())
-        return OutboxLevel(books.size, books.max_outbox, tuple(set_apart), tuple(dropped))
+        return OutboxLevel(index.size, index.max_outbox, tuple(set_apart), tuple(dropped))
 
     async def _too_large(self) -> tuple[Sequence[SetApartSum], Sequence[DroppedTooLarge]]:
         set_apart: list[SetApartSum] = []
@@ -346,8 +346,8 @@ class SqliteStore:
 
     async def _transact_locked(self, batch: BatchCommit | SideBatch) -> OutboxChange:
         if isinstance(batch, SideBatch) and batch.dropped_blocks and not batch.drops_set_apart:
-            self._books.take_back(Lane.REGISTRATIONS)
-        outbox = OutboxChange(self._books, is_behind=isinstance(batch, BatchCommit) and batch.is_behind)
+            self._index.take_back(Lane.REGISTRATIONS)
+        outbox = OutboxChange(self._index, is_behind=isinstance(batch, BatchCommit) and batch.is_behind)
 
         def write(database: sqlite3.Connection) -> None:
             outbox.begin(database)

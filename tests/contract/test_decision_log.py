@@ -15,7 +15,7 @@ from edge_agent.core.decisions import Advise, CloseCoverage, Decision, Forward
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Emitter, Lane, WatermarkContext
 from edge_agent.core.senders import SenderChanges
-from edge_agent.inspection import decision_lines
+from edge_agent.inspection import decisions
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions, last_row_id
 from edge_agent.store import chunks, decision_log_sql
 from edge_agent.store.port import BatchCommit
@@ -191,7 +191,7 @@ async def test_row_ids_rise_across_lanes_and_are_not_used_again(tmp_path: Path) 
 async def test_a_decision_that_is_committed_while_another_is_shown_is_shown_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decision_lines, "POLL_INTERVAL", 0.0)
+    monkeypatch.setattr(decisions, "POLL_INTERVAL", 0.0)
     path, loop = tmp_path / "agent.db", asyncio.get_running_loop()
     async with opened(path) as store:
         await store.commit(batch([advise("a", 1)]))
@@ -203,7 +203,7 @@ async def test_a_decision_that_is_committed_while_another_is_shown_is_shown_once
                 asyncio.run_coroutine_threadsafe(store.commit(to_come.pop(0)), loop).result(30)
             return newest
 
-        monkeypatch.setattr(decision_lines, "last_row_id", meanwhile)
-        following = decision_lines.follow(path, DecisionFilter(), print)
+        monkeypatch.setattr(decisions, "last_row_id", meanwhile)
+        following = decisions.follow(path, DecisionFilter(), print)
         shown = await asyncio.to_thread(lambda: [next(following).sender_id for _ in range(3)])
     assert shown == ["a", "b", "c"]

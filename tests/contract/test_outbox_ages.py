@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.store.outbox_ages import oldest_at
+from edge_agent.store.chunks import oldest_at
 from edge_agent.store.read_only import reading
 from tests.support.store_batches import advisory, batch, opened, registration, watermark
 

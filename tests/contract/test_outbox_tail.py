@@ -44,7 +44,7 @@ async def test_what_another_member_has_delivered_is_not_kept_in_memory(tmp_path:
     async with opened(tmp_path / "agent.db") as store:
         await store.commit(batch(1, [registration("n", "r"), registration("m", "s"), registration("o", "t")]))
         store.delete_through(Lane.REGISTRATIONS, 2)
-        tail = store._books.tail._lanes[Lane.REGISTRATIONS]
+        tail = store._index.tail._lanes[Lane.REGISTRATIONS]
         assert ([*tail.rows], tail.begins_after, tail.size) == ([3], 2, tail.rows[3].size)
         assert [row.row_id for row in await store.pending(Lane.REGISTRATIONS, 2, 10)] == [3]
 

@@ -79,7 +79,7 @@ async def test_a_row_has_the_size_that_it_was_counted_with_however_it_is_read(tm
     async with opened(path) as store:
         await store.commit(batch(1, rows))
         assert store.depths()[Lane.REGISTRATIONS] == LaneDepth(count, size)
-        assert (store._books.chunked[Lane.REGISTRATIONS] > 0) == (count == COUNT)
+        assert (store._index.chunked[Lane.REGISTRATIONS] > 0) == (count == COUNT)
     async with opened(path) as store:
         assert store.depths()[Lane.REGISTRATIONS] == LaneDepth(count, size)
         read = await store.pending(Lane.REGISTRATIONS, 0, ALL_ROWS)

@@ -15,8 +15,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.runtime.links import max_payload_of
 from edge_agent.source.api import SourceApi, resets_consumers
 from edge_agent.source.consumer import SourceAddress
-from edge_agent.source.own_messages import OwnMessagePhase
-from edge_agent.source.port import Checked, Opened, SourceUnavailable
+from edge_agent.source.port import Checked, Opened, OwnMessagePhase, SourceUnavailable
 from edge_agent.source.probe import Probe, ProbeRule
 from edge_agent.source.reader import JetStreamSource
 from shared.embedded.link import EmbeddedLink

@@ -111,9 +111,9 @@ def watermark(text: str, since: int = 1, block: str = BLOCK) -> OutboxRow:
 
 async def waiting(store: SqliteStore, lane: Lane) -> list[str]:
     """Give what waits in a lane, by the words it was made with, and leave it as unsent as it was."""
-    in_flight = store._books.in_flight_through[lane]
+    in_flight = store._index.in_flight_through[lane]
     rows = await store.pending(lane, 0, ALL_ROWS)
-    store._books.in_flight_through[lane] = in_flight
+    store._index.in_flight_through[lane] = in_flight
     return [row.payload.decode().strip() for row in rows]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import PolicyRevisions
 from edge_agent.policy.feed import PolicyFeed
 from shared.instants import MINUTE
 from shared.nats.connection import connect

@@ -11,7 +11,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.observability.health import PartStatus
 from edge_agent.source import heartbeat as heartbeat_module
 from edge_agent.source.heartbeat import Heartbeat
-from edge_agent.source.own_messages import OwnMessagePhase
+from edge_agent.source.port import OwnMessagePhase
 from tests.support.agent_process import Deployment, deployed
 from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.source_site import running_site

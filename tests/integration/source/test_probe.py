@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from edge_agent.source import probe as probe_module
 from edge_agent.source.consumer import SourceAddress
-from edge_agent.source.own_messages import OwnMessagePhase
+from edge_agent.source.port import OwnMessagePhase
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats.connection import AuthSettings

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from edge_agent.config import agent
+from edge_agent.doctor.command import SUBJECT, render_finding, summary
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Level, bad, good, warning
-from edge_agent.doctor.page import SUBJECT, render_finding, summary
 from tests.support.failing_disk import dead_sector
 
 SUBJECT_OF_JETSTREAM = "$JS.API.CONSUMER.INFO.REGISTRATION.muster-dub1-nodes"

@@ -3,7 +3,7 @@
 import pytest
 
 from edge_agent.inspection.decisions import Decided
-from edge_agent.inspection.sentences import Sentences
+from edge_agent.inspection.explanation_page import Sentences
 from shared.identifiers import AdvisoryKind
 from tests.support.watched_site import POLICY, instant
 

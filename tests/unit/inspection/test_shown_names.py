@@ -2,8 +2,7 @@
 
 import pytest
 
-from edge_agent.inspection.decision_lines import as_line
-from edge_agent.inspection.decisions import Decided
+from edge_agent.inspection.decisions import Decided, as_line
 from shared.tables import WIDEST, Column, format_table, visible
 
 HOSTILE = {

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from edge_agent.inspection.similar import distance, similar_senders
+from edge_agent.inspection.explanation import distance, similar_senders
 from edge_agent.store import schema
 
 NAMES = [f"dub1-r{rack}-n{number}.example.net" for rack in range(1, 4) for number in range(1, 21)] + [

@@ -15,7 +15,7 @@ from edge_agent.core.decisions import (
     SenderRetired,
 )
 from edge_agent.core.observation import Observation, SourceMessage
-from edge_agent.core.policy_revisions import PolicyRevisions
+from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.replay import replay
 from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.policy.orders import PolicyOrders, effective

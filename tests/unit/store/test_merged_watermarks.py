@@ -3,7 +3,7 @@
 import pytest
 
 from edge_agent.core.records import Lane, OutboxRow
-from edge_agent.store.outbox_index import LastWatermark, merged
+from edge_agent.store.outbox_index import LastWatermark, merge_watermarks
 
 NOTHING_SENT = 0
 
@@ -26,7 +26,7 @@ class Waiting:
 
     def append(self, *rows: OutboxRow, end: int = 0, unsent_after: int = NOTHING_SENT) -> list[int]:
         """Append a batch behind row ``end``; give what waits now."""
-        kept, superfluous = merged(list(rows), self.last_watermarks, end, unsent_after)
+        kept, superfluous = merge_watermarks(list(rows), self.last_watermarks, end, unsent_after)
         assert superfluous.keys() <= set(self.row_ids), "what was never put into the lane cannot be deleted there"
         self.sizes_removed |= superfluous
         self.row_ids = [each for each in self.row_ids if each not in superfluous] + [row.row_id for row in kept]
@@ -87,6 +87,6 @@ def test_last_watermarks_follow_the_rows_of_each_block() -> None:
 
 def test_rows_of_which_none_is_superfluous_are_given_back_as_they_came() -> None:
     rows = [advisory(1), watermark(2), advisory(3)]
-    kept, superfluous = merged(rows, {}, 0, NOTHING_SENT)
+    kept, superfluous = merge_watermarks(rows, {}, 0, NOTHING_SENT)
     assert kept is rows
     assert superfluous == {}

@@ -1,6 +1,6 @@
 """Count what one transaction changes of the outbox: how much waits, what is let go by cause, what becomes of whom.
 
-It begins with what the books say and changes nothing there: they adopt it when the transaction was durable.
+It begins with what the outbox index says and changes nothing there: they adopt it when the transaction was durable.
 """
 
 import sqlite3
@@ -8,26 +8,26 @@ import sqlite3
 from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane
 from edge_agent.store import decision_log_sql, schema
-from edge_agent.store.outbox_index import OutboxBooks
+from edge_agent.store.outbox_index import OutboxIndex
 from edge_agent.store.port import LaneDepth
 
 NEWER_SAMPLE = "newer_sample"
 
 
-class OutboxAccount:
+class OutboxDelta:
     """What one transaction counts.
 
     ``depths`` is what waits by lane, ``chunked`` how much of that in chunks, in bytes. ``additions`` is what was let go
     by block, ``dropped`` how much of it for an operator. ``set_apart`` waits beside the lanes, for a larger limit.
     """
 
-    def __init__(self, books: OutboxBooks) -> None:
-        self.depths = dict(books.depths)
-        self.chunked = dict(books.chunked)
+    def __init__(self, index: OutboxIndex) -> None:
+        self.depths = dict(index.depths)
+        self.chunked = dict(index.chunked)
         self.additions: dict[str, Counters] = {}
         self.dropped = LaneDepth()
-        self.set_apart = books.set_apart
-        self._max_outbox = books.max_outbox
+        self.set_apart = index.set_apart
+        self._max_outbox = index.max_outbox
         self._fates: list[tuple[str, int]] = []
 
     @property
