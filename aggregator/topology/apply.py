@@ -88,11 +88,10 @@ async def _delete_stream(client: Client, change: Change) -> Config:
 
 
 async def _apply_to_stream(client: Client, change: Change) -> Config:
+    action = "UPDATE" if change.action is Action.UPDATE else "CREATE"
     # For where a source goes on the server looks through all that the stream holds before it answers.
     deadline = _SCAN_DEADLINE if change.config.get("sources") else REQUEST_DEADLINE
-    if change.action is Action.UPDATE:
-        return await _request(client, f"{change.place.api}.STREAM.UPDATE.{change.stream}", change.config, deadline)
-    return (await create_stream(client, change.place.api, change.config, _Answer, deadline=deadline)).config
+    return await _request(client, f"{change.place.api}.STREAM.{action}.{change.stream}", change.config, deadline)
 
 
 async def _apply_to_consumer(client: Client, change: Change) -> Config:
@@ -112,5 +111,5 @@ async def _apply_to_consumer(client: Client, change: Change) -> Config:
 
 
 async def _request(client: Client, subject: str, body: Config | None, deadline: float = REQUEST_DEADLINE) -> Config:
-    answer = await request_json(client, subject, body, _Answer, deadline=deadline)
-    return answer.config
+    ask = create_stream if ".STREAM.CREATE." in subject else request_json
+    return (await ask(client, subject, body, _Answer, deadline=deadline)).config

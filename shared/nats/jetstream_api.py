@@ -131,8 +131,8 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
         raise RequestFailed(f"{subject}: the answer is not what was expected: {error}") from error
 
 
-async def create_stream(client: Client, api: str, config: Any, model: type[T], *, deadline: float) -> T:
-    """Make the stream of a ``config`` as ``request_json`` asks; again for some seconds where its store cannot be made.
+async def create_stream(client: Client, subject: str, config: Any, model: type[T], *, deadline: float) -> T:
+    """Ask for a stream as ``request_json`` does, and again for some seconds where its store cannot be made.
 
     A server that has deleted an account's last stream removes the account's directories only after it has answered
     (nats-server's ``stream.stop``): it can take away what it is just making for the next one.
@@ -140,7 +140,7 @@ async def create_stream(client: Client, api: str, config: Any, model: type[T], *
     give_up_at = time.monotonic() + _NO_STORE_PATIENCE
     while True:
         try:
-            return await request_json(client, f"{api}.STREAM.CREATE.{config['name']}", config, model, deadline=deadline)
+            return await request_json(client, subject, config, model, deadline=deadline)
         except ApiError as error:
             if error.description != _NO_STORE or time.monotonic() >= give_up_at:
                 raise

@@ -33,7 +33,9 @@ class LinkedServer:
 
     async def create_stream(self, config: Mapping[str, object]) -> None:
         """Make any stream."""
-        await create_stream(self.client, "$JS.API", config, dict[str, Any], deadline=DEADLINE)
+        await create_stream(
+            self.client, f"$JS.API.STREAM.CREATE.{config['name']}", config, dict[str, Any], deadline=DEADLINE
+        )
 
     def stream_config(self, **config: object) -> dict[str, object]:
         """Say what the stream is to be."""

@@ -329,6 +329,6 @@ async def test_a_stream_is_made_though_its_store_cannot_be_at_first(tmp_path: Pa
         in_the_way.parent.mkdir(exist_ok=True, parents=True)
         # The server removes it, as it would an empty directory, when it has failed.
         in_the_way.write_text("")
-        made = await create_stream(client, "$JS.API", {"name": "S"}, dict[str, Any], deadline=60)
+        made = await create_stream(client, "$JS.API.STREAM.CREATE.S", {"name": "S"}, dict[str, Any], deadline=60)
         assert made["did_create"] is True
         assert "Stream create failed" in server.log_path.read_text()

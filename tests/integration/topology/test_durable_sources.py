@@ -42,7 +42,7 @@ async def test_a_fleet_that_was_made_anew_by_hand_is_noticed_and_archived_whole_
             old = (await stream(hub, "FLEET", "$JS.us-east.API"))["config"]
             await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=5)
             assert "FLEET is missing" in (await refused("report", *config)).stdout
-            await create_stream(hub, "$JS.us-east.API", old, dict[str, Any], deadline=5)
+            await create_stream(hub, "$JS.us-east.API.STREAM.CREATE.FLEET", old, dict[str, Any], deadline=5)
             await publish(agent, "us-east", count)
             checked = await muster("check", *config)
             said = "us-east: FLEET lacks the consumer muster-archive, ARCHIVE of hub takes nothing from it: apply"

@@ -141,7 +141,7 @@ async def test_a_durable_source_is_noticed_and_healed_when_its_origin_or_its_con
 
         old = (await stream(client, "ORDERS"))["config"]
         await request_json(client, "$JS.API.STREAM.DELETE.ORDERS", None, dict[str, Any], deadline=5)
-        await create_stream(client, "$JS.API", old, dict[str, Any], deadline=5)
+        await create_stream(client, "$JS.API.STREAM.CREATE.ORDERS", old, dict[str, Any], deadline=5)
         for subject in ("ORDERS.new", "ORDERS.new", "ORDERS.old"):
             await jetstream.publish(subject, b"after")
         checked = await muster("check", *config)
