@@ -146,6 +146,8 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         Story("said-twice", [older, twice, [mark(10, 3)]]),
         Story("said-twice-later", [[*older, said(4), said(4, hour=5, past=2)], [mark(7, 3)], [mark(8, 4), mark(9, 4)]]),
         Story("said-twice-in-runs", [[*older, said(4)], [said(4, hour=5, past=2), mark(7, 3)], [mark(9, 4)]]),
+        Story("fallen-twice-said", [[said(1), mark(1, 1), mark(2, 0)], [said(1, hour=3, past=2)], [mark(9, 1)]]),
+        Story("fallen-filled", [[said(1), mark(1, 3), mark(2, 1)], [said(2), said(3)], [mark(9, 1)]]),
         Story("put-back-anew", [older, put_back, anew]),
         Story("put-back-past", [older, put_back, [said(1, 2, 9), mark(9, 1, 2), mark(10, 1, 2)]]),
         # The archive begins with the fifth, which no watermark of its incarnation counts; the next one is whole.
@@ -185,6 +187,8 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         "said-twice": [(0, 2, "observed"), (2, 10, put_back_cause)],
         "said-twice-later": [(0, 7, "observed"), (7, 9, put_back_cause), (9, 10, "unobserved")],
         "said-twice-in-runs": [(0, 7, "observed"), (7, 9, put_back_cause), (9, 10, "unobserved")],
+        "fallen-twice-said": [(0, 9, put_back_cause), (9, 10, "unobserved")],
+        "fallen-filled": [(0, 1, "observed"), (1, 9, put_back_cause), (9, 10, "unobserved")],
         "put-back-anew": [(0, 3, "observed"), (3, 8, put_back_cause), (8, 10, "observed")],
         "put-back-past": [(0, 3, "observed"), (3, 10, put_back_cause)],
         "first-life": [(0, 1, missing), (1, 2, "unobserved"), (2, 10, "observed")],

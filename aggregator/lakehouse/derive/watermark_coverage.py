@@ -295,6 +295,8 @@ def out_of_order(watermarks: DataFrame, ahead: DataFrame, advisories: DataFrame,
     late = (f.col("mark") <= last) | (f.col("reached") < final) | (f.col("ordinal") <= final)
     # The first that is held says what came before it and is not missed: the next incarnations may be whole then.
     late |= f.col("ordinal").isNotNull() & f.col("counted_from").isNull() & (final > 0)
+    # Before its count fell it counted more than its last one does, which is all that was kept of it.
+    late |= f.col("ordinal").isNotNull() & f.col("put_back_from").isNotNull()
     is_same_life = f.col("life") == f.col("incarnation")
     late_in_store = f.col("store").eqNullSafe(_store()) & (f.col("mark.through") <= f.col("last_observed_through"))
     found = before.join(told, [*BLOCK]).where(f.when(is_same_life, late).otherwise(late_in_store))
