@@ -56,16 +56,16 @@ def by_hand(master: str) -> str:
 
 
 def test_rollups_on_two_workers_write_the_same_tables_whoever_calls_spark_submit(tmp_path: Path) -> None:
-    hub = Hub(tmp_path / "hub")
-    hub.start()
     site = Block("eu-west", "dub1")
-    hub.publish([site.new("n1", START + HOUR), site.stale("n1", START + 2 * HOUR), site.watermark(START, START + DAY)])
+    said = [site.new("n1", START + HOUR), site.stale("n1", START + 2 * HOUR), site.watermark(START, START + DAY)]
     config = tmp_path / "aggregator.toml"
-    config.write_text(f'[hub]\nservers = ["{hub.server.url}"]\n[lakehouse]\npath = "tables"\n{spark_block(SMALL)}')
-    with cluster(tmp_path, 2) as spark:
+    with Hub(tmp_path / "hub") as hub, cluster(tmp_path, 2) as spark:
+        hub.publish(said)
+        tables = f'[lakehouse]\npath = "tables"\n{spark_block(SMALL)}'
+        config.write_text(f'[hub]\nservers = ["{hub.server.url}"]\n{tables}')
         rollup = ["rollup", "--once", "--config", str(config), "--master", spark.url]
         command = [sys.executable, "-c", WITH_MANY_ROWS, *rollup]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
         assert ran.returncode == 0, ran.stderr
         assert "read 3 = written 3 + duplicates 0 + quarantined 0" in ran.stdout
         assert spark.all_took_part()
@@ -76,14 +76,13 @@ def test_rollups_on_two_workers_write_the_same_tables_whoever_calls_spark_submit
             env=environment() | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1200,
             check=False,
         )
         assert ran.returncode == 0, ran.stderr
         assert "read 2 = written 2 + duplicates 0 + quarantined 0" in ran.stdout
         assert spark.drivers_served() == 2
-    hub.stop()
-    with open_tables(tmp_path / "tables") as tables:
-        assert tables.rows("SELECT sender_id, count(*) FROM outages GROUP BY sender_id") == [("n1", 1)]
-        states = tables.rows("SELECT sender_id, state FROM sender_intervals ORDER BY started_at")
+    with open_tables(tmp_path / "tables") as opened:
+        assert opened.rows("SELECT sender_id, count(*) FROM outages GROUP BY sender_id") == [("n1", 1)]
+        states = opened.rows("SELECT sender_id, state FROM sender_intervals ORDER BY started_at")
         assert states == [("n1", "up"), ("n1", "down"), ("n1", "up")]

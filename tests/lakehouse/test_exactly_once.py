@@ -213,5 +213,5 @@ def die_at(moment: Moment, lakehouse: Lakehouse) -> None:
     say(f"to be killed: {moment}")
     program = [sys.executable, "-m", "tests.lakehouse.dying_rollup", lakehouse.hub.server.url]
     given = [str(lakehouse.warehouse), str(moment.commits + moment.seconds)]
-    ended = subprocess.run([*program, *given], capture_output=True, text=True, timeout=600, check=False)
+    ended = subprocess.run([*program, *given], capture_output=True, text=True, timeout=1200, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr

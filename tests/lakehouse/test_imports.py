@@ -237,7 +237,7 @@ def test_an_import_that_was_killed_is_made_whole_by_the_next(
     commits = random.randrange(1, 2 + len(DERIVED_FROM_IMPORTS) + len(DERIVED))
     command = [sys.executable, "-m", "tests.lakehouse.dying_rollup", hub.server.url, str(killed.warehouse)]
     command += [str(commits), str(tmp_path / "history.csv")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     take(killed, tmp_path / "history.csv", HISTORY)
     assert without_positions(killed) == without_positions(imported[0])

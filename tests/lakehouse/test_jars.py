@@ -124,7 +124,7 @@ def test_processes_that_start_together_fetch_once(tmp_path: Path, repository: Pa
     for starter in starters:
         starter.start()
     for starter in starters:
-        starter.join(timeout=120)
+        starter.join(timeout=600)
     assert len(answers) == 3
     assert len(set(answers)) == 1
     assert len([line for line in said if line.startswith("fetching")]) == 1

@@ -64,7 +64,6 @@ def test_the_service_outlives_cut_links_dead_servers_and_full_disks(
     told: list[job.RollupResult] = []
     complaints: list[str] = []
     hub = Hub(tmp_path / "hub")
-    hub.start()
     dub1 = Block("eu", "dub1")
     records = [dub1.new("n1", FIRST), dub1.stale("n1", FIRST + HOUR), dub1.watermark(FIRST, FIRST + 2 * HOUR)]
 
@@ -96,7 +95,7 @@ def test_the_service_outlives_cut_links_dead_servers_and_full_disks(
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with linked(hub) as thread, SmallDisk(tmp_path / "disk") as disk, StopSignal() as stop:
+    with hub, linked(hub) as thread, SmallDisk(tmp_path / "disk") as disk, StopSignal() as stop:
         settings = settings_for(ConnectionSettings(servers=(thread.link.url,)), disk.path / "lake")
         breaking = threading.Thread(target=break_things, args=(thread, disk))
         breaking.start()
@@ -106,7 +105,6 @@ def test_the_service_outlives_cut_links_dead_servers_and_full_disks(
         lakehouse = Lakehouse(hub, disk.path / "lake")
         assert lakehouse.rows("SELECT kind FROM advisories ORDER BY occurred_at") == [("new",), ("stale",)]
         assert lakehouse.rows("SELECT count(*) FROM sender_intervals") == [(2,)]
-    hub.stop()
     assert sum(each.counts.read for each in told) <= len(records)
     say("\n".join(complaints))
     if not had_small_disk:

@@ -153,7 +153,7 @@ def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str
     config = directory / "aggregator.toml"
     config.write_text('[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n')
     command = [sys.executable, "-c", "from aggregator.cli import main; main()", *arguments, "--config", str(config)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_a_service_whose_java_does_not_start_ends_and_keeps_what_the_last_one_said(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_service_whose_java_does_not_start_ends_and_keeps_what_the_last_one_sa
     command = [sys.executable, "-c", "from aggregator.cli import main; main()"]
     service = subprocess.run(
         [*command, "rollup", "--every", "5m", "--config", config],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert service.returncode == 1
     assert service.stderr.startswith("muster-aggregator: Java ended before Spark had begun: spark.log in the tables' ")
@@ -231,4 +231,4 @@ def test_signals_of_a_moment_are_one_request_and_a_later_one_ends_the_process_at
         "with stopping.StopSignal():\n"
         "    os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01); os.kill(os.getpid(), signal.SIGTERM)"
     )
-    assert subprocess.run([sys.executable, "-c", later], timeout=120, check=False).returncode == -signal.SIGTERM
+    assert subprocess.run([sys.executable, "-c", later], timeout=600, check=False).returncode == -signal.SIGTERM

@@ -15,7 +15,7 @@ async def muster(
     program = ["-m", module] if module else ["-c", "from aggregator.cli import main; main()"]
     command, surroundings = [sys.executable, *program, *arguments], {**os.environ, **(environment or {})}
     return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=600, check=False, env=surroundings
+        subprocess.run, command, capture_output=True, text=True, timeout=1200, check=False, env=surroundings
     )
 
 

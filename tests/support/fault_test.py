@@ -9,7 +9,7 @@ import pytest
 from tests.support.fault_run import FaultRun, run_faults
 
 # How long a test may take before pytest ends the run is set for schedules of the default length.
-PATIENCE = 1400.0
+PATIENCE = 3000.0
 SECONDS_PER_FAULT = 3.0
 
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from nats.aio.client import Client
 
@@ -49,6 +49,13 @@ class Hub:
     @property
     def connection(self) -> ConnectionSettings:
         return ConnectionSettings(servers=(self.server.url,))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         asyncio.run(self.server.start())

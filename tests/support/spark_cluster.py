@@ -80,11 +80,11 @@ def _daemon(log: Path, *arguments: str) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(300)
 
 
 def _wait_until(log: Path, text: str, times: int) -> None:
-    ends_at = time.monotonic() + 120
+    ends_at = time.monotonic() + 600
     while (said := log.read_text()).count(text) < times:
         assert time.monotonic() < ends_at, f"not yet {times} times {text!r}: {said}"
         time.sleep(0.05)

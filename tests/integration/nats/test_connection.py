@@ -44,7 +44,7 @@ async def failure(settings: ConnectionSettings, deadline: float = 10.0) -> str:
 async def test_a_password_from_a_file_opens_the_door_and_a_wrong_one_ends_at_once(tmp_path: Path) -> None:
     async with server_in(tmp_path, "authorization { user: agent, password: right }") as server:
         right = AuthSettings(user="agent", password_file=written(tmp_path / "right", "right\n"))
-        async with await connect(settings_for(server, right), name="test", deadline=5) as client:
+        async with await connect(settings_for(server, right), name="test", deadline=60) as client:
             await client.flush()
         started_at = time.monotonic()
         wrong = AuthSettings(user="agent", password_file=written(tmp_path / "wrong", "wrong\n"))
@@ -60,7 +60,7 @@ async def test_a_password_from_a_file_opens_the_door_and_a_wrong_one_ends_at_onc
 async def test_a_token_from_a_file_opens_the_door(tmp_path: Path) -> None:
     async with server_in(tmp_path, "authorization { token: right }") as server:
         auth = AuthSettings(token_file=written(tmp_path / "token", "right"))
-        async with await connect(settings_for(server, auth), name="test", deadline=5) as client:
+        async with await connect(settings_for(server, auth), name="test", deadline=60) as client:
             await client.flush()
 
 
@@ -69,7 +69,7 @@ async def test_an_nkey_seed_from_a_file_opens_the_door(tmp_path: Path) -> None:
     public_key = nkeys.from_seed(bytearray(seed)).public_key.decode()
     async with server_in(tmp_path, f"authorization {{ users: [ {{ nkey: {public_key} }} ] }}") as server:
         auth = AuthSettings(nkey_seed_file=written(tmp_path / "seed", seed.decode() + "\n"))
-        async with await connect(settings_for(server, auth), name="test", deadline=5) as client:
+        async with await connect(settings_for(server, auth), name="test", deadline=60) as client:
             await client.flush()
 
 
@@ -112,7 +112,7 @@ resolver_preload: {{ {account.public_key.decode()}: {of_account} }}
     alone = ServerSettings(name="server", store_dir=tmp_path / "nats", jetstream=False, extra_config=config)
     async with EmbeddedNats(alone) as server:
         auth = AuthSettings(credentials_file=written(tmp_path / "user.creds", credentials))
-        async with await connect(settings_for(server, auth), name="test", deadline=5) as client:
+        async with await connect(settings_for(server, auth), name="test", deadline=60) as client:
             await client.flush()
             assert client.max_payload == 2_000
 
@@ -150,7 +150,7 @@ async def test_tls_with_our_own_certificate_opens_the_door(tmp_path: Path) -> No
     ours = authority.issue("agent")
     async with server_in(tmp_path, tls_block(authority, "verify: true")) as server:
         tls = TlsSettings(ca=FilePath(authority.ca), cert=FilePath(ours.cert), key=FilePath(ours.key))
-        async with await connect(settings_for(server, tls=tls), name="test", deadline=5) as client:
+        async with await connect(settings_for(server, tls=tls), name="test", deadline=60) as client:
             await client.flush()
 
 
@@ -158,7 +158,7 @@ async def test_tls_before_the_greeting_opens_the_door(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     async with server_in(tmp_path, tls_block(authority, "handshake_first: true")) as server:
         tls = TlsSettings(ca=FilePath(authority.ca), handshake_first=True)
-        async with await connect(settings_for(server, tls=tls), name="test", deadline=5) as client:
+        async with await connect(settings_for(server, tls=tls), name="test", deadline=60) as client:
             await client.flush()
 
 
@@ -222,7 +222,7 @@ async def test_a_full_server_that_begins_with_encryption_is_said_to_be_full(tmp_
     config = f"max_connections: 1\n{tls_block(authority, 'handshake_first: true')}"
     async with server_in(tmp_path, config) as server:
         settings = settings_for(server, tls=TlsSettings(ca=FilePath(authority.ca), handshake_first=True))
-        async with await connect(settings, name="test", deadline=5):
+        async with await connect(settings, name="test", deadline=60):
             line = await failure(settings, deadline=1)
         assert "the server is full (max_connections), or tls.handshake_first" in line
 
@@ -231,7 +231,7 @@ async def test_an_account_that_takes_no_more_connections_is_said_to_be_full(tmp_
     config = "accounts { A { limits { max_connections: 1 }, users: [ { user: agent, password: right } ] } }"
     async with server_in(tmp_path, config) as server:
         auth = AuthSettings(user="agent", password_file=written(tmp_path / "password", "right"))
-        async with await connect(settings_for(server, auth), name="test", deadline=5):
+        async with await connect(settings_for(server, auth), name="test", deadline=60):
             line = await failure(settings_for(server, auth), deadline=1)
         assert line.endswith(
             "it takes no more connections, of all or of ours (max_connections): "
@@ -302,29 +302,29 @@ async def test_a_server_that_comes_up_within_the_deadline_is_waited_for(tmp_path
 
 
 async def test_a_request_answers_refuses_or_fails_in_one_line(tmp_path: Path) -> None:
-    async with server_in(tmp_path) as server, await connect(settings_for(server), name="test", deadline=5) as client:
-        created = await request_json(client, "$JS.API.STREAM.CREATE.S", {"name": "S"}, dict[str, object], deadline=5)
+    async with server_in(tmp_path) as server, await connect(settings_for(server), name="test", deadline=60) as client:
+        created = await request_json(client, "$JS.API.STREAM.CREATE.S", {"name": "S"}, dict[str, object], deadline=60)
         assert created["did_create"] is True
         with pytest.raises(ApiError) as refused:
-            await request_json(client, "$JS.API.STREAM.INFO.T", None, dict[str, object], deadline=5)
+            await request_json(client, "$JS.API.STREAM.INFO.T", None, dict[str, object], deadline=60)
         assert (refused.value.code, refused.value.err_code) == (404, 10059)
         assert str(refused.value) == "stream not found (10059)"
         with pytest.raises(RequestFailed, match=r"\$JS.no.API.INFO: nobody answers there"):
-            await request_json(client, "$JS.no.API.INFO", None, dict[str, object], deadline=5)
+            await request_json(client, "$JS.no.API.INFO", None, dict[str, object], deadline=60)
         with pytest.raises(RequestFailed, match="the answer is not what was expected"):
-            await request_json(client, "$JS.API.STREAM.INFO.S", None, list[int], deadline=5)
+            await request_json(client, "$JS.API.STREAM.INFO.S", None, list[int], deadline=60)
         server.suspend()
         with pytest.raises(RequestFailed, match=r"no answer within 0.2 s"):
             await request_json(client, "$JS.API.INFO", None, dict[str, object], deadline=0.2)
         server.resume()
         jwt_like = base64.b64encode(b"{}")
         with pytest.raises(ApiError, match="10025"):
-            await request_json(client, "$JS.API.STREAM.CREATE.U", jwt_like, dict[str, object], deadline=5)
+            await request_json(client, "$JS.API.STREAM.CREATE.U", jwt_like, dict[str, object], deadline=60)
 
 
 async def test_a_stream_is_made_though_its_store_cannot_be_at_first(tmp_path: Path) -> None:
     """As behind the end of an account's last stream, whose directories go a moment later."""
-    async with server_in(tmp_path) as server, await connect(settings_for(server), name="test", deadline=5) as client:
+    async with server_in(tmp_path) as server, await connect(settings_for(server), name="test", deadline=60) as client:
         in_the_way = server.settings.store_dir / "jetstream" / "jetstream" / "$G"
         in_the_way.parent.mkdir(exist_ok=True, parents=True)
         # The server removes it, as it would an empty directory, when it has failed.

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 async def connected(server: EmbeddedNats) -> Client:
-    return await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=5)
+    return await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=60)
 
 
 def is_alive(pid: int) -> bool:

@@ -32,7 +32,7 @@ async def test_every_change_of_a_link_is_told(tmp_path: Path) -> None:
     async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
         here = link.url.removeprefix("nats://")
         client = await connect(
-            ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=by_server.append
+            ConnectionSettings(servers=(link.url,)), name="test", deadline=60, on_state=by_server.append
         )
         await link.cut()
         await until(lambda: LinkEvent.RETRY_FAILED in events(), "a retry fails")
@@ -71,7 +71,7 @@ async def test_a_connection_is_established_when_its_return_has_been_told(tmp_pat
 
 async def test_the_wait_before_another_attempt_grows_to_the_longest_that_is_wished(tmp_path: Path) -> None:
     async with server_in(tmp_path) as server:
-        client = await connect(settings_for(server), name="test", deadline=5)
+        client = await connect(settings_for(server), name="test", deadline=60)
         client.longest_retry = 0.3
         waits = [client.next_server([Server(urlparse(server.url))], {})[1] for _ in range(20)]
         await client.close()
@@ -85,7 +85,7 @@ async def test_a_silent_link_is_noticed_although_bytes_are_stuck_in_it(
     by_server: list[LinkState] = []
     async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
         client = await connect(
-            ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=by_server.append
+            ConnectionSettings(servers=(link.url,)), name="test", deadline=60, on_state=by_server.append
         )
         link.stall()
         stuck = asyncio.ensure_future(publish(client, "stuck", bytes(500_000), count=60))
@@ -101,7 +101,7 @@ async def test_a_silent_link_is_noticed_although_bytes_are_stuck_in_it(
 
 async def test_a_client_on_a_silent_link_closes_within_seconds(tmp_path: Path) -> None:
     async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
-        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5)
+        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=60)
         link.stall()
         stuck = asyncio.ensure_future(publish(client, "stuck", bytes(500_000), count=60))
         await asyncio.wait({stuck}, timeout=0.2)
@@ -113,7 +113,7 @@ async def test_a_client_on_a_silent_link_closes_within_seconds(tmp_path: Path) -
 
 async def test_who_waits_for_a_silent_link_to_take_what_was_published_can_be_cancelled(tmp_path: Path) -> None:
     async with server_in(tmp_path) as server, EmbeddedLink(server.port) as link:
-        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=5)
+        client = await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=60)
         link.stall()
         for _ in range(60):
             await client.publish_framed([b"PUB stuck 500000\r\n", bytes(500_000), b"\r\n"])
@@ -132,9 +132,9 @@ async def test_a_full_thin_link_is_not_taken_for_a_dead_one(tmp_path: Path, monk
     by_server: list[LinkState] = []
     async with server_in(tmp_path) as server, EmbeddedLink(server.port, bandwidth=1_000_000) as link:
         client = await connect(
-            ConnectionSettings(servers=(link.url,)), name="test", deadline=5, on_state=by_server.append
+            ConnectionSettings(servers=(link.url,)), name="test", deadline=60, on_state=by_server.append
         )
-        await request_json(client, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}, dict, deadline=5)
+        await request_json(client, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]}, dict, deadline=60)
         acknowledged = 0
 
         async def count(_message: object) -> None:
@@ -155,7 +155,7 @@ async def test_a_denied_publish_is_told_and_the_connection_stays(tmp_path: Path)
     users = "authorization { users: [ { user: u, password: p, permissions: { publish: allowed } } ] }"
     async with server_in(tmp_path, users) as server:
         auth = AuthSettings(user="u", password_file=written(tmp_path / "password", "p"))
-        client = await connect(settings_for(server, auth), name="test", deadline=5, on_state=by_server.append)
+        client = await connect(settings_for(server, auth), name="test", deadline=60, on_state=by_server.append)
         await client.publish("forbidden", b"")
         await until(lambda: len(by_server) == 2, "the denial is told")
         assert by_server[1].event is LinkEvent.DENIED
@@ -169,7 +169,7 @@ async def test_a_user_who_is_removed_and_admitted_again_comes_back(tmp_path: Pat
     users = "authorization {{ users: [ {{ user: {name}, password: p }} ] }}"
     async with server_in(tmp_path, users.format(name="agent")) as server:
         auth = AuthSettings(user="agent", password_file=written(tmp_path / "password", "p"))
-        client = await connect(settings_for(server, auth), name="test", deadline=5, on_state=by_server.append)
+        client = await connect(settings_for(server, auth), name="test", deadline=60, on_state=by_server.append)
         config_path = server.settings.store_dir / "nats-server.conf"
         admitted = config_path.read_text()
         config_path.write_text(admitted.replace("user: agent", "user: other"))
@@ -186,7 +186,7 @@ async def test_a_user_who_is_removed_and_admitted_again_comes_back(tmp_path: Pat
 async def test_an_error_that_nats_py_takes_as_final_is_survived(tmp_path: Path) -> None:
     by_server: list[LinkState] = []
     async with server_in(tmp_path, "max_subscriptions: 1") as server:
-        client = await connect(settings_for(server), name="test", deadline=5, on_state=by_server.append)
+        client = await connect(settings_for(server), name="test", deadline=60, on_state=by_server.append)
         await client.subscribe("first")
         second = await client.subscribe("second")
         await until(lambda: len(by_server) > 1, "the server objects")
@@ -201,7 +201,7 @@ async def test_an_error_that_nats_py_takes_as_final_is_survived(tmp_path: Path) 
 
 async def test_a_client_closes_also_in_the_moment_in_which_its_connection_is_lost(tmp_path: Path) -> None:
     async with server_in(tmp_path) as server:
-        client = await connect(settings_for(server), name="test", deadline=5)
+        client = await connect(settings_for(server), name="test", deadline=60)
         client.abort()
         # The transport is gone now, and the client's reader has not been told yet.
         await asyncio.sleep(0)

@@ -89,7 +89,7 @@ async def test_servers_that_do_not_answer_are_named_each(stage: Stage) -> None:
 
 async def test_streams_that_are_missing_sealed_or_full_are_found(stage: Stage) -> None:
     await stage.site.delete_stream()
-    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=60)
     _, wrong = await examined(stage.config_path)
     assert ("FAIL", f"there is no stream {STREAM}") in [(level, said) for level, said, _ in wrong]
     assert ("FAIL", f"no stream listens on {SUBJECT}.>") in [(level, said) for level, said, _ in wrong]
@@ -141,7 +141,7 @@ async def test_a_consumer_that_delivers_nothing_or_will_be_removed_is_named_as_t
 
 async def test_a_region_that_acknowledges_nothing_is_not_said_to_lack_a_stream(stage: Stage) -> None:
     await stage.site.publish(b'{"sender": "a"}')
-    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=60)
     await stage.region.make_stream(no_ack=True)
     _, wrong = await examined(stage.config_path)
     said = f"what listens on {SUBJECT}.> acknowledges nothing: a stream with no_ack, or no stream at all"
@@ -157,7 +157,7 @@ async def test_the_agents_trouble_points_at_what_fails_and_at_nothing_that_is_we
 
     async with registering(stage.site, "a"), operated_agent(stage.config_path):
         await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "the agent works")
-        await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+        await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=60)
         await until(lambda: remedies("see above"), "the agent has noticed, and the doctor why")
         # It is not full, and has no room for any record.
         await stage.region.make_stream(max_bytes=100, discard="new")
@@ -165,7 +165,7 @@ async def test_the_agents_trouble_points_at_what_fails_and_at_nothing_that_is_we
 
 
 async def test_a_region_that_takes_small_messages_only_is_found(stage: Stage) -> None:
-    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=5)
+    await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=60)
     await stage.region.make_stream(max_msg_size=90)
     _, wrong = await examined(stage.config_path)
     limited = f"{FLEET} takes messages of at most 90 B: larger registrations are dropped, counted"
@@ -517,6 +517,6 @@ async def with_streams(server: EmbeddedNats, directory: Path, *, with_consumer: 
         config = {"durable_name": CONSUMER, "ack_policy": "all", "max_ack_pending": -1}
         body = {"stream_name": STREAM, "config": config}
         if with_consumer:
-            await request_json(client, CREATE, body, dict[str, Any], deadline=5)
+            await request_json(client, CREATE, body, dict[str, Any], deadline=60)
     finally:
         await client.close()

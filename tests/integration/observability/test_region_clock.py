@@ -49,7 +49,7 @@ async def test_either_answer_tells_the_regions_clock(tmp_path: Path, asked: str)
             body = {"stream_name": "MUSTER_POLICY", "config": consumer}
             await region.api("CONSUMER.CREATE.MUSTER_POLICY.muster-dub1", body)
         settings, clocks = agent.load(deployment.agent.config), Clocks()
-        client = await connect(settings.upstream, name="test", deadline=5, inbox_prefix="_INBOX_dub1")
+        client = await connect(settings.upstream, name="test", deadline=60, inbox_prefix="_INBOX_dub1")
         assert await RegionClock(client, settings, clocks).hear()
         assert clocks.region is not None
         assert abs(clocks.region - now()) < MINUTE

@@ -51,10 +51,10 @@ async def test_a_certificate_about_to_expire_is_told_before_a_connection_fails(t
         "[store]", f"[upstream.tls]\n{written}[store]"
     )
     async with server_in(tmp_path, block) as server:
-        client = await connect(settings_for(server, tls=tls), name="test", deadline=5)
+        client = await connect(settings_for(server, tls=tls), name="test", deadline=60)
         for name, subject in (("REGISTRATION", "registration.>"), ("FLEET", "fleet.>")):
             body = {"name": name, "subjects": [subject]}
-            await request_json(client, f"$JS.API.STREAM.CREATE.{name}", body, dict, deadline=5)
+            await request_json(client, f"$JS.API.STREAM.CREATE.{name}", body, dict, deadline=60)
         config = tmp_path / "agent.toml"
         config.write_text(settings.format(upstream=server.url, source=server.url, listen=""))
         agent = AgentProcess(config)

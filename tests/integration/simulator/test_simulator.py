@@ -77,9 +77,9 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedNats]:
 async def stored_messages(server: EmbeddedNats, stream: str = "REGISTRATION") -> list[StoredMessage]:
     client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=10)
     try:
-        info = await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, StreamInfo, deadline=5)
+        info = await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, StreamInfo, deadline=60)
         return [
-            (await request_json(client, f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": seq}, Stored, deadline=5)).message
+            (await request_json(client, f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": seq}, Stored, deadline=60)).message
             for seq in range(1, info.state.last_seq + 1)
         ]
     finally:
@@ -90,7 +90,7 @@ async def last_sequence(server: EmbeddedNats, stream: str) -> int:
     client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=10)
     try:
         return (
-            await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, StreamInfo, deadline=5)
+            await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, StreamInfo, deadline=60)
         ).state.last_seq
     except ApiError:
         return 0

@@ -137,7 +137,7 @@ async def test_an_operators_own_settings_survive_an_update(tmp_path: Path) -> No
         async with await client_of(servers.hub) as hub:
             config = (await stream(hub, "ARCHIVE"))["config"]
             config |= {"description": "ours", "metadata": {"owner": "ops"}, "max_msg_size": 1 << 20}
-            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", config, dict[str, Any], deadline=5)
+            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", config, dict[str, Any], deadline=60)
             assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
             await applied(servers, '[archive]\nmax_age = "10d"\n')
             config = (await stream(hub, "ARCHIVE"))["config"]
@@ -221,7 +221,7 @@ async def test_an_unreachable_hub_is_one_clear_line(tmp_path: Path) -> None:
 
 async def sealed(client: Client, name: str, api: str) -> None:
     config = (await stream(client, name, api))["config"]
-    await request_json(client, f"{api}.STREAM.UPDATE.{name}", config | {"sealed": True}, dict[str, Any], deadline=5)
+    await request_json(client, f"{api}.STREAM.UPDATE.{name}", config | {"sealed": True}, dict[str, Any], deadline=60)
 
 
 async def test_a_change_that_a_sealed_stream_does_not_take_is_not_told_as_applied(tmp_path: Path) -> None:
@@ -254,6 +254,6 @@ async def test_a_change_that_a_sealed_stream_does_not_take_is_not_told_as_applie
             answer = await refused("apply", "--config", path)
             assert (said in answer.stdout, "applied 1 change\n" in answer.stdout) == (True, True)
             assert (await stream(hub, "REPORT"))["config"]["max_age"] == 8 * 86_400 * 10**9
-            await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=5)
+            await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=60)
             await applied(servers)
             assert (await stream(hub, "FLEET", "$JS.us-east.API"))["config"]["max_age"] == 5 * 86_400 * 10**9

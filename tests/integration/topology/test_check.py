@@ -266,8 +266,8 @@ async def test_a_mirror_whose_origin_was_made_anew_is_critical_until_it_is_made_
                 await hub.jetstream().publish("o", b"before")
             await until(partial(holds, hub, "COPY", 5), "the mirror has everything")
             config = (await stream(hub, "ORIGIN"))["config"]
-            await request_json(hub, "$JS.API.STREAM.DELETE.ORIGIN", None, dict[str, Any], deadline=5)
-            await create_stream(hub, "$JS.API.STREAM.CREATE.ORIGIN", config, dict[str, Any], deadline=5)
+            await request_json(hub, "$JS.API.STREAM.DELETE.ORIGIN", None, dict[str, Any], deadline=60)
+            await create_stream(hub, "$JS.API.STREAM.CREATE.ORIGIN", config, dict[str, Any], deadline=60)
             for _ in range(3):
                 await hub.jetstream().publish("o", b"after")
 

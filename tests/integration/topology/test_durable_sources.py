@@ -40,9 +40,9 @@ async def test_a_fleet_that_was_made_anew_by_hand_is_noticed_and_archived_whole_
             await publish(agent, "us-east", 3)
             await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
             old = (await stream(hub, "FLEET", "$JS.us-east.API"))["config"]
-            await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=5)
+            await request_json(hub, "$JS.us-east.API.STREAM.DELETE.FLEET", None, dict[str, Any], deadline=60)
             assert "FLEET is missing" in (await refused("report", *config)).stdout
-            await create_stream(hub, "$JS.us-east.API.STREAM.CREATE.FLEET", old, dict[str, Any], deadline=5)
+            await create_stream(hub, "$JS.us-east.API.STREAM.CREATE.FLEET", old, dict[str, Any], deadline=60)
             await publish(agent, "us-east", count)
             checked = await muster("check", *config)
             said = "us-east: FLEET lacks the consumer muster-archive, ARCHIVE of hub takes nothing from it: apply"
@@ -85,7 +85,7 @@ async def test_an_archive_that_was_laid_out_without_is_confined_and_takes_nothin
         async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
             before = (await stream(hub, "ARCHIVE"))["config"]
             del before["sources"][0]["subject_transforms"]
-            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", before, dict[str, Any], deadline=5)
+            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", before, dict[str, Any], deadline=60)
             await publish(agent, "us-east", 5)
             await until(partial(holds, hub, "ARCHIVE", 5), "all are archived")
             shown = await ran("plan", *config)
@@ -105,7 +105,7 @@ async def test_an_archive_that_was_laid_out_without_takes_all_once_more_where_th
         async with await client_of(servers.regions["us-east"]) as agent, await client_of(servers.hub) as hub:
             before = (await stream(hub, "ARCHIVE"))["config"]
             del before["sources"][0]["subject_transforms"]
-            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", before, dict[str, Any], deadline=5)
+            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", before, dict[str, Any], deadline=60)
             await publish(agent, "us-east", 5)
             await until(partial(holds, hub, "ARCHIVE", 5), "all are archived")
             told = await ran("apply", "--again", "us-east", "--config", servers.topology_path)
@@ -125,7 +125,7 @@ async def test_a_source_that_was_changed_by_hand_is_put_right_by_one_apply_and_b
             await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
             changed = (await stream(hub, "ARCHIVE"))["config"]
             changed["sources"][0]["subject_transforms"] = [{"src": "fleet.us-east.elsewhere.>", "dest": ""}]
-            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", changed, dict[str, Any], deadline=5)
+            await request_json(hub, "$JS.API.STREAM.UPDATE.ARCHIVE", changed, dict[str, Any], deadline=60)
             await publish(agent, "us-east", 3)
             assert "applied 3 changes" in await ran("apply", "--force", "--config", servers.topology_path)
             await publish(agent, "us-east", 2)
@@ -140,7 +140,7 @@ async def test_a_consumer_that_is_missing_is_made_again_and_messages_flow_on(tmp
             await publish(agent, "us-east", 3)
             await until(partial(holds, hub, "ARCHIVE", 3), "the first messages are archived")
             subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
-            await request_json(hub, subject, None, dict[str, Any], deadline=5)
+            await request_json(hub, subject, None, dict[str, Any], deadline=60)
             await publish(agent, "us-east", 2)
             assert "us-east: + create consumer muster-archive on FLEET" in await applied(servers)
             await publish(agent, "us-east", 2)
@@ -157,7 +157,7 @@ async def test_an_apply_that_fails_half_way_is_seen_by_check_and_ended_by_the_ne
             await publish(agent, "us-east", 3)
             await until(partial(holds, hub, "REPORT", 3), "the first messages are reported")
             subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
-            await request_json(hub, subject, None, dict[str, Any], deadline=5)
+            await request_json(hub, subject, None, dict[str, Any], deadline=60)
             async with connections(topology) as opened:
                 aside, made, back = plan(desired(topology), await observe(desired(topology), opened)).changes
                 nonsense = msgspec.structs.replace(made, config={"durable_name": made.consumer, "ack_policy": "odd"})
@@ -206,7 +206,7 @@ async def test_an_apply_that_is_killed_at_any_step_is_ended_by_the_next_one_and_
             await killed_and_ended(durable + '[archive]\nsourcing = "plain"\n', flows=False)
             await killed_and_ended(durable, flows=True)
             subject = "$JS.us-east.API.CONSUMER.DELETE.FLEET.muster-archive"
-            await request_json(hub, subject, None, dict[str, Any], deadline=5)
+            await request_json(hub, subject, None, dict[str, Any], deadline=60)
             await killed_and_ended(durable, flows=False)
             assert await ran("plan", "--config", servers.topology_path) == "nothing to do\n"
 
@@ -247,7 +247,7 @@ async def test_a_region_that_is_added_brings_all_that_it_held_before_once(tmp_pa
             await client_of(servers.hub) as hub,
         ):
             config = {"name": "FLEET", "subjects": ["fleet.eu-west.>"]}
-            await request_json(west, "$JS.API.STREAM.CREATE.FLEET", config, dict[str, Any], deadline=5)
+            await request_json(west, "$JS.API.STREAM.CREATE.FLEET", config, dict[str, Any], deadline=60)
             await publish(west, "eu-west", 5)
             servers.topology_path.write_text(one + gather + source.format("us-east"))
             await ran("apply", "--config", servers.topology_path)

@@ -120,7 +120,7 @@ async def test_what_the_archive_let_go_of_is_not_missing_and_what_lacks_behind_t
     await stage.publish([*stage.advisories(*range(1, 31)), stage.counts(30)])
     for held_from, missing in ((11, ()), (31, ())):
         purge = {"seq": held_from}
-        await request_json(stage.hub, "$JS.API.STREAM.PURGE.ARCHIVE", purge, dict[str, Any], deadline=5)
+        await request_json(stage.hub, "$JS.API.STREAM.PURGE.ARCHIVE", purge, dict[str, Any], deadline=60)
         assert await stage.missing(NOTHING_LATELY) == missing
     await stage.publish([*stage.advisories(31, 33, 34), stage.counts(34)])
     for lately in (NOTHING_LATELY, EVERYTHING_LATELY):

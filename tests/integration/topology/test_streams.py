@@ -140,8 +140,8 @@ async def test_a_durable_source_is_noticed_and_healed_when_its_origin_or_its_con
         assert await ran("plan", *config) == "nothing to do\n"
 
         old = (await stream(client, "ORDERS"))["config"]
-        await request_json(client, "$JS.API.STREAM.DELETE.ORDERS", None, dict[str, Any], deadline=5)
-        await create_stream(client, "$JS.API.STREAM.CREATE.ORDERS", old, dict[str, Any], deadline=5)
+        await request_json(client, "$JS.API.STREAM.DELETE.ORDERS", None, dict[str, Any], deadline=60)
+        await create_stream(client, "$JS.API.STREAM.CREATE.ORDERS", old, dict[str, Any], deadline=60)
         for subject in ("ORDERS.new", "ORDERS.new", "ORDERS.old"):
             await jetstream.publish(subject, b"after")
         checked = await muster("check", *config)
@@ -156,7 +156,7 @@ async def test_a_durable_source_is_noticed_and_healed_when_its_origin_or_its_con
         assert await ran("plan", *config) == "nothing to do\n"
 
         path.write_text(topology(hub, ORDERS))
-        await request_json(client, "$JS.API.STREAM.DELETE.ALL", None, dict[str, Any], deadline=5)
+        await request_json(client, "$JS.API.STREAM.DELETE.ALL", None, dict[str, Any], deadline=60)
         told = await ran("apply", *config)
         assert told.count("- delete consumer muster-ALL-") == 2
         assert await consumers(client, "ORDERS") == []
@@ -185,7 +185,7 @@ async def test_a_hub_that_gets_its_domain_renames_its_consumers_and_takes_nothin
 
 
 async def consumers(client: Client, name: str) -> list[str]:
-    answer = await request_json(client, f"$JS.API.CONSUMER.NAMES.{name}", None, dict[str, Any], deadline=5)
+    answer = await request_json(client, f"$JS.API.CONSUMER.NAMES.{name}", None, dict[str, Any], deadline=60)
     return answer["consumers"] or []
 
 
