@@ -294,7 +294,7 @@ POLICY_NOT_HEARD = Kind(
     "policy_not_heard",
     _W,
     "The hub's policy does not reach this agent: what was taken of it holds, and the settings.",
-    "mend what the reason names: a permission on the policy's stream, or an older server",
+    "mend what the reason names: a permission on the policy's stream, a consumer that is paused, or an older server",
 )
 POLICY_REFUSED = Kind(
     "policy_refused",
