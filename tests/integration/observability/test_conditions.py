@@ -163,7 +163,8 @@ async def test_a_consumer_that_is_paused_when_the_agent_starts_is_said_and_nothi
 
     async def is_counted() -> bool:
         (known,) = (await deployment.agent.status_json())["blocks"]
-        return bool(known["progress"] and known["progress"]["pending"] == 1)
+        # A probe that the run before did not read may wait, too.
+        return bool(known["progress"] and known["progress"]["pending"])
 
     await until(is_counted, "what waits is counted though this run has read nothing")
     await resume(deployment)
