@@ -187,7 +187,11 @@ async def _own_messages(
     if block.is_probed and not block.source.probe_subject:
         chosen, why_not = block.probe_rule(settings.region, settings.site).choose(facts)
         wanted[_PROBE] = chosen
-        if not chosen:
+        if facts.copies:
+            findings.append(
+                good(name, f"{block.source.stream} copies from others, and needs no probe; {_WITHOUT_PROBE}")
+            )
+        elif not chosen:
             text, _, remedy = why_not.rpartition(": ")
             said = f"no probe can be published: {text}; {_WITHOUT_PROBE}"
             findings.append(warning(name, said, remedy, conditions.PROBE_NOT_STORED))

@@ -24,6 +24,7 @@ class _Config(msgspec.Struct):
     subjects: tuple[str, ...] = ()
     no_ack: bool = False
     duplicate_window: int = 0
+    discard_new_per_subject: bool = False
 
 
 class StreamInfo(msgspec.Struct):

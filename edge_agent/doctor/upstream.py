@@ -88,23 +88,26 @@ async def _stream(visit: Visit, settings: AgentSettings, stream: str) -> Sequenc
     except (ApiError, RequestFailed):
         return [good(NAME, f"whether {stream} has room cannot be told: the agent may not ask, and need not")]
     clock = region_clock(NAME, offset_of(parse_instant(info.ts), asked_at, now()))
-    remedy = f"raise the limits of {stream}: until then everything waits in the agent's outbox"
-    if info.config.sealed or info.fullness >= 1:
-        text = f"{stream} takes nothing more: it is {'sealed' if info.config.sealed else 'full'}"
-        return [clock, bad(NAME, text, remedy, REGION_REFUSES)]
+    return [clock, _room(stream, info)]
+
+
+def _room(stream: str, info: StreamInfo) -> Finding:
+    config, remedy = info.config, f"raise the limits of {stream}: until then everything waits in the agent's outbox"
+    if config.sealed:
+        anew = "no server takes a seal back: copy what it holds, delete it, and make it again (muster-aggregator apply)"
+        return bad(NAME, f"{stream} takes nothing more: it is sealed", anew, REGION_REFUSES)
+    if config.discard == "new" and config.discard_new_per_subject:
+        text = f"{stream} refuses what is new on a subject that is full (discard_new_per_subject)"
+        return bad(NAME, text, f"let {stream} discard what is old, by a limit of all of it", REGION_REFUSES)
+    if info.fullness >= 1:
+        return bad(NAME, f"{stream} takes nothing more: it is full", remedy, REGION_REFUSES)
     if info.fullness >= NEARLY_FULL:
-        return [
-            clock,
-            warning(NAME, f"{stream} is {info.fullness:.0%} full, and will then refuse what is new", remedy),
-        ]
-    if 0 < info.config.max_msg_size < LARGEST_REGISTRATION:
-        limit = format_size(info.config.max_msg_size)
+        return warning(NAME, f"{stream} is {info.fullness:.0%} full, and will then refuse what is new", remedy)
+    if 0 < config.max_msg_size < LARGEST_REGISTRATION:
+        limit = format_size(config.max_msg_size)
         text = f"{stream} takes messages of at most {limit}: larger registrations are dropped, counted"
-        return [
-            clock,
-            warning(NAME, text, f"raise max_msg_size of {stream} to what the site's stream takes, or take it out"),
-        ]
-    return [clock, good(NAME, f"{stream} stores: {info.state.messages:,} messages, {format_size(info.state.bytes)}")]
+        return warning(NAME, text, f"raise max_msg_size of {stream} to what the site's stream takes, or take it out")
+    return good(NAME, f"{stream} stores: {info.state.messages:,} messages, {format_size(info.state.bytes)}")
 
 
 def _largest_message(visit: Visit) -> Finding:

@@ -183,7 +183,7 @@ STREAM_NOT_STORING = Kind(
     "stream_not_storing",
     _E,
     "The stream does not take what is sent to it, or lacks what it copies: time is unknown, and nobody falls stale.",
-    "give it room, unseal it, or mend what the reason names",
+    "give it room, or mend what the reason names; a seal no server takes back: senders need another stream then",
 )
 TIME_UNPROVEN = Kind(
     "time_unproven",
@@ -215,7 +215,7 @@ PROBE_NOT_STORED = Kind(
     "probe_not_stored",
     _W,
     "The agent's probe does not get into the stream: while all senders are silent, the time is unknown.",
-    "let the stream listen on the probe's subject and the agent's user publish there; muster-agent doctor names both",
+    "mend what the reason names: the stream's subjects or limits, or the agent's permission to publish there",
 )
 HEARTBEAT_NOT_STORED = Kind(
     "heartbeat_not_stored",
@@ -294,7 +294,7 @@ POLICY_NOT_HEARD = Kind(
     "policy_not_heard",
     _W,
     "The hub's policy does not reach this agent: what was taken of it holds, and the settings.",
-    "mend what the reason names: a permission on the policy's stream, or an older server",
+    "mend what the reason names: a permission on the policy's stream, a consumer that is paused, or an older server",
 )
 POLICY_REFUSED = Kind(
     "policy_refused",

@@ -49,6 +49,7 @@ WORKING = frozenset(
         IN_PLACE,
         "ours",
         "not watched",
+        "not needed",
     }
 )
 STORE = "store"

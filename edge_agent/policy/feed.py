@@ -54,8 +54,14 @@ class _Lost(Exception):
     """What was asked for does not come; the text says why. It is to be asked for again."""
 
 
+class _ConsumerConfig(msgspec.Struct, frozen=True):
+    pause_until: str = ""
+
+
 class _ConsumerInfo(msgspec.Struct):
     num_pending: int = 0
+    config: _ConsumerConfig = _ConsumerConfig()
+    paused: bool = False
 
 
 class PolicyFeed:
@@ -149,6 +155,7 @@ class PolicyFeed:
         while loop.time() < look_again_at and not is_cancelled():
             heard = await self._next()
             if heard is None:
+                await self._refuse_paused()
                 continue
             consumer_sequence += 1
             if heard[0] != consumer_sequence:
@@ -195,12 +202,19 @@ class PolicyFeed:
         """Let the consumer deliver from a revision on, made where it is missing; give how many wait."""
         try:
             # Of what is not there, a reset is not answered at all.
-            await self._ask("INFO", None)
+            await self._refuse_paused()
         except ApiError as error:
             if error.err_code != NO_SUCH_CONSUMER:
                 raise
             await self._ask("CREATE", {"stream_name": STREAM, "config": self._config | {"deliver_policy": "all"}})
         return (await self._ask("RESET", {"seq": number})).num_pending
+
+    async def _refuse_paused(self) -> None:
+        consumer = await self._ask("INFO", None)
+        if consumer.paused:
+            name = self._consumer.replace(".", " ", 1)
+            until = consumer.config.pause_until
+            raise _Lost(f"somebody has paused its consumer until {until}: nats consumer resume {name}")
 
     async def _ask(self, action: str, body: object) -> _ConsumerInfo:
         subject = f"{self._prefix}.{action}.{self._consumer}"

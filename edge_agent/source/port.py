@@ -110,6 +110,7 @@ class OwnMessagePhase(StrEnum):
     STORED = "stored"
     NOT_STORED = "not stored"
     OFF = "off"
+    NOT_NEEDED = "not needed"
 
 
 def is_denied(subject: str, reason: str) -> bool:

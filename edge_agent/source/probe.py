@@ -51,12 +51,16 @@ class ProbeRule(msgspec.Struct, frozen=True):
     filter_subject: str = ""
 
     def choose(self, facts: StreamFacts) -> tuple[str, str]:
-        """Give the subject for a stream; else "", and why there is none."""
+        """Give the subject for a stream; else "", and why there is none.
+
+        One that copies from others needs none: that it stores a probe says nothing of them, and what it hears does.
+        """
         subjects = facts.takes.subjects
         if facts.copies:
-            return "", "the stream copies from others: that it stores a probe says nothing of them"
+            return "", ""
         if facts.refuses_by_subject:
-            return "", "the stream refuses by subject: that it stores a probe says nothing of other subjects"
+            why = "the stream refuses by subject, and that it stores a probe says nothing of others"
+            return "", f"{why}: take discard_new_per_subject from it"
         if self.subject:
             if self._is_heard(self.subject, subjects):
                 return self.subject, ""
@@ -135,6 +139,8 @@ class Probe:
         self._is_off = False
         if why_not:
             self._turn_off(why_not)
+        elif not self._subject:
+            self._turn_off("", OwnMessagePhase.NOT_NEEDED)
         elif self._subscription is None:
             self._subscription = await self._client.subscribe(self._client.new_inbox(), cb=self._take_answer)
 
@@ -243,11 +249,11 @@ class Probe:
         self.publish_error, self._is_off, self._is_unanswered = "", False, False
         self._report(OwnMessagePhase.STORED, "")
 
-    def _turn_off(self, why: str) -> None:
+    def _turn_off(self, why: str, phase: OwnMessagePhase = OwnMessagePhase.OFF) -> None:
         was_off = self._is_off
         self.publish_error, self._is_off, self._is_unanswered = "", True, False
         if not was_off:
-            self._report(OwnMessagePhase.OFF, why)
+            self._report(phase, why)
 
     def _refuse(self, why: str) -> None:
         self.publish_error = f"refuses what is sent to it: {why}"

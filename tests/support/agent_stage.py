@@ -34,10 +34,6 @@ class Region(LinkedServer):
         """Say what the stream is to be."""
         return super().stream_config(**{"duplicate_window": 120_000_000_000, **config})
 
-    async def listen_on(self, subject: str) -> None:
-        """Let FLEET store what is published there, and nothing else."""
-        await self.update_stream(subjects=[subject])
-
     async def records(self, part: str = "") -> list[StoredMessage]:
         """Give everything that FLEET holds on subjects with ``part`` in them, in order."""
         last = (await self.api(f"STREAM.INFO.{FLEET}"))["state"]["last_seq"]

@@ -124,6 +124,7 @@ class FoundConsumer(msgspec.Struct, frozen=True):
     config: Config
     created: str
     ack_floor: AckFloor = AckFloor()
+    paused: bool = False
 
 
 class Room(msgspec.Struct, frozen=True):

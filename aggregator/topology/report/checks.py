@@ -93,6 +93,7 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
             if _is_lacking(each, found):
                 text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
                 yield findings.CONSUMER_MISSING.of(place, text)
+            yield from _paused(each, found)
             continue
         stream = found.streams.get((each.place, each.name))
         if stream is None and (each.place, each.name, "") not in found.silent:
@@ -128,6 +129,16 @@ def _fullnesses(
         yield findings.NEARLY_FULL.of(
             str(each.place), each.text, severity if each.refuses else min(severity, Severity.WARNING)
         )
+
+
+def _paused(wanted: DesiredConsumer, found: Found) -> Iterator[Finding]:
+    consumer = found.consumers.get((wanted.place, wanted.stream, wanted.name))
+    if consumer is not None and consumer.paused:
+        text = (
+            f"somebody has paused the consumer {wanted.name} of {wanted.stream} until {consumer.config['pause_until']}"
+        )
+        resume = f"nats consumer resume {wanted.stream} {wanted.name}"
+        yield findings.CONSUMER_PAUSED.of(str(wanted.place), f"{text}, and {_lost_without(wanted)}: {resume}")
 
 
 def _lost_without(consumer: DesiredConsumer) -> str:

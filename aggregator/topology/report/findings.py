@@ -78,6 +78,12 @@ CONSUMER_MISSING = Kind(
     "A consumer is not there through which a copy, a site or a relay takes what is stored.",
     "muster-aggregator apply",
 )
+CONSUMER_PAUSED = Kind(
+    "consumer_paused",
+    _C,
+    "Somebody has paused a consumer through which a copy, a site or a relay takes what is stored.",
+    "at its place: nats consumer resume STREAM CONSUMER",
+)
 NO_LEADER = Kind(
     "no_leader",
     _C,
@@ -192,6 +198,7 @@ CATALOGUE = {
         STREAM_MISSING,
         STREAM_SEALED,
         CONSUMER_MISSING,
+        CONSUMER_PAUSED,
         NO_LEADER,
         REPLICAS_AWAY,
         MESSAGES_LOST,

@@ -102,9 +102,37 @@ async def test_streams_that_are_missing_sealed_or_full_are_found(stage: Stage) -
     assert f"stream {STREAM} is full and refuses what is new" in said
     assert f"{FLEET} takes nothing more: it is full" in said
 
+    await stage.region.update_stream(max_msgs=-1, max_msgs_per_subject=1, discard_new_per_subject=True)
+    remedies = {said: remedy for level, said, remedy in (await examined(stage.config_path))[1] if level == "FAIL"}
+    said = f"{FLEET} refuses what is new on a subject that is full (discard_new_per_subject)"
+    assert remedies[said].startswith(f"let {FLEET} discard what is old")
+
     await stage.site.update_stream(sealed=True)
-    said = " ".join(said for level, said, _ in (await examined(stage.config_path))[1] if level == "FAIL")
-    assert f"stream {STREAM} is sealed" in said
+    await stage.region.update_stream(sealed=True)
+    remedies = {said: remedy for level, said, remedy in (await examined(stage.config_path))[1] if level == "FAIL"}
+    assert f"stream {STREAM} is sealed" in " ".join(remedies)
+    assert remedies[f"{FLEET} takes nothing more: it is sealed"].startswith("no server takes a seal back: ")
+
+
+@pytest.mark.parametrize("way", ["acknowledges nothing", "copies"])
+async def test_a_stream_that_answers_no_probe_or_needs_none_is_well_for_the_doctor_as_for_the_agent(
+    stage: Stage, way: str
+) -> None:
+    if way == "copies":
+        await stage.site.delete_stream()
+        await stage.site.api("STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["registration.>"]})
+        await stage.site.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "mirror": {"name": "ORIGIN"}})
+    else:
+        await stage.site.update_stream(no_ack=True)
+    async with registering(stage.site, "a"), operated_agent(stage.config_path) as agent:
+        await until(stage.region.observed_through, "the agent works")
+
+        async def is_useful() -> bool:
+            return (await agent.command("status", "--check"))[1] == "useful\n"
+
+        await until(is_useful, "the agent is well")
+        wrong = (await examined(stage.config_path))[1]
+        assert not [said for _, said, _ in wrong if "probe" in said], wrong
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])

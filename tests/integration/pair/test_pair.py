@@ -18,6 +18,7 @@ from tests.support.agent_stage import registering
 from tests.support.fault_disk import SmallDisk
 from tests.support.pair_stage import HAND_OVER, MEMBERS, MemberStage, PairStage, pair_stage
 from tests.support.policy_hub import said, write_topology
+from tests.support.running_agent import AgentProcess, agent_process
 from tests.support.source_site import STREAM
 from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
 from tests.support.straight_run import advisories_of_a_straight_run
@@ -125,7 +126,7 @@ async def test_who_stands_by_complains_of_no_region_any_more(pair: PairStage) ->
     async with registering(pair.stage.site, "a") as nodes:
         await pair.start()
         await until(knows(pair, "a"), "one is known")
-        await region.listen_on("elsewhere.>")
+        await region.update_stream(subjects=["elsewhere.>"])
         nodes.speak_up("b")
         await until(lambda: a.upstream == NOT_ACCEPTED, "the region refuses what the first sends")
         a.agent.suspend()
@@ -133,7 +134,7 @@ async def test_who_stands_by_complains_of_no_region_any_more(pair: PairStage) ->
         a.agent.resume()
         await until(lambda: a.does(PairPhase.STANDING_BY), "the first stands by")
         await until(lambda: a.upstream == CONNECTED, "it takes back what it said of the region")
-        await region.listen_on("fleet.>")
+        await region.update_stream(subjects=["fleet.>"])
         await until(knows(pair, "a", "b"), "the other has told of all")
     await assert_straight_run(pair, leader=b)
 
@@ -212,6 +213,50 @@ async def test_what_the_hub_says_around_a_takeover_is_done_once(pair: PairStage)
     records = await region.records(".registration")
     assert sum(record.has_header("Muster-Reason", "policy") for record in records) == 1
     await assert_straight_run(pair, leader=a)
+
+
+async def test_a_stranger_on_a_members_consumer_reads_nothing_beside_it_and_keeps_it_from_leading_where_it_came_first(
+    pair: PairStage,
+) -> None:
+    async def says(agent: AgentProcess) -> bool:
+        return "(consumer_shared for " in (await agent.command("status", "--check"))[1]
+
+    async with registering(pair.stage.site, "a") as nodes:
+        await pair.start()
+        await until(knows(pair, "a"), "a is known")
+        async with agent_process(single_agent_on(pair, MEMBERS[0])) as stranger:
+            await until(lambda: says(stranger), "the stranger says that somebody else reads")
+            nodes.speak_up("b")
+            await until(knows(pair, "b"), "b is known")
+            assert pair.a.does(PairPhase.LEADING)
+            await pair.a.agent.kill()
+            await until(lambda: pair.b.does(PairPhase.LEADING), "the other leads")
+            await until(lambda: has_read(stranger), "the stranger has taken the consumer")
+            await pair.a.agent.start()
+            await until(lambda: says(pair.a.agent), "the member says that somebody else reads")
+            nodes.speak_up("c")
+            await until(knows(pair, "c"), "c is known")
+            assert pair.b.does(PairPhase.LEADING)
+        await until(lambda: pair.a.does(PairPhase.STANDING_BY), "the member stands by again")
+    told = [each.value for each in await pair.stage.region.advisories() if each.site == "dub1"]
+    assert sorted(told) == ["a", "b", "c"]
+
+
+def single_agent_on(pair: PairStage, member: str) -> Path:
+    """Write the settings of an agent of another site, and of no pair, that name a member's consumer."""
+    text, _, _ = pair.stage.config_path.with_name(f"{member}.toml").read_text().partition("[pair]")
+    text = text.replace(f'name = "{member}"', 'name = "stranger"').replace('site = "dub1"', 'site = "dub2"')
+    text = text.replace(f"/{member}/", "/stranger/")
+    line = f'stream = "{STREAM}"\n'
+    assert text.count(line) == 1
+    path = pair.stage.config_path.with_name("stranger.toml")
+    path.write_text(text.replace(line, f'{line}consumer = "muster-dub1-nodes-{member}"\n'))
+    return path
+
+
+async def has_read(agent: AgentProcess) -> bool:
+    status = await agent.status()
+    return status is not None and status.parts["stream nodes"].phase == "reading"
 
 
 async def test_both_die_and_come_back_in_any_order(pair: PairStage) -> None:

@@ -160,6 +160,25 @@ async def test_an_older_copy_of_a_store_is_told_of_by_what_it_has_said_until_it_
         await stage.comes_to(0)
 
 
+async def test_a_consumer_that_somebody_has_paused_is_named_until_it_is_resumed(tmp_path: Path) -> None:
+    async with watched(tmp_path) as stage:
+        await stage.publish(stage.word())
+        await stage.archived(1)
+        await stage.comes_to(0)
+        api = "$JS.API.CONSUMER"
+        (name,) = (await request_json(stage.agent, f"{api}.NAMES.FLEET", None, dict[str, Any], deadline=20))[
+            "consumers"
+        ]
+        pause = {"pause_until": "2099-01-01T00:00:00Z"}
+        await request_json(stage.agent, f"{api}.PAUSE.FLEET.{name}", pause, dict[str, Any], deadline=20)
+        assert (await stage.comes_to(2)).startswith(
+            f"CRITICAL - {REGION}: somebody has paused the consumer {name} of FLEET until 2099-01-01T00:00:00Z, and "
+            f"ARCHIVE of hub takes nothing from it: nats consumer resume FLEET {name}"
+        )
+        await request_json(stage.agent, f"{api}.PAUSE.FLEET.{name}", {}, dict[str, Any], deadline=20)
+        await stage.comes_to(0)
+
+
 async def test_a_hole_in_the_ordinals_is_named_until_it_is_filled(tmp_path: Path) -> None:
     async with watched(tmp_path) as stage:
         early, late, later = (stage.site.new(name, SECOND) for name in "abc")

@@ -77,7 +77,7 @@ def test_region_that_takes_nothing_is_a_problem_after_a_minute(seconds: int, is_
         ("monitor", "monitor_not_listening"),
         ("probe of nodes", "probe_not_stored"),
         ("heartbeat of nodes", "heartbeat_not_stored"),
-        pytest.param("policy", "policy_not_heard", marks=pytest.mark.provokes("policy_not_heard")),
+        ("policy", "policy_not_heard"),
         ("policy of nodes", "policy_refused"),
     ],
 )
