@@ -367,7 +367,7 @@ class CopyScheduler:
         """Count what is known as acknowledged."""
         known = [self._ready.popleft() for _ in range(search.known)]
         for row in known:
-            self._window.sent(row.row_id, row.size)
+            self._window.add(row.row_id, row.size)
         self._flight.acknowledge(known)
         self._search = None
         if search.has_met_unknown:

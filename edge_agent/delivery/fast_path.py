@@ -50,7 +50,7 @@ class FastPath:
 
     # For who hands over
 
-    def opens(self) -> bool:
+    def try_open(self) -> bool:
         """Tell whether the fast path takes rows, opening it where it may be; ask when no own commit is under way."""
         if self._is_barred or self._copies_wait():
             return False
@@ -104,7 +104,7 @@ class FastPath:
             self._changed.set()
 
     @contextlib.contextmanager
-    def kept_closed(self) -> Iterator[None]:
+    def hold_closed(self) -> Iterator[None]:
         """Close, and stay closed for a while: copies come into the store that no ingest commits."""
         self._is_barred = True
         self.close()
@@ -113,7 +113,7 @@ class FastPath:
         finally:
             self._is_barred = False
 
-    async def is_left(self, within: float) -> bool:
+    async def wait_until_empty(self, within: float) -> bool:
         """Wait until every row of a closed fast path was taken back; False if that takes longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -209,7 +209,7 @@ class BlockFastPath:
 
     def hand_over(self, state: BlockState, rows: Sequence[OutboxRow]) -> bool:
         """Let rows pass that lead to ``state``; False where they have to be stored, behind what is under way."""
-        if not self._fast_path.opens():
+        if not self._fast_path.try_open():
             return False
         through = self._fast_path.hand_over(rows)
         self._pieces.append(_Piece(state, rows, through, loop_time()))
