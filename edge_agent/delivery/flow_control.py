@@ -1,4 +1,4 @@
-"""Keep account of one lane's rows in flight: how many may be, which are acknowledged, what may be deleted.
+"""Flow control of one lane: how many rows may be in flight, which are acknowledged, what may be deleted.
 
 Rows leave in their order. Only the acknowledged prefix may be deleted; after a failure everything behind it is sent
 again under the same ids. A watermark is a barrier: it leaves only when everything before it is acknowledged.

@@ -1,4 +1,4 @@
-"""Know of the outbox what can be known without reading its file: depths, counters, what is in flight or gone."""
+"""Index of the outbox in memory: depths, counters, row ids, what is in flight or acknowledged."""
 
 import asyncio
 import contextlib
