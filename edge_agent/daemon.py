@@ -23,7 +23,7 @@ from edge_agent.observability.http import serve_monitor
 from edge_agent.observability.name_watch import NameFree, NameTaken
 from edge_agent.observability.server_watch import ServerWatch
 from edge_agent.observability.status_board import StatusBoard, now, stream_part
-from edge_agent.observability.systemd import announce_stopping, keep_supervisor_informed, watchdog_kept
+from edge_agent.observability.systemd import announce_stopping, keep_supervisor_informed, keep_watchdog
 from edge_agent.pair.peer_check import check_key_file
 from edge_agent.pair.service import serve_pair
 from edge_agent.pair.store_copy import CopyArrived, adopt_copy
@@ -35,11 +35,11 @@ from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentIdentity, AgentParts, BlockWiring, UploadPath
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 from shared.identifiers import BlockId
 
 
-def check_belonging(path: Path, settings: AgentSettings, known: Iterable[tuple[BlockId, BlockState]]) -> None:
+def check_store_identity(path: Path, settings: AgentSettings, known: Iterable[tuple[BlockId, BlockState]]) -> None:
     """Hold what the store knows against the settings; raise StoreUnusable, saying what to do.
 
     A block that the settings do not name any more is left alone: its records still leave.
@@ -98,7 +98,7 @@ async def run(settings: AgentSettings) -> None:
                 damage = _first_of(found)
                 if damaged_before and time.monotonic() - began < SOON:
                     with contextlib.suppress(TimeoutError):
-                        async with watchdog_kept(stopping), asyncio.timeout(PAUSE):
+                        async with keep_watchdog(stopping), asyncio.timeout(PAUSE):
                             await stopping.wait()
             except* CopyArrived:
                 # After damage that was found at the same time: the copy takes the damaged store's place.
@@ -122,7 +122,7 @@ async def _run_on(
     """Run on the store as it is, or on a new one where there is ``damage`` to it; wait where there is a namesake."""
     if settings.pair.members:
         check_key_file(settings)
-    async with watchdog_kept(stopping):
+    async with keep_watchdog(stopping):
         # To look at gigabytes on a slow disk takes longer than a supervisor waits for a word.
         prepared = await asyncio.to_thread(prepare, path, damage)
         _say_what_was_found(path, prepared, damage)
@@ -141,10 +141,10 @@ async def _run_agent(
     replaces_lost: bool,
 ) -> None:
     path = Path(settings.store.path)
-    async with watchdog_kept(stopping):
+    async with keep_watchdog(stopping):
         store = await SqliteStore.open(path, int(settings.store.max_outbox))
         try:
-            check_belonging(path, settings, await store.known_blocks())
+            check_store_identity(path, settings, await store.known_blocks())
             agent = Agent(
                 settings, store, key, replaces_lost=replaces_lost, displaced=hold.displaced, namesake=namesake
             )
@@ -159,7 +159,7 @@ async def _run_agent(
         await agent.run_until(stopping)
     finally:
         # The part that tells the supervisor has ended, and links that are silent and a disk that fails take long.
-        async with watchdog_kept(stopping):
+        async with keep_watchdog(stopping):
             await agent.close()
 
 
@@ -204,7 +204,7 @@ class Agent:
             Clocks(),
             replaces_lost,
         )
-        self._blocks, self._uploading = BlockWiring(self._parts), UploadPath(self._parts)
+        self._blocks, self._upload_path = BlockWiring(self._parts), UploadPath(self._parts)
 
     async def run_until(self, stopping: asyncio.Event) -> None:
         """Run every part; end when told to, raise what a part raised."""
@@ -222,7 +222,7 @@ class Agent:
             await stopping.wait()
             log.info("stopping")
             announce_stopping()
-            await cancelled(parts)
+            await cancel_all(parts)
 
     async def close(self) -> None:
         """Close what was opened; what was not acknowledged stays in the store."""
@@ -238,7 +238,7 @@ class Agent:
             yield "names", self._wait_for_names(self._namesake)
             return
         if self._settings.pair.members:
-            yield "pair", serve_pair(self._parts, self._blocks, self._uploading)
+            yield "pair", serve_pair(self._parts, self._blocks, self._upload_path)
             return
         yield "upstream", self._upload()
         for block in self._settings.stream:
@@ -247,16 +247,16 @@ class Agent:
     async def _wait_for_names(self, namesake: Namesake) -> None:
         for block in self._settings.stream:
             self._board.reporter(stream_part(block.name))(IngestPhase.WITHDRAWN, "another agent has its name")
-        link = await self._uploading.open()
+        link = await self._upload_path.open()
         await link.names.run_withdrawn(link.client, namesake)
 
     async def _upload(self) -> None:
-        link = await self._uploading.open()
+        link = await self._upload_path.open()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(link.clock.run(), name="clock of the region")
             tasks.create_task(link.names.run(link.client), name="names")
             await link.names.may_publish.wait()
-            await self._uploading.run(link)
+            await self._upload_path.run(link)
 
     async def _read(self, block: StreamSettings) -> None:
         known = await self._store.load_block(block.name)

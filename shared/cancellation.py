@@ -8,7 +8,7 @@ from typing import Any
 CANCEL_AGAIN = 1.0
 
 
-async def cancelled(parts: Iterable[asyncio.Task[Any]]) -> None:
+async def cancel_all(parts: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel until all have ended: before Python 3.12, wait_for() loses a cancellation that meets its answer."""
     left = set(parts)
     while left:
@@ -18,7 +18,7 @@ async def cancelled(parts: Iterable[asyncio.Task[Any]]) -> None:
 
 
 @contextlib.contextmanager
-def cancellation_kept() -> Iterator[None]:
+def keep_cancellation() -> Iterator[None]:
     """Raise what came meanwhile and was lost, around code of others that waits: see cancelled() for how."""
     task = asyncio.current_task()
     cancel_count = task.cancelling() if task else 0

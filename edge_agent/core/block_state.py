@@ -91,7 +91,7 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
         return max(self.last_stored_at, self.source_clock)
 
 
-def counted(counters: Counters, additions: Counters) -> Counters:
+def sum_counters(counters: Counters, additions: Counters) -> Counters:
     """Add up two sets of counters, by what happened and its cause, leaving both as they are."""
     total = {what: dict(causes) for what, causes in counters.items()}
     for what, causes in additions.items():

@@ -8,7 +8,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Copy, Decision
 from edge_agent.core.observation import MARKER_HEADER, PROBE_HEADER, SourceMessage
-from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
+from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, headers_to_keep, size_of_headers
 from edge_agent.core.untracked_draft import PositionDraft
 from shared import wire
 from shared.identifiers import BlockId, message_ids
@@ -118,7 +118,7 @@ class CopyEmitter(msgspec.Struct, frozen=True):
             assert isinstance(decision, Copy)
             message = decision.message
             sequence = message.sequence
-            headers = kept_headers(message.headers) if message.headers else {}
+            headers = headers_to_keep(message.headers) if message.headers else {}
             headers_size = size_of_headers(headers) if headers else 0
             headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
             headers[wire.SOURCE_HEADER] = wire.source_header(stream, sequence, site, block, message.stored_at)

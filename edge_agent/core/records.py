@@ -93,7 +93,7 @@ def size_of(rows: Sequence[OutboxRow]) -> int:
     return sum([len(row.payload) + row.headers_size for row in rows]) + RECORD_OVERHEAD * len(rows)
 
 
-def kept_headers(headers: Mapping[str, str], *, by_agent: bool = True) -> dict[str, str]:
+def headers_to_keep(headers: Mapping[str, str], *, by_agent: bool = True) -> dict[str, str]:
     """Give the headers that go on with a message: none that would be an order to the region's servers.
 
     Nor, of a message that is not ``by_agent``, any that would pass for an agent's word.
@@ -223,7 +223,7 @@ class Emitter(msgspec.Struct, frozen=True):
         def write(decision: Forward) -> OutboxRow:
             message = decision.message
             sequence = message.sequence
-            headers = kept_headers(message.headers, by_agent=False) if message.headers else {}
+            headers = headers_to_keep(message.headers, by_agent=False) if message.headers else {}
             if decision.sender_id:
                 # Before its size is taken: a name can be as long as all that a record otherwise takes.
                 headers[wire.SENDER_HEADER] = sender_header(decision.sender_id)

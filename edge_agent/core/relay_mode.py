@@ -24,7 +24,7 @@ from edge_agent.core.decisions import Decision, Forward
 from edge_agent.core.intake import Intake, is_usable
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.payload import Deviations
-from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, kept_headers, size_of_headers
+from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, headers_to_keep, size_of_headers
 from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
 from edge_agent.core.untracked_draft import PositionDraft
 from shared import wire
@@ -198,7 +198,7 @@ class RelayEmitter(msgspec.Struct, frozen=True):
 
     def _row(self, decision: Forward) -> OutboxRow:
         message, block_id = decision.message, self.block_id
-        headers = kept_headers(message.headers or {})
+        headers = headers_to_keep(message.headers or {})
         headers_size = size_of_headers(headers)
         identity = (block_id.region, block_id.site, block_id.block, "relay", headers[wire.ORIGIN_HEADER])
         headers[wire.MESSAGE_ID_HEADER] = message_id(self.key, *identity)

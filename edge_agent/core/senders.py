@@ -262,11 +262,6 @@ class SenderTable:
             stale_observed_at=self.stale_observed_at[slot],
         )
 
-    @property
-    def incarnation_count(self) -> int:
-        """Count the incarnations that are kept for the senders' episodes."""
-        return len(self._incarnations)
-
     def is_in(self, sender_id: str, senders: SenderList) -> bool:
         """Tell whether a sender is in one of the two lists."""
         slot = self.slots.get(sender_id)

@@ -32,7 +32,7 @@ from itertools import islice
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState, counted
+from edge_agent.core.block_state import BlockState, sum_counters
 from edge_agent.core.deadlines import NEVER, DeadlineQueue, retired_at, stale_at
 from edge_agent.core.decisions import (
     BlindCause,
@@ -344,7 +344,7 @@ class Draft:
             seen=self._seen,
             largest_size=self._largest,
             clock_ahead=self.clock_ahead,
-            counters=counted(self._before.counters, additions),
+            counters=sum_counters(self._before.counters, additions),
             rejections=self._ledger.rejections,
         )
 

@@ -3,7 +3,7 @@
 Nobody is watched here, so time has no deadlines and coverage means no more than where reading has got to.
 """
 
-from edge_agent.core.block_state import BlockState, counted
+from edge_agent.core.block_state import BlockState, sum_counters
 from edge_agent.core.decisions import BlindCause, Counters, Decision, EpochBegun, RecordedInput
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy, PolicyRevisions
@@ -130,7 +130,7 @@ class PositionDraft:
             pending_blind=self._pending_blind,
             clock_ahead=self.clock_ahead,
             mode=self._before.mode,
-            counters=counted(self._before.counters, self._counts),
+            counters=sum_counters(self._before.counters, self._counts),
         )
 
     def changes(self) -> SenderChanges:

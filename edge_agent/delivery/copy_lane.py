@@ -337,7 +337,9 @@ class CopyScheduler:
 
     def _take_answer_to_question(self, answer: Answer) -> Verdict | None:
         search = self._search
-        assert search is not None
+        if search is None:
+            # It was given up meanwhile: rows go one by one, and each answer says whether its row was known.
+            return None
         match answer.outcome:
             case Outcome.DUPLICATE | Outcome.STORED | Outcome.MISPLACED:
                 place = search.question
@@ -367,7 +369,7 @@ class CopyScheduler:
         """Count what is known as acknowledged."""
         known = [self._ready.popleft() for _ in range(search.known)]
         for row in known:
-            self._window.sent(row.row_id, row.size)
+            self._window.add(row.row_id, row.size)
         self._flight.acknowledge(known)
         self._search = None
         if search.has_met_unknown:

@@ -1,16 +1,17 @@
-"""Let copies pass the store by: hold them in memory while they are on their way to the region.
+"""Fast path: send copies without writing them to the outbox while the link is up.
 
-What was stored before must not be overtaken, and what is held here is known to nobody else. So:
+A copy in the store must not be overtaken, and a row on the fast path is in memory only. So:
 
-1. The fast path takes rows while it is open and no copy waits in the store; it opens when, besides, the link is up. Who
-   hands over asks each time, after the end of its own commit: it may be open already, for another block that could not
-   see what that commit brought into the store.
-2. Who handed rows over commits how far it has read when they are acknowledged, or takes them back and stores them, in
-   their order, behind everything else. It does the latter when the fast path has closed.
-3. It closes when the link fails, when a row is refused, or when who handed rows over has waited for too long. Nothing
+1. The fast path takes rows while it is open and no copy waits in the store. It opens when, in addition, the link is up.
+   A block asks each time, after the end of its own commit: the fast path may have been opened for another block, which
+   could not see what that commit brought into the store.
+2. A block that handed rows over commits how far it has read when they are acknowledged. When the fast path has closed,
+   it takes the rest back and stores them, in their order, behind everything else.
+3. The fast path closes when the link fails, when a row is refused, or when a block has waited for too long. Nothing
    leaves a closed fast path, and it stays closed until every row in it was taken back.
 
-A row that was taken back may have reached the region all the same: its message id tells, as after every lost answer.
+A row that was taken back may have reached the region all the same: its message id shows that, as after every lost
+answer.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ ROOM = 8 << 20
 
 
 class FastPath:
-    """The rows of all blocks that copy, an outbox to the lane that delivers them.
+    """The copies of all blocks that are on the fast path; for the lane that delivers them it is an outbox.
 
     ``copies_wait`` tells whether the store holds copies that the region has not acknowledged.
     """
@@ -50,8 +51,8 @@ class FastPath:
 
     # For who hands over
 
-    def opens(self) -> bool:
-        """Tell whether the fast path takes rows, opening it where it may be; ask when no own commit is under way."""
+    def try_open(self) -> bool:
+        """Open the fast path if it may be open, and tell whether it takes rows; ask when no own commit is under way."""
         if self._is_barred or self._copies_wait():
             return False
         if not self._is_open and self._is_linked and not self._rows:
@@ -62,17 +63,17 @@ class FastPath:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether what was handed over is still on its way."""
+        """Tell whether rows that were handed over may still leave."""
         return self._is_open
 
     @property
     def is_full(self) -> bool:
-        """Tell whether so much is on its way that more would only wait."""
+        """Tell whether the fast path holds so much that more would only wait."""
         return self._size >= ROOM
 
     def hand_over(self, rows: Sequence[OutboxRow]) -> int:
-        """Take rows, behind all others, and give the last one's id here."""
-        assert self._is_open, "nothing passes a closed passage"
+        """Append rows; give the last one's id on the fast path."""
+        assert self._is_open, "a closed fast path takes no rows"
         for row_id, row in enumerate(rows, self._last_row_id + 1):
             msgspec.structs.force_setattr(row, "row_id", row_id)
             self._size += row.size
@@ -83,7 +84,7 @@ class FastPath:
         return self._last_row_id
 
     def take_back(self, block: str) -> None:
-        """Let go of a block's rows: they are being stored."""
+        """Remove a block's rows, which are being stored."""
         assert not self._is_open, "what is taken back must no longer leave"
         self._rows = deque(row for row in self._rows if row.block != block)
         self._size = sum(row.size for row in self._rows)
@@ -97,15 +98,15 @@ class FastPath:
                 await self._changed.wait()
 
     def close(self) -> None:
-        """Let nothing more leave until every row was taken back."""
+        """Close until every row was taken back: nothing leaves meanwhile."""
         if self._is_open:
             self._is_open = False
             self.closed_count += 1
             self._changed.set()
 
     @contextlib.contextmanager
-    def kept_closed(self) -> Iterator[None]:
-        """Close, and stay closed for a while: copies come into the store that no ingest commits."""
+    def hold_closed(self) -> Iterator[None]:
+        """Stay closed within the block: copies come into the store that no reading loop commits."""
         self._is_barred = True
         self.close()
         try:
@@ -113,7 +114,7 @@ class FastPath:
         finally:
             self._is_barred = False
 
-    async def is_left(self, within: float) -> bool:
+    async def wait_until_empty(self, within: float) -> bool:
         """Wait until every row of a closed fast path was taken back; False if that takes longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -125,7 +126,7 @@ class FastPath:
     # For the uploader
 
     def link_is_up(self, wake: Callable[[], None]) -> None:
-        """Let rows be handed over; ``wake`` is called when there are some."""
+        """Allow opening; ``wake`` is called when rows are handed over."""
         self._is_linked, self._wake = True, wake
 
     def link_is_down(self) -> None:
@@ -145,11 +146,11 @@ class FastPath:
     async def pending(
         self, lane: Lane, after_row_id: int, row_limit: int, _byte_limit: int = EVERYTHING
     ) -> list[OutboxRow]:
-        """Give the same."""
+        """Read as at_hand() does."""
         return self.at_hand(lane, after_row_id, row_limit)
 
     def delete_through(self, _lane: Lane, row_id: int) -> None:
-        """Let rows go that were acknowledged."""
+        """Remove the rows that were acknowledged."""
         while self._rows and self._rows[0].row_id <= row_id:
             self._size -= self._rows.popleft().size
         self.acknowledged_through = max(self.acknowledged_through, row_id)
@@ -160,10 +161,10 @@ class FastPath:
         return False
 
     def release(self, _lane: Lane) -> None:
-        """Do nothing: no row here is replaced, in flight or not."""
+        """Do nothing: rows on the fast path are never replaced."""
 
     async def set_apart(self, _rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
-        """Refuse: what a target cannot take is stored first."""
+        """Fail: a row that the target cannot take closes the fast path, and is stored first."""
         raise AssertionError("nothing is set apart here")
 
 
@@ -208,15 +209,15 @@ class BlockFastPath:
         return not (self._pieces and self._fast_path.is_full)
 
     def hand_over(self, state: BlockState, rows: Sequence[OutboxRow]) -> bool:
-        """Let rows pass that lead to ``state``; False where they have to be stored, behind what is under way."""
-        if not self._fast_path.opens():
+        """Hand over rows that lead to ``state``; False where they have to be stored, behind what is under way."""
+        if not self._fast_path.try_open():
             return False
         through = self._fast_path.hand_over(rows)
         self._pieces.append(_Piece(state, rows, through, loop_time()))
         return True
 
     def conclude(self) -> DeliveredCopies | None:
-        """Give what is to be committed now, which is then no longer under way; None where there is nothing."""
+        """Give what is to be committed now and is then no longer under way; None where there is nothing."""
         fast_path, pieces = self._fast_path, self._pieces
         delivered = fast_path.acknowledged_through
         concluded = None

@@ -1,4 +1,4 @@
-"""Keep account of one lane's rows in flight: how many may be, which are acknowledged, what may be deleted.
+"""Flow control of one lane: how many rows may be in flight, which are acknowledged, what may be deleted.
 
 Rows leave in their order. Only the acknowledged prefix may be deleted; after a failure everything behind it is sent
 again under the same ids. A watermark is a barrier: it leaves only when everything before it is acknowledged.
@@ -32,7 +32,7 @@ class UploadWindow:
             return True
         return not is_barrier and len(self._sizes) < self._message_limit and self._bytes + size <= self.byte_limit
 
-    def sent(self, row_id: int, size: int) -> None:
+    def add(self, row_id: int, size: int) -> None:
         """Note a row as in flight; rows are sent in the order of their ids."""
         self._sizes[row_id] = size
         self._bytes += size
@@ -99,7 +99,7 @@ class FlightLimit:
         self.limit = self._first
         self._fastest = float("inf")
 
-    def answered(self, size: int, after: float) -> None:
+    def note_answer(self, size: int, after: float) -> None:
         """Note that ``size`` bytes were answered ``after`` so long."""
         self._fastest = min(self._fastest, after)
         if after < QUICK + 2 * self._fastest:

@@ -166,7 +166,7 @@ class LaneFlight:
         """Move the first of the ready rows into the window; give them as a shipment."""
         for row in rows:
             self.ready.popleft()
-            self.window.sent(row.row_id, row.size)
+            self.window.add(row.row_id, row.size)
         return self.shipment(rows, form, behind)
 
     def shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
@@ -388,7 +388,7 @@ class UploadLane:
         if shipment is None:
             return
         self._waits_since = loop_time()
-        self._flight.limit.answered(shipment.size, loop_time() - sent_at)
+        self._flight.limit.note_answer(shipment.size, loop_time() - sent_at)
         self._flight.window.byte_limit = self._flight.limit.limit
         row = shipment.rows[0]
         if answer.outcome is Outcome.STORED:

@@ -116,5 +116,7 @@ class OversizedRetry:
     async def _put_back(self, which: PutBack) -> list[int]:
         if which.lane is not Lane.COPIES:
             return await self._store.put_back(which)
-        with self._fast_path.kept_closed():
-            return await self._store.put_back(which) if await self._fast_path.is_left(FAST_PATH_PATIENCE) else []
+        with self._fast_path.hold_closed():
+            return (
+                await self._store.put_back(which) if await self._fast_path.wait_until_empty(FAST_PATH_PATIENCE) else []
+            )

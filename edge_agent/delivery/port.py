@@ -1,4 +1,4 @@
-"""Say what the uploader needs of a region. Tests hold every adapter to it."""
+"""Define what the uploader needs of a region. Tests hold every adapter to it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -27,7 +27,7 @@ class Upstream(Protocol):
         """Give how many bytes a message may have, headers included, as far as is known."""
 
     async def ask_max_payload(self) -> int:
-        """Give the same as the server says it now, or said some seconds ago."""
+        """Ask the server for the same; the answer may be some seconds old."""
 
     def poke(self) -> None:
         """Let answers() return: there is something to send."""

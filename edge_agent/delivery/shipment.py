@@ -1,4 +1,4 @@
-"""Name what goes to the region and is answered as one, and the answers that there are."""
+"""Shipments (rows that are published and answered as one), their answers, and what the region takes."""
 
 from collections.abc import Sequence
 from enum import Enum, auto

@@ -1,4 +1,4 @@
-"""Say what a stream block's loop goes by, and what it may be doing."""
+"""The rules of a stream block's reading loop, and its phases."""
 
 from collections.abc import Callable
 from enum import StrEnum

@@ -30,7 +30,7 @@ from edge_agent.runtime.backoff import Stretch
 from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.source.port import Checked, ConsumerState, Opened, Source, SourceUnavailable
 from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, format_instant
 
@@ -131,7 +131,7 @@ class Ingest(Generic[D]):
         try:
             await self._read_for_ever(looking)
         finally:
-            await cancelled([looking])
+            await cancel_all([looking])
             await self._commits.stop()
 
     async def _look_at_consumer(self) -> None:
@@ -314,7 +314,7 @@ class Ingest(Generic[D]):
             if intake.slow_count != slow_count:
                 # Who is to say that the agent lives runs on the same loop.
                 slow_count = intake.slow_count
-                await stretch.give_way()
+                await stretch.yield_to_loop()
         if last is not None:
             thinning.pass_on(last)
         return draft

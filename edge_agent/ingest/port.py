@@ -1,4 +1,4 @@
-"""Say what the two loops need of the world: a source, a store, an upstream. Tests hold the adapters to it."""
+"""Define what the reading loop needs beside its source and store: a journal, clocks, orders; and how far it is."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol

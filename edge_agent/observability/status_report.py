@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState, counted
+from edge_agent.core.block_state import BlockState, sum_counters
 from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
@@ -138,7 +138,7 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
     life, size = _process_state(agent, is_held), sum(lane.size for lane in outbox.values())
     total: Counters = {}
     for additions in _outbox_counters(database).values():
-        total = counted(total, additions)
+        total = sum_counters(total, additions)
     level = OutboxLevel(size, agent.max_outbox, tuple(set_apart_sums(database)), tuple(dropped_too_large(database)))
     if life is ProcessState.RUNNING:
         found = msgspec.json.decode(bodies.get("conditions", "[]"), type=list[Condition])

@@ -38,7 +38,7 @@ async def keep_supervisor_informed(board: _StatusSource) -> None:
 
 
 @asynccontextmanager
-async def watchdog_kept(stopping: asyncio.Event) -> AsyncIterator[None]:
+async def keep_watchdog(stopping: asyncio.Event) -> AsyncIterator[None]:
     """Say WATCHDOG meanwhile, and ask for more time: a thread is waited for that takes long, the loop does not hang.
 
     Until READY what counts is systemd's TimeoutStartSec, whatever WATCHDOG says; since 236 it can be extended.

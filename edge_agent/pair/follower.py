@@ -147,7 +147,7 @@ class Follower:
         async for messages in self._messages_through(state):
             stretch = Stretch()
             for _ in following.take(messages):
-                await stretch.give_way()
+                await stretch.yield_to_loop()
         draft = following.finish()
         if entry.kind is not EntryKind.PROVED:
             emitter = self._rules.emitter

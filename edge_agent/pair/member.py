@@ -41,7 +41,7 @@ from edge_agent.runtime.backoff import loop_time
 from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.port import StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 from shared.instants import SECOND
 
 LOOK_AGAIN_AFTER = 30.0
@@ -63,7 +63,7 @@ class MemberParts(Protocol):
     def upload(self) -> Coroutine[Any, Any, None]:
         """Send what waits, until cancelled."""
 
-    def leave_uploading(self) -> None:
+    def stop_uploading(self) -> None:
         """Take back what was said of it: the other sends from now on."""
 
 
@@ -123,7 +123,7 @@ class Member:
                 while not is_cancelled():
                     await self._follow_and_lead()
             finally:
-                await cancelled([announcing, *([self._upload] if self._upload else [])])
+                await cancel_all([announcing, *([self._upload] if self._upload else [])])
 
     async def _follow_and_lead(self) -> None:
         self._followers = {}
@@ -177,9 +177,9 @@ class Member:
         self._other.hear_entry(logged, is_live=is_live)
         self._last_leader = logged.entry.writer.member
         if self._upload is not None and self._last_leader == self._other.name:
-            await cancelled([self._upload])
+            await cancel_all([self._upload])
             self._upload = None
-            self._parts.leave_uploading()
+            self._parts.stop_uploading()
 
     def _new_lead(self, mark: PairMark, deliveries: Deliveries) -> Lead:
         renew_every = self._takeover_after / 3

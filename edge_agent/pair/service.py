@@ -18,11 +18,11 @@ from edge_agent.wiring import AgentParts, BlockLink, BlockWiring, Mode, RegionLi
 from shared.subjects import watermark_subject
 
 
-async def serve_pair(parts: AgentParts, blocks: BlockWiring, uploading: UploadPath) -> None:
+async def serve_pair(parts: AgentParts, blocks: BlockWiring, upload_path: UploadPath) -> None:
     """Be a member until cancelled; the log is kept where the first block's stream is."""
     settings, identity, first = parts.settings, parts.identity, parts.settings.stream[0]
     async with asyncio.TaskGroup() as tasks:
-        link = tasks.create_task(uploading.open(), name="upstream")
+        link = tasks.create_task(upload_path.open(), name="upstream")
         found = {block.name: tasks.create_task(blocks.connect(block), name=block.name) for block in settings.stream}
         address = log_address(settings, identity.key)
         writer = writer_of(settings, identity.key, identity.boot_id)
@@ -30,7 +30,7 @@ async def serve_pair(parts: AgentParts, blocks: BlockWiring, uploading: UploadPa
         subject = watermark_subject(settings.block_id(first), first.target.prefix)
         modes = {block.name: sample_mode(settings, block, identity) for block in settings.stream}
         health = MemberHealth(parts.board, list(found), Path(settings.store.path), subject)
-        member_parts = _MemberParts(parts.store, health, blocks, modes, found, uploading, link)
+        member_parts = _MemberParts(parts.store, health, blocks, modes, found, upload_path, link)
         member = Member(client, address, writer, settings, member_parts, parts.board)
         parts.board.pair = member.status
         tasks.create_task(_watch_region(health, link), name="reach of the region")
@@ -60,7 +60,7 @@ class _MemberParts(msgspec.Struct):
     blocks: BlockWiring
     modes: Mapping[str, Mode[Draft]]
     links: Mapping[str, asyncio.Task[BlockLink]]
-    uploading: UploadPath
+    upload_path: UploadPath
     region: asyncio.Task[RegionLink]
 
     async def follower(self, block: str, deliveries: Deliveries) -> Follower:
@@ -74,11 +74,11 @@ class _MemberParts(msgspec.Struct):
         await self.blocks.ingest(link, self.modes[block], tracker, journal)
 
     async def upload(self) -> None:
-        await self.uploading.run(await asyncio.shield(self.region))
+        await self.upload_path.run(await asyncio.shield(self.region))
 
-    def leave_uploading(self) -> None:
+    def stop_uploading(self) -> None:
         if self.region.done():
-            self.uploading.leave_it_to_another(self.region.result())
+            self.upload_path.leave_it_to_another(self.region.result())
 
     async def _tracker(self, block: str) -> Tracker | None:
         known = await self.store.load_block(block)

@@ -20,7 +20,7 @@ from edge_agent.pair.log_entry import Entry, EntryKind, Logged, Writer
 from edge_agent.runtime.backoff import loop_time
 from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 
 LOOK_EVERY = 0.25
 RETRY_AFTER = 1.0
@@ -58,7 +58,7 @@ class Standby(msgspec.Struct, frozen=True):
                 part.result()
             return await reading
         finally:
-            await cancelled((reading, *following))
+            await cancel_all((reading, *following))
 
     async def _read_log(self, cursor: int, last: Logged) -> PairMark:
         heard_at = in_step_at = loop_time()

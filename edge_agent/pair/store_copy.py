@@ -28,8 +28,8 @@ from edge_agent.store.chunks import CHUNK_BYTES, read_pending
 from edge_agent.store.marker import forget
 from edge_agent.store.senders import check_senders
 from edge_agent.store.set_apart import set_apart_row
-from edge_agent.store.sqlite import StoreDamaged, noticing_damage
-from shared.cancellation import cancelled
+from edge_agent.store.sqlite import StoreDamaged, damage_detection
+from shared.cancellation import cancel_all
 from shared.system_errors import reason_of
 
 _MANY = 1_000
@@ -37,7 +37,7 @@ _MANY = 1_000
 
 def check_records(database: sqlite3.Connection) -> None:
     """Raise StoreDamaged for the first that no agent wrote; in memory is a chunk at a time."""
-    with noticing_damage():
+    with damage_detection():
         for number, state in database.execute("SELECT number, state FROM block").fetchall():
             msgspec.json.decode(state, type=BlockState)
             check_senders(database, number)
@@ -260,7 +260,7 @@ async def _ask_for_copy(client: Client, subject: str, writer: Writer) -> bytes:
                 is_free = True
         raise asyncio.CancelledError
     finally:
-        await cancelled([making])
+        await cancel_all([making])
 
 
 async def _ask(client: Client, subject: str, wish: _Wish, deadline: float) -> bytes:

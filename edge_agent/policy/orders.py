@@ -1,7 +1,7 @@
 """Work out what the hub's policy means for one stream block, beside what its settings say. No I/O.
 
-What contradicts the settings, or what is said for a larger scope, is refused as a whole and said to people; the rest
-holds. So the thresholds are a function of the settings and of what was said.
+A revision that contradicts the settings, or a revision for a larger scope, is refused as a whole and reported; the rest
+holds. So the thresholds are a function of the settings and of the revisions.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ TOO_OLD = "too_old"
 
 
 def apply_revision(draft: BlockDraft, revision: Revision, revisions: PolicyRevisions, policy: Policy) -> bool:
-    """Do it; ``revisions`` and ``policy`` hold after it. False, having done nothing, where the draft is full."""
+    """Apply a revision to a draft; ``revisions`` and ``policy`` hold after it. False, doing nothing, if it is full."""
     order, what = revision.order, str(revision.order.__struct_config__.tag)
     if isinstance(order, ForwardSender | RetireSender):
         if revision.given_at_us <= revisions.floor:
@@ -48,14 +48,14 @@ class Effective(msgspec.Struct, frozen=True):
 
 
 class OrderSource(Protocol):
-    """Where revisions come from: those of one site, in their order."""
+    """Where the revisions of one site come from, in their order."""
 
     def orders(self) -> list[ScopedRevision]:
-        """Give all that have been heard of."""
+        """Give all revisions that are known."""
 
 
 def effective(block_id: BlockId, block: StreamSettings, revisions: PolicyRevisions) -> Effective:
-    """Lay what the hub has said over a block's settings, the larger scope first."""
+    """Lay the hub's thresholds over a block's settings, the larger scope first."""
     holds, refused = block.policy, []
     origins: dict[str, str] = {}
     for scope, thresholds in revisions.thresholds_of(block_id):

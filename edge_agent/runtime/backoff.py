@@ -36,7 +36,7 @@ class Stretch:
     def __init__(self) -> None:
         self._began_at = loop_time()
 
-    async def give_way(self) -> None:
+    async def yield_to_loop(self) -> None:
         """Let others run where it has lasted for long."""
         if loop_time() - self._began_at > LONGEST_STRETCH:
             await asyncio.sleep(0)

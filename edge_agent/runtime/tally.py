@@ -14,7 +14,7 @@ class Tally:
         self.seconds = 0.0
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         """Count what happens in the block: done, or failed where it raises."""
         began = time.perf_counter()
         try:

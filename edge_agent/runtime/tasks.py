@@ -1,4 +1,4 @@
-"""Know a cancellation that a wait has lost, and let what must not stop half-way go on behind one."""
+"""Detect a cancellation that a wait has lost, and finish what must not stop half-way in spite of one."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -12,7 +12,7 @@ from edge_agent.simulator import options
 from edge_agent.simulator.fleet import Fleet
 from edge_agent.simulator.history_command import history
 from edge_agent.simulator.live import LiveFleet
-from edge_agent.simulator.options import ended_by_signals
+from edge_agent.simulator.options import stop_at_signals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.script import EXAMPLE
 from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
@@ -102,7 +102,7 @@ async def run_live(chosen: LiveOptions) -> None:
             client, chosen.stream, chosen.subjects.replace("{sender}", "*"), create=chosen.create_stream
         )
         started_at = time.time_ns() // 1_000
-        with ended_by_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
+        with stop_at_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
             async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
                 live = LiveFleet(fleet, chosen.bodies(), publisher, truth, chosen.subject_of, started_at=started_at)
                 progress = asyncio.create_task(_show_progress(live, chosen))

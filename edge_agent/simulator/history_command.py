@@ -18,7 +18,7 @@ from edge_agent.simulator.fleet import Fleet, Lifetime, stable_hash
 from edge_agent.simulator.history import HistorySettings, SiteHistory
 from edge_agent.simulator.history_run import HistoryProgress, UndeliveredHistory, publish_histories
 from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lifetimes, read_intervals
-from edge_agent.simulator.options import ended_by_signals
+from edge_agent.simulator.options import stop_at_signals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
 from edge_agent.simulator.script import Script
@@ -209,7 +209,7 @@ async def run_history(chosen: HistoryOptions) -> None:
         for subject in [f"{ROOT}.{chosen.region}.>"] if chosen.create_stream else every_subject:
             await ensure_stream(client, chosen.stream, subject, create=chosen.create_stream)
         progress = HistoryProgress(chosen.duration)
-        with ended_by_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
+        with stop_at_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
             async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
                 display = asyncio.create_task(_show_progress(progress, chosen))
                 try:

@@ -168,7 +168,7 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def ended_by_signals() -> Iterator[asyncio.Event]:
+def stop_at_signals() -> Iterator[asyncio.Event]:
     """Give an event that SIGINT and SIGTERM set."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from edge_agent.store import schema
 from edge_agent.store.batches import SideBatch
 from edge_agent.store.outbox_index import OutboxIndex
 from edge_agent.store.port import StoreFull, StoreUnwritable
-from edge_agent.store.sqlite import in_thread, noticing_damage
+from edge_agent.store.sqlite import damage_detection, in_thread
 from shared.sizes import format_size
 
 FREE_PAGES_KEPT = 4096
@@ -36,7 +36,7 @@ class DiskSpace:
 
     async def check_reserve(self) -> None:
         """Raise StoreFull where a commit would take the last of the disk: what fills it must be able to go."""
-        with noticing_damage():
+        with damage_detection():
             if await self._has_room():
                 return
             await in_thread(self._database, _write_log_back)
@@ -131,7 +131,7 @@ class Flusher:
                     await self._answer_operator()
                 drains = self._index.deleted_through != deleted
                 async with self._lock:
-                    with noticing_damage():
+                    with damage_detection():
                         await self._space.give_back(self._index.size / MOVED_AT_MOST if drains else 0)
                 logged = ""
             except (StoreUnwritable, sqlite3.OperationalError) as error:
@@ -140,7 +140,7 @@ class Flusher:
 
     async def _answer_operator(self) -> None:
         async with self._lock:
-            with noticing_damage():
+            with damage_detection():
                 requests = await self._database.execute_fetchall(schema.OPEN_REQUESTS)
         for row_id, asked in requests:
             blocks = asked.removeprefix(schema.ASKS_SET_APART)

@@ -1,6 +1,6 @@
-"""Count what one transaction changes of the outbox: how much waits, what is let go by cause, what becomes of whom.
+"""Count what one transaction changes in the outbox: how much waits, what is dropped by cause, the fate of each record.
 
-It begins with what the outbox index says and changes nothing there: they adopt it when the transaction was durable.
+The counts start from the outbox index and do not change it: it adopts them when the transaction was durable.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ NEWER_SAMPLE = "newer_sample"
 
 
 class OutboxDelta:
-    """What one transaction counts.
+    """The counts of one transaction.
 
     ``depths`` is what waits by lane, ``chunked`` how much of that in chunks, in bytes. ``additions`` is what was let go
     by block, ``dropped`` how much of it for an operator. ``set_apart`` waits beside the lanes, for a larger limit.

@@ -1,4 +1,4 @@
-"""Know of the outbox what can be known without reading its file: depths, counters, what is in flight or gone."""
+"""Index of the outbox in memory: depths, counters, row ids, what is in flight or acknowledged."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Self
 import aiosqlite
 import msgspec
 
-from edge_agent.core.block_state import counted
+from edge_agent.core.block_state import sum_counters
 from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store import chunks, schema
@@ -389,7 +389,7 @@ class OutboxIndex:
     def add_counts(self, additions: dict[str, Counters]) -> None:
         """Count, by block, what a durable transaction let go."""
         for block, causes in additions.items():
-            self.counters[block] = counted(self.counters.get(block, {}), causes)
+            self.counters[block] = sum_counters(self.counters.get(block, {}), causes)
 
     def announce_rows(self) -> None:
         """Wake whoever waits for rows."""

@@ -1,4 +1,4 @@
-"""Say what both loops need of a store: commits, the outbox, and why a commit cannot be made."""
+"""Define what the reading loop and the uploader need of a store: commits, the outbox, and why a commit fails."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol

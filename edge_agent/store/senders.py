@@ -64,7 +64,7 @@ async def load_senders(database: aiosqlite.Connection, block_number: int, incarn
     senders, by_number = SenderTable(), incarnations.by_number()
     async with database.execute(schema.SENDERS_OF_BLOCK, (first, last)) as cursor:
         while rows := list(await cursor.fetchmany(PAGE_ROWS)):
-            with _making_sense():
+            with _row_damage_detection():
                 senders.take_page(_page(rows, first, by_number))
     senders.put_in_order()
     return senders
@@ -76,13 +76,13 @@ def check_senders(database: sqlite3.Connection, block_number: int) -> None:
     known = dict.fromkeys((number for (number,) in database.execute("SELECT number FROM incarnation")), _ANY)
     with closing(database.execute(schema.SENDERS_OF_BLOCK, (first, last))) as cursor:
         while rows := cursor.fetchmany(PAGE_ROWS):
-            with _making_sense():
+            with _row_damage_detection():
                 page = _page(rows, first, known)
                 SenderTable().take_page(msgspec.structs.replace(page, slots=range(len(rows))))
 
 
 @contextmanager
-def _making_sense() -> Iterator[None]:
+def _row_damage_detection() -> Iterator[None]:
     try:
         yield
     except (KeyError, OverflowError, TypeError, ValueError) as error:

@@ -30,7 +30,7 @@ class StoreDamaged(Exception):
 
 
 @contextmanager
-def noticing_damage() -> Iterator[None]:
+def damage_detection() -> Iterator[None]:
     """Raise StoreDamaged for whatever says that the file is damaged, and leave all other errors as they are."""
     try:
         yield
@@ -83,7 +83,7 @@ async def transact(
 async def in_thread(database: aiosqlite.Connection, work: Callable[[sqlite3.Connection], None]) -> None:
     """Run ``work`` in the thread of the connection, in one go; raise what it raises, or StoreDamaged."""
     # aiosqlite offers this thread's statements one at a time, and nothing public for many.
-    with noticing_damage():
+    with damage_detection():
         await database._execute(lambda: work(database._conn))  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 

@@ -47,7 +47,7 @@ from edge_agent.store.port import (
 )
 from edge_agent.store.senders import load_senders
 from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
-from edge_agent.store.sqlite import in_thread, noticing_damage, transact
+from edge_agent.store.sqlite import damage_detection, in_thread, transact
 from shared.identifiers import BlockId
 
 LOCK_PATIENCE = 10.0
@@ -87,7 +87,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise unusable(path, error) from error
         try:
-            with noticing_damage():
+            with damage_detection():
                 return await cls._opened(path, database, max_outbox)
         except BaseException as error:
             # Its thread would keep a process that wants to end.
@@ -125,7 +125,7 @@ class SqliteStore:
         """Read a block's state and senders; None where the store does not know it."""
         # A transaction whose task was cancelled may still be under way.
         async with self._lock:
-            with noticing_damage():
+            with damage_detection():
                 async with self._database.execute("SELECT number, state FROM block WHERE name = ?", (name,)) as cursor:
                     row = await cursor.fetchone()
                 if row is None:
@@ -137,7 +137,7 @@ class SqliteStore:
     async def known_blocks(self) -> list[tuple[BlockId, BlockState]]:
         """Read whose blocks the store holds, and their states, behind whatever transaction is still under way."""
         async with self._lock:
-            with noticing_damage():
+            with damage_detection():
                 rows = await self._database.execute_fetchall("SELECT region, site, name, state FROM block")
                 return [(BlockId(*row[:3]), self._state(*row[2:])) for row in rows]
 
@@ -311,7 +311,7 @@ class SqliteStore:
     async def smallest_set_apart(self) -> list[SetApart]:
         """Name what is set apart, for each block, lane and limit the smallest row."""
         async with self._lock:
-            with noticing_damage():
+            with damage_detection():
                 rows = await self._database.execute_fetchall(schema.SMALLEST_SET_APART)
         return [
             SetApart(Lane(lane), block, row_id, TooLarge(SizeLimit(cause), needed))
@@ -329,7 +329,7 @@ class SqliteStore:
     async def has_set_apart(self, row_id: int) -> bool:
         """Tell whether a row is set apart."""
         async with self._lock:
-            with noticing_damage():
+            with damage_detection():
                 ((found,),) = await self._database.execute_fetchall(schema.HAS_SET_APART, (row_id,))
         return bool(found)
 
@@ -341,7 +341,7 @@ class SqliteStore:
 
     async def _transact_wholly(self, batch: BatchCommit | SideBatch) -> OutboxChange:
         async with self._lock:
-            with self.commits.measured():
+            with self.commits.measure():
                 return await self._transact_locked(batch)
 
     async def _transact_locked(self, batch: BatchCommit | SideBatch) -> OutboxChange:

@@ -15,7 +15,7 @@ from nats.aio.client import Server, Srv
 from nats.aio.msg import Msg
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
-from shared.cancellation import cancellation_kept
+from shared.cancellation import keep_cancellation
 from shared.nats.dispatch import DirectClient
 from shared.nats.link_progress import Connection, LinkProgress
 from shared.nats.secrets import Login, sign, tls_context
@@ -231,7 +231,7 @@ class EdgeClient(DirectClient):
         """Ask as nats-py does, and end when told to: before Python 3.12 an answer of that moment hides it for good."""
         connected_at = self._connected_at
         try:
-            with cancellation_kept():
+            with keep_cancellation():
                 answer = await super().request(*arguments, **options)
         except nats.errors.NoRespondersError:
             self.note_answer()
@@ -254,12 +254,12 @@ class EdgeClient(DirectClient):
 
     async def flush(self, *arguments: Any, **options: Any) -> None:
         """Flush as nats-py does, and end when told to, as request() does."""
-        with cancellation_kept():
+        with keep_cancellation():
             await super().flush(*arguments, **options)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         """Let no publish keep to itself that its task is told to end: nats-py does, on any Python."""
-        with cancellation_kept():
+        with keep_cancellation():
             return await super()._flush_pending(force_flush)
 
     async def _connect_to_server(self, s: Srv) -> None:
@@ -273,7 +273,7 @@ class EdgeClient(DirectClient):
             if task is not None:
                 task.cancel()
         self.attempted, self.reached = s.uri.netloc.rpartition("@")[2], False
-        with _tried_again():
+        with _as_nats_errors():
             try:
                 await super()._connect_to_server(s)
             except UnicodeError as error:
@@ -287,7 +287,7 @@ class EdgeClient(DirectClient):
         return super()._connect_command()
 
     async def _process_connect_init(self) -> None:
-        with _tried_again():
+        with _as_nats_errors():
             await super()._process_connect_init()
         self._connected_at = asyncio.get_running_loop().time()
 
@@ -428,7 +428,7 @@ class EdgeClient(DirectClient):
 
 
 @contextlib.contextmanager
-def _tried_again() -> Iterator[None]:
+def _as_nats_errors() -> Iterator[None]:
     """Let an attempt fail with what nats-py tries again after: of other errors its task dies, and nobody is told."""
     try:
         yield

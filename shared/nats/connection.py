@@ -13,7 +13,7 @@ import msgspec
 import nats.errors
 from nats.protocol.parser import PERMISSIONS_ERR
 
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 from shared.nats.causes import MEND_FILE, Cause, explain
 from shared.nats.client import EdgeClient
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix, request_json
@@ -155,7 +155,7 @@ async def connect(
 async def _given_up(opening: asyncio.Task[None], client: EdgeClient) -> None:
     """End an attempt for sure: nats-py, left alone, goes on for ever with a client that is nobody's."""
     try:
-        await cancelled([opening])
+        await cancel_all([opening])
         if not opening.cancelled() and opening.exception() is None:
             # It has just connected: its answer met the deadline, or the end of who would own it.
             await client.close()

@@ -14,7 +14,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.cancellation import cancellation_kept
+from shared.cancellation import keep_cancellation
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ async def request(client: Client, subject: str, payload: bytes, deadline: float)
     answers = await client.subscribe(inbox)
     try:
         await client.publish(subject, payload, reply=inbox)
-        with cancellation_kept():
+        with keep_cancellation():
             answer = await answers.next_msg(timeout=deadline)
     finally:
         if client.is_connected:

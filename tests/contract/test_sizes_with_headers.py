@@ -92,6 +92,6 @@ async def test_a_row_has_the_size_that_it_was_counted_with_however_it_is_read(tm
 def test_what_passes_the_store_by_is_bounded_with_its_headers() -> None:
     fast_path = FastPath(lambda: False)
     fast_path.link_is_up(lambda: None)
-    assert fast_path.opens()
+    assert fast_path.try_open()
     fast_path.hand_over(copies(ROOM // SIZE))
     assert fast_path.is_full

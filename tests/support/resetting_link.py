@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Self
 
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 
 _AT_ONCE = struct.pack("ii", 1, 0)
 
@@ -32,7 +32,7 @@ class ResettingLink:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await cancelled([self._accepting])
+        await cancel_all([self._accepting])
         await self.drop()
         self._listening.close()
 
@@ -56,7 +56,7 @@ class ResettingLink:
 
     async def drop(self) -> None:
         """Reset all connections that are open."""
-        await cancelled(self._open.values())
+        await cancel_all(self._open.values())
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ class ResettingLink:
             try:
                 await asyncio.wait(both_ways, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await cancelled(both_ways)
+                await cancel_all(both_ways)
         finally:
             del self._open[near]
             near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)

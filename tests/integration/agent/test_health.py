@@ -18,7 +18,7 @@ import pytest
 
 from edge_agent.observability import conditions, http
 from edge_agent.observability.status_report import STARTS
-from edge_agent.observability.systemd import watchdog_kept
+from edge_agent.observability.systemd import keep_watchdog
 from edge_agent.store.files import held, prepare
 from tests.support.agent_process import Deployment, deployed, free_address
 from tests.support.agent_within import agent_within
@@ -324,7 +324,7 @@ async def test_a_supervisor_without_a_watchdog_is_asked_for_time_all_the_same(
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     monkeypatch.setattr("edge_agent.observability.systemd.EXTEND_INTERVAL", 0.05)
     with supervisor_socket(tmp_path / "notify") as supervisor:
-        async with watchdog_kept(asyncio.Event()):
+        async with keep_watchdog(asyncio.Event()):
             for _ in range(3):
                 assert await asyncio.to_thread(supervisor.recv, 1_000) == MORE_TIME
 

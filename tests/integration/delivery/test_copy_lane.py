@@ -9,7 +9,7 @@ from edge_agent.core.records import OutboxRow
 from edge_agent.delivery import copy_lane
 from edge_agent.delivery.copy_lane import CopyScheduler
 from edge_agent.delivery.lane import READ_BYTES, READ_ROWS, UploadLane
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.asked_lane import copies_lane, next_of
 from tests.support.fleet_region import EMPTY, running_region, uploading
@@ -141,6 +141,22 @@ async def test_a_refusal_is_still_told_while_a_question_says_that_the_region_doe
     await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
     await answer(lane, await sent(lane), Outcome.MISPLACED)
     assert lane.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NO_BATCHES, Outcome.MISPLACED, Outcome.DUPLICATE])
+async def test_rows_go_one_by_one_though_a_question_is_answered_after_another_lane_has_learnt_that_they_must(
+    store: SqliteStore, outcome: Outcome
+) -> None:
+    """Copies of a block leave in two lanes, and what one learns of the region holds for both."""
+    await store.commit(batch(1, [copy("c")]))
+    terms = Terms()
+    lane = copies_lane(store, terms)
+    question = await sent(lane)
+    assert question.form is Form.QUESTION
+    terms.learn(question.rows[0].block, Form.QUESTION, Outcome.NO_BATCHES)
+    assert await next_of(lane) is None
+    await answer(lane, question, outcome)
+    assert (await sent(lane)).form is Form.SINGLE
 
 
 @pytest.mark.parametrize("batches_were_taken", [True, False])

@@ -20,7 +20,7 @@ from edge_agent.observability import http
 from edge_agent.observability.status_board import StatusBoard
 from edge_agent.store.read_only import reading
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 from tests.support.agent_process import free_address
 from tests.support.exposition import parsed
 from tests.support.store_batches import ROOM, advisory, batch, opened
@@ -42,7 +42,7 @@ async def monitored(path: Path, hosts: tuple[str, ...] = ()) -> AsyncIterator[tu
             await until(lambda: listens(host, int(port)), "the monitor listens")
             yield store, host, int(port)
         finally:
-            await cancelled([serving])
+            await cancel_all([serving])
 
 
 async def listens(host: str, port: int) -> bool:

@@ -58,7 +58,7 @@ class Hands:
         await self.meets_damage.wait()
         raise StoreDamaged("met")
 
-    def leave_uploading(self) -> None:
+    def stop_uploading(self) -> None:
         raise NotImplementedError
 
 

@@ -11,7 +11,7 @@ from aggregator.policy.book import Book, changed_thresholds
 from aggregator.policy.stream import read_policy, say
 from aggregator.topology.model import HUB, Place
 from edge_agent.policy.feed import PolicyFeed
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 from shared.identifiers import AdvisoryKind
 from shared.instants import MINUTE
 from shared.policy import Order, Scope, SetThresholds
@@ -116,7 +116,7 @@ async def test_policy_is_heard_in_the_domain_that_the_agent_names(tmp_path: Path
             hearing = asyncio.create_task(feed.run(client, ()))
             await until(feed.orders, "what was said is heard")
             await until(lambda: len(asked) >= 3, "what was asked for is known")
-            await cancelled([hearing])
+            await cancel_all([hearing])
     assert [each.revision.order for each in feed.orders()] == [SetThresholds(Thresholds(stale_after=10 * MINUTE))]
     assert asked == {
         f"$JS.eu-west.API.CONSUMER.{action}.MUSTER_POLICY.muster-dub1" for action in ("INFO", "RESET", "MSG.NEXT")

@@ -12,7 +12,7 @@ from edge_agent.delivery.port import UpstreamUnavailable
 from edge_agent.delivery.shipment import Answer, Shipment
 from edge_agent.delivery.uploader import Uploader
 from edge_agent.source.port import SourceUnavailable
-from shared.cancellation import cancelled
+from shared.cancellation import cancel_all
 from shared.instants import SECOND
 from tests.support.mortal_agent import MortalAgent
 from tests.support.scripted_stream import ScriptedStream
@@ -96,7 +96,7 @@ async def until_ended(run: Callable[[], Coroutine[None, None, None]], wait: Wait
     running = asyncio.create_task(part())
     await until(lambda: wait.began, "it waits")
     async with asyncio.timeout(30):
-        await cancelled([running])
+        await cancel_all([running])
 
 
 async def test_a_part_ends_although_a_wait_lost_its_cancellation() -> None:
@@ -109,7 +109,7 @@ async def test_a_part_ends_although_a_wait_lost_its_cancellation() -> None:
     part = asyncio.create_task(loses_the_first())
     await asyncio.sleep(0)
     async with asyncio.timeout(30):
-        await cancelled([part])
+        await cancel_all([part])
     assert part.cancelled()
 
 

@@ -157,11 +157,11 @@ async def test_a_passage_that_opens_again_does_not_wait_for_what_was_taken_back(
 
 async def test_nothing_passes_while_copies_come_into_the_store_that_no_ingest_commits(situation: Situation) -> None:
     assert situation.a.hand_over(state_at(1), rows("a1"))
-    with situation.fast_path.kept_closed():
+    with situation.fast_path.hold_closed():
         assert await situation.leaving() == []
-        assert not await situation.fast_path.is_left(0.01), "what was handed over has not been taken back"
+        assert not await situation.fast_path.wait_until_empty(0.01), "what was handed over has not been taken back"
         assert situation.a.conclude() == DeliveredCopies(state_at(1), rows_with_ids("a1"))
-        assert await situation.fast_path.is_left(0.01)
+        assert await situation.fast_path.wait_until_empty(0.01)
         assert not situation.a.hand_over(state_at(2), rows("a2"))
     assert situation.a.hand_over(state_at(2), rows("a2"))
 

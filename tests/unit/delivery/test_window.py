@@ -11,7 +11,7 @@ MESSAGES, BYTES = 4, 1000
 def window_with(*row_ids: int, size: int = 100) -> UploadWindow:
     window = UploadWindow(MESSAGES, BYTES)
     for row_id in row_ids:
-        window.sent(row_id, size)
+        window.add(row_id, size)
     return window
 
 
@@ -84,8 +84,8 @@ def test_after_a_rewind_everything_is_sent_again_and_late_acknowledgements_mean_
     window.rewind()
     assert (len(window), window.acknowledge(1)) == (0, 0)
     assert window.admits(BYTES)
-    window.sent(1, 250)
-    window.sent(2, 250)
+    window.add(1, 250)
+    window.add(2, 250)
     assert [window.acknowledge(1), window.acknowledge(2)] == [1, 2]
 
 
@@ -108,14 +108,14 @@ class UploadWindowMachine(RuleBasedStateMachine):
         if self.window.admits(size, is_barrier=is_barrier):
             row_id = self.next_row_id + skipped
             self.next_row_id = row_id + 1
-            self.window.sent(row_id, size)
+            self.window.add(row_id, size)
             self.in_flight.append((row_id, size))
 
     @rule(back=st.integers(0, 8))
     def acknowledge(self, back: int) -> None:
         """Anything that was ever sent, was skipped, or never was."""
         row_id = self.next_row_id - back
-        if any(row_id == sent for sent, _ in self.in_flight):
+        if any(row_id == add for add, _ in self.in_flight):
             self.acknowledged.add(row_id)
         through = self.window.acknowledge(row_id)
         expected = 0

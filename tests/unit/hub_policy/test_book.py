@@ -86,11 +86,11 @@ def test_maintenance_is_taken_back_once() -> None:
     assert window == DeclareMaintenance(EARLIEST, EARLIEST + HOUR, "new switch", ("web1",))
     book = said((DUB1, window))
     assert cancelled_maintenance(book, 1) == (DUB1, CancelMaintenance(1))
-    cancelled = said((DUB1, window), (DUB1, CancelMaintenance(1)))
+    cancel_all = said((DUB1, window), (DUB1, CancelMaintenance(1)))
     with pytest.raises(Refused, match="revision 1 is cancelled already, by revision 2"):
-        cancelled_maintenance(cancelled, 1)
+        cancelled_maintenance(cancel_all, 1)
     with pytest.raises(Refused, match="revision 2 declares no maintenance; those that do: none"):
-        cancelled_maintenance(cancelled, 2)
+        cancelled_maintenance(cancel_all, 2)
     with pytest.raises(Refused, match="must end after it starts"):
         declared_maintenance(20, 20, "why", ())
 
