@@ -40,9 +40,7 @@ COMMANDS = {
     ),
     "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
     "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
-    "serve-sql": LazyCommand(
-        "aggregator.lakehouse.commands.serve", "serve_sql", "Serve the tables to JDBC clients and to Spark Connect."
-    ),
+    "serve-sql": LazyCommand("aggregator.lakehouse.commands.serve", "serve_sql", "Serve the tables to Spark Connect."),
     "spark-sql": LazyCommand(
         "aggregator.lakehouse.commands.spark_sql", "spark_sql", "Ask the tables through Spark's own spark-sql."
     ),

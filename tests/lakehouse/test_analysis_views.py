@@ -187,6 +187,36 @@ def test_a_flap_counts_after_an_outage_of_a_month_that_ended_in_the_same_hour(tm
     assert found == [(date(2026, 3, 1), 1, 0), (date(2026, 4, 1), 1, 1), (date(2026, 5, 1), 0, 0)]
 
 
+def test_whoever_lived_for_minutes_is_told_from_whoever_lived_through_the_month(tmp_path: Path) -> None:
+    begins_at, ends_at = (parse_instant(f"2026-{month}-01T00:00:00Z") for month in ("04", "05"))
+    known_through = ends_at + 10 * DAY
+    short = [
+        Interval("dub1", "short", "up", ends_at - HOUR, ends_at - HALF_AN_HOUR, "stale"),
+        Interval("dub1", "short", "down", ends_at - HALF_AN_HOUR, ends_at - 10 * MINUTE, "retired"),
+    ]
+    blind = (begins_at + DAY, begins_at + 3 * DAY, "unobserved")
+    lakehouse = SmallLakehouse(tmp_path)
+    coverage = observed("dub1", known_through, [blind], begins_at)
+    born_late = Interval("dub1", "late", "up", ends_at - 6 * DAY - 12 * HOUR, None, None)
+    lakehouse.roll_up(
+        [Interval("dub1", "whole", "up", begins_at, None, None), *short, born_late], coverage, known_through
+    )
+    with open_tables(tmp_path) as tables:
+        found = tables.rows(
+            "SELECT month, sender_id, coverage > 0.9, round(lived_share * 30 * 24, 6) FROM sender_reliability"
+            " WHERE month = '2026-04-01' OR sender_id = 'late' ORDER BY ALL"
+        )
+        days = tables.rows("SELECT day, round(lived_share, 6) FROM sender_availability_daily WHERE sender_id = 'short'")
+    april, may = date(2026, 4, 1), date(2026, 5, 1)
+    assert found == [
+        (april, "late", True, 156.0),
+        (april, "short", True, round(50 / 60, 6)),
+        (april, "whole", True, 720.0),
+        (may, "late", True, 720.0),
+    ]
+    assert days == [(date(2026, 4, 30), round(50 / 60 / 24, 6))]
+
+
 def reliability(tables: Tables) -> list[Times]:
     """Give the times of every sender and month, as its reliability is told by."""
     return tables.rows(

@@ -43,7 +43,7 @@ def test_tables_are_found_from_a_thread_in_which_spark_has_no_session(spark: Spa
     session = start_session(settings_for(ConnectionSettings(servers=("nats://127.0.0.1:1",)), tmp_path), say)
 
     def names() -> set[str]:
-        Iceberg(session).make_namespaces()
+        Iceberg(session).make_namespace()
         return Iceberg(session).names()
 
     with ThreadPoolExecutor(1) as elsewhere:

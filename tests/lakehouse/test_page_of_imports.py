@@ -10,7 +10,7 @@ from aggregator.lakehouse.page.figures import Figures, SenderTimes
 from shared.instants import DAY, HOUR, MINUTE, format_instant
 from tests.support.histories import History, lives, observed
 from tests.support.shown_history import Shown
-from tests.support.small_rollup import IMPORTED_BLOCK, START, Coverage, Interval
+from tests.support.small_rollup import IMPORTED_BLOCK, REGION_OF, START, Coverage, Interval
 
 END = START + 2 * DAY
 LATE, EARLY = START + 6 * HOUR, END - 12 * HOUR
@@ -193,3 +193,28 @@ def test_every_axis_of_several_years_has_the_year(tmp_path: Path) -> None:
     assert re.findall(r'<tr><th scope="row">(2[^<]*)</th>', page) == ["2027-01-16", "2027-01-17"]
     ticks = [re.findall(r"<span[^>]*>(.*?)</span>", part) for part in re.findall(r'class="ticks".*?</div>', page)]
     assert ticks[0] == ["2026-05-07", "2026-07-30", "2026-10-22", "2027-01-14", "2027-04-08"]
+
+
+def test_time_in_which_senders_were_not_there_counts_in_the_lowest_figure_alone(alone: Shown) -> None:
+    up = 5 * HOUR + (20 * HOUR) + (UNWATCHED[0] - GAP[1]) + (EARLY - UNWATCHED[1]) + (END - LATE)
+    share = up * 10_000 // (3 * 2 * DAY) / 100
+    assert (
+        f"Of the whole period, senders were up {share:.2f} % of the time, where each of the 3 senders counts as down"
+        " before it first came, after it left for good, and while nobody watched."
+    ) in text_of(alone.figures())
+
+
+def test_sites_come_in_the_order_of_their_numbers_and_no_name_turns_the_text_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = ["20", "2", "19", "\u202egnp.1"]
+    for site in sites:
+        monkeypatch.setitem(REGION_OF, site, "imported")
+    intervals = [each for site in sites for each in imported(site, "a\u2066b", ("up", START, END))]
+    coverage = [Coverage(site, START, END, "imported", IMPORTED_BLOCK) for site in sites]
+    figures = Shown(tmp_path, History(intervals, coverage, END, 12 * MINUTE, 5 * MINUTE)).figures()
+    assert [site.site for site in figures.sites] == ["2", "19", "20", "\u202egnp.1"]
+    assert [group.name for group in figures.groups] == ["2", "19", "20", "\u202egnp.1"]
+    page = render(figures)
+    assert "\\u202egnp.1" in page
+    assert [each for each in page if not each.isprintable() and each != "\n"] == []

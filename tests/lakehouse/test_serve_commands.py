@@ -1,8 +1,11 @@
-"""A server that cannot start says why in one line. Spark itself is not reached here."""
+"""A server that cannot start, or should not, says why in one line. Spark itself is not reached here."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -10,41 +13,80 @@ from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
 from tests.support.free_ports import free_ports
 from tests.support.small_lakehouse import SmallLakehouse
 
+READER = 65_534
+TOKEN = "0123456789abcdef" * 2
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user's server is started by root alone")
+
 
 @pytest.fixture
-def lakehouse(tmp_path: Path) -> SmallLakehouse:
-    lakehouse = SmallLakehouse(tmp_path / "lake")
-    lakehouse.append(SENDER_INTERVALS, [{"sender_id": "a"}])
-    return lakehouse
+def place() -> Iterator[Path]:
+    """Give a directory that everybody may read, unlike pytest's, with tables and a token."""
+    with TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o755)
+        SmallLakehouse(place / "lake").append(SENDER_INTERVALS, [{"sender_id": "a"}])
+        (place / "token").write_text(TOKEN)
+        (place / "token").chmod(0o600)
+        yield place
 
 
-def serve(lakehouse: SmallLakehouse, spark: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run the server until it ends by itself."""
-    config = lakehouse.warehouse.parent / "aggregator.toml"
-    config.write_text(
-        f'[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n[lakehouse.spark]\n{spark}'
-    )
+def serve(place: Path, *options: str, settings: str = "", user: int | None = READER) -> str:
+    """Run the server until it ends by itself, with its place as its home; give the line that it ends with."""
+    config = place / "aggregator.toml"
+    config.write_text(f'[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n{settings}')
+    if user is not None:
+        os.chown(place / "token", user, user)
     (port,) = free_ports(1)
-    options = ["--config", str(config), "--only", "connect", "--connect-port", str(port)]
-    command = [sys.executable, "-c", "from aggregator.cli import main; main()", "serve-sql", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_a_log_that_may_not_be_written_is_named_with_the_option_that_helps(
-    lakehouse: SmallLakehouse, nobodys_directory: Path
-) -> None:
-    log = lakehouse.warehouse / "serve-sql.log"
-    log.symlink_to(nobodys_directory / "serve-sql.log")
-    ended = serve(lakehouse)
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended.stderr
-    assert ended.stderr.startswith(f"muster-aggregator: {log} cannot be written: ")
-    assert ended.stderr.endswith("; name another file with --log\n")
-
-
-def test_a_java_that_does_not_start_is_one_line_that_names_the_servers_own_log(lakehouse: SmallLakehouse) -> None:
-    log = lakehouse.warehouse / "serve-sql.log"
-    ended = serve(lakehouse, '"spark.driver.memory" = "1k"\n')
-    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
-    assert ended.stderr.startswith(
-        f"muster-aggregator: Java ended before Spark had begun: {log} (after another start, "
+    given = ["--config", str(config), "--token-file", str(place / "token"), "--port", str(port), *options]
+    command = [sys.executable, "-c", "from aggregator.cli import main; main()", "serve-sql", *given]
+    environment = os.environ | {"HOME": str(place)}
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+        cwd=place,
+        env=environment,
     )
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended.stderr
+    return ended.stderr
+
+
+def test_whoever_may_write_the_tables_is_refused(place: Path) -> None:
+    if os.geteuid() == 0:
+        assert "start it as a user of its own" in serve(place, user=None)
+    else:
+        assert f"{place / 'lake'} belongs to this user" in serve(place, user=None)
+
+
+@only_root
+@pytest.mark.parametrize("place_of", ["", "catalog.db", "muster/sender_intervals/data"])
+def test_a_user_who_may_write_any_of_the_tables_is_refused(place: Path, place_of: str) -> None:
+    writable = place / "lake" / place_of
+    writable.chmod(0o777)
+    line = serve(place)
+    assert line.startswith(f"muster-aggregator: {writable} belongs to this user, or may be written by it")
+    writable.chmod(0o755)
+    os.chown(writable, READER, READER)
+    assert str(writable) in serve(place)
+
+
+@only_root
+def test_a_token_that_others_may_read_or_guess_is_refused(place: Path) -> None:
+    (place / "token").write_text("secret")
+    assert "a token has at least 32 letters and digits" in serve(place)
+    (place / "token").write_text(TOKEN)
+    (place / "token").chmod(0o644)
+    assert "may be read or written by others than its owner" in serve(place)
+
+
+@only_root
+def test_a_catalog_on_a_server_is_refused_unless_the_operator_answers_for_its_rights(place: Path) -> None:
+    settings = '[lakehouse.catalog]\ntype = "postgresql"\nuri = "postgresql://127.0.0.1:1/muster"\nuser = "u"\n'
+    assert "--trust-catalog" in serve(place, settings=settings)
+    assert "--trust-catalog" not in serve(place, "--trust-catalog", settings=settings)

@@ -1,9 +1,10 @@
 """Run a command of ``muster-aggregator`` that goes on until it is told to end."""
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,12 +37,22 @@ class CommandProcess:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str) -> Iterator[CommandProcess]:
-    """Run the command meanwhile."""
+def running(
+    directory: Path, *arguments: str, user: int | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[CommandProcess]:
+    """Run the command meanwhile, as ``user``, who has no groups."""
     output = directory / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+            env=None if environment is None else {**os.environ, **environment},
+            cwd=directory,
         )
     try:
         yield CommandProcess(process, output)

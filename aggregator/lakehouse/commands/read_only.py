@@ -15,8 +15,13 @@ trust_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=lambda context, _, trusted: context.meta.update({_TRUSTED: trusted}),
-    help="Of a REST catalog: the rights of the credentials in the settings keep clients from writing.",
+    help="Of a catalog on a server: the rights of the credentials in the settings keep clients from writing.",
 )
+
+
+def trusts_catalog() -> bool:
+    """Tell whether the operator answers for what the catalog lets clients do, in a command with ``trust_option``."""
+    return bool(click.get_current_context().meta[_TRUSTED])
 
 
 def check_read_only(catalog: CatalogSettings) -> None:
@@ -24,7 +29,7 @@ def check_read_only(catalog: CatalogSettings) -> None:
 
     Call it in a command with ``trust_option``.
     """
-    if catalog.type == "rest" and not click.get_current_context().meta[_TRUSTED]:
+    if catalog.type == "rest" and not trusts_catalog():
         raise click.ClickException(
             "lakehouse.catalog: a REST catalog cannot be opened read only from here, and clients could change the"
             " tables: use settings whose credentials may only read, then say --trust-catalog"

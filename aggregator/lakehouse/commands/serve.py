@@ -1,64 +1,121 @@
-"""The command ``serve-sql``: JDBC and Spark Connect for analysts. Spark is imported when it runs."""
+"""The command ``serve-sql``: Spark Connect for analysts. Spark is imported when it runs."""
 
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 from aggregator import config
-from aggregator.config import AggregatorSettings
-from aggregator.lakehouse.commands.read_only import check_read_only, trust_option
+from aggregator.config import AggregatorSettings, LakehouseSettings
+from aggregator.lakehouse.commands.read_only import trust_option, trusts_catalog
 from aggregator.lakehouse.query.engine import open_tables
+from aggregator.lakehouse.tables.definition import NAMESPACE
 
 _ALIVE_SECONDS = 1.0
-_PORT = click.IntRange(1, 65535)
+_SHORTEST_TOKEN = 32
+_OF_OTHERS = 0o077
 
 
 @click.command("serve-sql")
 @config.settings_for_spark
-@click.option("--only", type=click.Choice(["jdbc", "connect"]), help="Serve one of the two.  [default: both]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; nobody is asked who.")
-@click.option("--jdbc-port", type=_PORT, default=10000, show_default=True, help="For JDBC.")
-@click.option("--connect-port", type=_PORT, default=15002, show_default=True, help="For Spark Connect.")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="File with the token that every client must have.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=15002,
+    show_default=True,
+    help="The port of localhost to listen on.",
+)
 @click.option(
     "--log",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File for what Spark has to say.  [default: serve-sql.log beside the tables]",
+    default="serve-sql.log",
+    show_default=True,
+    help="File for what Spark has to say.",
 )
 @trust_option
-def serve_sql(
-    settings: AggregatorSettings, only: str | None, host: str, jdbc_port: int, connect_port: int, log: Path | None
-) -> None:
-    """Serve the tables to JDBC clients and to Spark Connect until SIGTERM or Ctrl-C; they can be read only.
+def serve_sql(settings: AggregatorSettings, token_file: Path, port: int, log: Path) -> None:
+    """Serve the tables to Spark Connect until SIGTERM or Ctrl-C, to whoever has the token.
+
+    A client runs code as the user that this runs as: it must be one who can read the tables and write nothing of them.
 
     \b
-      muster-aggregator serve-sql
-      beeline -u jdbc:hive2://127.0.0.1:10000/muster -e "SELECT * FROM outages LIMIT 10"
+      umask 077; openssl rand -hex 32 > token
+      muster-aggregator serve-sql --token-file token
 
     All tables and views are there by their names. For spark-sql there is muster-aggregator spark-sql.
     """  # noqa: D301 - \b keeps click from filling the lines
-    check_read_only(settings.lakehouse.catalog)
+    _check_user(settings.lakehouse)
+    token = _token(token_file)
     from aggregator.lakehouse import rollup
     from aggregator.lakehouse.commands.failures import in_one_line
-    from aggregator.lakehouse.spark.sql_server import Endpoints, check_ports, serving
+    from aggregator.lakehouse.spark.sql_server import Endpoint, check_port, serving
 
-    endpoints = Endpoints(host, None if only == "connect" else jdbc_port, None if only == "jdbc" else connect_port)
-    log = log or rollup.warehouse(settings) / "serve-sql.log"
+    endpoint = Endpoint(port, token)
     with in_one_line(log):
         open_tables(Path(settings.lakehouse.path), settings.lakehouse.catalog).close()
-        check_ports(endpoints)
+        check_port(endpoint)
         session = rollup.session_settings(settings, _say, read_only=True)
-        with serving(session, endpoints, log, _say) as is_alive:
-            for protocol, url in endpoints.urls.items():
-                click.echo(f"{protocol:<14} {url}")
+        with serving(session, endpoint, log, _say) as is_alive:
+            click.echo(f"Spark Connect  {endpoint.url}")
             click.echo("ready; SIGTERM or Ctrl-C ends it")
             _wait_for_the_end(is_alive)
 
 
 def _say(line: str) -> None:
     click.echo(line, err=True)
+
+
+def _check_user(lakehouse: LakehouseSettings) -> None:
+    """Raise click.ClickException where a client, who is this user, could change a table: only permissions stop it."""
+    if os.geteuid() == 0:
+        raise click.ClickException(
+            "serve-sql runs the code of its clients: start it as a user of its own, who can only read the tables, not"
+            " as root"
+        )
+    for path in _places(Path(lakehouse.path)):
+        if os.access(path, os.W_OK) or path.stat().st_uid == os.geteuid():
+            raise click.ClickException(
+                f"{path} belongs to this user, or may be written by it, and so by every client: start serve-sql as a"
+                " user who can only read the tables"
+            )
+    if lakehouse.catalog.type != "sqlite" and not trusts_catalog():
+        raise click.ClickException(
+            "lakehouse.catalog: what a catalog on a server lets its clients do cannot be seen from here: use settings"
+            " whose credentials may only read, also of the tables' store, then say --trust-catalog"
+        )
+
+
+def _places(warehouse: Path) -> Iterator[Path]:
+    """Give what stands for the tables: their directory, the catalog, and the places of each table's files."""
+    for path in (warehouse, warehouse / "catalog.db", warehouse / NAMESPACE):
+        if path.exists():
+            yield path
+    for depth in ("*", "*/*", "*/metadata/*"):
+        yield from (warehouse / NAMESPACE).glob(depth)
+
+
+def _token(file: Path) -> str:
+    """Read the token; raise click.ClickException where others may, too, or where it can be guessed."""
+    try:
+        mode, token = file.stat().st_mode, file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{file} cannot be read: {error}") from error
+    if mode & _OF_OTHERS:
+        raise click.ClickException(f"{file} may be read or written by others than its owner: chmod 600 {file}")
+    if len(token) < _SHORTEST_TOKEN or not (token.isascii() and token.isalnum()):
+        raise click.ClickException(
+            f"{file}: a token has at least {_SHORTEST_TOKEN} letters and digits: openssl rand -hex 32 > {file}"
+        )
+    return token
 
 
 def _wait_for_the_end(is_alive: Callable[[], bool]) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from aggregator import config
 from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.query.output import at_most, csv_lines, json_lines, table_lines
 from aggregator.lakehouse.query.prompt import ask_at_prompt, interruptible
+from aggregator.lakehouse.query.watch import Watch
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.sizes import format_size
 
@@ -40,7 +41,16 @@ _TABLE_ROWS = 1000
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the whole answer to this file, for other programs.",
 )
-def sql(query: str | None, config_path: Path, form: str, max_rows: int | None, parquet_file: Path | None) -> None:
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=0,
+    show_default="never",
+    help="End a query that has no answer after so many seconds.",
+)
+def sql(
+    query: str | None, config_path: Path, form: str, max_rows: int | None, parquet_file: Path | None, timeout: float
+) -> None:
     """Ask the tables a question, for example:
 
     \b
@@ -48,7 +58,7 @@ def sql(query: str | None, config_path: Path, form: str, max_rows: int | None, p
       muster-aggregator sql "SELECT * FROM outages ORDER BY started_at DESC LIMIT 10"
 
     QUERY is SQL as DuckDB speaks it; - reads it from standard input; without one, you are asked for as many as you
-    like. Instants are in UTC. What is read is the state that the last whole rollup left.
+    like. Instants are in UTC. What is read is the state that the last whole rollup left, and no other file.
     """  # noqa: D301 - \b keeps click from filling the lines
     settings = config.load(config_path).lakehouse
     open_anew = partial(open_tables, Path(settings.path), settings.catalog)
@@ -57,14 +67,14 @@ def sql(query: str | None, config_path: Path, form: str, max_rows: int | None, p
         if query is None and parquet_file is not None:
             raise click.UsageError("--parquet wants a query: it writes the answer to one")
         if query is None:
-            ask_at_prompt(open_anew, lambda tables, asked: _answer(tables, asked, form, limit))
+            ask_at_prompt(open_anew, lambda tables, asked: _answer(tables, asked, form, limit), timeout)
             return
         text = sys.stdin.read() if query == "-" else query
-        with open_anew() as tables, interruptible():
-            if parquet_file is not None:
-                _write_file(tables, text, parquet_file)
-            else:
-                _answer(tables, text, form, limit)
+        if parquet_file is not None:
+            _write_file(open_anew, text, parquet_file, timeout)
+            return
+        with open_anew() as tables, interruptible(), Watch(tables, timeout):
+            _answer(tables, text, form, limit)
     except TablesUnreadable as error:
         raise click.ClickException(str(error)) from error
     except BrokenPipeError:
@@ -72,13 +82,16 @@ def sql(query: str | None, config_path: Path, form: str, max_rows: int | None, p
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _write_file(tables: Tables, query: str, file: Path) -> None:
+def _write_file(open_anew: Callable[..., Tables], query: str, file: Path, timeout: float) -> None:
     """Write a file that is there whole, or not at all."""
-    statement = tables.read_only_statement(query)
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    unfinished = file.absolute().with_name(f".{file.name}.{os.getpid()}")
     try:
-        unfinished.touch()
-        count = tables.write_parquet(statement, unfinished)
+        with open_anew(output=unfinished) as tables, interruptible(), Watch(tables, timeout):
+            statement = tables.read_only_statement(query)
+            # Told before the query is run; and DuckDB would write beside a file that is there.
+            unfinished.touch()
+            unfinished.unlink()
+            count = tables.write_parquet(statement, unfinished)
         unfinished.replace(file)
         click.echo(f"{file}: {count:,} row{'' if count == 1 else 's'}, {format_size(file.stat().st_size)}", err=True)
     except OSError as error:

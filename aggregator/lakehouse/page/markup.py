@@ -1,6 +1,11 @@
-"""Write HTML that cannot be broken by what the tables hold: every text is escaped unless it is Html already."""
+"""Write HTML that cannot be broken by what the tables hold: every text is escaped unless it is Html already.
+
+So are the marks that would turn a text around, or hide in it: names come from anybody.
+"""
 
 from html import escape
+
+from shared.tables import visible
 
 
 class Html(str):
@@ -16,10 +21,10 @@ _VOID = {"br", "hr", "meta"}
 
 
 def join(*children: Child) -> Html:
-    """Put children one after another.
+    r"""Put children one after another.
 
-    >>> join("a < b ", element("b", "c"))
-    'a &lt; b <b>c</b>'
+    >>> join("a < b ", element("b", "c"), "\u202egnp.exe")
+    'a &lt; b <b>c</b>\\u202egnp.exe'
     """
     return Html("".join(_markup(child) for child in children))
 
@@ -31,7 +36,7 @@ def element(name: str, /, *children: Child, **attributes: str | float | bool | N
     '<td class="figure" data-value="0.5" hidden>&lt;1</td>'
     """
     written = "".join(
-        f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{escape(str(value))}"'
+        f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{_text(value)}"'
         for key, value in attributes.items()
         if value is not None and value is not False
     )
@@ -46,4 +51,8 @@ def _attribute(key: str) -> str:
 def _markup(child: Child) -> str:
     if child is None:
         return ""
-    return child if isinstance(child, Html) else escape(str(child))
+    return child if isinstance(child, Html) else _text(child)
+
+
+def _text(value: object) -> str:
+    return escape(visible(str(value)))

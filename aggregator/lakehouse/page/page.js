@@ -18,6 +18,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   }
 }
+// A long time begins where little is told: the latest is what people look for.
+for (const map of document.querySelectorAll("#map > .scroll")) map.scrollLeft = map.scrollWidth;
 const told = document.querySelector(".told");
 document.querySelector("#map")?.addEventListener("click", (event) => {
   const cell = event.target.closest("td[title]");

@@ -9,7 +9,7 @@ from typing import Any
 from aggregator.lakehouse.page.figures import Block, Cell, Figures, Group, Outage, Sender, SenderTimes, Site, Unwatched
 from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping, quoted
 from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_grid, heat_grid
-from aggregator.lakehouse.page.words import listed
+from aggregator.lakehouse.page.words import listed, natural
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
@@ -106,7 +106,7 @@ class _Reader:
                 f"these are {len(groups):,} groups, and a page has room for {MOST_GROUPS}: name fewer parts, or choose"
                 " sites with --site"
             )
-        return groups
+        return sorted(groups, key=lambda group: (not group.name, natural(group.place), natural(group.name)))
 
     def _senders(self) -> list[Sender]:
         return [
@@ -120,11 +120,12 @@ class _Reader:
         for region, site, *block in self._rows("blocks"):
             blocks[region, site].append(Block(*block))
         went_down = Counter((outage.region, outage.site) for outage in outages)
-        return [
+        sites = [
             Site(*name, senders.get(name, 0), SenderTimes(*times), went_down[name], blocks[name])
             for region, site, *times in self._rows("sites")
             for name in ((region, site),)
         ]
+        return sorted(sites, key=lambda site: (natural(site.region), natural(site.site)))
 
     def _rows(self, name: str, **parameters: int) -> list[Any]:
         grouping = self._choice.grouping

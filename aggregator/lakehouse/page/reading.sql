@@ -230,8 +230,7 @@ LEFT JOIN times USING (place, name)
 LEFT JOIN counts USING (place, name)
 LEFT JOIN went_down USING (place, name)
 LEFT JOIN heard USING (place, name)
-WHERE name <> '' OR sender_count > 0
-ORDER BY name = '', place, name;
+WHERE name <> '' OR sender_count > 0;
 
 -- name: sender_counts
 SELECT region, site, count(DISTINCT sender_id) FROM lives GROUP BY ALL;

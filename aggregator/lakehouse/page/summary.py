@@ -26,7 +26,7 @@ def summary_section(figures: Figures, groups: Sequence[OutageGroup], clock: Cloc
     """Write the figures that count, large, and below them what they mean."""
     # Where nobody was, there is nothing to be available, watched or exact.
     has_lived = figures.times.lived > 0
-    about_senders = (_availability, _coverage, _maintenance) if has_lived else (_nobody,)
+    about_senders = (_availability, _whole_period, _coverage, _maintenance) if has_lived else (_nobody,)
     sentences = (
         *(sentence(figures) for sentence in about_senders),
         _outages(figures, groups) if has_lived or figures.outages else None,
@@ -93,6 +93,20 @@ def _availability(figures: Figures) -> Html:
     )
 
 
+def _whole_period(figures: Figures) -> Html | None:
+    """Tell the lowest figure that anybody may come to, where many senders did not live through the period."""
+    times, length = figures.times, figures.period.ended_at - figures.period.started_at
+    whole = figures.sender_count * length - times.maintenance
+    if times.lived >= whole:
+        return None
+    return join(
+        "Of the whole period, senders were up ",
+        element("b", percent(times.up, whole)),
+        f" of the time, where each of the {count(figures.sender_count, 'sender')} counts as down before it first came,"
+        " after it left for good, and while nobody watched.",
+    )
+
+
 def _coverage(figures: Figures) -> Html:
     times = figures.times
     if not times.unknown:
@@ -129,7 +143,7 @@ def _maintenance(figures: Figures) -> Html | None:
     if not planned:
         return None
     return join(
-        element("b", f"{duration(planned)} were maintenance"), ": declared so, and left out of every figure here."
+        element("b", f"{duration(planned)} of it was maintenance"), ": declared so, and left out of every figure here."
     )
 
 

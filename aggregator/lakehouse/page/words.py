@@ -1,5 +1,6 @@
 """Write figures as people read them. Shares are cut, not rounded: 100 % means all of it, and 0 % none. Pure."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -50,6 +51,16 @@ def figure(part: int, whole: int) -> str:
     if tenths >= 990:
         return f"{tenths / 10:.1f}"
     return str(tenths // 10) if tenths >= 10 or part == 0 else "<1"
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Give what names are sorted by: numbers in them as numbers.
+
+    >>> sorted(["20", "19", "2", "rack10", "rack9", "a"], key=natural)
+    ['2', '19', '20', 'a', 'rack9', 'rack10']
+    """
+    parts = re.findall(r"([0-9]+)|([^0-9]+)", text)
+    return tuple((0, int(number), "") if number else (1, 0, other) for number, other in parts)
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

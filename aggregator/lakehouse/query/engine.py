@@ -7,12 +7,14 @@ ever written.
 """
 
 import re
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import duckdb
 from duckdb.func import FunctionNullHandling
@@ -26,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.lakehouse.query.packed_content import FUNCTIONS
-from aggregator.lakehouse.query.table_scan import create_table_view
+from aggregator.lakehouse.query.table_scan import create_table_view, pattern_of, quoted
 from aggregator.lakehouse.tables.schemas import NAMESPACE, POSITIONS, TABLES, VIEWS
 from aggregator.lakehouse.tables.view_sql import duckdb_statements
 from aggregator.lakehouse.warehouse.catalog import open_catalog, reason_of
@@ -127,14 +129,29 @@ _SETTINGS = (
     "SET TimeZone = 'UTC'",
     # Tables are read from this machine's files; nothing is ever fetched to answer a query.
     "SET autoinstall_known_extensions = false",
+    # Else a name that is no table's would be looked for among the variables of the program that asks.
+    "SET python_enable_replacements = false",
+    # It would stand in the answer.
+    "SET enable_progress_bar = false",
     # A year's query opens each of some thousand files several times; a table's file never changes.
     "SET parquet_metadata_cache = true",
     f"ATTACH ':memory:' AS {CATALOG}",
     f"CREATE SCHEMA {CATALOG}.{NAMESPACE}",
     f"USE {CATALOG}.{NAMESPACE}",
-    # Else a SELECT could have DuckDB write its log, or a profile of the query, into any file.
-    "SET lock_configuration = true",
 )
+
+
+def _confinement(location: str, output: Path | None) -> Iterator[str]:
+    """Let DuckDB read what lies below ``location``, if it is of this machine, write ``output``, and nothing else."""
+    if urlsplit(location).scheme in ("", "file"):
+        # It is asked for files by their pattern, and looks up what the pattern stands for.
+        places = {location.removeprefix("file://"), pattern_of(location)}
+        yield f"SET allowed_directories = [{', '.join(quoted(f'{place}/') for place in sorted(places))}]"
+    if output is not None:
+        yield f"SET allowed_paths = [{quoted(str(output))}]"
+    yield "SET enable_external_access = false"
+    # Else a SELECT could have DuckDB write its log, or a profile of the query, into any file.
+    yield "SET lock_configuration = true"
 
 
 class Answer(NamedTuple):
@@ -145,15 +162,24 @@ class Answer(NamedTuple):
 
 
 class Tables:
-    """Hold the tables open for queries, at one state for its whole life. A context manager."""
+    """Hold the tables open for queries, at one state for its whole life. A context manager.
 
-    def __init__(self, catalog: Catalog, names: Iterable[str]) -> None:
+    DuckDB can open no file but the tables' own, and ``output``, the one that ``write_parquet`` is to write.
+    """
+
+    def __init__(self, catalog: Catalog, names: Iterable[str], output: Path | None = None) -> None:
         self._catalog = catalog
         self._views = {view.name: sql for view, sql in zip(VIEWS, duckdb_statements(), strict=True)}
         self._tables = sorted(names)
         self._registered: set[str] = set()
+        self._snapshots: Mapping[str, int] = {}
+        self._asked_at: float | None = None
+        self._asked_seconds = 0.0
         self._connection = duckdb.connect()
-        for setting in _SETTINGS:
+        # All tables lie in one directory, that of their namespace.
+        known = POSITIONS.name if POSITIONS.name in self._tables else self._tables[0]
+        place = self.load(known)[0].location().rpartition("/")[0]
+        for setting in (*_SETTINGS, *_confinement(place, output)):
             self._connection.execute(setting)
         for name, function in FUNCTIONS.items():
             self._connection.create_function(
@@ -161,11 +187,21 @@ class Tables:
             )
         # Whoever forgets to close would be told of DuckDB's leaks when Python ends: a page of them.
         weakref.finalize(self, self._connection.close)
-        self._snapshots: Mapping[str, int] = {}
         self._recorded_as: int | None = None
         if POSITIONS.name in self._tables:
             self._recorded_as = self.load(POSITIONS.name)[0].metadata.current_snapshot_id
             self._snapshots = dict(self.rows("SELECT table_name, snapshot_id FROM positions WHERE snapshot_id > 0"))
+
+    @property
+    def is_asking(self) -> bool:
+        """Tell whether a statement is being run, and not its answer read."""
+        return self._asked_at is not None
+
+    @property
+    def asked_seconds(self) -> float:
+        """Give for how long statements have been run so far."""
+        asked_at = self._asked_at
+        return self._asked_seconds + (time.monotonic() - asked_at if asked_at is not None else 0.0)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -255,6 +291,7 @@ class Tables:
 
     @contextmanager
     def _errors_in_words(self, sql: str) -> Iterator[None]:
+        self._asked_at = time.monotonic()
         try:
             yield
         except duckdb.Error as error:
@@ -265,6 +302,8 @@ class Tables:
             if str(error) == "Query interrupted":
                 raise KeyboardInterrupt from error
             raise
+        finally:
+            self._asked_seconds, self._asked_at = self.asked_seconds, None
 
     def _register_mentioned(self, sql: str) -> None:
         """Make what the statement speaks of known to DuckDB: to list the files of every table takes its time."""
@@ -311,9 +350,14 @@ class Tables:
         return columns | {name: tuple(found) for name, found in rows}
 
 
-def open_tables(warehouse: Path, catalog: CatalogSettings = FILE_BESIDE_THE_TABLES) -> Tables:
-    """Open the tables below ``warehouse``, or those that ``catalog`` names; raise TablesUnreadable where none are."""
-    return Tables(*open_catalog(warehouse, catalog))
+def open_tables(
+    warehouse: Path, catalog: CatalogSettings = FILE_BESIDE_THE_TABLES, output: Path | None = None
+) -> Tables:
+    """Open the tables below ``warehouse``, or those that ``catalog`` names; raise TablesUnreadable where none are.
+
+    ``output`` is the file that ``write_parquet`` may write.
+    """
+    return Tables(*open_catalog(warehouse, catalog), output)
 
 
 def _mentioned(sql: str, names: Iterable[str]) -> list[str]:

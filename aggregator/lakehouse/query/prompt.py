@@ -10,6 +10,7 @@ from functools import partial
 import click
 
 from aggregator.lakehouse.query.engine import Tables
+from aggregator.lakehouse.query.watch import Watch
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
 _PROMPT = "muster> "
@@ -23,9 +24,10 @@ Opening = Callable[[], Tables]
 Answering = Callable[[Tables, str], None]
 
 
-def ask_at_prompt(open_anew: Opening, answer: Answering) -> None:
+def ask_at_prompt(open_anew: Opening, answer: Answering, timeout: float) -> None:
     """Read statements until the person leaves; each is answered from the state that the last whole rollup left.
 
+    One that takes longer than ``timeout`` seconds, 0: none, is ended.
     Raise TablesUnreadable where there are no tables at all; what is wrong with a statement is said, and that is all.
     """
     with open_anew() as tables:
@@ -35,7 +37,7 @@ def ask_at_prompt(open_anew: Opening, answer: Answering) -> None:
         if statement.strip(" \n;"):
             try:
                 with open_anew() as tables:
-                    _interruptibly(tables, partial(answer, tables, statement))
+                    _interruptibly(Watch(tables, timeout), partial(answer, tables, statement))
             except TablesUnreadable as error:
                 click.echo(f"Error: {error}", err=True)
 
@@ -62,14 +64,15 @@ def _read() -> str | None:
             lines = []
 
 
-def _interruptibly(tables: Tables, work: Callable[[], None]) -> None:
+def _interruptibly(watch: Watch, work: Callable[[], None]) -> None:
     """Run ``work`` in a thread, so that Ctrl-C is heard; DuckDB is then told to stop."""
     failed: list[BaseException] = []
     finished = threading.Event()
 
     def run() -> None:
         try:
-            work()
+            with watch:
+                work()
         except (TablesUnreadable, KeyboardInterrupt) as error:
             failed.append(error)
         finally:
@@ -84,7 +87,7 @@ def _interruptibly(tables: Tables, work: Callable[[], None]) -> None:
             finished.wait(_POLL_SECONDS)
         except KeyboardInterrupt:
             is_interrupted = True
-            tables.interrupt()
+            watch.end("interrupted")
     thread.join()
     if is_interrupted:
         click.echo("interrupted", err=True)

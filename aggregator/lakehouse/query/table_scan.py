@@ -40,7 +40,7 @@ def create_table_view(
     """Make the view ``name`` of a table as a snapshot has it, None: empty; raise TablesUnreadable, OSError."""
     files = list(_files(table, snapshot)) if snapshot is not None else []
     if not files or all(urlsplit(file).scheme in ("", "file") for file in files):
-        select = _select(table, [_pattern(file) for file in files])
+        select = _select(table, [pattern_of(file) for file in files])
     else:
         source = f"files of {name}"
         connection.register(source, _remote(table, files))
@@ -55,11 +55,11 @@ def _select(table: Table, files: list[str]) -> str:
         columns = ", ".join(f'CAST(NULL AS {duckdb_type(field.field_type)}) AS "{field.name}"' for field in fields)
         return f"SELECT {columns} WHERE false"
     by_id = ", ".join(
-        f"{field.field_id}: {{name: {_quoted(field.name)}, type: {_quoted(duckdb_type(field.field_type))},"
+        f"{field.field_id}: {{name: {quoted(field.name)}, type: {quoted(duckdb_type(field.field_type))},"
         " default_value: NULL}"
         for field in fields
     )
-    listed = ", ".join(map(_quoted, files))
+    listed = ", ".join(map(quoted, files))
     # Names and paths come out of the catalog, each of them quoted.
     return f"SELECT * FROM read_parquet([{listed}], schema = MAP {{{by_id}}}, hive_partitioning = false)"  # noqa: S608
 
@@ -73,7 +73,7 @@ def _files(table: Table, snapshot: Snapshot) -> Iterator[str]:
         yield task.file.file_path
 
 
-def _pattern(file: str) -> str:
+def pattern_of(file: str) -> str:
     """Write a local file for DuckDB, which takes * ? [ in a path for a pattern; in brackets each stands for itself."""
     return re.sub(r"([*?\[])", r"[\1]", file.removeprefix("file://"))
 
@@ -104,5 +104,6 @@ def duckdb_type(kind: IcebergType) -> str:
     return _DUCKDB_TYPES[name]
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Write a text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"

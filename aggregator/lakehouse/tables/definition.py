@@ -43,5 +43,5 @@ SENDER_COLUMNS = (
 RATIO_COLUMNS = (
     Column("availability_known", "DOUBLE", "up / (up + down): of known time; null where nothing is known"),
     Column("availability_total", "DOUBLE", "up / (up + down + unknown): of total time, maintenance left out"),
-    Column("coverage", "DOUBLE", "(up + down) / (up + down + unknown): how much of the time is known"),
+    Column("coverage", "DOUBLE", "(up + down) / (up + down + unknown): how much of the time lived is known"),
 )

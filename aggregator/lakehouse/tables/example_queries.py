@@ -39,7 +39,7 @@ SELECT site, started_at, ended_at, sender_count, share, duration_us / 60e6 AS mi
 ORDER BY started_at DESC LIMIT 10""",
     "sender_reliability": """
 SELECT site, sender_id, availability_known, outage_count, flap_count, mttr_us / 60e6 AS mttr_minutes
-FROM sender_reliability WHERE month = DATE '2026-03-01' AND coverage > 0.9
+FROM sender_reliability WHERE month = DATE '2026-03-01' AND coverage > 0.9 AND lived_share > 0.9
 ORDER BY availability_known, sender_id LIMIT 100""",
     "inventory_history": """
 SELECT stored_at, replaced_at, json_extract_string(facts, '$.os') AS os FROM inventory_history

@@ -114,7 +114,11 @@ IMPORT_AVAILABILITY = Table(
         Column("region", "STRING", "region; null: all"),
         Column("site", "STRING", "site; null: all of the region"),
         Column("group_name", "STRING", "the group's value, within its site; null: all of the site"),
-        Column("sender_count", "BIGINT", "senders"),
+        Column(
+            "sender_count",
+            "BIGINT",
+            "senders, also those of which all intervals end where they start: no figure of the fleet counts these",
+        ),
         *_OBSERVED,
         Column(
             "period_us", "BIGINT", "microseconds from the first observed_from to the last observed_to of the source"

@@ -9,7 +9,8 @@ from aggregator.lakehouse.tables.outage_views import COVERED
 SENDER_RELIABILITY = Table(
     "sender_reliability",
     "A view: how reliable each sender was in each month. Outages that lie wholly in declared maintenance are left out."
-    " Ask for the worst with a minimum of coverage: WHERE coverage > 0.9 ORDER BY availability_known.",
+    " Ask for the worst with a minimum of coverage and of life: WHERE coverage > 0.9 AND lived_share > 0.9 ORDER BY"
+    " availability_known. Without the second, senders that lived for minutes come first.",
     (
         Column("month", "DATE", "first day of the UTC month"),
         *SENDER_COLUMNS,
@@ -17,6 +18,11 @@ SENDER_RELIABILITY = Table(
         Column("down_us", "BIGINT", "microseconds down"),
         Column("unknown_us", "BIGINT", "microseconds that nobody observed"),
         *RATIO_COLUMNS,
+        Column(
+            "lived_share",
+            "DOUBLE",
+            "for how much of the month, as far as time is known, the sender existed; coverage is of that time alone",
+        ),
         Column("outage_count", "BIGINT", "outages that began in the month, planned ones left out"),
         Column("flap_count", "BIGINT", "those of them that began within an hour after the one before had ended"),
         Column(
@@ -51,10 +57,12 @@ block_days AS (
     sum(known_us) OVER (PARTITION BY month, region, site, block ORDER BY day
       ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS known_so_far_us,
     sum(unknown_us) OVER (PARTITION BY month, region, site, block ORDER BY day
-      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS unknown_so_far_us
+      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS unknown_so_far_us,
+    sum(window_us) OVER (PARTITION BY month, region, site, block ORDER BY day
+      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS window_so_far_us
   FROM (
     SELECT region, site, block, day, CAST(date_trunc('month', day) AS DATE) AS month, known_us,
-      window_us - known_us - maintenance_us AS unknown_us
+      window_us - known_us - maintenance_us AS unknown_us, window_us
     FROM {prefix}site_coverage_daily) coverage_days
 ),
 block_months AS (
@@ -112,14 +120,15 @@ up_months AS (
 ),
 parts AS (
   SELECT u.month, u.region, u.site, u.block, u.sender_id, t.known_so_far_us - s.known_so_far_us + s.known_us AS up_us,
-    0 AS down_us, t.unknown_so_far_us - s.unknown_so_far_us + s.unknown_us AS unknown_us, 0 AS error_bound_us
+    0 AS down_us, t.unknown_so_far_us - s.unknown_so_far_us + s.unknown_us AS unknown_us, 0 AS error_bound_us,
+    t.window_so_far_us - s.window_so_far_us + s.window_us AS lived_us
   FROM up_months u
   JOIN block_days s ON s.month = u.month AND s.region = u.region AND s.site = u.site AND s.block = u.block
     AND s.day = u.from_day
   JOIN block_days t ON t.month = u.month AND t.region = u.region AND t.site = u.site AND t.block = u.block
     AND t.day = u.to_day
   UNION ALL
-  SELECT d.month, i.region, i.site, i.block, i.sender_id, -d.known_us, 0, -d.unknown_us, 0
+  SELECT d.month, i.region, i.site, i.block, i.sender_id, -d.known_us, 0, -d.unknown_us, 0, -d.window_us
   FROM {prefix}sender_maintenance_days m
   JOIN {prefix}sender_intervals i
     ON i.region = m.region AND i.site = m.site AND i.block = m.block AND i.sender_id = m.sender_id
@@ -127,7 +136,8 @@ parts AS (
   JOIN block_days d ON d.region = m.region AND d.site = m.site AND d.block = m.block AND d.day = m.day
   WHERE i.state = 'up'
   UNION ALL
-  SELECT b.month, e.region, e.site, e.block, e.sender_id, e.up_us, e.down_us, e.unknown_us, e.error_bound_us
+  SELECT b.month, e.region, e.site, e.block, e.sender_id, e.up_us, e.down_us, e.unknown_us, e.error_bound_us,
+    e.window_us - e.absent_us
   FROM block_months b
   JOIN {prefix}sender_day_exceptions e
     ON e.region = b.region AND e.site = b.site AND e.block = b.block AND e.day BETWEEN b.first_day AND b.last_day
@@ -135,12 +145,15 @@ parts AS (
 months AS (
   SELECT month, region, site, block, sender_id,
     CAST(sum(up_us) AS BIGINT) AS up_us, CAST(sum(down_us) AS BIGINT) AS down_us,
-    CAST(sum(unknown_us) AS BIGINT) AS unknown_us, CAST(sum(error_bound_us) AS BIGINT) AS error_bound_us
+    CAST(sum(unknown_us) AS BIGINT) AS unknown_us, CAST(sum(error_bound_us) AS BIGINT) AS error_bound_us,
+    CAST(sum(lived_us) AS DOUBLE) / ({micros}(least({month_ends_at}, max(known_through)))
+      - {micros}({month_begins_at})) AS lived_share
   FROM parts
+  CROSS JOIN known
   GROUP BY month, region, site, block, sender_id
 )
 SELECT m.month, m.region, m.site, m.block, m.sender_id, up_us, down_us, unknown_us,
-  {ratios},
+  {ratios}, lived_share,
   coalesce(f.outage_count, 0) AS outage_count, CAST(coalesce(f.flap_count, 0) AS BIGINT) AS flap_count,
   CASE WHEN f.outage_count > 0 THEN CAST(floor(up_us / f.outage_count) AS BIGINT) END AS mtbf_us,
   CAST(floor(f.mttr_us) AS BIGINT) AS mttr_us, CAST(floor(f.median_outage_us) AS BIGINT) AS median_outage_us,

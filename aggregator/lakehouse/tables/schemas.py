@@ -352,6 +352,11 @@ SENDER_AVAILABILITY_DAILY = Table(
         Column("sender_id", "STRING", "the sender"),
         *_SENDER_TIMES,
         *RATIO_COLUMNS,
+        Column(
+            "lived_share",
+            "DOUBLE",
+            "for how much of the day, as far as time is known, the sender existed; coverage is of that time alone",
+        ),
         Column("error_bound_us", "BIGINT", _BOUND),
     ),
     identity=("day", "region", "site", "block", "sender_id"),

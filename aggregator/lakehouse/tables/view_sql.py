@@ -31,7 +31,7 @@ WITH days AS (
 SELECT day, region, site, block, sender_id, window_us, up_us, down_us, unknown_us, maintenance_us, absent_us,
   outage_count, complete,
   {ratios},
-  error_bound_us
+  CASE WHEN window_us > 0 THEN CAST(window_us - absent_us AS DOUBLE) / window_us END AS lived_share, error_bound_us
 FROM days
 """
 

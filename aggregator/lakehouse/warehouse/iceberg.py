@@ -12,8 +12,6 @@ from aggregator.lakehouse.warehouse.catalog_settings import CATALOG
 from aggregator.lakehouse.warehouse.jvm import java_class, make_active
 
 _EPOCH = date(1970, 1, 1)
-_OF_JDBC_CLIENTS = "default"
-"""What a JDBC client enters first where its URL names nothing: without it, it is turned away."""
 
 
 class Iceberg:
@@ -26,15 +24,14 @@ class Iceberg:
         session = spark._jsparkSession  # noqa: SLF001 - the only way to Iceberg's Java interface
         self._catalog = self._class("spark.Spark3Util").loadIcebergCatalog(session, CATALOG)
 
-    def make_namespaces(self) -> None:
-        """Make the namespaces where they are missing."""
-        of_jdbc_clients = self._class("catalog.TableIdentifier").parse(f"{_OF_JDBC_CLIENTS}.any")
-        for namespace in (self._identifier("any").namespace(), of_jdbc_clients.namespace()):
-            if not self._catalog.namespaceExists(namespace):
-                self._catalog.createNamespace(namespace)
+    def make_namespace(self) -> None:
+        """Make the tables' namespace where it is missing."""
+        namespace = self._identifier("any").namespace()
+        if not self._catalog.namespaceExists(namespace):
+            self._catalog.createNamespace(namespace)
 
     def names(self) -> set[str]:
-        """Give the tables and views that are there. The namespaces must exist."""
+        """Give the tables and views that are there. The namespace must exist."""
         namespace = self._identifier("any").namespace()
         found = [*self._catalog.listTables(namespace), *self._catalog.listViews(namespace)]
         return {str(identifier.name()) for identifier in found}

@@ -104,7 +104,7 @@ def prepare(spark: SparkSession) -> None:
     Tables that an older version made get the columns and comments that they lack; raise TableDiffers where they cannot.
     """
     iceberg = Iceberg(spark)
-    iceberg.make_namespaces()
+    iceberg.make_namespace()
     present = iceberg.names()
     for table in TABLES:
         if table.name not in present:
