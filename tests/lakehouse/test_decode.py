@@ -67,6 +67,12 @@ def cases() -> Iterator[Case]:
     yield Case("advisory without ordinal", changed(stale, ordinal=None), Reason.NOT_DECODABLE)
     yield Case("advisory about nobody", changed(stale, value=""), Reason.NOT_DECODABLE)
     yield Case("advisory of a text for a time", changed(stale, at_us="soon"), Reason.NOT_DECODABLE)
+    yield Case(
+        "advisory of six years ago",
+        changed(stale, at_us=AT - 6 * 365 * DAY, last_seen_us=1),
+        Reason.IMPLAUSIBLE_INSTANT,
+    )
+    yield Case("advisory that looks back for ever", changed(stale, last_seen_us=1), "advisories")
     unheard = DUB1.retired_unheard("n1", AT, AT + DAY)
     yield Case("retirement of an unheard sender", unheard, "advisories")
     yield Case("unheard beyond all time", changed(unheard, unheard_until_us=2**62), Reason.IMPLAUSIBLE_INSTANT)
@@ -88,7 +94,14 @@ def cases() -> Iterator[Case]:
     yield Case("plain advisory on Choria's subject", plain._replace(subject="choria.advisories"), "advisories")
     strange = changed(plain, replicator="a.b")._replace(subject="choria.advisories")
     yield Case("plain advisory of no site's name", strange, Reason.NOT_DECODABLE)
+    yield from cases_of_watermarks_and_registrations()
+    yield from cases_of_policy()
+    for subject in ("fleet", "fleet.a.b.c", "fleet.a.b.c.d", "fleet.a.b.c.advisory", "fleet.a.b.c.advisory.old",
+                    "fleet.a.b.c.advisory.new.er", "fleet.a.b.c.copy", "fleet.a..c.watermark"):  # fmt: skip
+        yield Case(f"subject {subject}", Message(subject, b"{}"), Reason.UNKNOWN_SUBJECT)
 
+
+def cases_of_watermarks_and_registrations() -> Iterator[Case]:
     mark = DUB1.watermark(AT - HOUR, AT)
     yield Case("watermark", mark, "watermarks")
     yield Case("watermark of an older agent", changed(mark, rebuilt_at_us=None), "watermarks")
@@ -109,11 +122,6 @@ def cases() -> Iterator[Case]:
     strange = DUB1.registration(b"{}", 7, AT)
     strange.headers["Muster-Origin"] = "eu-west.dub1.nodes.1-1.many"  # type: ignore[index]
     yield Case("registration of no number", strange, Reason.NO_ORIGIN)
-
-    yield from cases_of_policy()
-    for subject in ("fleet", "fleet.a.b.c", "fleet.a.b.c.d", "fleet.a.b.c.advisory", "fleet.a.b.c.advisory.old",
-                    "fleet.a.b.c.advisory.new.er", "fleet.a.b.c.copy", "fleet.a..c.watermark"):  # fmt: skip
-        yield Case(f"subject {subject}", Message(subject, b"{}"), Reason.UNKNOWN_SUBJECT)
 
 
 def cases_of_policy() -> Iterator[Case]:

@@ -41,16 +41,20 @@ def test_what_a_clock_ahead_said_loses_to_what_was_observed_after_it(lakehouse: 
             " then; keep the site's servers on NTP, and look at its agent"
         ),
     )
-    # The clock is right again, and the store was begun anew.
-    hub.publish([after.new("back", hour(3), rebuilt=True), after.watermark(hour(3), hour(30), rebuilt_at=hour(3))])
+    # The clock is right again, and the store was begun anew: of one site now, of the other while its link was down.
+    right_at = time.time_ns() // 1000
+    hub.publish([after.new("back", right_at, rebuilt=True), after.watermark(right_at, right_at, rebuilt_at=right_at)])
+    cut_off, anew = Block("eu-west", "ams1"), Block("eu-west", "ams1", epoch=2)
+    hub.publish([cut_off.new("cut", hour(0)), cut_off.advisory(AdvisoryKind.STALE, "cut", NOW + YEAR, hour(1))])
+    hub.publish([anew.new("cut", hour(3), rebuilt=True), anew.watermark(hour(3), hour(30), rebuilt_at=hour(3))])
     second = lakehouse.roll_up()
-    assert second.counts.ahead == 0
-    found = lakehouse.rows(LIVES.format("back"))
-    assert found == [
-        ("up", hour(0), hour(1), None),
-        ("down", hour(1), hour(3), "ahead"),
-        ("up", hour(3), None, None),
-    ]
+    assert second.counts.ahead == 1
+    for sender_id, back_at in (("back", right_at), ("cut", hour(3))):
+        assert lakehouse.rows(LIVES.format(sender_id)) == [
+            ("up", hour(0), hour(1), None),
+            ("down", hour(1), back_at, "ahead"),
+            ("up", back_at, None, None),
+        ]
     # Of whom nothing was heard since nobody knows anything, from the store's loss on.
     assert [row[0] for row in lakehouse.rows(LIVES.format("away"))] == ["up", "down", "unknown"]
     # A watermark vouches for nothing after the hub stored it: nobody watches on.

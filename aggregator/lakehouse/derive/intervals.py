@@ -113,6 +113,8 @@ def _following(words: DataFrame) -> DataFrame:
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     word, before, after = f.col("word"), f.col("word_before"), f.col("word_after")
     starts_at = f.when(before.isin(*_DATED_BACK), f.col("after_stale_at")).otherwise(f.col("after_other_at"))
+    ends_a_silence = before.isin(*_UP_WORDS) & (f.col("silent_since") >= f.col("occurred_before"))
+    starts_at = f.when(ends_a_silence, f.col("occurred_at")).otherwise(starts_at)
     is_first = before.isNull() & f.col("opened_by").isNull()
     starts_at = f.when(is_first, supported(f.col("after_other_at"), f.col("occurred_at"))).otherwise(starts_at)
     ends_at = f.when(word.isin(*_DATED_BACK), f.col("next_after_stale_at")).otherwise(f.col("next_after_other_at"))
@@ -131,6 +133,7 @@ def _following(words: DataFrame) -> DataFrame:
         .withColumns(
             {
                 "word_before": f.lag("word").over(ordered),
+                "occurred_before": f.lag("occurred_at").over(ordered),
                 "word_after": f.lead("word").over(ordered),
                 "heard_again_at": f.lead("occurred_at").over(ordered),
                 "next_after_stale_at": f.lead("after_stale_at").over(ordered),
