@@ -86,7 +86,7 @@ _MEANINGS = {
     BlindCause.UNPROVEN: "nothing proved that it could be seen: agent, link or server was away",
     BlindCause.GAP: "its retention removed messages before they were read",
     BlindCause.NEW_EPOCH: "its past turned out to have changed",
-    BlindCause.REFUSED: "it had refused what was sent to it",
+    BlindCause.REFUSED: "it had refused what was sent to it, or lacked what it copies",
     BlindCause.NARROWED: "it had not taken what some had sent",
     BlindCause.CLOCK_AHEAD: "its server's clock was ahead of the others, and was not followed",
 }

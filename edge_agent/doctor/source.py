@@ -107,10 +107,8 @@ def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Fin
         )
         return warning(name, text, "let it discard what is old")
     if facts.gathers:
-        text = (
-            f"stream {stream} gathers from several places: while one is cut off, what comes from the others proves time"
-        )
-        return warning(name, text, "read each from a stream of its own, by a block of its own: nobody is accused then")
+        text = f"stream {stream} gathers from several places: while one is cut off, the time of all is unknown"
+        return warning(name, text, "read each from a stream of its own, by a block of its own")
     if info.fullness >= NEARLY_FULL:
         text = f"stream {stream} is {info.fullness:.0%} full, and will then refuse what is new; {proves}"
         return warning(name, text, "raise its limits, or let it discard what is old")

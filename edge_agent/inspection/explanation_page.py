@@ -252,7 +252,10 @@ _REASONS: dict[str, str] = {
 
 def _seen(entry: StreamSeen) -> str:
     if entry.refuses:
-        return "The stream refused what was sent to it: no time is known from here, and nobody falls stale."
+        return (
+            "The stream refused what was sent to it, or lacked what it copies: no time is known from here, and nobody "
+            "falls stale."
+        )
     if entry.awaits_word:
         return "The stream took less than before, and nobody was heard: no time is known from here."
     if entry.thinned:

@@ -442,12 +442,17 @@ class JetStreamSource:
 
     async def _publish_error(self, facts: StreamFacts, blind_after: int) -> str | None:
         """Probe the stream where that is due, and say why it refuses what is sent to it; as in Checked."""
-        if self._probe is None:
-            return facts.publish_error
+        if self._probe is not None:
+            await self._probe_stream(facts, blind_after)
+        error = facts.publish_error or (self._probe.publish_error if self._probe is not None else "")
+        # What was missed of one place is still to come.
+        return None if not error and facts.gathers and facts.storage_fault else error
+
+    async def _probe_stream(self, facts: StreamFacts, blind_after: int) -> None:
+        assert self._probe is not None
         if (facts.takes.subjects, facts.copies, facts.refuses_by_subject) != self._probed:
             await self._open_probe(facts)
         await self._probe.send_if_due(facts, self._newest_stored_at, blind_after)
-        return facts.publish_error or self._probe.publish_error
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""

@@ -111,7 +111,7 @@ class StreamInfo(msgspec.Struct):
             last_sequence=self.state.last_seq,
             server_at=parse_instant(self.ts),
             storage_fault=self._storage_fault,
-            publish_error=self._publish_error,
+            publish_error=self._publish_error or (self._unheard if self._gathers else ""),
             takes=self.config.takes,
             mean_size=self.state.bytes // self.state.messages if self.state.messages else 0,
             refuses_by_subject=self.config.discard == "new" and self.config.discard_new_per_subject,
@@ -119,7 +119,7 @@ class StreamInfo(msgspec.Struct):
             first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
             awaits_consumers=self.config.retention == INTEREST,
             copies=bool(origins),
-            gathers=len(origins) + bool(self.sources and self.config.subjects) > 1,
+            gathers=self._gathers,
             leader=self.cluster.leader if self.cluster.replicas else "",
             # A mirror keeps the sequences of what it copies, perhaps a part.
             shows_holes=self.config.lets_go_singly or self.mirror is None,
@@ -144,11 +144,20 @@ class StreamInfo(msgspec.Struct):
             return publish_error
         if self.cluster.unheard_for is None or self.cluster.unheard_for > HEARD_WITHIN:
             return "does not hear most of the servers that hold it"
-        unheard = [origin.name for origin in self.origins if not 0 <= origin.active <= HEARD_WITHIN]
-        if unheard:
-            return f"does not hear {', '.join(unheard)}, which it copies from"
+        if self._unheard:
+            return self._unheard
         behind = [origin.name for origin in self.origins if origin.lag]
         return f"is behind {', '.join(behind)}, which it copies from" if behind else ""
+
+    @property
+    def _gathers(self) -> bool:
+        """Tell whether it stores from several places: one proves nothing of another that is cut off."""
+        return len(self.origins) + bool(self.sources and self.config.subjects) > 1
+
+    @property
+    def _unheard(self) -> str:
+        unheard = [origin.name for origin in self.origins if not 0 <= origin.active <= HEARD_WITHIN]
+        return f"does not hear {', '.join(unheard)}, which it copies from" if unheard else ""
 
     @property
     def _publish_error(self) -> str:

@@ -1,5 +1,6 @@
 """A stream that copies from another proves by its silence only what it has heard of that one."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.stream_past import PastChange
+from edge_agent.source import stream_facts
 from edge_agent.source.consumer import SourceAddress
 from edge_agent.source.port import SourceUnavailable
 from shared.embedded.link import EmbeddedLink
@@ -68,6 +70,49 @@ async def test_a_cut_between_a_copy_and_its_origin_accuses_nobody(
             nodes.fall_silent("b")
             await until(lambda: are_stale(stage, ["b"]), "who is silent is told")
         assert not await stage.region.senders_with(AdvisoryKind.RECOVERED)
+
+
+async def test_what_one_place_sends_proves_nothing_of_another_that_is_cut_off(
+    tmp_path: Path, hub: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_facts, "HEARD_WITHIN", 4_000_000_000)
+    leaf = LeafRemote(f"nats-leaf://127.0.0.1:{hub.link.port}")
+    async with agent_stage(tmp_path, leaf) as stage, registering(hub, "a", "b"):
+        text = stage.config_path.read_text().replace('"4s"', '"12s"').replace('"1500ms"', '"5s"')
+        stage.config_path.write_text(text)
+        site = stage.site
+        await site.delete_stream()
+        await site.api(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": ["local.*"], "sources": [FROM_HUB]})
+
+        async def register_here() -> None:
+            while True:
+                await site.client.publish("local.c", b'{"sender":"c"}')
+                await asyncio.sleep(0.25)
+
+        here = asyncio.create_task(register_here())
+        try:
+            async with agent_within(stage.config_path):
+                await until(lambda: are_new(stage, {"a", "b", "c"}), "all are known")
+                await hub.link.cut()
+                cut_at = await stage.region.observed_through()
+                await until(lambda: passed(site, cut_at + 24_000_000), "two of them were long unheard")
+                await hub.link.restore()
+                restored_at = parse_instant((await site.api(f"STREAM.INFO.{STREAM}"))["ts"])
+                await until(lambda: covers(stage, restored_at), "time is known again")
+                assert not await stage.region.senders_with(AdvisoryKind.STALE)
+                here.cancel()
+                await until(lambda: are_stale(stage, ["c"]), "who is silent is told")
+        finally:
+            here.cancel()
+            await asyncio.wait({here})
+
+
+async def covers(stage: Stage, instant: int) -> bool:
+    """Tell whether what was unknown has ended, behind an instant."""
+    marks = await stage.region.watermarks()
+    return (
+        bool(marks) and marks[-1].observed_since_us > instant - 12_000_000 and marks[-1].observed_through_us > instant
+    )
 
 
 async def are_new(stage: Stage, senders: set[str]) -> bool:
