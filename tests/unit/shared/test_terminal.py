@@ -1,16 +1,13 @@
 """What is printed is as wide as where it is read, coloured only where that is wanted, and obeyed by no terminal."""
 
-import fcntl
-import os
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Mapping
 
 import pytest
 
 from shared.tables import UNWRAPPED
+from tests.support.pseudo_terminal import PLAIN, shown_at_terminal
 
 WIDTH = "from shared.terminal import width; print(width())"
 HOSTILE = "from shared.terminal import echo; echo('web\\x1b[2J1', lead='FAIL ', colour='red')"
@@ -18,25 +15,10 @@ COLOURED = f"import click; from shared.terminal import *; click.command(lambda: 
 STEPS = (
     "from aggregator.terminal import progress\nwith progress() as tell: tell('starting \\x1b[2JSpark'); tell('reading')"
 )
-PLAIN = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
-PLAIN["TERM"] = "xterm"
 
 
 def at_terminal(program: str, environment: Mapping[str, str] = {}) -> str:
-    """Give what a program sends to a terminal of 93 columns."""
-    ours, its = os.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 93, 0, 0))
-    command = [sys.executable, "-c", program]
-    subprocess.run(command, stdout=its, stderr=its, env=PLAIN | dict(environment), check=True, timeout=60)
-    os.close(its)
-    sent = b""
-    try:
-        while data := os.read(ours, 65_536):
-            sent += data
-    except OSError:  # what Linux says where the other end is closed
-        pass
-    os.close(ours)
-    return sent.decode()
+    return shown_at_terminal([sys.executable, "-c", program], environment, columns=93)
 
 
 def in_a_pipe(program: str) -> str:
@@ -78,3 +60,11 @@ def test_sentences_are_broken_between_words_where_a_terminal_ends_and_nowhere_in
     assert [len(line) for line in lines] == [91, 63, 104]
     assert lines[-1] == "    " + "x" * 100
     assert len(in_a_pipe(program).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("environment", "level"), [({}, "\x1b[31mFAIL  \x1b[0m"), ({"NO_COLOR": "1"}, "FAIL  ")])
+def test_doctor_colours_levels_where_that_is_wanted(environment: dict[str, str], level: str) -> None:
+    agent = [sys.executable, "-c", "from edge_agent.cli import main; main()"]
+    shown = shown_at_terminal([*agent, "doctor", "--config", "no-such.toml"], environment)
+    assert shown.startswith(f"{level}settings")
+    assert max(len(line) for line in shown.replace("\x1b[31m", "").replace("\x1b[0m", "").splitlines()) <= 80
