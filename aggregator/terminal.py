@@ -78,7 +78,7 @@ def page(lines: Sequence[str], narrow: Callable[[int], Iterable[str]]) -> None:
         # Lines are not broken, the arrow keys show what lies to the right; and the last page stays on the screen.
         os.environ.setdefault("LESS", "-SX")
         with _deaf_to_interrupts():
-            click.echo_via_pager(f"{line}\n" for line in lines)
+            click.echo_via_pager("\n".join(lines))
     else:
         sys.stdout.writelines(f"{line}\n" for line in (narrow(columns) if is_wide else lines))
         sys.stdout.flush()
